@@ -9,10 +9,9 @@ OLD_PATHS = {
         audio.augmentor audio.featurizer audio.perturbation audio.recordings audio.time_stretch audio_preprocessing
         parts.perturb
     """,
-    "audio.headers": "audio.flac_header",
-    "audio.reading": "audio.decoding audio.recordings",
+    "audio.reading": "audio.decoding audio.flac_header audio.headers audio.recordings",
     "audio.segment": "parts.segment",
-    "corpora.espeak": "corpora.sentences",
+    "corpora.synth": "corpora.espeak corpora.sentences",
     "corpora.writing": "corpora.archives",
     "data.audio_to_text": "data.transcripts_file data_layer",
     "data.check": """

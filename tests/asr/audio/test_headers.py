@@ -11,8 +11,7 @@ import soundfile
 from toys.hostile_audio import RATE, chunk, encoded, format_chunk, rf64, speech_like
 from toys.hostile_audio import wav as wav_of
 
-from nemo_asr.audio.headers import check_flac, check_head
-from nemo_asr.audio.reading import read_audio
+from nemo_asr.audio.reading import check_flac, check_head, read_audio
 from nemo_lite.errors import DataError
 
 # The head of a FLAC file against its first frame: what is changed in one of them alone is found.

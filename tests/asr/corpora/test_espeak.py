@@ -9,7 +9,7 @@ import pytest
 from numpy.random import default_rng
 
 from nemo_asr.corpora import synth
-from nemo_asr.corpora.espeak import VOCABULARY, Synthesizer, Voice, new_sentence, sentence
+from nemo_asr.corpora.synth import VOCABULARY, Synthesizer, Voice, new_sentence, sentence
 from nemo_lite.errors import UsageError
 
 # The synthesiser: the same words and voice give the same samples; voices, rates and places.
@@ -30,7 +30,7 @@ def test_what_was_spoken_before_does_not_change_an_utterance():
 def test_what_the_memory_held_does_not_change_any_voice_of_the_corpus():
     code = """
 import hashlib
-from nemo_asr.corpora.espeak import Synthesizer, Voice
+from nemo_asr.corpora.synth import Synthesizer, Voice
 from nemo_asr.corpora.synth import SEEN_VOICES, UNSEEN_VOICES
 with Synthesizer() as synthesizer:
     for name in SEEN_VOICES + UNSEEN_VOICES:

@@ -267,7 +267,7 @@ def test_an_empty_or_a_huge_member_is_named_with_its_line(tmp_path, monkeypatch)
     with pytest.raises(DataError, match=r"m\.json:1: .*/s\.tar:a\.wav is empty \(0 bytes\); make the tar shard again"):
         reader.check_audio(empty)
     assert reader.audio(full) == b"123"
-    monkeypatch.setattr("nemo_asr.data.tarred._MOST_BYTES", 2)
+    monkeypatch.setattr("nemo_asr.data.tarred.MAX_CONTENT_BYTES", 2)
     with pytest.raises(DataError, match=r"m\.json:2: .*/s\.tar:b\.wav has 3 bytes, more than 2"):
         reader.audio(full)
 

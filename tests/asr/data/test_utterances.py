@@ -25,14 +25,13 @@ import nemo_lite as nemo
 from nemo_asr import AudioToTextDataLayer
 from nemo_asr.audio.augmentation import AudioAugmentor
 from nemo_asr.data.kaldi import KaldiFeatureDataLayer
-from nemo_asr.data.manifest import Manifest
+from nemo_asr.data.manifest import Manifest, Span
 from nemo_asr.data.tarred import TarredAudioToTextDataLayer
 from nemo_asr.data.utterances import (
     AudioFilesDataLayer,
     CopiedRecordings,
     FileSpans,
     Reading,
-    Span,
     SpeechDataset,
     collate,
 )

@@ -18,10 +18,9 @@ from pathlib import Path
 from nemo_asr.corpora.writing import (
     Entry,
     as_written,
-    check_id,
     filling_folder,
-    numbered_lines,
     seconds_of,
+    transcripts,
     unpack,
     write_manifest,
 )
@@ -80,7 +79,10 @@ def make(source: str | Path, out: str | Path, model_config: str = MODEL_CONFIG) 
     root = make_writable_folder(out)
     source = Path(source).expanduser()
     with _corpus(source, root) as corpus:
-        texts = dict(_transcripts(corpus / _TRANSCRIPT))
+        texts = {
+            utterance: (place, unicodedata.normalize("NFC", "".join(words.split())))
+            for place, utterance, words in transcripts(corpus / _TRANSCRIPT)
+        }
         audio = dict(_recordings(_audio_folder(corpus, root, is_unpacked_here=not source.is_dir())))
     manifests: dict[str, list[Entry]] = {split: [] for split in SPLITS}
     for utterance, (place, text) in sorted(texts.items()):
@@ -121,17 +123,6 @@ def _with_transcript(folder: Path, source: Path) -> Path:
         if (candidate / _TRANSCRIPT).is_file():
             return candidate
     raise DataError("this is not the AISHELL-1 corpus", place=str(source), wanted=f"data_aishell/{_TRANSCRIPT} in it")
-
-
-def _transcripts(path: Path) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Each utterance's id, with the place of its line and its text."""
-    for place, line in numbered_lines(path):
-        utterance, _, words = line.partition(" ")
-        if not words or "/" in utterance:
-            problem, wanted = "this is not a transcript", "utterance-id WORDS"
-            raise DataError(problem, place=place, got=repr(line[:60]), wanted=wanted)
-        check_id(utterance, place)
-        yield utterance, (place, unicodedata.normalize("NFC", "".join(words.split())))
 
 
 def _audio_folder(corpus: Path, root: Path, *, is_unpacked_here: bool) -> Path:

@@ -14,12 +14,11 @@ from pathlib import Path
 from nemo_asr.corpora.writing import (
     Entry,
     as_written,
-    check_id,
     describe,
     download,
     filling_folder,
-    numbered_lines,
     seconds_of,
+    transcripts,
     unpack,
     write_manifest,
 )
@@ -92,19 +91,14 @@ def _folder(root: Path, name: str, source: Path | None) -> Path:
 
 
 def _entries(folder: Path, root: Path) -> Iterator[Entry]:
-    for transcripts in sorted(folder.glob("*/*/*.trans.txt")):
-        for place, line in numbered_lines(transcripts):
-            utterance, _, text = line.partition(" ")
-            if not text or "/" in utterance:
-                problem, wanted = "this is not a transcript", "utterance-id WORDS"
-                raise DataError(problem, place=place, got=repr(line[:60]), wanted=wanted)
-            check_id(utterance, place)
-            audio = transcripts.with_name(f"{utterance}.flac")
+    for path in sorted(folder.glob("*/*/*.trans.txt")):
+        for place, utterance, text in transcripts(path):
+            audio = path.with_name(f"{utterance}.flac")
             yield {
                 "audio_filepath": as_written(audio, root),
                 "duration": seconds_of(audio, "FLAC", place),
                 "text": " ".join(text.lower().split()),
-                "speaker": transcripts.parent.parent.name,
+                "speaker": path.parent.parent.name,
             }
 
 

@@ -160,6 +160,21 @@ def numbered_lines(path: Path) -> list[tuple[str, str]]:
     return [(f"{path}:{number}", line.strip()) for number, line in enumerate(lines, 1)]
 
 
+def transcripts(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Of each line ``utterance-id WORDS`` its place, the id and the words.
+
+    Raises:
+        DataError: it cannot be read, or a line is another.
+    """
+    for place, line in numbered_lines(path):
+        utterance, _, words = line.partition(" ")
+        if not words or "/" in utterance:
+            problem, wanted = "this is not a transcript", "utterance-id WORDS"
+            raise DataError(problem, place=place, got=repr(line[:60]), wanted=wanted)
+        check_id(utterance, place)
+        yield place, utterance, words
+
+
 def check_id(utterance: str, place: str) -> None:
     """See that an utterance's id, from which a file's name is made, leads to a file below its folder.
 

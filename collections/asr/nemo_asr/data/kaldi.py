@@ -18,16 +18,9 @@ from torch import Tensor
 
 from nemo_asr.arguments import BatchSize, Duration, Unusable, Workers
 from nemo_asr.audio.reading import Samples
-from nemo_asr.data.manifest import Integers, Mask, Problems, Utterance, Utterances, check_limits
+from nemo_asr.data.manifest import Integers, Mask, Problems, Span, Utterance, Utterances, check_limits
 from nemo_asr.data.speech_data_layer import SpeechDataLayer, parser_maker
-from nemo_asr.data.utterances import (
-    FileSpans,
-    Item,
-    Reading,
-    Span,
-    SpeechDataset,
-    collate,
-)
+from nemo_asr.data.utterances import FileSpans, Item, Reading, SpeechDataset, collate
 from nemo_lite.backends.pytorch.data.cost_sampling import Batching, CostWords
 from nemo_lite.backends.pytorch.data.order import Counts
 from nemo_lite.core.neural_types import AxisKind, AxisType, LabelsType, LengthsType, NeuralType, SpectrogramType
@@ -175,13 +168,6 @@ class KaldiRef(NamedTuple):
     span: Span
 
 
-@dataclass(frozen=True, kw_only=True)
-class KaldiUtterance(Utterance):
-    """An utterance whose features are in an ark file; its ``audio_path`` is ``file:byte``, as in ``feats.scp``."""
-
-    span: Span
-
-
 class KaldiReader:
     """Reads utterances of a folder by reference."""
 
@@ -192,17 +178,17 @@ class KaldiReader:
         """``feats.scp:line``."""
         return f"{self.scp}:{ref.line}"
 
-    def utterance(self, ref: KaldiRef) -> KaldiUtterance:
-        """The utterance."""
+    def utterance(self, ref: KaldiRef) -> Utterance:
+        """The utterance; its ``audio_path`` is ``file:byte``, as in ``feats.scp``."""
         path = f"{self.arks.paths[ref.span.file]}:{ref.span.first}"
-        return KaldiUtterance(self.place(ref), path, ref.text, ref.duration, span=ref.span)
+        return Utterance(self.place(ref), path, ref.text, ref.duration, span=ref.span)
 
     def check_audio(self, utterance: Utterance) -> None:
         """Nothing is left to check: the headers were read when the folder was opened."""
 
     def audio(self, utterance: Utterance) -> bytes:
         """The matrix as the ark file has it."""
-        assert isinstance(utterance, KaldiUtterance), utterance
+        assert utterance.span is not None, utterance
         return self.arks.read(utterance.span)
 
 

@@ -46,6 +46,14 @@ Integers: TypeAlias = "npt.NDArray[np.integer[Any]]"
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 
 
+class Span(NamedTuple):
+    """A stretch of bytes: in which file, from which byte, how many."""
+
+    file: int
+    first: int
+    size: int
+
+
 @dataclass(frozen=True)
 class Utterance:
     """One utterance, without its audio.
@@ -58,6 +66,7 @@ class Utterance:
         offset: seconds into the audio; None: the utterance is the whole audio.
         speaker: as written, a value of any type; or None.
         note: what is unusual about it and no fault, to complete "12 utterances ...".
+        span: where its audio is in a large file, such as a tar shard; None: it is a file of its own.
     """
 
     place: str
@@ -67,6 +76,7 @@ class Utterance:
     offset: float | None = None
     speaker: object = None
     note: str = ""
+    span: Span | None = None
 
 
 class UtteranceReader(Protocol[R_contra]):

@@ -31,18 +31,13 @@ from nemo_asr.data.manifest import (
     ManifestPaths,
     Mask,
     Problems,
+    Span,
     Utterance,
     Utterances,
     check_limits,
 )
 from nemo_asr.data.speech_data_layer import SpeechDataLayer, parser_maker
-from nemo_asr.data.utterances import (
-    FileSpans,
-    ItemTensors,
-    Reading,
-    Span,
-    collate,
-)
+from nemo_asr.data.utterances import FileSpans, ItemTensors, Reading, collate
 from nemo_lite.backends.pytorch.data.cost_sampling import Batching
 from nemo_lite.backends.pytorch.data.loaders import sequential_plans
 from nemo_lite.backends.pytorch.data.order import Plan, Shard
@@ -320,20 +315,10 @@ def _stem(path: str) -> str:
 # TarredUtterances: the lines of a manifest whose recordings are in tar shards, in the order of the shards.
 
 
-_MOST_BYTES = MAX_CONTENT_BYTES
-
-
 class TarRef(NamedTuple):
     """Where one utterance is: its line, and its recording's bytes."""
 
     line: LineRef
-    span: Span
-
-
-@dataclass(frozen=True, kw_only=True)
-class TarredUtterance(Utterance):
-    """An utterance whose recording is in a tar shard; its ``audio_path`` is ``shard:member``."""
-
     span: Span
 
 
@@ -347,28 +332,26 @@ class TarredReader:
         """``manifest:line``."""
         return self.lines.place(ref.line)
 
-    def utterance(self, ref: TarRef) -> TarredUtterance:
-        """Read one line again; see `LineReader.utterance`."""
+    def utterance(self, ref: TarRef) -> Utterance:
+        """Read one line again, see `LineReader.utterance`; its ``audio_path`` is ``shard:member``."""
         line = self.lines.utterance(ref.line)
         path = f"{self.shards.paths[ref.span.file]}:{os.path.basename(line.audio_path)}"
-        return TarredUtterance(**{**vars(line), "audio_path": path, "span": ref.span})
+        return replace(line, audio_path=path, span=ref.span)
 
     def check_audio(self, utterance: Utterance) -> None:
         """Raise DataError if its member is empty, or too large to be read at once."""
-        size = self._span(utterance).size
-        if not 0 < size <= _MOST_BYTES:
-            problem = "is empty (0 bytes)" if size == 0 else f"has {size} bytes, more than {_MOST_BYTES}"
+        assert utterance.span is not None, utterance
+        size = utterance.span.size
+        if not 0 < size <= MAX_CONTENT_BYTES:
+            problem = "is empty (0 bytes)" if size == 0 else f"has {size} bytes, more than {MAX_CONTENT_BYTES}"
             remedy = "make the tar shard again, or delete the line"
             raise DataError(f"{utterance.audio_path} {problem}", place=utterance.place, remedy=remedy)
 
     def audio(self, utterance: Utterance) -> bytes:
         """The member's content."""
         self.check_audio(utterance)
-        return self.shards.read(self._span(utterance))
-
-    def _span(self, utterance: Utterance) -> Span:
-        assert isinstance(utterance, TarredUtterance), utterance
-        return utterance.span
+        assert utterance.span is not None, utterance
+        return self.shards.read(utterance.span)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 from nemo_asr.arguments import BatchSize, SampleRate, check_least
 from nemo_asr.audio.augmentation import AudioAugmentor
 from nemo_asr.audio.reading import Samples, read_audio
-from nemo_asr.data.manifest import R, Utterance, UtteranceReader, Utterances
+from nemo_asr.data.manifest import R, Span, Utterance, UtteranceReader, Utterances
 from nemo_asr.text.parser import CharParser
 from nemo_lite import DataLayerNM
 from nemo_lite.backends.pytorch.data.loaders import PlannedLoader
@@ -217,14 +217,6 @@ def _padded(recordings: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 _MOST_OPEN = 8  # files at a time in one process
-
-
-class Span(NamedTuple):
-    """A stretch of bytes: in which file, from which byte, how many."""
-
-    file: int
-    first: int
-    size: int
 
 
 class FileSpans:
