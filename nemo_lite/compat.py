@@ -298,7 +298,7 @@ OLD_PATHS = {
         untrusted untrusted.json_values untrusted.opening untrusted.tar_and_zip utils.digests utils.files
         utils.run_files utils.run_files.appended_file
     """,
-    "utils.argparse": "utils.help_pages utils.precision_options",
+    "options": "utils.argparse utils.help_pages utils.precision_options",
     "utils.deprecated": "utils.decorators",
     "utils.exp_logging": "utils.curves utils.run_files.curves",
     "utils.helpers": "utils.misc",

@@ -17,6 +17,7 @@ LAYERS = {
     "nemo_lite.config": 3,
     "nemo_lite.utils": 4,
     "nemo_lite.core": 5,
+    "nemo_lite.options": 5,
     "nemo_lite.backends": 6,
     "nemo_lite.factory": 7,
     "nemo_lite": 8,
@@ -35,7 +36,7 @@ ORDERS = {
         < common, engine, tutorials < export, neural_graph, precision_check < actions
     """,
     "nemo_asr": """
-        arguments, compat, options, shipped < text, data.manifest < audio, features, training_options
+        arguments, compat, shipped < text, data.manifest < audio, features, options
         < argparse, models < decoding < scoring < data < parts, tasks, tracking
         < corpora, seeds, transcribe < evaluation, training < cli
     """,
@@ -86,6 +87,7 @@ MAY_BE_IMPORTED_BY_COLLECTIONS = (
     "nemo_lite.errors",
     "nemo_lite.factory",
     "nemo_lite.files",
+    "nemo_lite.options",
     "nemo_lite.utils",
 )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nemo_asr.cli.demo import NUM_EPOCHS, run_demo
 from nemo_lite.errors import reported_to_user
-from nemo_lite.utils.argparse import positive_int
+from nemo_lite.options import positive_int
 
 
 def main() -> None:

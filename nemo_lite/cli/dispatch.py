@@ -17,7 +17,7 @@ from importlib.metadata import EntryPoint, entry_points, version
 from importlib.util import find_spec
 
 from nemo_lite.errors import did_you_mean, marked, reported_to_user
-from nemo_lite.utils.argparse import two_columns
+from nemo_lite.options import two_columns
 from nemo_lite.utils.launch import without_passed_rank
 
 PROGRAM = "nemo-lite"

@@ -22,7 +22,7 @@ from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.core.trackers import read_metrics
 from nemo_lite.errors import UsageError
 from nemo_lite.interruption import name_of
-from nemo_lite.utils.argparse import not_negative_int, positive_int
+from nemo_lite.options import not_negative_int, positive_int
 
 # Any: a record of a run is JSON.
 

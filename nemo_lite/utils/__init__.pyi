@@ -2,11 +2,10 @@
 
 import types
 
-from nemo_lite.utils import argparse as argparse
+from nemo_lite.options import NemoArgParser as NemoArgParser
 from nemo_lite.utils import exp_logging as exp_logging
 from nemo_lite.utils import helpers as helpers
 from nemo_lite.utils import lr_policies as lr_policies
-from nemo_lite.utils.argparse import NemoArgParser as NemoArgParser
 from nemo_lite.utils.exp_logging import ExpManager as ExpManager
 from nemo_lite.utils.helpers import get_checkpoint_from_dir as get_checkpoint_from_dir
 from nemo_lite.utils.helpers import rgetattr as rgetattr
@@ -18,5 +17,6 @@ from nemo_lite.utils.nemo_logging import logging_mode as logging_mode
 
 # NeMo's modules of these names (nemo_lite/compat.py).
 app_state: types.ModuleType
+argparse: types.ModuleType
 decorators: types.ModuleType
 misc: types.ModuleType

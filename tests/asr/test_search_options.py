@@ -7,15 +7,15 @@ from argparse import Namespace
 
 import pytest
 
-from nemo_asr.options import add_search_options, check_search_options, search_arguments
+from nemo_asr.options import Search, WeightSearch, check_search_options, search_arguments
 from nemo_lite.errors import DataError
-from nemo_lite.utils.argparse import OneLineParser
+from nemo_lite.options import OneLineParser
 
 
 def parsed(*words: str) -> Namespace:
     parser = OneLineParser(prog="eval")
     parser.add_argument("--eval_datasets", nargs="+", default=["test.json"])
-    add_search_options(parser, with_weight_search=True)
+    parser.add_options(Search, WeightSearch)
     args = parser.parse_args(list(words))
     check_search_options(parser, args)
     return args

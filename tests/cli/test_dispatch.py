@@ -104,7 +104,7 @@ COMPLETING = """
 import sys
 from importlib.metadata import EntryPoint
 from nemo_lite.cli import dispatch
-from nemo_lite.utils.argparse import OneLineParser
+from nemo_lite.options import OneLineParser
 
 def main(arguments):
     parser = OneLineParser()

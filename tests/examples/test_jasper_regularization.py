@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,9 @@ import torch
 from safetensors.torch import load_file
 from toys.tone_corpus import Finished, run_script
 
-from nemo_asr.training_options import add_policy_options, policy_of, policy_problem
+from nemo_asr.argparse import policy_of, policy_problem
+from nemo_asr.options import Optimisation
+from nemo_lite.options import OneLineParser
 from nemo_lite.utils.lr_policies import get_all_lr_classes
 
 ALL = ("--decay_weights_only", "--label_smoothing", "0.1", "--intermediate_ctc", "0.3")
@@ -44,7 +45,7 @@ def test_a_run_with_all_options_goes_on_bit_by_bit_and_its_model_needs_none_of_t
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--label_smoothing", "1"), "argument --label_smoothing: '1' is not below 1"),
+        (("--label_smoothing", "1"), "argument --label_smoothing: '1' is not a number from 0, below 1"),
         (("--intermediate_ctc", "-0.1"), "argument --intermediate_ctc: '-0.1' is not a number from 0"),
         (("--average_last", "2", "--ema_decay", "0.9"), "--average_last contradicts --ema_decay"),
         (("--average_last", "1"), "argument --average_last: 1 checkpoint is no average; give 2 or more"),
@@ -104,10 +105,9 @@ def test_a_moving_average_goes_on_bit_by_bit(corpus: Path) -> None:
 
 
 def parsed(*options):
-    parser = ArgumentParser()
-    parser.add_argument("--lr", type=float, default=1.0)
-    parser.add_argument("--lr_policy", default="PolynomialHoldDecayAnnealing")
-    add_policy_options(parser, int, float)
+    parser = OneLineParser()
+    parser.add_options(Optimisation)
+    parser.set_defaults(lr=1.0, lr_policy="PolynomialHoldDecayAnnealing")
     return parser.parse_args(list(options))
 
 

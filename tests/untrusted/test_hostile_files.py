@@ -30,7 +30,7 @@ from nemo_asr.data.manifest import Manifest
 from nemo_asr.data.tarred import members_of
 from nemo_asr.decoding.ngram import load_language_model
 from nemo_asr.decoding.words import read_words
-from nemo_asr.options import _read_weights
+from nemo_asr.options import read_weights
 from nemo_asr.parts import item_iter
 from nemo_asr.scoring.report.charts import reliability_charts
 from nemo_asr.scoring.report.records import read_run, read_transcripts
@@ -78,7 +78,7 @@ KINDS = {
     "lists of NeMo": Kind("a.json", lambda path: list(item_iter(str(path))), LINE),
     "lexicon": Kind("a.txt", read_words),
     "list of a corpus": Kind("a.txt", numbered_lines, harmless=("128 MiB of holes",)),  # one odd line
-    "weights": Kind("a.json", lambda path: _read_weights(str(path)), {"alpha": 1.0, "beta": 0.5, "text": ""}),
+    "weights": Kind("a.json", lambda path: read_weights(str(path)), {"alpha": 1.0, "beta": 0.5, "text": ""}),
     "model card": Kind("model.json", read_card, {"format": "nemo_lite model", "version": 1, "text": ""}),
     "language model": Kind("a.arpa", load_language_model),
     "transcripts": Kind("a.jsonl", read_transcripts, {"place": "a", "reference": "a", "hypothesis": "a", "text": ""}),

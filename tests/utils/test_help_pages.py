@@ -1,20 +1,32 @@
 """--help in pages."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 
-from nemo_lite.utils.argparse import Group, HelpPages, OneLineParser, positive_int
+from nemo_lite.options import OneLineParser, PositiveInt, option, positive_int
+
+
+@dataclass(frozen=True)
+class Data:
+    """A group whose options are on the page ``data``."""
+
+    page: ClassVar[str] = "data"
+    size: PositiveInt = option(3, "how many")
+    path: str | None = option(None, "where")
 
 
 class Parser(OneLineParser):
-    """Has two pages, and an option that is on none."""
+    """Has two pages, of which one has no options here, and an option that is on none."""
 
-    help_pages = HelpPages("size", {"data": Group("what is read", "size path"), "gone": Group("nothing", "no_such")})
+    groups = (Data,)
+    pages = {"data": "what is read", "gone": "nothing"}
+    most_used = "size"
 
     def __init__(self):
         super().__init__(prog="tool", description="Does it")
         self.add_argument("files", nargs="+")
-        self.add_argument("--size", type=positive_int, default=3, help="how many")
-        self.add_argument("--path", help="where")
         kinds = [f"kind_{number}" for number in range(9)]
         self.add_argument("--kind", choices=kinds, help="which")
 

@@ -11,7 +11,7 @@ from toys.launchers import no_launcher, openmpi, slurm_batch, slurm_task, torchr
 from toys.sources import ROOT
 
 from nemo_lite.config import Between
-from nemo_lite.utils.argparse import NemoArgParser, launch_arguments, number_within
+from nemo_lite.options import NemoArgParser, launch_arguments, number_within
 from nemo_lite.utils.launch import rank_in
 
 LAUNCHED = {"torchrun": torchrun(1, 1), "slurm": slurm_task(5), "openmpi": openmpi(1)}

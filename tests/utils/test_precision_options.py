@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from nemo_lite.utils.argparse import (
+from nemo_lite.options import (
+    Device,
     OneLineParser,
-    add_precision_options,
-    add_training_precision_options,
+    TrainingPrecision,
     fold_precision,
-    positive_int,
 )
 
 
 def parse(*args, trains=True):
     parser = OneLineParser()
-    add_precision_options(parser)
-    if trains:
-        add_training_precision_options(parser, positive_int)
+    parser.add_options(Device, *([TrainingPrecision] if trains else []))
     parsed = parser.parse_args(args)
     fold_precision(parser, parsed)
     return parsed

@@ -1,83 +1,62 @@
-"""The command-line options of the speech scripts, in the spellings of both NeMo generations. No training in here."""
+"""The command lines of the speech scripts, in the spellings of both NeMo generations. No training in here.
+
+`nemo_asr/options.py` has the options; here is what they mean together.
+"""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, BooleanOptionalAction
+import inspect
+from argparse import Namespace
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from nemo_asr.arguments import WORKERS
-from nemo_asr.options import TRAINING, USE
+from nemo_asr.options import (
+    DEFAULT_BATCH_SIZE,
+    DEFAULT_FOLDER,
+    DEFAULT_NAME,
+    LOSS_SETTING,
+    MOST_STEPS_BETWEEN_EVALUATIONS,
+    OLDER_NAMES,
+    Configuration,
+    FirstGeneration,
+    Logging,
+    Metric,
+    Optimisation,
+    Reading,
+    Regularization,
+    Saving,
+    ShareBelow1,
+    StoredModel,
+    Terminal,
+    TrainedModel,
+    TrainingData,
+)
 from nemo_asr.options import unique_tags as unique_tags
 from nemo_asr.shipped import config_path
-from nemo_asr.text.labels import METRICS
-from nemo_asr.training_options import (
-    add_fine_tuning_options,
-    add_policy_options,
-    add_regularization_options,
-    check_fine_tuning,
-    check_regularization,
-    check_what_is_left,
-    policy_problem,
-    take_from_configuration,
-)
-from nemo_asr.training_options import (
-    refuse_options_of_texts as refuse_options_of_texts,
-)
-from nemo_lite import DeviceType, logging
-from nemo_lite.config import Between
+from nemo_lite import logging
+from nemo_lite.config import Config, check_call, load_config, override, raise_if
+from nemo_lite.core import RunOptions
 from nemo_lite.core.trackers import TRACKERS
-from nemo_lite.errors import UsageError
-from nemo_lite.utils.argparse import (
+from nemo_lite.errors import UsageError, counted, did_you_mean
+from nemo_lite.options import (
+    Compilation,
+    Device,
+    Launch,
     LaunchedParser,
-    Names,
     NemoArgParser,
-    add_saving_options,
-    add_training_precision_options,
+    NotNegativeFloat,
+    NotNegativeInt,
+    OneLineParser,
+    TrainingPrecision,
     fold_precision,
-    not_negative_float,
-    not_negative_int,
-    number_within,
-    positive_int,
 )
-from nemo_lite.utils.launch import ProcessInfo
-from nemo_lite.utils.nemo_logging import LEVELS, STYLES
+from nemo_lite.utils.lr_policies import LRPolicy, WarmupLR, get_all_lr_classes, get_lr_policy
 from nemo_lite.utils.optimizers import OPTIMIZERS
 
-# The first generation's name of an option -> the name it has now.
-_OLDER = {
-    "train_manifest": "train_dataset",
-    "batch_per_step": "iter_per_step",
-    "logdir": "work_dir",
-    "save_freq": "checkpoint_save_freq",
-}
+_LAUNCHING = "devices, precision, several processes and machines"
 _VAL_MANIFESTS = ("val_manifest1", "val_manifest2", "val_manifest3")
-# An option -> those of which it needs one, because otherwise it would have no effect.
-_NEEDS = {
-    "best_to_keep": ("eval_datasets",),
-    "eval_freq": ("eval_datasets",),
-    "seeds": ("eval_datasets",),
-    "eval_batch_size": ("eval_datasets",),
-    "synced_bn_groupsize": ("synced_bn",),
-    "allow_feature_change": ("init_from",),
-}
-_DEFAULT_BATCH_SIZE = 64
-MOST_STEPS_BETWEEN_EVALUATIONS = 1000  # where --eval_freq does not say it
-_DEFAULT_NAME = "Jasper"
-_DEFAULT_FOLDER = "runs"  # where nothing says where the results go
-
-# What some of the common options are in these scripts.
-_HELP = {
-    "train_dataset": "manifest to train on; several are separated by commas",
-    "eval_datasets": "manifests to evaluate, each a set of its own",
-    "model_config": "YAML file of the model, or the name of one that comes with nemo_lite: quartznet15x5 (default: the "
-    "configuration of the model in --init_from)",
-    "batch_size": f"items per training batch and process (default: {_DEFAULT_BATCH_SIZE})",
-    "eval_freq": f"optimizer steps between evaluations (default: an epoch, at most {MOST_STEPS_BETWEEN_EVALUATIONS})",
-    "checkpoint_dir": "folder for checkpoints (default: WORK_DIR/EXP_NAME/checkpoints)",
-    "tensorboard_dir": "folder for events (default: WORK_DIR/EXP_NAME/tensorboard)",
-}
 
 
 class AsrArgParser(NemoArgParser):
@@ -94,112 +73,68 @@ class AsrArgParser(NemoArgParser):
     process prints and writes what is said once for all.
     """
 
-    help_pages = TRAINING
+    groups = (
+        *(TrainingData, Reading, Metric, TrainedModel, Configuration, Optimisation, Regularization, Saving),
+        *(Device, TrainingPrecision, Compilation, Launch, Logging, FirstGeneration),
+    )
+    most_used = """
+        model_config train_dataset eval_datasets num_epochs batch_size lr warmup_steps work_dir exp_name set load_dir
+        init_from plan
+    """
+    pages = {
+        "data": "manifests, batches, and how often to evaluate",
+        "model": "the configuration, modules of your own, weights to start from",
+        "optimisation": "how long, learning rate, optimizer, batch statistics",
+        "regularization": "against overfitting: decay, smoothing, further losses, averages of weights",
+        "saving": "folders and checkpoints",
+        "launching": _LAUNCHING,
+        "logging": "lines in the terminal, curves, trackers",
+        "older": "options of NeMo's first generation",
+    }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # Some of the common options mean less, or more, in these scripts: they are defined anew.
+        # A script may define some of the options anew.
         super().__init__(*args, conflict_handler="resolve", **kwargs)
-        for action in self._actions:
-            action.help = _HELP.get(action.dest, action.help)
-        self.add_run_options(DeviceType)
-        self._add_run_folders()
-        add_data_options(self)
-        add_language_option(self)
-        self._add_tracking_options()
-        self._add_training_options()
-        add_fine_tuning_options(self)
-        add_regularization_options(self)
-        add_saving_options(self)
-        self._add_older_options()
-        self.set_defaults(optimizer="novograd", lr=0.02, weight_decay=0.001, lr_policy="CosineAnnealing")
-        self.set_defaults(eval_freq=None)
-
-    def _add_run_folders(self) -> None:
-        add = self.add_argument
-        add("--plan", action="store_true", help="print and save the DAGs and the schedule, then exit")
-        name_help = (
-            "name of the run: its results go to WORK_DIR/EXP_NAME, without --work_dir to ./EXP_NAME, without both to "
-            f"{_DEFAULT_FOLDER}/{_DEFAULT_NAME} (default: {_DEFAULT_NAME})"
-        )
-        add("--exp_name", help=name_help)
-        add("--create_tb_writer", action=BooleanOptionalAction, help="write TensorBoard events (default: to a folder)")
-        add("--num_workers", type=number_within(WORKERS, int), help="processes that load data (default: the model's)")
-        add("--worker_timeout", type=not_negative_float, help="seconds a batch may take in them (600; 0: no limit)")
-        add_metric_option(self)
-        add_report_option(self, "WORK_DIR/EXP_NAME/report.html at the end")
-
-    def _add_tracking_options(self) -> None:
-        _add_log_options(self)
-        add = self.add_argument
-        add("--log_freq", type=positive_int, default=25, help="steps between log lines about training")
-        add(
-            "--track",
-            nargs="+",
-            choices=Names(lambda: ("tensorboard", *TRACKERS)),
-            default=[],
-            help="record the run there too",
-        )
-
-    def _add_training_options(self) -> None:
-        add = self.add_argument
-        add("--beta1", type=_beta, help="first decay rate of the optimizer")
-        add("--beta2", type=_beta, help="second decay rate of the optimizer")
-        add_policy_options(self, not_negative_int, not_negative_float)
-        add("--random_seed", "--seed", type=not_negative_int, help="seed of every random draw (default: 0)")
-        seeds_help = "train with so many seeds, one after the other; the end is a table of mean and spread (default: 1)"
-        add("--seeds", type=positive_int, default=1, help=seeds_help)
-        add("--global_batch_size", type=positive_int, help="items per step of all processes, not --batch_size")
-        add("--synced_bn", action="store_true", help="batch statistics of all processes together")
-        group_help = "processes that share batch statistics (default: 0, all)"
-        add("--synced_bn_groupsize", type=not_negative_int, default=0, help=group_help)
-        uneven_help = (
-            "what becomes of an epoch's last batches where not all processes have one: take some items twice, "
-            "leave them out, let the others wait, or stop"
-        )
-        add("--uneven", choices=("pad", "drop", "join", "error"), default="pad", help=uneven_help)
-        static_help = "tell torch's DistributedDataParallel that every step takes the same path through the model"
-        add("--static_graph", action="store_true", help=static_help)
-        compression_help = "type in which processes exchange gradients: half the traffic, rounded (default: their own)"
-        add("--gradient_compression", choices=("bfloat16",), help=compression_help)
-
-    def _add_older_options(self) -> None:
-        add = self.add_argument_group("options of the first generation").add_argument
-        for older, newer in _OLDER.items():
-            kind = positive_int if newer in ("iter_per_step", "checkpoint_save_freq") else str
-            add(f"--{older}", type=kind, help=f"older name of --{newer}")
-        for manifest in _VAL_MANIFESTS:
-            add(f"--{manifest}", default="", help="one more of --eval_datasets")
-        add_training_precision_options(self, positive_int)
-        add("--num_gpus", type=positive_int, help="processes that the launcher started, one for each GPU; checked")
 
     def check(self, parsed: Any) -> None:
         """The older options are folded into those they became, and everything is checked."""
         _set_log(parsed)
         super().check(parsed)
         process = self.process_of(parsed)
+        parsed.num_processes = process.world_size if process else 1
         self._fold_older_options(parsed)
         self._check_needed(parsed)
         if parsed.model_config:
             parsed.model_config = str(config_path(parsed.model_config))
         take_from_configuration(self, parsed)
-        self._check_num_gpus(parsed, process)
-        parsed.num_processes = process.world_size if process else 1
-        self._fold_batch_size(parsed, parsed.num_processes)
+        if parsed.num_gpus not in (None, parsed.num_processes):
+            started = f"the launcher started {process.world_size}" if process else "no launcher started this process"
+            self.error(
+                f"--num_gpus: {parsed.num_gpus} asked, {started}; start it with torchrun "
+                f"--nproc-per-node={parsed.num_gpus}, or leave the option out"
+            )
+        self._fold_batch_size(parsed)
         fold_precision(self, parsed)
         self._fold_betas(parsed)
         if problem := policy_problem(parsed):
             self.error(problem)
-        self._fold_seed(parsed)
+        if parsed.cudnn_benchmark and parsed.random_seed is not None:
+            self.error("--random_seed contradicts --cudnn_benchmark, with which runs differ; leave one out")
+        if not parsed.cudnn_benchmark and parsed.random_seed is None:
+            parsed.random_seed = 0
         self._fold_folders(parsed)
         self._check_seeds(parsed)
-        self._check_trackers(parsed)
-        check_fine_tuning(self, parsed)
-        check_regularization(self, parsed)
+        if self.acts_for_all(parsed):
+            for package in [TRACKERS[name].package for name in parsed.track if name in TRACKERS]:
+                if package and find_spec(package) is None:
+                    self.error(f"argument --track: {package} is not installed; pip install {package}")
+        self._check_fine_tuning(parsed)
+        self._check_regularization(parsed)
         self.check_checkpoints(parsed)
-        check_what_is_left(self, parsed)
+        self._check_what_is_left(parsed)
 
     def _fold_older_options(self, parsed: Any) -> None:
-        for older, newer in _OLDER.items():
+        for older, newer in OLDER_NAMES.items():
             value = parsed.__dict__.pop(older)
             if value is not None and getattr(parsed, newer) != self.get_default(newer):
                 self.error(f"--{older} is the older name of --{newer}; give one of them")
@@ -216,23 +151,12 @@ class AsrArgParser(NemoArgParser):
         if (parsed.num_epochs is None) == (parsed.max_steps is None):
             got = "neither" if parsed.num_epochs is None else "both"
             self.error(f"how long to train must be said once: got {got}, wanted --num_epochs or --max_steps")
-        for option, needed in _NEEDS.items():
-            if getattr(parsed, option) != self.get_default(option) and not any(getattr(parsed, n) for n in needed):
-                self.error(f"--{option} has no effect without --{' or --'.join(needed)}; leave it out")
+        self.check_needs(parsed)
 
-    def _check_num_gpus(self, parsed: Any, process: ProcessInfo | None) -> None:
-        num_gpus, started = parsed.num_gpus, process.world_size if process else 1
-        if num_gpus not in (None, started):
-            what = f"the launcher started {started}" if process else "no launcher started this process"
-            self.error(
-                f"--num_gpus: {num_gpus} asked, {what}; start it with torchrun --nproc-per-node={num_gpus}, "
-                "or leave the option out"
-            )
-
-    def _fold_batch_size(self, parsed: Any, num_processes: int) -> None:
-        together = parsed.global_batch_size
+    def _fold_batch_size(self, parsed: Any) -> None:
+        together, num_processes = parsed.global_batch_size, parsed.num_processes
         if together is None:
-            parsed.batch_size = parsed.batch_size or _DEFAULT_BATCH_SIZE
+            parsed.batch_size = parsed.batch_size or DEFAULT_BATCH_SIZE
             return
         if parsed.batch_size != self.get_default("batch_size"):
             self.error("--global_batch_size contradicts --batch_size; leave one out")
@@ -256,11 +180,25 @@ class AsrArgParser(NemoArgParser):
             self.error(f"--beta1 and --beta2 have no effect with --optimizer {parsed.optimizer}; leave them out")
         parsed.betas = tuple(d if g is None else g for g, d in zip(betas, defaults, strict=True))
 
-    def _fold_seed(self, parsed: Any) -> None:
-        if parsed.cudnn_benchmark and parsed.random_seed is not None:
-            self.error("--random_seed contradicts --cudnn_benchmark, with which runs differ; leave one out")
-        if not parsed.cudnn_benchmark and parsed.random_seed is None:
-            parsed.random_seed = 0
+    def _fold_folders(self, parsed: Any) -> None:
+        if "tensorboard" in parsed.track:
+            if parsed.create_tb_writer is False:
+                self.error("--no-create_tb_writer contradicts --track tensorboard; leave one out")
+            parsed.create_tb_writer = True
+        keeps_nothing = parsed.plan or parsed.precision_check or parsed.checkpoint_dir
+        if not parsed.work_dir and not parsed.exp_name and not keeps_nothing:
+            parsed.work_dir = DEFAULT_FOLDER
+        has_run_dir = bool(parsed.work_dir or parsed.exp_name)
+        has_folder = has_run_dir or bool(parsed.tensorboard_dir)
+        if parsed.create_tb_writer and not has_folder:
+            name = "--track tensorboard" if "tensorboard" in parsed.track else "--create_tb_writer"
+            self.error(f"{name} needs a folder for the events; give --work_dir, --exp_name or --tensorboard_dir")
+        if parsed.create_tb_writer is False and parsed.tensorboard_dir:
+            self.error("--no-create_tb_writer contradicts --tensorboard_dir; leave one out")
+        if parsed.create_tb_writer is None:
+            parsed.create_tb_writer = has_folder
+        parsed.exp_name = parsed.exp_name or DEFAULT_NAME
+        parsed.run_dir = Path(parsed.work_dir or "").expanduser() / parsed.exp_name if has_run_dir else None
 
     def _check_seeds(self, parsed: Any) -> None:
         if parsed.plan or parsed.precision_check:  # the same for every seed
@@ -269,56 +207,98 @@ class AsrArgParser(NemoArgParser):
             return
         if parsed.cudnn_benchmark:
             self.error("--seeds contradicts --cudnn_benchmark, with which runs have no seed; leave one out")
-        for option in ("load_dir", "checkpoint_dir", "tensorboard_dir"):
-            if getattr(parsed, option):
-                self.error(f"--seeds gives each run its own folders; leave --{option} out")
+        for name in ("load_dir", "checkpoint_dir", "tensorboard_dir"):
+            if getattr(parsed, name):
+                self.error(f"--seeds gives each run its own folders; leave --{name} out")
         parsed.tells_for_all = self.acts_for_all(parsed)
 
-    def _check_trackers(self, parsed: Any) -> None:
-        if self.acts_for_all(parsed):
-            for package in [TRACKERS[name].package for name in parsed.track if name in TRACKERS]:
-                if package and find_spec(package) is None:
-                    self.error(f"argument --track: {package} is not installed; pip install {package}")
+    def _check_fine_tuning(self, parsed: Any) -> None:
+        """``parsed.module_lr`` becomes a dictionary."""
+        rates = parsed.module_lr or []
+        parsed.module_lr = dict(rates)
+        for module in (module for number, (module, _) in enumerate(rates) if module in dict(rates[:number])):
+            self.error(f"argument --module_lr: {module} is given twice")
+        if parsed.init_from and parsed.load_dir:
+            self.error(
+                "--init_from contradicts --load_dir: the first starts anew from weights, the second goes on with a "
+                "run; leave one out"
+            )
+        self.check_folder(parsed, "init_from", "give a run's folder, a model folder or a folder of checkpoints")
 
-    def _fold_folders(self, parsed: Any) -> None:
-        if "tensorboard" in parsed.track:
-            if parsed.create_tb_writer is False:
-                self.error("--no-create_tb_writer contradicts --track tensorboard; leave one out")
-            parsed.create_tb_writer = True
-        keeps_nothing = parsed.plan or parsed.precision_check or parsed.checkpoint_dir
-        if not parsed.work_dir and not parsed.exp_name and not keeps_nothing:
-            parsed.work_dir = _DEFAULT_FOLDER
-        has_run_dir = bool(parsed.work_dir or parsed.exp_name)
-        has_folder = has_run_dir or bool(parsed.tensorboard_dir)
-        if parsed.create_tb_writer and not has_folder:
-            option = "--track tensorboard" if "tensorboard" in parsed.track else "--create_tb_writer"
-            self.error(f"{option} needs a folder for the events; give --work_dir, --exp_name or --tensorboard_dir")
-        if parsed.create_tb_writer is False and parsed.tensorboard_dir:
-            self.error("--no-create_tb_writer contradicts --tensorboard_dir; leave one out")
-        if parsed.create_tb_writer is None:
-            parsed.create_tb_writer = has_folder
-        parsed.exp_name = parsed.exp_name or _DEFAULT_NAME
-        parsed.run_dir = Path(parsed.work_dir or "").expanduser() / parsed.exp_name if has_run_dir else None
+    def _check_regularization(self, parsed: Any) -> None:
+        """Label smoothing becomes a setting of the configuration."""
+        if parsed.decay_weights_only and not parsed.weight_decay:
+            self.error("--decay_weights_only has no effect with --weight_decay 0; leave it out")
+        if parsed.average_last and parsed.ema_decay:
+            self.error("--average_last contradicts --ema_decay: a run writes one averaged model; leave one out")
+        if (parsed.average_last or parsed.ema_decay) and not parsed.run_dir:
+            name = "average_last" if parsed.average_last else "ema_decay"
+            self.error(f"--{name} has no effect without --work_dir or --exp_name; leave it out")
+        if parsed.average_last == 1:
+            self.error("argument --average_last: 1 checkpoint is no average; give 2 or more")
+        parsed.checkpoints_to_keep = max(parsed.checkpoints_to_keep, parsed.average_last or 0)
+        parsed.ema_decay = parsed.ema_decay or None
+        if parsed.label_smoothing:
+            parsed.overrides = [*parsed.overrides, f"{LOSS_SETTING}label_smoothing={parsed.label_smoothing}"]
+
+    def _check_what_is_left(self, parsed: Any) -> None:
+        """End the script where the checkpoint of ``--load_dir`` has all the training that is asked for.
+
+        Training sees it as well, but then the run's folder is there.
+        """
+        if parsed.load_dir is None or not self.acts_for_all(parsed):
+            return
+        from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
+
+        checkpoint = CheckpointFolder(parsed.load_dir).latest()
+        if checkpoint is None or checkpoint.step is None or checkpoint.epoch is None:  # of an older version, or NeMo's
+            return
+        options = RunOptions(num_epochs=parsed.num_epochs, max_steps=parsed.max_steps)
+        if error := options.nothing_left(checkpoint.step, checkpoint.epoch):
+            self.error(str(error))
 
 
 class EvalArgParser(LaunchedParser):
     """The options of scripts that use a trained model."""
 
-    help_pages = USE
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.add_argument("--model_config", help="YAML file to use instead of the model's own; it must fit the model")
-        self.add_argument("--batch_size", type=positive_int, default=64, help="utterances in a batch")
-        load_help = "the model: a run's folder, a model folder or one of checkpoints; nemo-lite eval MODEL is the same"
-        self.add_run_options(DeviceType, load_dir=load_help)
-        _add_log_options(self)
+    groups: ClassVar[Sequence[type]] = (StoredModel, Configuration, Device, Compilation, Launch, Terminal)
+    most_used = "load_dir eval_datasets out compare details decoder batch_size model_config placement"
+    pages = {
+        "data": "manifests, batches, results",
+        "decoding": "beam search, lexicon, language model, hot words",
+        "model": "what is loaded, modules of your own",
+        "launching": _LAUNCHING,
+        "logging": "lines in the terminal",
+    }
 
     def check(self, parsed: Any) -> None:
         """The log is as asked for from here on."""
         _set_log(parsed)
         super().check(parsed)
         fold_precision(self, parsed)
+
+
+def refuse_options_of_texts(parser: OneLineParser, parsed: Any) -> None:
+    """End the script where an option is given that is only for models that transcribe."""
+    for member in parser.members:
+        if member.metadata["only_for"] == "texts" and getattr(parsed, member.name):
+            parser.error(f"--{member.name} is for models that transcribe; leave it out")
+
+
+def add_data_options(parser: OneLineParser) -> None:
+    """How manifests are read."""
+    parser.add_options(Reading)
+
+
+def add_metric_option(parser: OneLineParser) -> None:
+    """``--eval_metric``: ``wer``, ``cer``, or None for what :func:`nemo_asr.text.main_metric` says of the labels."""
+    parser.add_options(Metric)
+
+
+def _set_log(parsed: Any) -> None:
+    logging.set_style(parsed.log_style)
+    if parsed.log_level:
+        logging.setLevel(parsed.log_level.upper())
 
 
 def steps_of_run(parsed: Any, steps_per_epoch: int | None) -> int:
@@ -340,47 +320,105 @@ def evaluation_steps(parsed: Any, steps_per_epoch: int | None) -> int:
     return int(parsed.eval_freq or min(most, steps_per_epoch or most))
 
 
-def add_report_option(parser: ArgumentParser, page: str) -> None:
-    """Whether a page about the results is written."""
-    help_text = f"write {page}: curves, error rates, the worst utterances"
-    parser.add_argument("--report", action=BooleanOptionalAction, default=True, help=help_text)
+# A configuration may give some of the options, in the keys of WeNet's.
 
 
-def add_data_options(parser: ArgumentParser) -> None:
-    """How manifests are read."""
-    strict_help = (
-        "a duration that is not its file's, a path that does not start at the manifest's folder, or a line without "
-        "a text is an error"
-    )
-    parser.add_argument("--strict_data", action="store_true", help=strict_help)
+# WeNet's name of an optimizer, ours, and the weight decay that it has there where the file gives none.
+_WENETS_OPTIMIZERS = {"adam": ("adam", 0.0), "adamw": ("adam_w", 0.01)}
+_WENETS_WARMUP = 25000
 
 
-def add_metric_option(parser: ArgumentParser) -> None:
-    """``--eval_metric``: ``wer``, ``cer``, or None for what :func:`nemo_asr.text.main_metric` says of the labels."""
-    help_text = "error rate that comes first (default: by the labels; cer where texts have no words, as in Chinese)"
-    parser.add_argument("--eval_metric", choices=METRICS, help=help_text)
+def take_from_configuration(parser: OneLineParser, parsed: Namespace) -> None:
+    """Take the options that ``--model_config`` gives by `TRAINING_KEYS`; an option of the command line wins.
+
+    Without ``optim_conf.weight_decay``, ``optim: adam`` has none and ``optim: adamw`` 0.01, as in WeNet.
+
+    Args:
+        parser: knows the defaults; a value that differs from its default was given on the command line.
+        parsed: changed.
+
+    Raises:
+        ConfigError: one line for each key or value that cannot be used.
+    """
+    if parsed.model_config and Path(parsed.model_config).is_file():  # reading the model says that it is missing
+        options = _options_in(override(load_config(parsed.model_config), parsed.overrides))
+        for option, value in options.items():
+            if getattr(parsed, option) == parser.get_default(option):
+                setattr(parsed, option, value)
+    if parsed.warmup_steps is None:
+        parsed.warmup_steps = _WENETS_WARMUP if get_all_lr_classes()[parsed.lr_policy] is WarmupLR else 0
 
 
-def add_language_option(parser: ArgumentParser) -> None:
-    """``--language``: the key ``language`` of the configuration, as ``--set`` gives it."""
-    text = "language of the texts: en, de, zh, ... or none (default: what the script of the labels tells)"
-    setting, add = 'language="{}"'.format, parser.add_argument
-    add("--language", dest="overrides", metavar="CODE", action="append", type=setting, default=[], help=text)
+def _options_in(config: Config) -> dict[str, Any]:
+    problems: list[str] = []
+    options: dict[str, Any] = {}
+    for key, option, names in (
+        ("optim", "optimizer", [*OPTIMIZERS, *_WENETS_OPTIMIZERS]),
+        ("scheduler", "lr_policy", get_all_lr_classes()),
+        ("lr_policy", "lr_policy", get_all_lr_classes()),
+    ):
+        if key not in config:
+            continue
+        name = config[key]
+        if name not in names:
+            remedy = did_you_mean(str(name), names) or f"; known: {', '.join(names)}"
+            problems.append(f'{config.place(key)}: {key} "{name}" is not known{remedy}')
+        elif options.setdefault(option, name) != name:
+            problems.append(f"{config.place(key)}: {key} is {name}, and scheduler is {options[option]}; leave one out")
+    for key, allowed in (("optim_conf", _optimizer_options), ("scheduler_conf", _policy_options)):
+        section = config.get(key)
+        if isinstance(section, Config):
+            problems += check_call(section, allowed)
+            options |= section.plain()
+        elif section is not None:
+            problems.append(f"{config.place(key)}: {key} holds no mapping of arguments")
+    raise_if(problems)
+    if (name := options.get("optimizer")) in _WENETS_OPTIMIZERS:
+        options["optimizer"], decay = _WENETS_OPTIMIZERS[name]
+        options.setdefault("weight_decay", decay)
+    if betas := options.pop("betas", None):
+        options["beta1"], options["beta2"] = betas
+    return options
 
 
-def _add_log_options(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--log_level", choices=LEVELS, help="least level of the lines that are shown (default: info)")
-    style_help = (
-        "lines on the terminal: messages alone, or with NeMo's heads and banners (default: NEMO_LITE_LOG_STYLE)"
-    )
-    add("--log_style", choices=STYLES, help=style_help)
+def _optimizer_options(
+    lr: NotNegativeFloat = 0, weight_decay: NotNegativeFloat = 0, betas: tuple[ShareBelow1, ShareBelow1] = (0, 0)
+) -> None:
+    """The keys of ``optim_conf``."""
 
 
-def _set_log(parsed: Any) -> None:
-    logging.set_style(parsed.log_style)
-    if parsed.log_level:
-        logging.setLevel(parsed.log_level.upper())
+def _policy_options(
+    warmup_steps: NotNegativeInt = 0, hold_steps: NotNegativeInt = 0, min_lr: NotNegativeFloat = 0
+) -> None:
+    """The keys of ``scheduler_conf``."""
 
 
-_beta = number_within(Between(0, 1, below=True), float)
+def policy_problem(parsed: Namespace) -> str | None:
+    """Why the options do not fit together, in a sentence; or None."""
+    parameters = inspect.signature(get_all_lr_classes()[parsed.lr_policy]).parameters
+    for option in ("hold_steps", "min_lr"):
+        if getattr(parsed, option) is not None and option not in parameters:
+            return f"--{option} has no effect with --lr_policy {parsed.lr_policy}; leave it out"
+    if parsed.min_lr is not None and parsed.min_lr > parsed.lr:
+        return f"--min_lr {parsed.min_lr:g} is above --lr {parsed.lr:g}; lower it, or raise --lr"
+    return None
+
+
+def policy_of(parsed: Namespace, total_steps: int) -> LRPolicy:
+    """The policy of the options; a warning where the learning rate never falls.
+
+    Without ``--hold_steps`` a hold policy decays from where the warm-up ends. The policy's own default is NeMo's: it
+    counts the decay from step 0, so the rate drops where the warm-up ends.
+    """
+    options = {"warmup_steps": parsed.warmup_steps, "hold_steps": parsed.hold_steps or 0, "min_lr": parsed.min_lr}
+    parameters = inspect.signature(get_all_lr_classes()[parsed.lr_policy]).parameters
+    arguments = {name: value for name, value in options.items() if name in parameters and value is not None}
+    policy = get_lr_policy(parsed.lr_policy, total_steps=total_steps, **arguments)
+    warmup_steps = getattr(policy, "warmup_steps", 0)
+    if warmup_steps >= total_steps:
+        problem = "The run has %s, and the learning rate rises in all of them; give --warmup_steps %d"
+        logging.warning(problem, counted(total_steps, "step"), total_steps // 10)
+    elif warmup_steps + (parsed.hold_steps or 0) >= total_steps:
+        problem = "The run has %s, and the learning rate never falls; lower --hold_steps"
+        logging.warning(problem, counted(total_steps, "step"))
+    return policy

@@ -77,7 +77,7 @@ OLD_PATHS = {
     "text.labels": "text.forms text.languages text.symbols",
     "text.numbers": "text.chinese_numbers text.number_words text.spoken_numbers",
     "text.subwords": "text.subwords.model_file text.subwords.training text.subwords.vocabulary",
-    "training_options": "fine_tuning_options regularization_options",
+    "argparse": "fine_tuning_options regularization_options training_options",
     "transcribe.best": "trained.averaged trained.best",
     "transcribe.engine": """
         transcription transcription.alignment transcription.recordings transcription.transcribe transcription.windows

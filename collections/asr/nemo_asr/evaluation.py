@@ -34,7 +34,7 @@ from nemo_asr.text.labels import main_metric
 from nemo_asr.transcribe.model import TrainedModel, load_classifier, load_model
 from nemo_lite import NeuralModuleFactory
 from nemo_lite.files import make_writable_folder, write_atomically
-from nemo_lite.utils.argparse import factory_arguments
+from nemo_lite.options import factory_arguments
 
 MOST_PAIRS = 5000  # recordings of which all pairs are compared
 

@@ -1,16 +1,459 @@
-"""Options of several scripts: pages of `--help`, names of evaluation sets, the search. No torch."""
+"""The options of the speech scripts, a dataclass for each group; names of evaluation sets; the search. No torch.
+
+`nemo_asr/argparse.py` has the parsers, and checks what was parsed.
+"""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
+from nemo_asr.arguments import Workers
+from nemo_asr.text.labels import METRICS
 from nemo_lite.config import Between
+from nemo_lite.core.trackers import TRACKERS
 from nemo_lite.errors import DataError
 from nemo_lite.files import FileKind, read_json
-from nemo_lite.utils.argparse import Group, HelpPages, number_within
+from nemo_lite.options import (
+    LR_POLICY,
+    OPTIMIZER,
+    Names,
+    NotNegativeFloat,
+    NotNegativeInt,
+    OneLineParser,
+    PositiveFloat,
+    PositiveInt,
+    not_negative_float,
+    option,
+    user_path,
+)
+from nemo_lite.utils.nemo_logging import LEVELS, STYLES
+
+# Any: values of a namespace.
+
+MOST_STEPS_BETWEEN_EVALUATIONS = 1000  # where --eval_freq does not say it
+DEFAULT_BATCH_SIZE = 64
+DEFAULT_NAME = "Jasper"
+DEFAULT_FOLDER = "runs"  # where nothing says where the results go
+LOSS_SETTING = "loss."
+"""Begins a setting that a recipe applies to its loss, whichever class that is."""
+# Keys of a configuration that give options of training, as WeNet's configurations have them.
+TRAINING_KEYS = ("optim", "optim_conf", "scheduler", "scheduler_conf", "lr_policy")
+# The first generation's name of an option -> the name it has now.
+OLDER_NAMES = {
+    "train_manifest": "train_dataset",
+    "batch_per_step": "iter_per_step",
+    "logdir": "work_dir",
+    "save_freq": "checkpoint_save_freq",
+}
+# Of the search in decoding/, too.
+BEAM_SIZES = Between(1, 10_000)  # more than 1,000 gain nothing
+DEFAULT_BEAM_SIZE = 16
+ALPHAS = Between(0, 20)
+BETAS = Between(-50, 50)
+HOTWORD_WEIGHTS = Between(0, 100)
+BeamSize = Annotated[int, BEAM_SIZES]
+ShareBelow1 = Annotated[float, Between(0, 1, below=True)]
+
+
+def setting_of_language(code: str) -> str:
+    """An argparse type: the language of ``--language`` as a setting of the configuration."""
+    return f'language="{code}"'
+
+
+def module_lr(text: str) -> tuple[str, float]:
+    """An argparse type: ``MODULE=LR``."""
+    module, equals, rate = text.partition("=")
+    if not module or not equals:
+        raise ArgumentTypeError(f"{text!r} is not MODULE=LR, such as JasperEncoder=0.002")
+    return module, not_negative_float(rate)
+
+
+# Of several scripts.
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How manifests are read."""
+
+    page: ClassVar[str] = "data"
+    strict_data: bool = option(
+        False,
+        "a duration that is not its file's, a path that does not start at the manifest's folder, or a line without "
+        "a text is an error",
+    )
+
+
+@dataclass(frozen=True)
+class Metric:
+    """``wer``, ``cer``, or None for what :func:`nemo_asr.text.main_metric` says of the labels."""
+
+    page: ClassVar[str] = "data"
+    eval_metric: str | None = option(
+        None,
+        "error rate that comes first (default: by the labels; cer where texts have no words, as in Chinese)",
+        only_for="texts",
+        choices=METRICS,
+    )
+
+
+@dataclass(frozen=True)
+class OwnModules:
+    """Modules of one's own."""
+
+    page: ClassVar[str] = "model"
+    imports: list[str] = option(
+        [],
+        "Python file with modules of your own, run first; may be given several times",
+        "--import",
+        metavar="FILE",
+        action="append",
+    )
+
+
+@dataclass(frozen=True)
+class Configuration(OwnModules):
+    """The model's configuration, and changes of it."""
+
+    overrides: list[str] = option(
+        [],
+        "set a value of the configuration, such as JasperEncoder.jasper.0.dropout=0.1; may be given several times",
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+    )
+    language: list[str] = option(
+        [],
+        "language of the texts: en, de, zh, ... or none (default: what the script of the labels tells)",
+        dest="overrides",
+        metavar="CODE",
+        action="append",
+        type=setting_of_language,
+    )
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """Lines in the terminal."""
+
+    page: ClassVar[str] = "logging"
+    log_level: str | None = option(None, "least level of the lines that are shown (default: info)", choices=LEVELS)
+    log_style: str | None = option(
+        None,
+        "lines on the terminal: messages alone, or with NeMo's heads and banners (default: NEMO_LITE_LOG_STYLE)",
+        choices=STYLES,
+    )
+
+
+# Of training.
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Manifests, batches, and how often to evaluate."""
+
+    page: ClassVar[str] = "data"
+    train_dataset: str | None = option(None, "manifest to train on; several are separated by commas")
+    eval_datasets: list[str] | None = option(None, "manifests to evaluate, each a set of its own", nargs="*")
+    batch_size: PositiveInt | None = option(
+        None, f"items per training batch and process (default: {DEFAULT_BATCH_SIZE})"
+    )
+    eval_batch_size: PositiveInt | None = option(None, "items per evaluation batch and process", needs="eval_datasets")
+    global_batch_size: PositiveInt | None = option(None, "items per step of all processes, not --batch_size")
+    iter_per_step: PositiveInt = option(1, "micro-batches of one optimizer step")
+    uneven: Literal["pad", "drop", "join", "error"] = option(
+        "pad",
+        "what becomes of an epoch's last batches where not all processes have one: take some items twice, "
+        "leave them out, let the others wait, or stop",
+    )
+    num_workers: Workers | None = option(None, "processes that load data (default: the model's)")
+    worker_timeout: NotNegativeFloat | None = option(None, "seconds a batch may take in them (600; 0: no limit)")
+    eval_freq: PositiveInt | None = option(
+        None,
+        f"optimizer steps between evaluations (default: an epoch, at most {MOST_STEPS_BETWEEN_EVALUATIONS})",
+        needs="eval_datasets",
+    )
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """The configuration, and weights to start from."""
+
+    page: ClassVar[str] = "model"
+    model_config: str | None = option(
+        None,
+        "YAML file of the model, or the name of one that comes with nemo_lite: quartznet15x5 (default: the "
+        "configuration of the model in --init_from)",
+    )
+    load_dir: str | None = option(None, "folder of checkpoints to start from (default: the run's own)", type=user_path)
+    init_from: str | None = option(
+        None,
+        "a trained model whose weights training starts from: a run's folder, a model folder or a folder of "
+        "checkpoints; steps, epochs and optimizer start anew, and labels may differ",
+        only_for="texts",
+        type=user_path,
+        metavar="MODEL",
+    )
+    allow_feature_change: bool = option(
+        False, "use --init_from also where its features differ from those of the configuration", needs="init_from"
+    )
+    freeze_encoder_until: PositiveInt | None = option(
+        None, "steps in which the encoder stays as it is, its batch statistics too", only_for="texts"
+    )
+    plan: bool = option(False, "print and save the DAGs and the schedule, then exit")
+
+
+@dataclass(frozen=True)
+class Optimisation:
+    """How long, learning rate, optimizer, batch statistics."""
+
+    page: ClassVar[str] = "optimisation"
+    num_epochs: PositiveInt | None = option(None, "epochs to train")
+    max_steps: PositiveInt | None = option(None, "optimizer steps to train")
+    lr: NotNegativeFloat = option(0.02, "initial learning rate")
+    lr_policy: str = option("CosineAnnealing", "learning-rate policy", choices=LR_POLICY)
+    warmup_steps: NotNegativeInt | None = option(
+        None, "steps in which the learning rate rises (default: 0; with warmuplr 25000, as in WeNet)"
+    )
+    hold_steps: NotNegativeInt | None = option(
+        None, "steps after the warm-up in which the rate stays at --lr, with a Hold policy (default: 0)"
+    )
+    min_lr: NotNegativeFloat | None = option(None, "learning rate at the end (default: the policy's, mostly 0)")
+    module_lr: list[tuple[str, float]] | None = option(
+        None,
+        "learning rate of a module, instead of --lr: JasperEncoder=0.002",
+        type=module_lr,
+        nargs="+",
+        action="extend",
+        metavar="MODULE=LR",
+    )
+    optimizer: str = option("novograd", "optimizer", choices=OPTIMIZER)
+    weight_decay: NotNegativeFloat = option(0.001, "weight decay")
+    beta1: ShareBelow1 | None = option(None, "first decay rate of the optimizer")
+    beta2: ShareBelow1 | None = option(None, "second decay rate of the optimizer")
+    grad_norm_clip: PositiveFloat | None = option(None, "largest norm of a step's gradients (default: no limit)")
+    random_seed: NotNegativeInt | None = option(
+        None, "seed of every random draw (default: 0)", "--random_seed", "--seed"
+    )
+    seeds: PositiveInt = option(
+        1,
+        "train with so many seeds, one after the other; the end is a table of mean and spread (default: 1)",
+        needs="eval_datasets",
+    )
+    cudnn_benchmark: bool = option(False, "let cuDNN time its kernels; for constant shapes")
+    bn_momentum: Annotated[float, Between(0, 1, above=True)] | None = option(
+        None, "weight of a new batch in the running batch statistics, 0 to 1 (default: the model's, 0.1)"
+    )
+    synced_bn: bool = option(False, "batch statistics of all processes together")
+    synced_bn_groupsize: NotNegativeInt = option(
+        0, "processes that share batch statistics (default: 0, all)", needs="synced_bn"
+    )
+    static_graph: bool = option(
+        False, "tell torch's DistributedDataParallel that every step takes the same path through the model"
+    )
+    gradient_compression: Literal["bfloat16"] | None = option(
+        None, "type in which processes exchange gradients: half the traffic, rounded (default: their own)"
+    )
+
+
+@dataclass(frozen=True)
+class Regularization:
+    """Against overfitting: decay, smoothing, further losses, averages of weights."""
+
+    page: ClassVar[str] = "regularization"
+    decay_weights_only: bool = option(False, "weight decay of weights alone, not of biases and normalisation")
+    label_smoothing: ShareBelow1 = option(
+        0.0,
+        "share of the training loss that pulls each frame towards equal probabilities of all labels",
+        only_for="texts",
+    )
+    intermediate_ctc: ShareBelow1 = option(
+        0.0, "share of the training loss that is the CTC loss of the encoder's middle block", only_for="texts"
+    )
+    average_last: PositiveInt | None = option(
+        None,
+        "at the end, also write WORK_DIR/EXP_NAME/averaged: the mean of the last N checkpoints, which are kept",
+        only_for="texts",
+    )
+    ema_decay: ShareBelow1 | None = option(
+        None, "the same of a moving average of the weights over all steps, such as 0.999", only_for="texts"
+    )
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Folders, and when checkpoints are saved and how many stay; ``CheckpointCallback`` explains that."""
+
+    page: ClassVar[str] = "saving"
+    work_dir: str | None = option(None, "folder for logs, curves and checkpoints")
+    exp_name: str | None = option(
+        None,
+        "name of the run: its results go to WORK_DIR/EXP_NAME, without --work_dir to ./EXP_NAME, without both to "
+        f"{DEFAULT_FOLDER}/{DEFAULT_NAME} (default: {DEFAULT_NAME})",
+    )
+    checkpoint_dir: str | None = option(None, "folder for checkpoints (default: WORK_DIR/EXP_NAME/checkpoints)")
+    checkpoint_save_freq: PositiveInt | None = option(None, "also save after every so many optimizer steps")
+    checkpoint_epoch_freq: NotNegativeInt = option(1, "epochs between checkpoints; 0: none by epochs")
+    checkpoint_minutes: NotNegativeFloat = option(
+        15.0, "save when the last checkpoint is so many minutes old; 0: not by time"
+    )
+    checkpoints_to_keep: PositiveInt = option(4, "how many of the newest checkpoints stay")
+    best_to_keep: PositiveInt = option(
+        2, "how many of the best by the first evaluation set stay, beside the newest", needs="eval_datasets"
+    )
+    allow_world_size_change: bool = option(
+        False, "go on from a checkpoint that another number of processes saved; what that changes is logged"
+    )
+    report: bool = option(
+        True, "write WORK_DIR/EXP_NAME/report.html at the end: curves, error rates, the worst utterances"
+    )
+
+
+@dataclass(frozen=True)
+class Logging(Terminal):
+    """Lines in the terminal, curves, trackers."""
+
+    log_freq: PositiveInt = option(25, "steps between log lines about training")
+    track: list[str] = option(
+        [], "record the run there too", nargs="+", choices=Names(lambda: ("tensorboard", *TRACKERS))
+    )
+    create_tb_writer: bool | None = option(None, "write TensorBoard events (default: to a folder)")
+    tensorboard_dir: str | None = option(None, "folder for events (default: WORK_DIR/EXP_NAME/tensorboard)")
+
+
+@dataclass(frozen=True)
+class FirstGeneration:
+    """The options of NeMo's first generation."""
+
+    page: ClassVar[str] = "older"
+    train_manifest: str | None = option(None, "older name of --train_dataset")
+    val_manifest1: str = option("", "one more of --eval_datasets")
+    val_manifest2: str = option("", "one more of --eval_datasets")
+    val_manifest3: str = option("", "one more of --eval_datasets")
+    batch_per_step: PositiveInt | None = option(None, "older name of --iter_per_step")
+    logdir: str | None = option(None, "older name of --work_dir")
+    save_freq: PositiveInt | None = option(None, "older name of --checkpoint_save_freq")
+    num_gpus: PositiveInt | None = option(None, "processes that the launcher started, one for each GPU; checked")
+
+
+# Of scripts that use a trained model.
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """Which model is used."""
+
+    page: ClassVar[str] = "model"
+    load_dir: str = option(
+        None,
+        "the model: a run's folder, a model folder or one of checkpoints; nemo-lite eval MODEL is the same",
+        type=user_path,
+        required=True,
+    )
+    model_config: str | None = option(None, "YAML file to use instead of the model's own; it must fit the model")
+    batch_size: PositiveInt = option(64, "utterances in a batch", page="data")
+
+
+@dataclass(frozen=True)
+class Search:
+    """Decoding: beam search, lexicon, language model, hot words; arguments of ``BeamSearchCTCDecoder``."""
+
+    page: ClassVar[str] = "decoding"
+    decoder: Literal["greedy", "beam", "lexicon"] | None = option(
+        None, "greedy, beam search, or beam search for the words of --lexicon (default: by the other options)"
+    )
+    beam_size: BeamSize | None = option(None, "hypotheses that go on after each frame (default: 16)")
+    lexicon: str | None = option(None, "the only words that there may be, one a line", metavar="FILE")
+    lm: str | None = option(None, "n-gram language model: ARPA, also gzipped, or a binary of KenLM", metavar="FILE")
+    hotwords: list[str] | None = option(
+        None, "words that are more probable here than elsewhere", metavar="WORD", nargs="+"
+    )
+    alpha: Annotated[float, ALPHAS] | None = option(
+        None, "factor of the language model's logarithms (default: 0.5)", needs="lm"
+    )
+    beta: Annotated[float, BETAS] | None = option(None, "added for each word (default: 1)")
+    hotword_weight: Annotated[float, HOTWORD_WEIGHTS] | None = option(
+        None, "added for each hot word (default: 6)", needs="hotwords"
+    )
+    weights: str | None = option(
+        None, "take alpha and beta from a file that --search_weights wrote", needs="lm", metavar="FILE"
+    )
+
+
+@dataclass(frozen=True)
+class WeightSearch:
+    """A search of the weights, where a development set can be scored."""
+
+    page: ClassVar[str] = "decoding"
+    search_weights: str | None = option(
+        None,
+        "first find alpha and beta on this set, not one of the evaluated; into OUT/weights.json",
+        needs="lm",
+        only_for="texts",
+        metavar="MANIFEST",
+    )
+
+
+# What the options of decoding mean together.
+
+
+_WEIGHTS_FILE = FileKind("the file of weights", 1 << 16)
+# What a search is given as it is.
+_GIVEN = ("beam_size", "lexicon", "lm", "hotwords", "alpha", "beta", "hotword_weight")
+
+
+def check_search_options(parser: OneLineParser, args: Namespace) -> None:
+    """``args.decoder`` is said by the others where it is not given; what would have no effect ends the script.
+
+    Raises:
+        DataError: the file of --weights cannot be used.
+    """
+    searched, nbest = getattr(args, "search_weights", None), getattr(args, "nbest", None)
+    options = [
+        name for name in (*_GIVEN, "weights", "search_weights", "nbest") if getattr(args, name, None) is not None
+    ]
+    args.decoder = args.decoder or ("beam" if options else "greedy")
+    if args.decoder == "greedy" and options:
+        parser.error(f"--{options[0]} has no effect with --decoder greedy; leave one out")
+    if args.decoder == "lexicon" and not args.lexicon:
+        parser.error("--decoder lexicon needs the words; give --lexicon FILE")
+    parser.check_needs(args)
+    beam_size = args.beam_size or DEFAULT_BEAM_SIZE
+    if nbest and nbest > beam_size:
+        parser.error(f"--nbest {nbest} is more than --beam_size {beam_size}; raise that one")
+    sources: list[str] = [name for name in ("weights", "search_weights") if name in options]
+    sources += [name for name in ("alpha", "beta") if sources and name in options]
+    if len(sources) > 1:
+        parser.error(f"--{sources[0]} contradicts --{sources[1]}; leave one out")
+    if searched and Path(searched).resolve() in [Path(path).resolve() for path in args.eval_datasets]:
+        parser.error("--search_weights is one of --eval_datasets, whose error rates would be too low; give another set")
+    if args.weights:
+        args.alpha, args.beta = read_weights(args.weights)
+
+
+def search_arguments(args: Namespace) -> dict[str, Any] | None:
+    """What a ``BeamSearchCTCDecoder`` is given beside its labels; None for greedy decoding."""
+    if args.decoder == "greedy":
+        return None
+    return {name: getattr(args, name) for name in _GIVEN if getattr(args, name) is not None}
+
+
+def read_weights(path: str) -> tuple[float, float]:
+    """Alpha and beta of a file that ``nemo-lite eval --search_weights`` wrote.
+
+    Raises:
+        DataError: there are none in it.
+    """
+    weights = read_json(Path(path).expanduser(), _WEIGHTS_FILE)
+    alpha, beta = (weights.get(name) if isinstance(weights, dict) else None for name in ("alpha", "beta"))
+    if not isinstance(alpha, (int, float)) or not isinstance(beta, (int, float)):
+        wanted = "a file that nemo-lite eval --search_weights wrote"
+        raise DataError("there are no weights in the file", place=path, wanted=wanted)
+    return float(alpha), float(beta)
+
 
 # Short names of evaluation sets, by which their rates are logged and their files are called.
 
@@ -43,191 +486,3 @@ def _numbered(tags: Sequence[str]) -> list[str]:
         is_taken = tags.count(tag) > 1
         numbered.append(next(c for c in candidates if c not in tags and c not in numbered) if is_taken else tag)
     return numbered
-
-
-# On which page of ``--help`` each option of the speech scripts stands. Options that no line names are on ``other``.
-
-
-_LAUNCHING = Group(
-    "devices, precision, several processes and machines",
-    """
-    placement amp_opt_level amp_dtype amp_backend compile compile_mode shard_weights launcher local_rank rank world_size
-    init_method dist_backend dist_timeout dist_start_timeout dist_silence_timeout
-    """,
-)
-
-TRAINING = HelpPages(
-    most_used="""
-        model_config train_dataset eval_datasets num_epochs batch_size lr warmup_steps work_dir exp_name overrides
-        load_dir init_from plan
-    """,
-    groups={
-        "data": Group(
-            "manifests, batches, and how often to evaluate",
-            """
-            train_dataset eval_datasets batch_size eval_batch_size global_batch_size iter_per_step uneven num_workers
-            worker_timeout strict_data eval_freq eval_metric
-            """,
-        ),
-        "model": Group(
-            "the configuration, modules of your own, weights to start from",
-            """
-            model_config overrides imports load_dir init_from allow_feature_change freeze_encoder_until plan
-            precision_check
-            """,
-        ),
-        "optimisation": Group(
-            "how long, learning rate, optimizer, batch statistics",
-            """
-            num_epochs max_steps lr lr_policy warmup_steps hold_steps min_lr module_lr optimizer weight_decay beta1
-            beta2 grad_norm_clip random_seed seeds cudnn_benchmark bn_momentum synced_bn synced_bn_groupsize
-            static_graph gradient_compression
-            """,
-        ),
-        "regularization": Group(
-            "against overfitting: decay, smoothing, further losses, averages of weights",
-            "decay_weights_only label_smoothing intermediate_ctc average_last ema_decay",
-        ),
-        "saving": Group(
-            "folders and checkpoints",
-            """
-            work_dir exp_name checkpoint_dir checkpoint_save_freq checkpoint_epoch_freq checkpoint_minutes
-            checkpoints_to_keep best_to_keep allow_world_size_change report
-            """,
-        ),
-        "launching": _LAUNCHING,
-        "logging": Group(
-            "lines in the terminal, curves, trackers",
-            "log_freq log_level log_style track create_tb_writer tensorboard_dir",
-        ),
-        "older": Group(
-            "options of NeMo's first generation",
-            """
-            train_manifest val_manifest1 val_manifest2 val_manifest3 batch_per_step logdir save_freq
-            disable_mixed_precision num_gpus
-            """,
-        ),
-    },
-)
-
-USE = HelpPages(
-    most_used="load_dir eval_datasets out compare details decoder batch_size model_config placement",
-    groups={
-        "data": Group(
-            "manifests, batches, results",
-            "eval_datasets out compare details report batch_size strict_data eval_metric",
-        ),
-        "decoding": Group(
-            "beam search, lexicon, language model, hot words",
-            "decoder beam_size lexicon lm hotwords alpha beta hotword_weight weights search_weights",
-        ),
-        "model": Group("what is loaded, modules of your own", "load_dir model_config overrides imports"),
-        "launching": _LAUNCHING,
-        "logging": Group("lines in the terminal", "log_level log_style"),
-    },
-)
-
-TRANSCRIBING = HelpPages(
-    most_used="format out decoder lm nbest batch_size num_workers placement",
-    groups={
-        "data": Group(
-            "what is written, batches, modules of your own",
-            "format out nbest batch_size batch_seconds num_workers worker_timeout imports",
-        ),
-        "decoding": Group(
-            "beam search, lexicon, language model, hot words",
-            "decoder beam_size lexicon lm hotwords alpha beta hotword_weight weights",
-        ),
-        "launching": _LAUNCHING,
-    },
-)
-
-
-# The command-line options of decoding: beam search, lexicon, language model, hot words. No torch in here.
-
-
-# Of the search in decoding/, too.
-BEAM_SIZES = Between(1, 10_000)  # more than 1,000 gain nothing
-DEFAULT_BEAM_SIZE = 16
-ALPHAS = Between(0, 20)
-BETAS = Between(-50, 50)
-HOTWORD_WEIGHTS = Between(0, 100)
-SEARCHES = ("greedy", "beam", "lexicon")
-# What is given to the search as it is; each needs a beam search.
-_GIVEN = ("beam_size", "lexicon", "lm", "hotwords", "alpha", "beta", "hotword_weight")
-_WEIGHTS_FILE = FileKind("the file of weights", 1 << 16)
-_WEIGHTS = ("alpha", "beta")
-
-
-def add_search_options(parser: ArgumentParser, with_weight_search: bool = False, with_nbest: bool = False) -> None:
-    """Add the options; ``--search_weights`` where a development set can be scored, ``--nbest`` where it is written."""
-    add = parser.add_argument
-    search_help = "greedy, beam search, or beam search for the words of --lexicon (default: by the other options)"
-    add("--decoder", choices=SEARCHES, help=search_help)
-    add("--beam_size", type=number_within(BEAM_SIZES, int), help="hypotheses that go on after each frame (default: 16)")
-    add("--lexicon", metavar="FILE", help="the only words that there may be, one a line")
-    add("--lm", metavar="FILE", help="n-gram language model: ARPA, also gzipped, or a binary of KenLM")
-    add("--hotwords", metavar="WORD", nargs="+", help="words that are more probable here than elsewhere")
-    add(
-        "--alpha",
-        type=number_within(ALPHAS, float),
-        help="factor of the language model's logarithms (default: 0.5)",
-    )
-    add("--beta", type=number_within(BETAS, float), help="added for each word (default: 1)")
-    add("--hotword_weight", type=number_within(HOTWORD_WEIGHTS, float), help="added for each hot word (default: 6)")
-    add("--weights", metavar="FILE", help="take alpha and beta from a file that --search_weights wrote")
-    if with_nbest:
-        nbest_help = "write the N most probable texts of each recording with their scores, as text or json"
-        add("--nbest", type=number_within(BEAM_SIZES, int), metavar="N", help=nbest_help)
-    if with_weight_search:
-        weights_help = "first find alpha and beta on this set, not one of the evaluated; into OUT/weights.json"
-        add("--search_weights", metavar="MANIFEST", help=weights_help)
-
-
-def check_search_options(parser: ArgumentParser, args: Namespace) -> None:
-    """``args.decoder`` is said by the others where it is not given; what would have no effect ends the script.
-
-    Raises:
-        DataError: the file of --weights cannot be used.
-    """
-    searched = getattr(args, "search_weights", None)
-    options = [name for name in (*_GIVEN, "weights") if getattr(args, name) is not None]
-    nbest = getattr(args, "nbest", None)
-    options += [name for name, value in (("search_weights", searched), ("nbest", nbest)) if value]
-    args.decoder = args.decoder or ("beam" if options else "greedy")
-    if args.decoder == "greedy" and options:
-        parser.error(f"--{options[0]} has no effect with --decoder greedy; leave one out")
-    if args.decoder == "lexicon" and not args.lexicon:
-        parser.error("--decoder lexicon needs the words; give --lexicon FILE")
-    for name in ("alpha", "weights", "search_weights"):
-        if name in options and not args.lm:
-            parser.error(f"--{name} has no effect without --lm; leave it out")
-    beam_size = args.beam_size or DEFAULT_BEAM_SIZE
-    if nbest and nbest > beam_size:
-        parser.error(f"--nbest {nbest} is more than --beam_size {beam_size}; raise that one")
-    if args.hotword_weight is not None and not args.hotwords:
-        parser.error("--hotword_weight has no effect without --hotwords; leave it out")
-    sources = [name for name in options if name.endswith("weights")]
-    sources += [name for name in _WEIGHTS if sources and name in options]
-    if len(sources) > 1:
-        parser.error(f"--{sources[0]} contradicts --{sources[1]}; leave one out")
-    if searched and Path(searched).resolve() in [Path(path).resolve() for path in args.eval_datasets]:
-        parser.error("--search_weights is one of --eval_datasets, whose error rates would be too low; give another set")
-    if args.weights:
-        args.alpha, args.beta = _read_weights(args.weights)
-
-
-def search_arguments(args: Namespace) -> dict[str, Any] | None:
-    """What a ``BeamSearchCTCDecoder`` is given beside its labels; None for greedy decoding."""
-    if args.decoder == "greedy":
-        return None
-    return {name: getattr(args, name) for name in _GIVEN if getattr(args, name) is not None}
-
-
-def _read_weights(path: str) -> tuple[float, float]:
-    weights = read_json(Path(path).expanduser(), _WEIGHTS_FILE)
-    alpha, beta = (weights.get(name) if isinstance(weights, dict) else None for name in _WEIGHTS)
-    if not isinstance(alpha, (int, float)) or not isinstance(beta, (int, float)):
-        wanted = "a file that nemo-lite eval --search_weights wrote"
-        raise DataError("there are no weights in the file", place=path, wanted=wanted)
-    return float(alpha), float(beta)

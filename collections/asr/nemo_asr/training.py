@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nemo_asr.argparse import evaluation_steps, steps_of_run
+from nemo_asr.argparse import evaluation_steps, policy_of, steps_of_run
 from nemo_asr.data.check import warn_of_leaks
 from nemo_asr.models.jasper import set_batch_norm_momentum
 from nemo_asr.options import unique_tags
@@ -24,7 +24,6 @@ from nemo_asr.tasks.fitting import leave_out_infeasible, warn_of_infeasible
 from nemo_asr.tasks.recipe import Recipe, load_class_recipe, load_recipe, task_of
 from nemo_asr.text.labels import main_metric
 from nemo_asr.tracking import CLASS_METRIC, ScoredClasses, ScoredSet, start_record, trackers_of
-from nemo_asr.training_options import policy_of
 from nemo_asr.transcribe.best import AveragedModelCallback, BestModelCallback
 from nemo_asr.transcribe.fine_tuning import init_from, recipe_of
 from nemo_asr.transcribe.model import about_checkpoint, check_goes_on, describe
@@ -42,7 +41,7 @@ from nemo_lite.core.callbacks import TrackingCallback
 from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.show import show_plan, show_precision
 from nemo_lite.errors import NemoLiteError
-from nemo_lite.utils.argparse import factory_arguments
+from nemo_lite.options import factory_arguments
 
 
 def is_classifier(model_config: str | None) -> bool:

@@ -35,7 +35,7 @@ from nemo_lite.backends.pytorch.distributed.rendezvous import (
     written,
 )
 from nemo_lite.errors import DataError, DistributedError, UsageError, reported_to_user
-from nemo_lite.utils.argparse import LaunchedParser
+from nemo_lite.options import LaunchedParser
 from nemo_lite.utils.launch import ProcessInfo, who_am_i
 
 # Members, runs, stores and attempts

@@ -48,8 +48,8 @@ from nemo_asr.transcribe.texts import (
 )
 from nemo_lite.errors import FileInTheWayError, UnknownNameError, UsageError
 from nemo_lite.files import check_replaceable, make_writable_folder, write_atomically
+from nemo_lite.options import OneLineParser, not_negative_float, not_negative_int, positive_int
 from nemo_lite.utils import logging
-from nemo_lite.utils.argparse import OneLineParser, not_negative_float, not_negative_int, positive_int
 
 CORPORA = ("aishell", "an4", "librispeech", "synth")
 

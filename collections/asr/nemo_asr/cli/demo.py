@@ -16,7 +16,7 @@ from pathlib import Path
 from nemo_asr.corpora import synth
 from nemo_lite.core.trackers import read_metrics
 from nemo_lite.errors import UsageError
-from nemo_lite.utils.argparse import OneLineParser, positive_int
+from nemo_lite.options import OneLineParser, positive_int
 
 SETS = {"val_seen_voices": "voices heard in training", "val_unseen_voices": "new voices"}
 NUM_EPOCHS = 10

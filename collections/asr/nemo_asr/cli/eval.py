@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from nemo_asr.argparse import EvalArgParser, add_data_options, add_language_option, add_metric_option, add_report_option
-from nemo_asr.options import add_search_options, check_search_options
+from nemo_asr.argparse import EvalArgParser, refuse_options_of_texts
+from nemo_asr.options import Metric, Reading, Search, WeightSearch, check_search_options
 from nemo_lite.errors import NemoLiteError, UsageError
-
-_OF_TEXTS = ("compare", "details", "eval_metric", "search_weights")
+from nemo_lite.options import option
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -24,10 +24,35 @@ def main(arguments: Sequence[str]) -> None:
     except NemoLiteError:  # loading the model will say what is wrong with it
         task = "transcription"
     if task == "classification":
-        parser.refuse_options_of_texts(args)
+        refuse_options_of_texts(parser, args)
+        if args.decoder != "greedy":
+            parser.error("--decoder is for models that transcribe; leave it out")
         evaluate_classes(args)
     else:
         evaluate_texts(args)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is evaluated, and what is written."""
+
+    page: ClassVar[str] = "data"
+    eval_datasets: list[str] = option([], "manifests, each a set of its own", nargs="+", required=True)
+    out: str = option(".", "folder for the transcripts (default: here)")
+    compare: str | None = option(
+        None,
+        "a second model: it is evaluated too, into OUT/compared, and a paired test says whether they differ",
+        only_for="texts",
+        metavar="MODEL",
+        nargs="?",
+        const="",
+    )
+    details: bool = option(
+        False,
+        "print error rates by speaker and by length, and the words most often lost, inserted and confused",
+        only_for="texts",
+    )
+    report: bool = option(True, "write OUT/report.html: curves, error rates, the worst utterances")
 
 
 class EvalParser(EvalArgParser):
@@ -36,27 +61,13 @@ class EvalParser(EvalArgParser):
     ``A ...`` is ``--load_dir A ...``, and ``A B ... --compare`` is ``--load_dir A ... --compare B``.
     """
 
+    groups = (Evaluation, *EvalArgParser.groups, Reading, Metric, Search, WeightSearch)
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.usage = "%(prog)s MODEL [MODEL_B --compare] --eval_datasets MANIFEST ... [options]"
         self._option_string_actions["--load_dir"].required = False
-        add = self.add_argument
-        add("models", metavar="MODEL", nargs="*", help="as --load_dir; with --compare two")
-        add("--eval_datasets", nargs="+", required=True, help="manifests, each a set of its own")
-        add("--out", default=".", help="folder for the transcripts (default: here)")
-        details_help = (
-            "print error rates by speaker and by length, and the words most often lost, inserted and confused"
-        )
-        add("--details", action="store_true", help=details_help)
-        compare_help = (
-            "a second model: it is evaluated too, into OUT/compared, and a paired test says whether they differ"
-        )
-        add("--compare", metavar="MODEL", nargs="?", const="", help=compare_help)
-        add_report_option(self, "OUT/report.html")
-        add_data_options(self)
-        add_language_option(self)
-        add_metric_option(self)
-        add_search_options(self, with_weight_search=True)
+        self.add_argument("models", metavar="MODEL", nargs="*", help="as --load_dir; with --compare two")
 
     def check(self, parsed: Any) -> None:
         """The models become ``load_dir`` and ``compare``; what would have no effect ends the script.
@@ -78,11 +89,3 @@ class EvalParser(EvalArgParser):
             self.error(
                 "--compare takes models as they are; evaluate changed ones alone, then: nemo-lite compare OUT OUT"
             )
-
-    def refuse_options_of_texts(self, parsed: Any) -> None:
-        """End the script where an option is given that the evaluation of a classifier does not have."""
-        for option in _OF_TEXTS:
-            if getattr(parsed, option):
-                self.error(f"--{option} is for models that transcribe; leave it out")
-        if parsed.decoder != "greedy":
-            self.error("--decoder is for models that transcribe; leave it out")

@@ -9,7 +9,7 @@ from pathlib import Path
 from nemo_asr.shipped import examples_folder
 from nemo_lite.errors import UsageError
 from nemo_lite.files import make_writable_folder
-from nemo_lite.utils.argparse import OneLineParser
+from nemo_lite.options import OneLineParser
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from nemo_asr.transcribe.model import load_model
 from nemo_asr.transcribe.onnx_export import export_onnx
 from nemo_asr.transcribe.onnx_model import SUFFIX
 from nemo_lite.errors import UsageError
-from nemo_lite.utils.argparse import OneLineParser
+from nemo_lite.options import OneLineParser
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from nemo_lite.compat import substitute_of
 from nemo_lite.errors import UsageError
 from nemo_lite.files import FileKind, read_bytes
-from nemo_lite.utils.argparse import OneLineParser
+from nemo_lite.options import OneLineParser
 
 _SCRIPT = FileKind("the script", 1 << 22, UsageError)
 _SPEECH, _REST = "nemo.collections.asr", "nemo"

@@ -16,7 +16,7 @@ from nemo_asr.transcribe.model import CARD, ModelCard, Rate, StoredModel, card_t
 from nemo_asr.transcribe.texts import calibrate, card_file, store_calibration
 from nemo_lite.errors import UsageError, printable
 from nemo_lite.files import write_atomically
-from nemo_lite.utils.argparse import OneLineParser, positive_int
+from nemo_lite.options import OneLineParser, positive_int
 
 _MAX_LABELS = 64  # alphabets are shown whole, vocabularies of subwords are not
 

@@ -14,7 +14,7 @@ from nemo_asr.models.jasper import JasperBlockSpec
 from nemo_asr.tasks.families import FAMILIES
 from nemo_asr.tasks.registry import FAMILY_OF_TASK, KNOWN, TASKS, Known
 from nemo_lite.config import Between, annotations_of
-from nemo_lite.utils.argparse import OneLineParser
+from nemo_lite.options import OneLineParser
 
 # Arguments that are no keys of a file: the script gives them.
 _NOT_IN_FILES = ("name", "rng", "batch_size")

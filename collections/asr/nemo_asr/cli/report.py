@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nemo_asr.scoring.report.page import write_report
-from nemo_lite.utils.argparse import OneLineParser
+from nemo_lite.options import OneLineParser
 
 
 def main(arguments: Sequence[str]) -> None:

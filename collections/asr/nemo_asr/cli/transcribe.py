@@ -9,29 +9,35 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import nemo_asr
 import nemo_lite
 from nemo_asr.decoding.prefix_beam_search import TextSearch
-from nemo_asr.options import TRANSCRIBING, add_search_options, check_search_options, search_arguments
+from nemo_asr.options import BeamSize, OwnModules, Search, check_search_options, search_arguments
 from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, recordings_of
 from nemo_asr.transcribe.onnx_model import SUFFIX, load_onnx_model
 from nemo_asr.transcribe.transcript import FORMATS, SUBTITLES, Transcribed, Transcript
 from nemo_lite.core.run_options import DeviceType
 from nemo_lite.errors import UsageError, counted, marked, printable
 from nemo_lite.files import check_replaceable, make_writable_folder, write_atomically
-from nemo_lite.utils import logging
-from nemo_lite.utils.argparse import (
+from nemo_lite.options import (
+    Device,
+    Launch,
     LaunchedParser,
-    add_precision_options,
+    NotNegativeFloat,
+    NotNegativeInt,
+    PositiveInt,
+    arguments_of,
     fold_precision,
-    launch_arguments,
-    not_negative_float,
-    not_negative_int,
-    positive_int,
+    option,
     seconds,
 )
+from nemo_lite.utils import logging
+
+# Any: a namespace has no types.
 
 PROGRAM = "nemo-lite transcribe"
 
@@ -42,12 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     Returns:
         0; 1 where some recordings could not be read, 2 where none could.
     """
-    parser = _parser()
-    args = parser.parse_args(list(arguments))
-    check_search_options(parser, args)
-    if args.nbest and args.format in SUBTITLES:
-        parser.error(f"--nbest has no effect with --format {args.format}; leave it out")
-    fold_precision(parser, args)
+    args = TranscribeParser().parse_args(arguments)
     with logging.patch_stdout_handler(sys.stderr):
         recordings = recordings_of(args.audio)
         _check_out(args, recordings)
@@ -57,12 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _transcribe_with_torch(args: Namespace, recordings: Sequence[Recording]) -> int:
-    factory = nemo_lite.NeuralModuleFactory(
-        placement=None if args.placement is None else DeviceType[args.placement],
-        optimization_level=args.amp_opt_level,
-        amp_dtype=args.amp_dtype,
-        **launch_arguments(args),
-    )
+    factory = nemo_lite.NeuralModuleFactory(**arguments_of(args, Launch, Device))
     model = nemo_asr.load_model(args.model, factory=factory)
     weights = search_arguments(args)
     decoder = None if weights is None else nemo_asr.BeamSearchCTCDecoder(model.card.labels, **weights)
@@ -89,7 +85,7 @@ def _transcribe_with_onnx(args: Namespace, recordings: Sequence[Recording]) -> i
     Raises:
         UsageError: options that only the modules in torch know.
     """
-    refused = {"placement": args.placement not in (None, "CPU"), "import": args.imports}
+    refused = {"placement": args.placement not in (None, DeviceType.CPU), "import": args.imports}
     refused |= {"amp_opt_level": args.amp_opt_level not in (None, "O0"), "world_size": args.world_size}
     unknown = [f"--{name}" for name, is_given in refused.items() if is_given]
     if unknown:
@@ -112,43 +108,61 @@ def _exit_code(result: Transcribed, recordings: Sequence[Recording]) -> int:
     return 2 if len(result.faults) == len(recordings) else 1
 
 
+@dataclass(frozen=True)
+class Transcription(OwnModules):
+    """What is written of recordings, and their batches."""
+
+    page: ClassVar[str] = "data"
+    format: str = option("text", "what to write", choices=tuple(FORMATS))
+    out: Path | None = option(
+        None,
+        "file to write; a folder for the subtitles of several recordings (default: stdout)",
+        metavar="PATH",
+        type=Path,
+    )
+    nbest: BeamSize | None = option(
+        None,
+        "write the N most probable texts of each recording with their scores, as text or json",
+        metavar="N",
+    )
+    batch_size: PositiveInt = option(BATCH_SIZE, "most recordings in a batch")
+    batch_seconds: float = option(
+        BATCH_SECONDS,
+        "most seconds of audio computed at once; longer recordings are cut into overlapping windows",
+        type=seconds,
+    )
+    num_workers: NotNegativeInt = option(0, "processes that read audio")
+    worker_timeout: NotNegativeFloat | None = option(None, "seconds a batch may take in them (600; 0: no limit)")
+
+
 class TranscribeParser(LaunchedParser):
     """The options of ``nemo-lite transcribe``."""
 
-    help_pages = TRANSCRIBING
+    groups = (Transcription, Search, Device, Launch)
+    most_used = "format out decoder lm nbest batch_size num_workers placement"
+    pages = {
+        "data": "what is written, batches, modules of your own",
+        "decoding": "beam search, lexicon, language model, hot words",
+        "launching": "devices, precision, several processes and machines",
+    }
 
+    def __init__(self) -> None:
+        super().__init__(prog=PROGRAM, description="Audio to text with a trained model")
+        add = self.add_argument
+        model_help = "a run's folder, a model folder, a folder of checkpoints, or a file of nemo-lite export"
+        add("model", metavar="MODEL", help=model_help)
+        kinds = "WAV, FLAC, OGG, Opus, MP3, AIFF, SPHERE and others"
+        audio_help = f"audio files ({kinds}), folders of them, manifests, or - for stdin"
+        add("audio", metavar="AUDIO", nargs="+", help=audio_help)
 
-def _parser() -> LaunchedParser:
-    parser = TranscribeParser(prog=PROGRAM, description="Audio to text with a trained model")
-    add = parser.add_argument
-    add(
-        "model",
-        metavar="MODEL",
-        help="a run's folder, a model folder, a folder of checkpoints, or a file of nemo-lite export",
-    )
-    audio_help = (
-        "audio files (WAV, FLAC, OGG, Opus, MP3, AIFF, SPHERE and others), folders of them, manifests, or - for stdin"
-    )
-    add("audio", metavar="AUDIO", nargs="+", help=audio_help)
-    add("--format", choices=tuple(FORMATS), default="text", help="what to write")
-    out_help = "file to write; a folder for the subtitles of several recordings (default: stdout)"
-    add("--out", metavar="PATH", type=_path, help=out_help)
-    add("--batch_size", type=positive_int, default=BATCH_SIZE, help="most recordings in a batch")
-    batch_help = "most seconds of audio computed at once; longer recordings are cut into overlapping windows"
-    add("--batch_seconds", type=seconds, default=BATCH_SECONDS, help=batch_help)
-    add("--num_workers", type=not_negative_int, default=0, help="processes that read audio")
-    add("--worker_timeout", type=not_negative_float, help="seconds a batch may take in them (600; 0: no limit)")
-    placements = [device.name for device in DeviceType]
-    add("--placement", choices=placements, help="where to run (default: on a GPU if there is one)")
-    add_search_options(parser, with_nbest=True)
-    add_precision_options(parser)
-    import_help = "Python file with modules of your own, run first; may be given several times"
-    add("--import", dest="imports", metavar="FILE", action="append", default=[], help=import_help)
-    return parser
-
-
-def _path(text: str) -> Path:
-    return Path(text).expanduser()
+    def check(self, parsed: Any) -> None:
+        """What the options of decoding, precision and results mean together."""
+        super().check(parsed)
+        check_search_options(self, parsed)
+        if parsed.nbest and parsed.format in SUBTITLES:
+            self.error(f"--nbest has no effect with --format {parsed.format}; leave it out")
+        fold_precision(self, parsed)
+        parsed.out = parsed.out and parsed.out.expanduser()
 
 
 def _check_out(args: Namespace, recordings: Sequence[Recording]) -> None:

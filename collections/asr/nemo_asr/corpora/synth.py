@@ -29,7 +29,7 @@ from nemo_asr.corpora.writing import Entry, describe, filling_folder, write_mani
 from nemo_lite.config import Between
 from nemo_lite.errors import DataError, UsageError, reported_to_user
 from nemo_lite.files import FileKind, numbered_lines, read_json
-from nemo_lite.utils.argparse import OneLineParser, not_negative_int, number_within
+from nemo_lite.options import OneLineParser, not_negative_int, number_within
 
 # eSpeak NG through ctypes: a text and a voice in, samples out.
 # The library comes from the package espeakng-loader (Linux and macOS).

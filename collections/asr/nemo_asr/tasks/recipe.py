@@ -18,12 +18,12 @@ from nemo_asr.data.manifest import Manifest, ManifestPaths
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.data.utterances import Reading
 from nemo_asr.models.losses import IntermediateDecoderForCTC
+from nemo_asr.options import LOSS_SETTING
 from nemo_asr.shipped import config_path
 from nemo_asr.tasks.connection_check import ConnectionCheck, references_in
 from nemo_asr.tasks.families import Model, family_of
 from nemo_asr.tasks.registry import DATA_ROLES, Part, Parts
 from nemo_asr.text.subwords import Subwords
-from nemo_asr.training_options import LOSS_SETTING
 from nemo_lite import DataLayerNM, NeuralModule, TrainableNM, logging
 from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.backends.pytorch.nm import without_weights

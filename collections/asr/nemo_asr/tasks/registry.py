@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from nemo_asr.arguments import source_argument
+from nemo_asr.options import TRAINING_KEYS
 from nemo_asr.tasks.families import FAMILIES, Elements, Role, written
-from nemo_asr.training_options import TRAINING_KEYS
 from nemo_lite import DataLayerNM, LossNM, NeuralModule
 from nemo_lite.config import Config, shown, unknown_key
 from nemo_lite.core import LengthsType, Ports
