@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from nemo_lite.backends.pytorch.engine import training
-from nemo_lite.backends.pytorch.engine.verdict import DeviceVerdict
+from nemo_lite.backends.pytorch.engine.verdict import Verdict
 
 
 def use_device_verdict(patched: pytest.MonkeyPatch) -> None:
     """Let trainings judge their steps as on an accelerator."""
 
-    def made(device: object, *arguments: Any) -> DeviceVerdict:
-        return DeviceVerdict(*arguments)
+    def made(*arguments: Any) -> Verdict:
+        return Verdict(*arguments[:-1], on_host=False)
 
-    patched.setattr(training, "verdict_on", made)
+    patched.setattr(training, "Verdict", made)

@@ -357,7 +357,7 @@ class LossNM(_WithoutWeights):
 
     Attributes:
         when_infinite: what it means that the loss of an item is infinite, for messages.
-        item_losses: where a trainer wants the losses of a batch's items, see :meth:`mean_over_items`.
+        item_losses: during a training, takes the losses of a batch's items, see :meth:`mean_over_items`; else None.
     """
 
     port_function = "_loss_function"

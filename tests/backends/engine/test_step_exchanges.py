@@ -15,7 +15,7 @@ from toys.ranks import on_ranks, results_of
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.data.loaders import BatchLoader
 from nemo_lite.backends.pytorch.distributed.activity import BACKWARD
-from nemo_lite.backends.pytorch.engine.verdict import HostVerdict
+from nemo_lite.backends.pytorch.engine.verdict import Verdict
 
 
 class ItemLosses(Mse):
@@ -150,7 +150,7 @@ def tail(policy: str, in_time: bool) -> Any:
     x, y = data()
     with pytest.MonkeyPatch.context() as patch:
         if in_time:
-            patch.setattr(HostVerdict, "allows_losses", lambda self, losses: None)
+            patch.setattr(Verdict, "allows_losses", lambda self, losses: None)
         made.train(
             [ItemLosses()(out=net(x=x), target=y)],
             optimizer="sgd",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
@@ -252,28 +253,20 @@ class _Sums(NamedTuple):
     helpless: float
 
 
-@dataclass(slots=True)
-class _Begun:
-    """An exchange that was begun.
+class _Exchange(NamedTuple):
+    """An exchange between the ranks that has begun.
 
     Attributes:
         batches: this rank's of the next step.
         wait_seconds: how long this rank waited for them.
         is_early: it was begun before the gradients of the present step were known.
-        finish: waits for what the ranks tell each other.
+        sums: the numbers of all ranks, summed; waits for them.
     """
 
     batches: list[Batch]
     wait_seconds: float
-    is_early: bool = False
-    finish: Callable[[], list[float]] = list
-    _sums: list[float] | None = None
-
-    def sums(self) -> list[float]:
-        """The numbers of all ranks, summed; waits for them."""
-        if self._sums is None:
-            self._sums = self.finish()
-        return self._sums
+    is_early: bool
+    sums: Callable[[], list[float]]
 
 
 class StepBatchLoader:
@@ -302,7 +295,7 @@ class StepBatchLoader:
         self._epoch = self._step = self._start = 0
         self._before: Sequence[Stretch] = ()
         self._repeated = self._dropped = self._joined = 0.0
-        self._early: _Begun | None = None
+        self._early: _Exchange | None = None
         self.is_alone = comm.world_size == 1
 
     def first(self, epoch: int, wishes: Wishes = NO_WISHES, done: Sequence[Stretch] = ()) -> StepBatches:
@@ -317,7 +310,7 @@ class StepBatchLoader:
         self._epoch, self._step = epoch, 0
         self._before, self._start = divided(done, self._comm.world_size)
         self._repeated = self._dropped = self._joined = 0.0
-        taken = self._agree(True, wishes)
+        taken = self._next(True, wishes)
         taken.first_wait = taken.wait_seconds
         return taken
 
@@ -354,45 +347,36 @@ class StepBatchLoader:
         Raises:
             UsageError: ranks ran out of data, and ``uneven`` is ``error`` or there is nothing that they could repeat.
         """
-        begun, self._early = self._early, None
         self._step += 1
-        if begun is None:
-            return self._agree(are_finite, wishes)
-        self._keep_repeatable(are_finite)
-        return self._agreed(begun)
+        return self._next(are_finite, wishes)
 
-    def _agree(self, are_finite: bool, wishes: Wishes) -> StepBatches:
-        begun = self._begin(are_finite, wishes, 0.0, is_early=False)
+    def _next(self, are_finite: bool, wishes: Wishes) -> StepBatches:
         if self.is_alone:  # no other rank to agree with; this runs at every step
-            batches = begun.batches
-            return StepBatches(
-                batches,
-                len(batches),
-                sum([batch.num_items for batch in batches]),
-                is_over=not batches,
-                was_finite=are_finite,
-                wishes=wishes,
-                wait_seconds=begun.wait_seconds,
-            )
-        return self._agreed(begun)
+            started = time.perf_counter()
+            batches = self._taken_from(self._batches)
+            num_items = sum([batch.num_items for batch in batches])
+            wait_seconds = time.perf_counter() - started
+            return StepBatches(batches, len(batches), num_items, 1, not batches, are_finite, wishes, wait_seconds)
+        exchange, self._early = self._early, None
+        if exchange is None:
+            exchange = self._begin(are_finite, wishes, 0.0, is_early=False)
+        else:
+            self._keep_repeatable(are_finite)
+        return self._agreed(exchange)
 
-    def _begin(self, are_finite: bool, wishes: Wishes, num_left_out: float, *, is_early: bool) -> _Begun:
+    def _begin(self, are_finite: bool, wishes: Wishes, num_left_out: float, *, is_early: bool) -> _Exchange:
         """Take the batches, and begin to tell the other ranks."""
         started = time.perf_counter()
-        with WAITING_FOR_DATA:
-            batches = self._taken_from(self._batches)
-        begun = _Begun(batches, time.perf_counter() - started)
-        if self.is_alone:
-            return begun
+        batches = self._taken_from(self._batches)
+        wait_seconds = time.perf_counter() - started
         if not batches and not self._repeatable:
             self._repeatable = self._earlier()
         if not is_early:
             self._keep_repeatable(are_finite)
         # Early, it is not known yet which batch may be repeated: see _with_repeated.
         mine = self._numbers(are_finite, wishes, batches, batches if is_early else self._counted(batches))
-        begun.is_early = is_early
-        begun.finish = self._comm.start_sum([*mine, num_left_out, *flags_of(wishes.signal)])
-        return begun
+        finish = self._comm.start_sum([*mine, num_left_out, *flags_of(wishes.signal)])
+        return _Exchange(batches, wait_seconds, is_early, cache(finish))
 
     def _keep_repeatable(self, are_finite: bool) -> None:
         """Batches with a loss or a gradient that is not finite are not repeated, if there are others."""
@@ -419,19 +403,19 @@ class StepBatchLoader:
         again = _Sums(*self._comm.sum(numbers))
         return again._replace(not_finite=all_ranks.not_finite, stopping=all_ranks.stopping, saving=all_ranks.saving)
 
-    def _agreed(self, begun: _Begun) -> StepBatches:
+    def _agreed(self, exchange: _Exchange) -> StepBatches:
         """The step that all ranks make next, from what they told each other."""
-        num, world_size, sums, batches = len(_Sums._fields), self._comm.world_size, begun.sums(), begun.batches
+        num, world_size, sums, batches = len(_Sums._fields), self._comm.world_size, exchange.sums(), exchange.batches
         all_ranks, stop_signal = _Sums(*sums[:num]), signal_in(sums[num + 1 :])
         out = all_ranks.out_of_batches
-        if begun.is_early and self._uneven == "pad" and out not in (0, world_size):
+        if exchange.is_early and self._uneven == "pad" and out not in (0, world_size):
             all_ranks = self._with_repeated(all_ranks, batches)
         counted = self._counted(batches)
         taken = StepBatches(
             world_size=world_size,
             was_finite=all_ranks.not_finite == 0,
             wishes=Wishes(all_ranks.stopping > 0, all_ranks.saving > 0, stop_signal),
-            wait_seconds=begun.wait_seconds,
+            wait_seconds=exchange.wait_seconds,
         )
         taken.is_over = out == world_size or (out > 0 and self._uneven == "drop")
         if taken.is_over:
@@ -454,7 +438,8 @@ class StepBatchLoader:
 
     def _taken_from(self, batches: Iterator[Batch]) -> list[Batch]:
         """Those of a step, on their way to the device."""
-        taken = list(islice(batches, self._size))
+        with WAITING_FOR_DATA:
+            taken = list(islice(batches, self._size))
         if self._ahead is not None:
             for batch in taken:
                 batch.values = self._ahead.start(batch.values)

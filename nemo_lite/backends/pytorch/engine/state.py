@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch.optim import Optimizer
 
 from nemo_lite.backends.pytorch.distributed.comm import Comm
-from nemo_lite.backends.pytorch.engine.batches import NoValues, Wishes
+from nemo_lite.backends.pytorch.engine.batches import NO_WISHES, NoValues, Wishes
 from nemo_lite.core.callbacks.base import EvaluationResult, StepTensors, StepTiming, TbWriter
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.interruption import StopSignals, name_of
@@ -117,7 +117,10 @@ class RunState:
     @property
     def wishes(self) -> Wishes:
         """Requests of this rank for the end of the step."""
-        return Wishes(bool(self.stop_reason), self._wants_save, self.stop_signals.received)
+        signal = self.stop_signals.received
+        if not (self.stop_reason or self._wants_save or signal):
+            return NO_WISHES
+        return Wishes(bool(self.stop_reason), self._wants_save, signal)
 
     def agree(self, wishes: Wishes) -> None:
         """Note what some rank wanted: all ranks do it at this step."""

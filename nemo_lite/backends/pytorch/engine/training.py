@@ -23,14 +23,21 @@ from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.contract import CopyComparison, RunContract
 from nemo_lite.backends.pytorch.engine.averages import Averaging
-from nemo_lite.backends.pytorch.engine.batches import NO_WISHES, StepBatches, StepBatchLoader, StepValues, ValuesOfLanes
+from nemo_lite.backends.pytorch.engine.batches import (
+    NO_WISHES,
+    StepBatches,
+    StepBatchLoader,
+    StepValues,
+    ValuesOfLanes,
+    Wishes,
+)
 from nemo_lite.backends.pytorch.engine.checkpoints import Checkpoints, SavedPart
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluations
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics, weights_not_finite
 from nemo_lite.backends.pytorch.engine.objectives import LoweredObjective, refuse_unreached
 from nemo_lite.backends.pytorch.engine.resuming import Pace, Position
 from nemo_lite.backends.pytorch.engine.state import RunState
-from nemo_lite.backends.pytorch.engine.verdict import Computed, SkippedSteps, StepItems, verdict_on
+from nemo_lite.backends.pytorch.engine.verdict import ComputedStep, SkippedSteps, Verdict
 from nemo_lite.backends.pytorch.lowering import Lowering
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import AheadOfUse
@@ -334,8 +341,11 @@ class Training:
         # Each rank of divided weights has gradients of its own; and a process alone agrees with nobody.
         self._agrees_early = not (is_sharded or main.batches.is_alone)
         self._skipped = SkippedSteps(comm, options, self._weights_not_finite, precision.scales_loss)
-        self._verdict = verdict_on(device, precision, self._before_step, self._skipped, comm)
-        self._rates = LearningRates([objective for lane in lanes for objective in lane.objectives], lr_policy)
+        on_host = device.type == "cpu"  # only a CPU's numbers can be read without waiting
+        self._verdict = Verdict(precision, self._before_step, self._skipped, comm, on_host)
+        objectives = [objective for lane in lanes for objective in lane.objectives]
+        self._rates = LearningRates(objectives, lr_policy)
+        self._losses = dict.fromkeys(module for objective in objectives for module in objective.loss_modules)
         self._position = Position(
             comm,
             device,
@@ -360,9 +370,13 @@ class Training:
 
     def run(self) -> None:
         """Train until a limit is reached or a callback asks to stop."""
+        for module in self._losses:
+            module.item_losses = []
         try:
             self._run()
         finally:
+            for module in self._losses:
+                module.item_losses = None
             self._rates.end()
             self.checkpoints.close()
             self.evaluations.close()
@@ -446,21 +460,21 @@ class Training:
         self._comm.at_step(state.step)
         callbacks.notify("on_step_start", state)
         waited = amount = 0.0
-        wishes = NO_WISHES
+        wishes: Wishes | None = None
         for lane in self._lanes:
             if (state.step + 1) % lane.every == 0:
                 taken, following = self._update(lane)
                 waited += following.wait_seconds
-                amount += sum(batch.amount for batch in taken.counted)
+                amount += sum([batch.amount for batch in taken.counted])
                 started -= taken.first_wait
-                wishes = wishes.joined(following.wishes)
+                wishes = wishes.joined(following.wishes) if wishes else following.wishes
         if self._options.ema_decay is not None:
             self._averaging.update(state.step)
         state.steps_done += 1
         if state.is_epoch_over:
             # Before callbacks see the step's end: a checkpoint made then must hold it.
             state.epochs_done = state.epoch + 1
-        state.agree(wishes)
+        state.agree(wishes or NO_WISHES)
         state.clock.add(time.perf_counter() - started, waited, amount)
         callbacks.notify("on_step_end", state)
 
@@ -473,18 +487,13 @@ class Training:
             state.learning_rate = rate
         objective.clear_gradients()
         self._before_step.keep()
-        items = StepItems(objective.loss_modules, taken.num_items, taken.is_alone)
-        losses: list[torch.Tensor] = []
+        computed = ComputedStep(state.step, objective, taken, lane.data_layer.place_of)
         for number, (batch, factor) in enumerate(zip(taken.batches, taken.loss_factors(), strict=True), 1):
-            is_last = number == len(taken.batches)
-            losses.append(self._accumulate(lane, objective, batch, factor, is_last, items, losses))
-        left_out = lane.batches.num_left_out()
-        correction = items.agree(self._comm) if left_out is None else items.take(left_out)
-        gradients = self._precision.finish_backward(
+            self._accumulate(lane, computed, batch, factor, is_last=number == len(taken.batches))
+        correction = computed.correction(self._comm, lane.batches.num_left_out())
+        computed.gradients = self._precision.finish_backward(
             objective.optimizer, objective.parameters, self._options.grad_norm_clip, correction
         )
-        place_of = lane.data_layer.place_of
-        computed = Computed(state.step, objective, taken.batches, losses, gradients, items, place_of)
         is_allowed = self._verdict.allows(computed)
         # The next batches are fetched, and one exchange between the ranks decides on all that they must agree on.
         following = lane.batches.following(are_finite=is_allowed, wishes=state.wishes)
@@ -496,53 +505,39 @@ class Training:
             lane.go_on(following)
         return taken, following
 
-    def _accumulate(
-        self,
-        lane: Lane,
-        objective: LoweredObjective,
-        batch: Batch,
-        factor: float,
-        is_last: bool,
-        items: StepItems,
-        before: Sequence[torch.Tensor],
-    ) -> torch.Tensor:
-        """Forward and backward pass of one micro-batch, whose loss counts ``factor`` times; its loss.
-
-        Args:
-            before: the losses of the step's other micro-batches.
-        """
-        state = self._state
+    def _accumulate(self, lane: Lane, computed: ComputedStep, batch: Batch, factor: float, is_last: bool) -> None:
+        """Forward and backward pass of one micro-batch of a step, whose loss counts ``factor`` times."""
+        state, objective = self._state, computed.objective
         self._callbacks.notify("on_batch_start", state)
         self._comm.at_step(state.step)  # a callback may have left an evaluation; gradients travel by another group
         lane.tensors.clear()
         self._ahead.arrive(batch.values)
         with objective.module.sync_only_if(is_last), self._without_trace() if factor == 0.0 else nullcontext():
-            items.watch()
+            computed.begin_batch()
             with self._precision.forward():
                 outputs = objective.module(*batch.values)
             loss = _total(outputs[: objective.num_losses])
             if objective.module.needs_reach_check:
                 self._check_reach(objective, loss)
-            weighted, judged = items.weigh(batch, loss, factor)
+            weighted = computed.weighted(batch, loss, factor)
             if is_last and self._agrees_early:
-                self._agree_early(lane, [*before, judged], items)
+                self._agree_early(lane, computed)
             with BACKWARD:  # marks the activity, for reports about ranks that hang
                 self._precision.backward(weighted, is_last)
         if isinstance(self._tensors, ValuesOfLanes):
             self._tensors.latest = lane.tensors
         lane.tensors.set(loss, objective.calls, objective.returned_wires, (*batch.values, *outputs))
         self._callbacks.notify("on_batch_end", state)
-        return judged
 
-    def _agree_early(self, lane: Lane, losses: Sequence[torch.Tensor], items: StepItems) -> None:
+    def _agree_early(self, lane: Lane, computed: ComputedStep) -> None:
         """Begin the exchange between the ranks, which then runs beside the last backward pass.
 
         What is not known before that pass needs no exchange: averaged gradients are the same on all ranks, so each sees
         by itself whether they are finite.
         """
-        are_finite = self._verdict.allows_losses(losses)
+        are_finite = self._verdict.allows_losses(computed)
         if are_finite is not None:
-            left_out = items.num_of_this_rank()
+            left_out = computed.num_of_this_rank()
             lane.batches.start(are_finite=are_finite, wishes=self._state.wishes, num_left_out=left_out)
 
     def _run_for_statistics(self, next_batch: Callable[[], None]) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
 from operator import is_
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,82 +16,95 @@ from nemo_lite.backends.pytorch.checkpoint.storage import as_count
 from nemo_lite.backends.pytorch.data.loaders import Batch
 from nemo_lite.backends.pytorch.distributed.activity import BACKWARD
 from nemo_lite.backends.pytorch.distributed.comm import Comm
+from nemo_lite.backends.pytorch.engine.batches import StepBatches
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics
 from nemo_lite.backends.pytorch.engine.objectives import LoweredObjective
 from nemo_lite.backends.pytorch.foreach_optimizers import ForeachOptimizer
-from nemo_lite.backends.pytorch.nm import LossNM
 from nemo_lite.backends.pytorch.placement import HostCopy, Snapshot
 from nemo_lite.backends.pytorch.precision import Precision, own_part
 from nemo_lite.core.run_options import RunOptions
 from nemo_lite.errors import NonFiniteLossError, counted
 from nemo_lite.utils import logging
 
-# StepItems: the losses of a step's single items: which are infinite and left out, and what each batch then weighs.
-# The mean over a batch's other items is `LossNM.mean_over_items`. All stays on the device; nobody is told in this
-# file.
+# ComputedStep: the losses of a step and of its single items: which are infinite and left out, and what each batch then
+# weighs. The mean over a batch's other items is `LossNM.mean_over_items`. All stays on the device.
 
 
 FINITE, INFINITE, NAN = range(3)
 
 
-class StepItems:
-    """The status of the items of one step: of each on this rank, their number on all ranks.
+class ComputedStep:
+    """A step on this rank: its batches, their losses, and the status of their items.
 
     An item with an infinite loss is left out, and every other item of the step has the same weight in the gradient,
     whatever its batch and rank: as if the item had not been there. If several losses of an item are summed, it counts
     as left out when one of them is infinite.
 
     Args:
-        losses: the modules that may tell the losses of single items.
-        num_items: of the step, on all ranks.
-        is_alone: the step is one batch of one rank: its mean is the step's.
+        step: its index.
+        objective: whose weights it updates.
+        taken: the batches.
+        place_of: where item ``i`` of the data layer comes from.
 
     Attributes:
+        losses: of the micro-batches so far, one number each; 0 where all items of one are left out of a step that has
+            others.
         statuses: by micro-batch (B,): FINITE, INFINITE or NAN for each item; None where it is not known.
         num_left_out: on the device: how many items of all ranks are left out. None if no loss tells.
+        gradients: after the last backward pass, a number on the device: 0 if all gradients are finite.
     """
 
-    def __init__(self, losses: Sequence[LossNM], num_items: float, is_alone: bool) -> None:
-        self._losses, self._num_items, self._is_alone = losses, num_items, is_alone
-        self._left_out: list[Tensor] = []
+    gradients: Tensor
+
+    def __init__(
+        self, step: int, objective: LoweredObjective, taken: StepBatches, place_of: Callable[[int], str]
+    ) -> None:
+        self.step, self.objective, self.taken, self.place_of = step, objective, taken, place_of
+        self.losses: list[Tensor] = []
         self.statuses: list[Tensor | None] = []
         self.num_left_out: Tensor | None = None
+        self._left_out: list[Tensor] = []
 
-    def watch(self) -> None:
-        """Before a forward pass: let the losses tell those of the items."""
-        for module in self._losses:
-            module.item_losses = []
+    def begin_batch(self) -> None:
+        """Before a forward pass: forget what the losses told of the items of an earlier one."""
+        for module in self.objective.loss_modules:
+            if module.item_losses:
+                module.item_losses.clear()
 
-    def weigh(self, batch: Batch, loss: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-        """After the forward pass of a micro-batch.
+    def weighted(self, batch: Batch, loss: Tensor, factor: float) -> Tensor:
+        """After the forward pass of a micro-batch: its loss times its weight, for the backward pass.
 
         Args:
             batch: its items.
             loss: their mean, a single number.
             factor: what the loss counts if no item is left out.
-
-        Returns:
-            The loss times the batch's weight, for the backward pass; and the loss, detached, or 0 if all of its items
-            are left out of a step that has others.
         """
-        item_losses: list[Tensor] = []
-        for module in self._losses:
-            item_losses += module.item_losses or ()
-            module.item_losses = None
+        item_losses = [losses for module in self.objective.loss_modules for losses in module.item_losses or ()]
         status = _status_of(item_losses, batch.num_items) if item_losses else None
         self.statuses.append(status)
         detached = loss.detach()
         if status is None:
-            return (loss if factor == 1.0 else loss * factor), detached
+            self.losses.append(detached)
+            return loss if factor == 1.0 else loss * factor
         is_left_out = (status == INFINITE).float()
         self._left_out.append(is_left_out.sum() if factor else is_left_out.new_zeros(()))
-        if self._is_alone:
-            return loss, detached
+        if self.taken.is_alone:
+            self.losses.append(detached)
+            return loss
         share = 1.0 - is_left_out.mean()
-        return loss * (share * factor), torch.where(share > 0, detached, 0.0)
+        self.losses.append(torch.where(share > 0, detached, 0.0))
+        return loss * (share * factor)
 
-    def agree(self, comm: Comm) -> Tensor | None:
-        """After the last micro-batch: count over all ranks, which all call it.
+    def num_of_this_rank(self) -> float:
+        """How many items of this rank are left out: a host read, for what travels with other numbers."""
+        return float(torch.stack(self._left_out).sum()) if self._left_out else 0.0
+
+    def correction(self, comm: Comm, num_left_out: float | None = None) -> Tensor | None:
+        """After the last micro-batch: count the items that are left out over all ranks, which all call it.
+
+        Args:
+            comm: the ranks.
+            num_left_out: the number of all ranks, where it has come with other numbers.
 
         Returns:
             What the gradients are to be multiplied with, because fewer items share the step than its batches' factors
@@ -99,31 +112,18 @@ class StepItems:
         """
         if not self._left_out:
             return None
-        self.num_left_out = torch.stack(self._left_out).sum()
-        if self._is_alone:
-            return None
-        comm.sum_on_device(self.num_left_out)
-        return self._num_items / (self._num_items - self.num_left_out).clamp(min=1.0)
-
-    def num_of_this_rank(self) -> float:
-        """How many items of this rank are left out: a host read, for what travels with other numbers."""
-        return float(torch.stack(self._left_out).sum()) if self._left_out else 0.0
-
-    def take(self, num_left_out: float) -> Tensor | None:
-        """:meth:`agree` where the number of all ranks has come with other numbers; what it gives."""
-        if not self._left_out:
-            return None
-        self.num_left_out = self._left_out[0].new_tensor(num_left_out)
-        return self._num_items / (self._num_items - self.num_left_out).clamp(min=1.0)
+        if num_left_out is not None:
+            self.num_left_out = self._left_out[0].new_tensor(num_left_out)
+        else:
+            self.num_left_out = torch.stack(self._left_out).sum()
+            if self.taken.is_alone:
+                return None
+            comm.sum_on_device(self.num_left_out)
+        return self.taken.num_items / (self.taken.num_items - self.num_left_out).clamp(min=1.0)
 
     def is_nothing_left(self) -> Tensor | None:
         """On the device: whether all items of the step are left out; None if no loss tells."""
-        return None if self.num_left_out is None else self.num_left_out >= self._num_items
-
-    @property
-    def reason(self) -> str:
-        """The meaning of an infinite loss."""
-        return "; ".join(dict.fromkeys(module.when_infinite for module in self._losses if module.when_infinite))
+        return None if self.num_left_out is None else self.num_left_out >= self.taken.num_items
 
 
 def _status_of(item_losses: Iterable[Tensor], num_items: int) -> Tensor | None:
@@ -256,41 +256,41 @@ _SHOWN_OF_A_STEP = 5
 # Any: a training state is a tree of tensors, numbers and texts.
 
 
-class Found(NamedTuple):
-    """Findings of a rank in a step.
+class Findings(NamedTuple):
+    """Numbers of a rank's step, read by the host.
 
     Attributes:
-        step: index of the step.
-        batches: this rank's, by micro-batch.
-        finite_losses: which of their losses are finite.
-        statuses: by micro-batch, each item's, see `StepItems`; None where it is not known.
-        reason: what an infinite loss of an item means.
-        place_of: where item ``i`` of the data layer comes from.
+        computed: the step.
+        finite_losses: which losses of its micro-batches are finite.
+        statuses: by micro-batch, each item's, see `ComputedStep`; None where it is not known.
     """
 
-    step: int
-    batches: Sequence[Batch]
+    computed: ComputedStep
     finite_losses: Sequence[bool]
     statuses: Sequence[Sequence[float] | None]
-    reason: str
-    place_of: Callable[[int], str]
 
-    def items(self, status: int) -> list[int]:
-        """Positions in the data layer of the items with this status."""
-        return [item for item, status_of_item in self._known() if status_of_item == status]
+    def places(self, status: int) -> list[str]:
+        """Where the items with this status come from."""
+        batches, place_of = self.computed.taken.batches, self.computed.place_of
+        return [
+            place_of(item)
+            for batch, statuses in zip(batches, self.statuses, strict=True)
+            if statuses is not None and batch.ids is not None
+            for item, item_status in zip(batch.ids, statuses, strict=True)
+            if item_status == status
+        ]
 
-    def _known(self) -> Iterator[tuple[int, float]]:
-        for batch, statuses in zip(self.batches, self.statuses, strict=True):
-            if statuses is not None and batch.ids is not None:
-                yield from zip(batch.ids, statuses, strict=True)
+    def suspects(self) -> tuple[list[str], bool, bool]:
+        """The places of the items that the step is left out for; whether exactly these; whether a loss is it.
 
-    def suspects(self) -> tuple[list[int], bool]:
-        """The items that a step is left out for, and whether exactly these; else they are all of the batches."""
-        exact = self.items(NAN) or self.items(INFINITE)
+        Where it is not known which, they are all items of the batches whose loss is not finite.
+        """
+        exact = self.places(NAN) or self.places(INFINITE)
         if exact:
-            return exact, True
-        bad = [batch for batch, finite in zip(self.batches, self.finite_losses, strict=True) if not finite]
-        return [item for batch in bad for item in batch.ids or ()], False
+            return exact, True, True
+        batches, place_of = self.computed.taken.batches, self.computed.place_of
+        bad = [batch for batch, finite in zip(batches, self.finite_losses, strict=True) if not finite]
+        return [place_of(item) for batch in bad for item in batch.ids or ()], False, bool(bad)
 
 
 class SkippedSteps:
@@ -336,21 +336,20 @@ class SkippedSteps:
             logging.warning("%s skipped after it", counted(self._untold, "more step was", "more steps were"))
         self._in_a_row = self._untold = 0
 
-    def left_out(self, findings: Found) -> None:
+    def left_out(self, findings: Findings) -> None:
         """Tell about the items that a step which counts leaves out. All ranks call it, if one of them has such."""
-        own = [findings.place_of(item) for item in findings.items(INFINITE)]
-        for place in chain.from_iterable(self._comm.gather(own) or ()):
-            self._tell_of_item(place, findings)
+        for place in chain.from_iterable(self._comm.gather(findings.places(INFINITE)) or ()):
+            self._tell_of_item(place, findings.computed)
 
-    def add(self, findings: Found) -> None:
+    def add(self, findings: Findings) -> None:
         """Tell about a step that is left out. All ranks call it.
 
         Raises:
             NonFiniteLossError: the options say so, at the first such step or after so many in a row; or the weights
                 that the step began with are not finite.
         """
-        options, by_rank = self._options, self._comm.gather(self._suspects(findings))
-        problem, is_of_loss = self._comm.share(_problem_of(findings.step, by_rank))
+        options, by_rank = self._options, self._comm.gather(findings.suspects())
+        problem, is_of_loss = self._comm.share(_problem_of(findings.computed.step, by_rank))
         self.check_weights(problem)
         self._in_a_row += 1
         is_overflow = self._scales_loss and not is_of_loss
@@ -397,21 +396,17 @@ class SkippedSteps:
             skipped = "%d of %d steps were skipped: their loss or gradient was not finite"
             logging.warning(skipped, self._total, num_steps)
 
-    def _tell_of_item(self, place: str, findings: Found) -> None:
+    def _tell_of_item(self, place: str, computed: ComputedStep) -> None:
         self._num_left_out += 1
         if place in self._left_out:
             return
         self._left_out.add(place)
         if len(self._left_out) > _SHOWN_ITEMS:
             return
-        reason = f" ({findings.reason})" if findings.reason else ""
+        causes = [module.when_infinite for module in computed.objective.loss_modules if module.when_infinite]
+        reason = f" ({'; '.join(dict.fromkeys(causes))})" if causes else ""
         last = "; further ones are only counted" if len(self._left_out) == _SHOWN_ITEMS else ""
-        logging.warning("%s: its loss is infinite%s; step %d leaves it out%s", place, reason, findings.step, last)
-
-    def _suspects(self, findings: Found) -> tuple[list[str], bool, bool]:
-        """The places of this rank's items whose loss is not finite, whether exactly these; whether a loss is it."""
-        items, is_exact = findings.suspects()
-        return [findings.place_of(item) for item in items], is_exact, is_exact or not all(findings.finite_losses)
+        logging.warning("%s: its loss is infinite%s; step %d leaves it out%s", place, reason, computed.step, last)
 
 
 def _problem_of(step: int, by_rank: Sequence[tuple[list[str], bool, bool]] | None) -> tuple[str, bool]:
@@ -434,44 +429,44 @@ def _shortened(places: Sequence[str]) -> str:
     return f"{', '.join(places[:_SHOWN_OF_A_STEP])}{', ...' if len(places) > _SHOWN_OF_A_STEP else ''}"
 
 
-# The verdict on a step: whether its losses and gradients are finite. If not, nothing of the step stays.
-# On a CPU the host reads it before the update. On an accelerator it stays there and guards the update; the host reads
-# it one step later, when the device has the next forward and backward pass to do. Both give the same weights,
-# messages and end of the run.
+class Verdict:
+    """Decides whether steps count: whether losses and gradients are finite. If not, nothing of the step stays.
 
+    On a CPU the host reads it before the update. On an accelerator it stays there and guards the update; the host reads
+    it before the update of the next step. By then the next forward and backward pass are queued, so the device does not
+    wait for the host. As the host knows all earlier verdicts at an update, nothing that it counts (an optimizer's
+    steps) is wrong then. Both give the same weights, messages and end of the run.
 
-class Computed(NamedTuple):
-    """A step after its last backward pass.
-
-    Attributes:
-        step: its index.
-        objective: whose weights it updates.
-        batches: this rank's, by micro-batch.
-        losses: of the micro-batches, one number each.
-        gradients: one number on the device: 0 if all gradients are finite.
-        items: those of the batches.
-        place_of: where item ``i`` of the data layer comes from.
+    Args:
+        precision: updates.
+        statistics: kept before the step.
+        skipped: is told of steps that do not count.
+        comm: the ranks.
+        on_host: the host can read numbers without waiting.
     """
 
-    step: int
-    objective: LoweredObjective
-    batches: Sequence[Batch]
-    losses: Sequence[Tensor]
-    gradients: Tensor
-    items: StepItems
-    place_of: Callable[[int], str]
+    def __init__(
+        self, precision: Precision, statistics: RunningStatistics, skipped: SkippedSteps, comm: Comm, on_host: bool
+    ) -> None:
+        self._precision, self._statistics, self._skipped, self._comm = precision, statistics, skipped, comm
+        self._on_host = on_host
+        self._guarded: dict[Optimizer, GuardedStep] = {}
+        self._pending: tuple[ComputedStep, HostCopy] | None = None
 
-
-class Verdict(Protocol):
-    """Decides whether steps count, and makes the updates of those that do."""
-
-    def allows_losses(self, losses: Sequence[Tensor]) -> bool | None:
+    def allows_losses(self, computed: ComputedStep) -> bool | None:
         """Before the last backward pass: whether this rank's losses are finite; None: the host does not know."""
+        return math.isfinite(_total(computed.losses)) if self._on_host else None
 
-    def allows(self, computed: Computed) -> bool:
+    def allows(self, computed: ComputedStep) -> bool:
         """Whether this rank's losses and gradients are finite, as far as the host can know without waiting."""
+        if not self._on_host:
+            return True
+        if not (math.isfinite(_total(computed.losses)) and computed.gradients.item() == 0.0):
+            return False
+        nothing_left = computed.is_nothing_left()
+        return nothing_left is None or not nothing_left.item()
 
-    def update(self, computed: Computed, is_allowed: bool) -> None:
+    def update(self, computed: ComputedStep, is_allowed: bool) -> None:
         """Make the update, or leave the step out.
 
         Args:
@@ -481,6 +476,35 @@ class Verdict(Protocol):
         Raises:
             NonFiniteLossError: so many steps in a row did not count, or the options allow none.
         """
+        if not self._on_host:
+            self._update_on_device(computed)
+        elif is_allowed:
+            self._skipped.none()
+            num_left_out = computed.num_left_out
+            if num_left_out is not None and num_left_out.item():
+                self._skipped.left_out(_read(computed))
+            optimizer = computed.objective.optimizer
+            self._precision.update(optimizer, optimizer.step)
+        else:
+            self._statistics.put_back()
+            self._skipped.add(_read(computed))
+
+    def _update_on_device(self, computed: ComputedStep) -> None:
+        """Settle the step before; then queue the update, which changes nothing if this step does not count."""
+        self.settle()
+        is_bad = torch.stack([loss.reshape(()) for loss in computed.losses]).isfinite().logical_not()
+        is_bad = torch.cat([is_bad, (computed.gradients != 0).reshape(1)])  # NaN is not 0 either
+        skip, nothing_left = is_bad.any(), computed.is_nothing_left()
+        skip = (skip if nothing_left is None else skip | nothing_left).float()
+        self._comm.any_on_device(skip)
+        optimizer = computed.objective.optimizer
+        guarded = self._guarded.setdefault(optimizer, GuardedStep(optimizer))
+        self._precision.update(optimizer, lambda: guarded.step(skip), skip)
+        self._statistics.put_back_where(skip)
+        numbers = [is_bad, skip.reshape(1), *(status for status in computed.statuses if status is not None)]
+        if computed.num_left_out is not None:
+            numbers.append(computed.num_left_out.reshape(1))
+        self._pending = computed, HostCopy(torch.cat([part.float() for part in numbers]))
 
     def settle(self) -> None:
         """Wait for what is not known yet of the last step, and tell about it. All ranks call it.
@@ -488,127 +512,21 @@ class Verdict(Protocol):
         Raises:
             NonFiniteLossError: see :meth:`update`.
         """
-
-
-class HostVerdict:
-    """The host reads each verdict before the update.
-
-    Args:
-        precision: updates.
-        statistics: kept before the step.
-        skipped: is told of steps that do not count.
-    """
-
-    def __init__(self, precision: Precision, statistics: RunningStatistics, skipped: SkippedSteps) -> None:
-        self._precision, self._statistics, self._skipped = precision, statistics, skipped
-
-    def allows_losses(self, losses: Sequence[Tensor]) -> bool | None:
-        """Whether they are finite. On a CPU no host sync."""
-        return math.isfinite(_total(losses))
-
-    def allows(self, computed: Computed) -> bool:
-        """Whether all is finite. On a CPU no host sync: it has made the backward pass."""
-        if not (math.isfinite(_total(computed.losses)) and computed.gradients.item() == 0.0):
-            return False
-        nothing_left = computed.items.is_nothing_left()
-        return nothing_left is None or not nothing_left.item()
-
-    def update(self, computed: Computed, is_allowed: bool) -> None:
-        """Make the update, or put back the statistics."""
-        if is_allowed:
-            self._skipped.none()
-            num_left_out = computed.items.num_left_out
-            if num_left_out is not None and num_left_out.item():
-                self._skipped.left_out(_found(computed))
-            objective = computed.objective
-            self._precision.update(objective.optimizer, objective.optimizer.step)
-            return
-        self._statistics.put_back()
-        self._skipped.add(_found(computed))
-
-    def settle(self) -> None:
-        """All is known."""
-
-
-def _total(losses: Sequence[Tensor]) -> float:
-    total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
-    return float(total.item())
-
-
-def _found(computed: Computed) -> Found:
-    """Host syncs."""
-    finite = [math.isfinite(loss.item()) for loss in computed.losses]
-    statuses = [None if status is None else status.tolist() for status in computed.items.statuses]
-    return Found(computed.step, computed.batches, finite, statuses, computed.items.reason, computed.place_of)
-
-
-class _Pending(NamedTuple):
-    computed: Computed
-    guarded: GuardedStep
-    numbers: HostCopy
-
-
-class DeviceVerdict:
-    """The device guards each update by the verdict; the host reads it before the update of the next step.
-
-    By then the next forward and backward pass are queued, so the device does not wait for the host. As the host knows
-    all earlier verdicts at an update, nothing that it counts (an optimizer's steps) is wrong then.
-
-    Args:
-        precision: updates.
-        statistics: kept before the step.
-        skipped: is told of steps that do not count.
-        comm: the ranks.
-    """
-
-    def __init__(self, precision: Precision, statistics: RunningStatistics, skipped: SkippedSteps, comm: Comm) -> None:
-        self._precision, self._statistics, self._skipped, self._comm = precision, statistics, skipped, comm
-        self._pending: _Pending | None = None
-        self._guarded: dict[torch.optim.Optimizer, GuardedStep] = {}
-
-    def allows_losses(self, losses: Sequence[Tensor]) -> bool | None:
-        """None: the host does not know."""
-        return None
-
-    def allows(self, computed: Computed) -> bool:
-        """True: the host does not know."""
-        return True
-
-    def update(self, computed: Computed, is_allowed: bool) -> None:
-        """Settle the step before; then queue the update, which changes nothing if this step does not count."""
-        self.settle()
-        items = computed.items
-        is_bad = torch.stack([loss.reshape(()) for loss in computed.losses]).isfinite().logical_not()
-        is_bad = torch.cat([is_bad, (computed.gradients != 0).reshape(1)])  # NaN is not 0 either
-        skip, nothing_left = is_bad.any(), items.is_nothing_left()
-        skip = (skip if nothing_left is None else skip | nothing_left).float()
-        self._comm.any_on_device(skip)
-        optimizer = computed.objective.optimizer
-        guarded = self._guarded.setdefault(optimizer, GuardedStep(optimizer))
-        self._precision.update(optimizer, lambda: guarded.step(skip), skip)
-        self._statistics.put_back_where(skip)
-        numbers = [is_bad, skip.reshape(1), *(status for status in items.statuses if status is not None)]
-        if items.num_left_out is not None:
-            numbers.append(items.num_left_out.reshape(1))
-        self._pending = _Pending(computed, guarded, HostCopy(torch.cat([part.float() for part in numbers])))
-
-    def settle(self) -> None:
-        """Read the verdict that is not known yet, if there is one."""
         if self._pending is None:
             return
-        (computed, guarded, numbers), self._pending = self._pending, None
+        (computed, numbers), self._pending = self._pending, None
         with BACKWARD:  # the device may still be in it
-            read = iter(numbers.values())
-        finite, items = [next(read) == 0 for _ in computed.losses], computed.items
-        _, skip = next(read), next(read)
-        statuses = [None if status is None else list(islice(read, len(status))) for status in items.statuses]
-        findings = Found(computed.step, computed.batches, finite, statuses, items.reason, computed.place_of)
+            values = iter(numbers.values())
+        finite = [next(values) == 0 for _ in computed.losses]
+        _, skip = next(values), next(values)
+        statuses = [None if status is None else list(islice(values, len(status))) for status in computed.statuses]
+        findings = Findings(computed, finite, statuses)
         if not skip:
             self._skipped.none()
-            if next(read, 0.0):
+            if next(values, 0.0):
                 self._skipped.left_out(findings)
             return
-        guarded.take_back()
+        self._guarded[computed.objective.optimizer].take_back()
         try:
             self._skipped.add(findings)
         except NonFiniteLossError:
@@ -616,14 +534,12 @@ class DeviceVerdict:
             raise
 
 
-def verdict_on(
-    device: torch.device,
-    precision: Precision,
-    statistics: RunningStatistics,
-    skipped: SkippedSteps,
-    comm: Comm,
-) -> Verdict:
-    """The form that suits a device: only a CPU's numbers can be read without waiting."""
-    if device.type == "cpu":
-        return HostVerdict(precision, statistics, skipped)
-    return DeviceVerdict(precision, statistics, skipped, comm)
+def _total(losses: Sequence[Tensor]) -> float:
+    total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
+    return float(total.item())
+
+
+def _read(computed: ComputedStep) -> Findings:
+    """Host syncs."""
+    finite = [math.isfinite(loss.item()) for loss in computed.losses]
+    return Findings(computed, finite, [None if status is None else status.tolist() for status in computed.statuses])

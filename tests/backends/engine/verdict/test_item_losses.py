@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +17,8 @@ from toys.ranks import results_of
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.data.loaders import Batch
-from nemo_lite.backends.pytorch.engine.verdict import StepItems
+from nemo_lite.backends.pytorch.engine.batches import StepBatches
+from nemo_lite.backends.pytorch.engine.verdict import ComputedStep
 from nemo_lite.core.neural_types import LossType, NeuralType
 from nemo_lite.errors import NonFiniteLossError
 
@@ -170,17 +173,18 @@ def test_where_nothing_is_left_out_weights_are_to_the_bit_those_of_the_plain_mea
 
 def test_zero_weight_batches_and_values_of_other_shapes_count_nothing():
     loss = SquaredErrors()
-    items = StepItems([loss], num_items=2, is_alone=False)
+    loss.item_losses = []
+    objective: Any = SimpleNamespace(loss_modules=[loss])
+    items = ComputedStep(0, objective, StepBatches(num_items=2, world_size=2), str)
     for factor, told in ((1.0, [1.0, math.inf]), (0.0, [math.inf, math.inf]), (1.0, [1.0, 2.0, math.inf])):
-        items.watch()
+        items.begin_batch()
         loss.mean_over_items(torch.tensor(told))
-        items.weigh(Batch((torch.zeros(2),)), torch.tensor(1.0), factor)
+        items.weighted(Batch((torch.zeros(2),)), torch.tensor(1.0), factor)
     comm = FakeComm(world_size=2)
-    items.agree(comm)
+    items.correction(comm)
     assert items.num_left_out is not None
     assert items.num_left_out.item() == 2.0  # one of ours, one of the other rank's
     assert items.statuses[2] is None
-    assert loss.item_losses is None
 
 
 def _on_a_rank(*infinite):
