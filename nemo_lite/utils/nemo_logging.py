@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from nemo_lite.errors import UnknownNameError, marked, printable
 from nemo_lite.files import AppendedFile
@@ -43,7 +43,7 @@ class LogMode(enum.Enum):
     ONCE = 1
 
 
-class Logger:
+class Logger(_logging.LoggerAdapter[_logging.Logger]):
     """The class of ``nemo.logging``; there is one object, called ``logging``.
 
     A message with arguments is formatted as in the standard library: ``logging.info("step %d", step)``.
@@ -57,8 +57,8 @@ class Logger:
     NOTSET = _logging.NOTSET
 
     def __init__(self, name: str = "nemo_lite") -> None:
-        self._logger = _logging.getLogger(name)
-        self._logger.propagate = False
+        super().__init__(_logging.getLogger(name))
+        self.logger.propagate = False
         self._once: set[str] = set()
         self._style: str | None = None
         self._stdout, self._stderr = _StandardStream("stdout"), _StandardStream("stderr")
@@ -73,52 +73,27 @@ class Logger:
         self.setLevel(_logging.DEBUG if _is_set("NEMO_TESTING") else _logging.INFO)
         self.add_stream_handlers()
 
-    def debug(
-        self, msg: object, *args: object, mode: LogMode = LogMode.EACH, stacklevel: int = 1, exc_info: bool = False
+    def log(  # type: ignore[override]  # `options` are the named ones of the standard library
+        self, level: int, msg: object, *args: object, mode: LogMode = LogMode.EACH, **options: Any
     ) -> None:
-        """Write a detail that helps to find an error."""
-        self._write(_logging.DEBUG, msg, args, mode, stacklevel, exc_info)
+        """Write a message of a level; so do :meth:`debug`, :meth:`info`, :meth:`warning`, :meth:`error`.
 
-    def info(
-        self, msg: object, *args: object, mode: LogMode = LogMode.EACH, stacklevel: int = 1, exc_info: bool = False
-    ) -> None:
-        """Write what a user wants to follow."""
-        self._write(_logging.INFO, msg, args, mode, stacklevel, exc_info)
-
-    def warning(
-        self, msg: object, *args: object, mode: LogMode = LogMode.EACH, stacklevel: int = 1, exc_info: bool = False
-    ) -> None:
-        """Write what a user should look into, while the run goes on."""
-        self._write(_logging.WARNING, msg, args, mode, stacklevel, exc_info)
-
-    def error(
-        self, msg: object, *args: object, mode: LogMode = LogMode.EACH, stacklevel: int = 1, exc_info: bool = False
-    ) -> None:
-        """Write what went wrong."""
-        self._write(_logging.ERROR, msg, args, mode, stacklevel, exc_info)
-
-    def critical(
-        self, msg: object, *args: object, mode: LogMode = LogMode.EACH, stacklevel: int = 1, exc_info: bool = False
-    ) -> None:
-        """Write what ends the run."""
-        self._write(_logging.CRITICAL, msg, args, mode, stacklevel, exc_info)
-
-    def _write(
-        self, level: int, msg: object, args: tuple[object, ...], mode: LogMode, stacklevel: int, exc_info: bool
-    ) -> None:
-        if not self._logger.isEnabledFor(level):
+        Args:
+            level: a number: ``logging.INFO``.
+            msg: the message.
+            args: its arguments.
+            mode: ``LogMode.ONCE`` leaves out a text that was written with it before.
+            options: ``exc_info``, ``stacklevel`` and what else the standard library takes.
+        """
+        if not self.isEnabledFor(level):
             return
         if mode is LogMode.ONCE:
             text = str(msg) % args if args else str(msg)
             if text in self._once:
                 return
             self._once.add(text)
-        # 2: the frames of this method and of the one named after the level.
-        self._logger.log(level, msg, *args, stacklevel=stacklevel + 2, exc_info=exc_info)
-
-    def setLevel(self, level: int | str) -> None:  # noqa: N802 - the standard library's spelling
-        """Write only messages of this level (a number, or a name such as "INFO") and above."""
-        self._logger.setLevel(level)
+        options["stacklevel"] = options.get("stacklevel", 1) + 1  # this method
+        super().log(level, msg, *args, **options)
 
     def set_verbosity(self, level: int | str) -> None:
         """The same as :meth:`setLevel`."""
@@ -126,15 +101,7 @@ class Logger:
 
     def get_verbosity(self) -> int:
         """The level below which nothing is written."""
-        return self._logger.level
-
-    def getEffectiveLevel(self) -> int:  # noqa: N802 - the standard library's spelling
-        """The same as :meth:`get_verbosity`."""
-        return self._logger.getEffectiveLevel()
-
-    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the standard library's spelling
-        """Whether a message of this level would be written."""
-        return self._logger.isEnabledFor(level)
+        return self.logger.level
 
     @contextmanager
     def temp_verbosity(self, level: int | str) -> Iterator[None]:
@@ -167,12 +134,12 @@ class Logger:
     def add_stream_handlers(self) -> None:
         """Write to stdout and stderr (the default); a second call changes nothing."""
         for handler in (self._stdout, self._stderr):
-            self._logger.addHandler(handler)
+            self.logger.addHandler(handler)
 
     def remove_stream_handlers(self) -> None:
         """Stop writing to stdout and stderr; files stay."""
         for handler in (self._stdout, self._stderr):
-            self._logger.removeHandler(handler)
+            self.logger.removeHandler(handler)
 
     def reset_stream_handler(self) -> None:
         """Undo :meth:`remove_stream_handlers` and every patched stream."""
@@ -195,13 +162,13 @@ class Logger:
         path = Path(log_file).absolute()
         if path not in self._files:
             self._files[path] = handler = _LogFile(path, self.warning)
-            self._logger.addHandler(handler)
+            self.logger.addHandler(handler)
 
     def remove_file_handler(self, log_file: str | Path) -> None:
         """Stop writing to this file, and close it; unknown files are ignored."""
         handler = self._files.pop(Path(log_file).absolute(), None)
         if handler is not None:
-            self._logger.removeHandler(handler)
+            self.logger.removeHandler(handler)
             handler.close()
 
     def captureWarnings(self, capture: bool) -> None:  # noqa: N802 - the standard library's spelling
@@ -220,10 +187,10 @@ class Logger:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        record = self._logger.makeRecord(
-            self._logger.name, _logging.WARNING, filename, lineno, f"{category.__name__}: {message}", (), None
+        record = self.logger.makeRecord(
+            self.logger.name, _logging.WARNING, filename, lineno, f"{category.__name__}: {message}", (), None
         )
-        self._logger.handle(record)
+        self.logger.handle(record)
 
 
 class _StandardStream(_logging.StreamHandler[TextIO]):
