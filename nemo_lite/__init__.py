@@ -12,7 +12,8 @@ from nemo_lite.utils.launch import accept_both_spellings
 accept_both_spellings()
 del accept_both_spellings
 
-add_old_paths("nemo_lite", OLD_PATHS)
+for _package, _table in OLD_PATHS.items():
+    add_old_paths(_package, _table)
 sys.meta_path.append(MissingNames())
 del sys
 __getattr__, __dir__ = lazy_names(__name__)

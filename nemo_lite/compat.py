@@ -146,165 +146,118 @@ class MissingNames(MetaPathFinder):
             raise ImportError(text, name=fullname)
 
 
-# Module of today -> old paths, all below nemo_lite.
+# By package: module of today -> old paths, both below the package.
 OLD_PATHS = {
-    "backends.pytorch.actions": "backends.pytorch.lowerings",
-    "backends.pytorch.checkpoint.folder": "backends.pytorch.checkpoint.averaging backends.pytorch.checkpoint.contents",
-    "backends.pytorch.checkpoint.storage": """
-        backends.pytorch.checkpoint.background backends.pytorch.checkpoint.fitting
-        backends.pytorch.checkpoint.nemo_files backends.pytorch.checkpoint.nemo_state backends.pytorch.checkpoint.state
-        backends.pytorch.checkpoint.state_check backends.torch_backend
-    """,
-    "backends.pytorch.checkpoint.store": """
-        backends.pytorch.checkpoint.store.best backends.pytorch.checkpoint.store.commit
-        backends.pytorch.checkpoint.store.flat_sets backends.pytorch.checkpoint.store.listing
-        backends.pytorch.checkpoint.store.lock backends.pytorch.checkpoint.store.record
-        backends.pytorch.checkpoint.store.reports
-    """,
-    "backends.pytorch.checkpoint.tensors": """
-        backends.pytorch.checkpoint.finite backends.pytorch.checkpoint.tensors.divided
-        backends.pytorch.checkpoint.tensors.safetensors_file backends.pytorch.checkpoint.tensors.stored
-        backends.pytorch.checkpoint.torch_files
-    """,
-    "backends.pytorch.common": """
-        backends.pytorch.common.losses backends.pytorch.common.metrics backends.pytorch.common.multi_data
-        backends.pytorch.common.other backends.pytorch.common.parts backends.pytorch.common.zero_data
-    """,
-    "backends.pytorch.create_optimizer": """
-        backends.pytorch.optim backends.pytorch.optim.create backends.pytorch.optim.from_apex
-        backends.pytorch.optim.from_torch backends.pytorch.optim.groups backends.pytorch.optim.larc
-        backends.pytorch.optim.loading backends.pytorch.optimizers
-    """,
-    "backends.pytorch.data.loaders": """
-        backends.pytorch.data.sequential backends.pytorch.data.unusable backends.pytorch.data.workers
-    """,
-    "backends.pytorch.data.order": "backends.pytorch.data.items backends.pytorch.data.seeds",
-    "backends.pytorch.distributed.activity": "backends.pytorch.distributed.health.activity",
-    "backends.pytorch.distributed.comm": "backends.pytorch.distributed.exchange backends.pytorch.distributed.pieces",
-    "backends.pytorch.distributed.contract": """
-        backends.pytorch.distributed.contract_terms backends.pytorch.distributed.copies
-        backends.pytorch.distributed.drift backends.pytorch.distributed.rank_table
-    """,
-    "backends.pytorch.distributed.failures": """
-        backends.pytorch.distributed.data_workers backends.pytorch.distributed.health.endings
-        backends.pytorch.distributed.health.origin
-    """,
-    "backends.pytorch.distributed.group": "backends.pytorch.distributed.replica",
-    "backends.pytorch.distributed.health": """
-        backends.pytorch.distributed.health.diagnosis backends.pytorch.distributed.health.heartbeat
-        backends.pytorch.distributed.health.launcher backends.pytorch.distributed.health.monitor
-    """,
-    "backends.pytorch.distributed.rendezvous": """
-        backends.pytorch.distributed.network_interface
-        backends.pytorch.distributed.rendezvous.attempts backends.pytorch.distributed.rendezvous.failures
-        backends.pytorch.distributed.rendezvous.meeting backends.pytorch.distributed.rendezvous.members
-        backends.pytorch.distributed.rendezvous.notes backends.pytorch.distributed.rendezvous.run_identity
-        backends.pytorch.distributed.rendezvous.stores
-    """,
-    "backends.pytorch.engine.averages": """
-        backends.pytorch.engine.averaging backends.pytorch.engine.averaging.averages
-        backends.pytorch.engine.averaging.statistics
-    """,
-    "backends.pytorch.engine.batches": "backends.pytorch.engine.step_batches backends.pytorch.engine.step_values",
-    "backends.pytorch.engine.evaluation": """
-        backends.pytorch.engine.evaluation.cache backends.pytorch.engine.evaluation.evaluation
-        backends.pytorch.engine.evaluation.rounds
-    """,
-    "backends.pytorch.engine.module_state": "backends.pytorch.engine.generators",
-    "backends.pytorch.engine.objectives": "backends.pytorch.engine.arguments",
-    "backends.pytorch.engine.resuming": """
-        backends.pytorch.engine.resuming.buffers backends.pytorch.engine.resuming.position
-        backends.pytorch.engine.resuming.restoring backends.pytorch.engine.resuming.stacking
-        backends.pytorch.engine.resuming.world_size
-    """,
-    "backends.pytorch.engine.state": "backends.pytorch.engine.run_state backends.pytorch.engine.step_clock",
-    "backends.pytorch.engine.training": """
-        backends.pytorch.engine.counters backends.pytorch.engine.learning_rates backends.pytorch.engine.stopping
-    """,
-    "backends.pytorch.engine.verdict": """
-        backends.pytorch.engine.verdict.item_losses backends.pytorch.engine.verdict.skipped_steps
-        backends.pytorch.engine.verdict.step_guard backends.pytorch.engine.verdict.verdict
-    """,
-    "backends.pytorch.export": """
-        backends.pytorch.export.deployment backends.pytorch.export.onnx_files backends.pytorch.export.wires
-    """,
-    "backends.pytorch.foreach_optimizers": """
-        backends.pytorch.optim backends.pytorch.optim.adam_w backends.pytorch.optim.foreach backends.pytorch.optim.lamb
-        backends.pytorch.optim.novograd backends.pytorch.optimizers
-    """,
-    "backends.pytorch.neural_graph": """
-        backends.pytorch.neural_graph.graph_weights backends.pytorch.neural_graph.runner core.neural_graph
-        core.neural_graph.configuration core.neural_graph.graph_inputs core.neural_graph.graph_outputs
-        core.neural_graph.neural_graph core.neural_graph.recorded_graph core.neural_graph.runner
-        core.neural_graph.summary utils.neural_graph utils.neural_graph.graph_inputs utils.neural_graph.graph_outputs
-    """,
-    "backends.pytorch.nm": """
-        backends.pytorch.module_wrapper backends.pytorch.torch_module backends.pytorch.weight_tying
-    """,
-    "backends.pytorch.placement": "backends.pytorch.snapshot",
-    "backends.pytorch.precision": """
-        backends.pytorch.precision.apex_amp backends.pytorch.precision.apex_package backends.pytorch.precision.dtypes
-        backends.pytorch.precision.gradients backends.pytorch.precision.half_modules
-        backends.pytorch.precision.loss_scale backends.pytorch.precision.master_weights
-        backends.pytorch.precision.policy backends.pytorch.precision.saved_weights
-    """,
-    "backends.pytorch.precision_check": "backends.pytorch.precision.check",
-    "backends.pytorch.tutorials": "backends.pytorch.tutorials.toys",
-    "cli.verify_resume": "cli.interrupted_runs",
-    "compat": "lazy",
-    "config": "config.checking config.loading config.overriding config.ranges config.values",
-    "core.app_state": """
-        utils.neural_graph core.graph.nm_tensor utils.alive utils.alive.app_state utils.alive.connection
-        utils.alive.registries utils.app_state utils.metaclasses utils.neural_graph.connection
-        utils.neural_graph.neural_graph_manager utils.neural_graph.object_registry utils.nmtensor_registry
-    """,
-    "core.callbacks.base": "core.action_state core.callbacks.action_callback core.deprecated_callbacks",
-    "core.callbacks.checkpoint": "core.deprecated_callbacks",
-    "core.callbacks.evaluator": "core.deprecated_callbacks core.metrics",
-    "core.callbacks.loggers": """
-        core.callbacks.progress core.callbacks.wandb_loggers core.deprecated_callbacks core.tracking
-        core.tracking.callback
-    """,
-    "core.callbacks.schedules": "core.deprecated_callbacks",
-    "core.dag": "core.graph core.graph.dag",
-    "core.models": "core.models.archive core.models.nemo_model core.nemo_model",
-    "core.neural_module": """
-        core.graph core.graph.module_class core.graph.module_config core.graph.neural_module core.graph.recording
-        core.module_config core.neural_modules
-    """,
-    "core.neural_types": """
-        core.graph.nm_tensor core.neural_modules core.neural_types.axes core.neural_types.elements
-        core.neural_types.neural_type core.neural_types.nm_tensor core.neural_types.tags
-    """,
-    "core.ports": """
-        core.graph core.graph.kinds core.graph.neural_interface core.graph.ports core.nemo_model core.neural_factory
-        core.neural_interface core.neural_modules
-    """,
-    "core.run_options": """
-        core.backend core.compile_options core.module_decorators core.neural_factory core.neural_modules
-    """,
-    "core.shapes": "core.graph core.graph.shapes",
-    "core.show": """
-        core.show.layout core.show.mermaid core.show.plan core.show.precision core.show.svg core.show.text
-        core.show.view core.svg core.view
-    """,
-    "core.trackers": """
-        core.tracking core.tracking.metrics_file core.tracking.mlflow_tracker core.tracking.records
-        core.tracking.tensorboard_tracker core.tracking.terminal core.tracking.wandb_tracker
-    """,
-    "errors": "core.neural_modules utils.configuration_error",
-    "factory": "core.environment core.factory core.neural_factory core.neural_modules",
-    "files": """
-        untrusted untrusted.json_values untrusted.opening untrusted.tar_and_zip utils.digests utils.files
-        utils.run_files utils.run_files.appended_file
-    """,
-    "options": "utils.argparse utils.help_pages utils.precision_options",
-    "utils.deprecated": "utils.decorators",
-    "utils.exp_logging": "utils.curves utils.run_files.curves",
-    "utils.helpers": "utils.misc",
-    "utils.launch": "utils.launch.addresses utils.launch.identity utils.launch.launchers",
-    "utils.nemo_logging": "constants",
-    "utils.optimizers": "backends.pytorch.optim.options",
+    "nemo_lite": {
+        "backends.pytorch.checkpoint.storage": "backends.torch_backend",
+        "backends.pytorch.neural_graph": """
+            core.neural_graph core.neural_graph.configuration core.neural_graph.graph_inputs
+            core.neural_graph.graph_outputs core.neural_graph.neural_graph core.neural_graph.recorded_graph
+            core.neural_graph.runner core.neural_graph.summary utils.neural_graph utils.neural_graph.graph_inputs
+            utils.neural_graph.graph_outputs
+        """,
+        "cli.verify_resume": "cli.interrupted_runs",
+        "compat": "lazy",
+        "config": "config.checking config.loading config.overriding config.ranges config.values",
+        "core.app_state": """
+            utils.neural_graph utils.alive utils.alive.app_state utils.alive.connection utils.alive.registries
+            utils.app_state utils.metaclasses utils.neural_graph.connection utils.neural_graph.neural_graph_manager
+            utils.neural_graph.object_registry utils.nmtensor_registry
+        """,
+        "errors": "core.neural_modules utils.configuration_error",
+        "factory": "core.environment core.factory core.neural_factory core.neural_modules",
+        "files": """
+            untrusted untrusted.json_values untrusted.opening untrusted.tar_and_zip utils.digests utils.files
+            utils.run_files utils.run_files.appended_file
+        """,
+        "options": "utils.argparse utils.help_pages utils.precision_options",
+        "utils.deprecated": "utils.decorators",
+        "utils.exp_logging": "utils.curves utils.run_files.curves",
+        "utils.helpers": "utils.misc",
+        "utils.launch": "utils.launch.addresses utils.launch.identity utils.launch.launchers",
+        "utils.nemo_logging": "constants",
+        "utils.optimizers": "backends.pytorch.optim.options",
+    },
+    "nemo_lite.core": {
+        "app_state": "graph.nm_tensor",
+        "callbacks.base": "action_state callbacks.action_callback deprecated_callbacks",
+        "callbacks.checkpoint": "deprecated_callbacks",
+        "callbacks.evaluator": "deprecated_callbacks metrics",
+        "callbacks.loggers": """
+            callbacks.progress callbacks.wandb_loggers deprecated_callbacks tracking tracking.callback
+        """,
+        "callbacks.schedules": "deprecated_callbacks",
+        "dag": "graph graph.dag",
+        "models": "models.archive models.nemo_model nemo_model",
+        "neural_module": """
+            graph graph.module_class graph.module_config graph.neural_module graph.recording module_config
+            neural_modules
+        """,
+        "neural_types": """
+            graph.nm_tensor neural_modules neural_types.axes neural_types.elements neural_types.neural_type
+            neural_types.nm_tensor neural_types.tags
+        """,
+        "ports": """
+            graph graph.kinds graph.neural_interface graph.ports nemo_model neural_factory neural_interface
+            neural_modules
+        """,
+        "run_options": "backend compile_options module_decorators neural_factory neural_modules",
+        "shapes": "graph graph.shapes",
+        "show": "show.layout show.mermaid show.plan show.precision show.svg show.text show.view svg view",
+        "trackers": """
+            tracking tracking.metrics_file tracking.mlflow_tracker tracking.records tracking.tensorboard_tracker
+            tracking.terminal tracking.wandb_tracker
+        """,
+    },
+    "nemo_lite.backends.pytorch": {
+        "actions": "lowerings",
+        "common": "common.losses common.metrics common.multi_data common.other common.parts common.zero_data",
+        "create_optimizer": """
+            optim optim.create optim.from_apex optim.from_torch optim.groups optim.larc optim.loading optimizers
+        """,
+        "data.loaders": "data.sequential data.unusable data.workers",
+        "data.order": "data.items data.seeds",
+        "export": "export.deployment export.onnx_files export.wires",
+        "foreach_optimizers": "optim optim.adam_w optim.foreach optim.lamb optim.novograd optimizers",
+        "neural_graph": "neural_graph.graph_weights neural_graph.runner",
+        "nm": "module_wrapper torch_module weight_tying",
+        "placement": "snapshot",
+        "precision": """
+            precision.apex_amp precision.apex_package precision.dtypes precision.gradients precision.half_modules
+            precision.loss_scale precision.master_weights precision.policy precision.saved_weights
+        """,
+        "precision_check": "precision.check",
+        "tutorials": "tutorials.toys",
+    },
+    "nemo_lite.backends.pytorch.engine": {
+        "averages": "averaging averaging.averages averaging.statistics",
+        "batches": "step_batches step_values",
+        "evaluation": "evaluation.cache evaluation.evaluation evaluation.rounds",
+        "module_state": "generators",
+        "objectives": "arguments",
+        "resuming": "resuming.buffers resuming.position resuming.restoring resuming.stacking resuming.world_size",
+        "state": "run_state step_clock",
+        "training": "counters learning_rates stopping",
+        "verdict": "verdict.item_losses verdict.skipped_steps verdict.step_guard verdict.verdict",
+    },
+    "nemo_lite.backends.pytorch.distributed": {
+        "activity": "health.activity",
+        "comm": "exchange pieces",
+        "contract": "contract_terms copies drift rank_table",
+        "failures": "data_workers health.endings health.origin",
+        "group": "replica",
+        "health": "health.diagnosis health.heartbeat health.launcher health.monitor",
+        "rendezvous": """
+            network_interface rendezvous.attempts rendezvous.failures rendezvous.meeting rendezvous.members
+            rendezvous.notes rendezvous.run_identity rendezvous.stores
+        """,
+    },
+    "nemo_lite.backends.pytorch.checkpoint": {
+        "folder": "averaging contents",
+        "storage": "background fitting nemo_files nemo_state state state_check",
+        "store": "store.best store.commit store.flat_sets store.listing store.lock store.record store.reports",
+        "tensors": "finite tensors.divided tensors.safetensors_file tensors.stored torch_files",
+    },
 }
 
 

@@ -266,7 +266,7 @@ def test_one_import_reaches_the_names_under_nemo_s_paths() -> None:
 
 OLD_PATHS = [
     f"{package}.{path}"
-    for package, table in (("nemo_lite", nemo_lite.compat.OLD_PATHS), ("nemo_asr", nemo_asr.compat.OLD_PATHS))
+    for package, table in {**nemo_lite.compat.OLD_PATHS, "nemo_asr": nemo_asr.compat.OLD_PATHS}.items()
     for paths in table.values()
     for path in paths.split()
 ]
