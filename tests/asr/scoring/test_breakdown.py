@@ -13,6 +13,7 @@ from nemo_asr.scoring.rates import (
     bootstrap_interval,
     clusters_of,
     count_errors,
+    most_frequent,
     rates_by_length,
     rates_by_speaker,
     utterance_errors,
@@ -78,9 +79,9 @@ def test_words_are_lost_inserted_and_confused():
 
 def test_of_words_that_are_wrong_equally_often_the_first_of_the_alphabet_comes_first():
     found = word_errors(["", "", ""], ["b a", "c a", "b"])
-    assert found.most_lost(2) == [("a", 2), ("b", 2)]
+    assert most_frequent(found.lost, 2) == [("a", 2), ("b", 2)]
     found = word_errors(["b a", "x"], ["", "y"])
-    assert (found.most_inserted(9), found.most_confused(9)) == ([("a", 1), ("b", 1)], [(("y", "x"), 1)])
+    assert (most_frequent(found.inserted), most_frequent(found.confused)) == ([("a", 1), ("b", 1)], [(("y", "x"), 1)])
 
 
 def test_characters_are_counted_where_texts_have_no_words():

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
 from itertools import pairwise
 from statistics import NormalDist
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -574,6 +574,8 @@ def differences(reference: str, hypothesis: str, use_cer: bool = False) -> list[
 # Intervals are those of ``bootstrap``; how a table looks is not decided here.
 
 
+Unit = TypeVar("Unit", str, tuple[str, str])
+
 UNKNOWN = "(unknown)"
 SECONDS = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0)
 """Where one group of durations ends and the next begins."""
@@ -614,22 +616,15 @@ class WordErrors:
         confused: how often the first of a pair was said and the second recognised.
     """
 
-    said: Mapping[str, int] = field(default_factory=dict)
-    lost: Mapping[str, int] = field(default_factory=dict)
-    inserted: Mapping[str, int] = field(default_factory=dict)
-    confused: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    said: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)
+    inserted: Counter[str] = field(default_factory=Counter)
+    confused: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def most_lost(self, number: int) -> list[tuple[str, int]]:
-        """The words that were lost most often; of equally many those that come first in the alphabet."""
-        return sorted(self.lost.items(), key=lambda item: (-item[1], item[0]))[:number]
 
-    def most_inserted(self, number: int) -> list[tuple[str, int]]:
-        """The words that were inserted most often."""
-        return sorted(self.inserted.items(), key=lambda item: (-item[1], item[0]))[:number]
-
-    def most_confused(self, number: int) -> list[tuple[tuple[str, str], int]]:
-        """The pairs (said, recognised) that were confused most often."""
-        return sorted(self.confused.items(), key=lambda item: (-item[1], item[0]))[:number]
+def most_frequent(counts: Mapping[Unit, int], number: int | None = None) -> list[tuple[Unit, int]]:
+    """Words, or pairs of them, with their counts, the highest first; of equal ones in the order of the alphabet."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:number]
 
 
 def rates_by_speaker(counts: UtteranceErrors, speakers: Sequence[str | None]) -> list[GroupRate]:
@@ -686,21 +681,18 @@ def word_errors(hypotheses: Sequence[str], references: Sequence[str], use_cer: b
         UsageError: the lists differ in length.
     """
     check_pairs(hypotheses, references)
-    spoken: Counter[str] = Counter()
-    lost: Counter[str] = Counter()
-    inserted: Counter[str] = Counter()
-    confused: Counter[tuple[str, str]] = Counter()
+    errors = WordErrors()
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         said, heard = units_of(reference, use_cer), units_of(hypothesis, use_cer)
-        spoken.update(said)
+        errors.said.update(said)
         for edit in Levenshtein.editops(said, heard):
             if edit.tag == "delete":
-                lost[said[edit.src_pos]] += 1
+                errors.lost[said[edit.src_pos]] += 1
             elif edit.tag == "insert":
-                inserted[heard[edit.dest_pos]] += 1
+                errors.inserted[heard[edit.dest_pos]] += 1
             else:
-                confused[said[edit.src_pos], heard[edit.dest_pos]] += 1
-    return WordErrors(spoken, lost, inserted, confused)
+                errors.confused[said[edit.src_pos], heard[edit.dest_pos]] += 1
+    return errors
 
 
 def _check(counts: UtteranceErrors, values: Sequence[object] | npt.NDArray[np.float64]) -> None:

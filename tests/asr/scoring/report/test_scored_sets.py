@@ -21,10 +21,8 @@ def test_rates_and_counts_are_those_of_the_transcripts():
     found = scored(rows)
     heard, said = [each["hypothesis"] for each in rows], [each["reference"] for each in rows]
     words, characters = count_errors(heard, said), count_errors(heard, said, use_cer=True)
-    assert (found.name, found.num_utterances, found.num_words) == ("dev", 60, words.reference_length)
-    assert (found.insertions, found.deletions, found.substitutions) == (
-        *(words.insertions, words.deletions, words.substitutions),
-    )
+    assert (found.name, found.scores.num_utterances, found.scores.words) == ("dev", 60, words)
+    found = found.scores
     assert (found.wer.value, found.cer.value) == (words.rate, characters.rate)
     assert found.cer.interval == bootstrap_interval(utterance_errors(heard, said, use_cer=True))
     assert found.wer.interval.low < found.wer.value < found.wer.interval.high
@@ -41,8 +39,8 @@ def test_the_worst_come_first_and_those_without_errors_not_at_all():
 
 def test_speakers_lengths_and_words_come_with_the_set():
     rows = [row(n, "a b c", "a b" if n < 3 else "a b c", speaker=f"s{n % 4}", duration=1.5) for n in range(8)]
-    found = scored(rows)
-    assert (found.clusters, found.num_speakers) == ("4 speakers", 4)
+    found = scored(rows).scores
+    assert str(found.clusters) == "4 speakers"
     assert [(group.name, group.num_errors) for group in found.by_speaker] == [
         ("s0", 1),
         ("s1", 1),
@@ -50,7 +48,8 @@ def test_speakers_lengths_and_words_come_with_the_set():
         ("s3", 0),
     ]
     assert [(group.name, group.num_utterances) for group in found.by_length] == [("1 to 2 s", 8)]
-    assert (found.lost, found.inserted, found.confused) == ([("c", 3, 8)], [], [])
+    words = found.by_word
+    assert (words.lost, words.said["c"], words.inserted, words.confused) == ({"c": 3}, 8, {}, {})
 
 
 def test_sets_share_the_room_for_utterances():
@@ -61,9 +60,9 @@ def test_sets_share_the_room_for_utterances():
 
 def test_texts_without_spaces_are_aligned_by_characters():
     found = scored([row(1, "今天三点", "今天四点"), row(2, "你好", "你好")])
-    assert found.unit == "character"
+    assert found.scores.unit == "character"
     assert [(piece.kind, piece.said, piece.heard) for piece in found.worst[0].pieces][1] == ("replace", "三", "四")
-    assert scored([row(1, "one two", "one")]).unit == "word"
+    assert scored([row(1, "one two", "one")]).scores.unit == "word"
 
 
 @pytest.mark.parametrize(

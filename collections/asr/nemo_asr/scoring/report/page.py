@@ -12,13 +12,13 @@ from statistics import fmean, stdev
 import jinja2
 import numpy as np
 
-from nemo_asr.scoring.rates import CONFIDENCE, PairedTest, paired_test, utterance_errors
-from nemo_asr.scoring.report import charts
-from nemo_asr.scoring.report import records as set_scores
+from nemo_asr.scoring.rates import CONFIDENCE, PairedTest, most_frequent, paired_test, utterance_errors
+from nemo_asr.scoring.report import charts, records
 from nemo_asr.scoring.report.records import METRICS_FILE as FILE_NAME
 from nemo_asr.scoring.report.records import (
     Report,
     ScoredUtterance,
+    aligned,
     clusters_in,
     find_transcripts,
     number_of,
@@ -70,7 +70,8 @@ def compare(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance]
     said = [row.reference for row in rows_a]
     heard_a = [row.hypothesis for row in rows_a]
     heard_b = [by_place[row.place].hypothesis for row in rows_a]
-    clusters = clusters_in([_known_of(row, by_place[row.place]) for row in rows_a])
+    # One of the files may be of an older version, which names no speakers.
+    clusters = clusters_in([row if row.speaker is not None else by_place[row.place] for row in rows_a])
     words_a, words_b = (utterance_errors(heard, said, clusters=clusters) for heard in (heard_a, heard_b))
     characters = (utterance_errors(heard, said, use_cer=True, clusters=clusters) for heard in (heard_a, heard_b))
     return Comparison(
@@ -124,9 +125,6 @@ def comparison_table(compared: dict[str, Comparison], name_a: str = "A", name_b:
         for name, comparison in compared.items()
         for metric, test in (("WER", comparison.wer), ("CER", comparison.cer))
     ]
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (header, *rows)]
-    lines.insert(1, "  ".join("-" * width for width in widths))
     meanings = [f"{name}: {_meaning(comparison)}." for name, comparison in compared.items()]
     drawn = ", ".join(
         dict.fromkeys(f"{comparison.wer.num_clusters} {comparison.wer.unit}" for comparison in compared.values())
@@ -135,7 +133,9 @@ def comparison_table(compared: dict[str, Comparison], name_a: str = "A", name_b:
         f"B - A and its interval: percentage points, by resampling {drawn}. B better: share of the resampled sets in "
         "which B has fewer errors. p-value: matched pairs, two-sided."
     )
-    return "\n".join([f"A: {name_a}", f"B: {name_b}", "", *(line.rstrip() for line in lines), "", *meanings, legend])
+    return "\n".join(
+        [f"A: {name_a}", f"B: {name_b}", "", *aligned([header, *rows], len(header), rule=True), "", *meanings, legend]
+    )
 
 
 def _matched(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance]) -> dict[str, ScoredUtterance]:
@@ -158,11 +158,6 @@ def _matched(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance
         got = f'{len(differing)} differ, first {first}: "{a[first].reference}" of A and "{b[first].reference}" of B'
         raise UsageError("the references of the two models differ", got=got, remedy=_REMEDY)
     return b
-
-
-def _known_of(one: ScoredUtterance, other: ScoredUtterance) -> ScoredUtterance:
-    """An utterance with the speaker that either file names: one may have been written by an older version."""
-    return one if one.speaker is not None else other
 
 
 def _cells(test: PairedTest) -> tuple[str, ...]:
@@ -191,7 +186,11 @@ def _meaning(compared: Comparison) -> str:
     is_sure = test.p_value < 1 - CONFIDENCE and not test.interval.low <= 0 <= test.interval.high
     verdict = "has the lower WER" if is_sure else "has the lower WER here, but the difference may be chance"
     chance = f"two equally good models differ as much in {_share(test.p_value)} of such comparisons"
-    few = f"; {test.num_clusters} {test.unit} are few, so others may decide otherwise" if _is_few(test) else ""
+    few = (
+        f"; {test.num_clusters} {test.unit} are few, so others may decide otherwise"
+        if test.num_clusters < FEW_CLUSTERS
+        else ""
+    )
     return f"{changed}; {lower} {verdict}: by {points:.2f} points, and {chance}{few}"
 
 
@@ -200,10 +199,6 @@ def _share(p_value: float) -> str:
     if p_value < 0.0001:
         return "less than 0.01 %"
     return f"{p_value:.{0 if p_value >= 0.1 else 1 if p_value >= 0.01 else 2}%}".replace("%", " %")
-
-
-def _is_few(test: PairedTest) -> bool:
-    return test.num_clusters < FEW_CLUSTERS
 
 
 # Runs of one recipe with several seeds: the error rates of each, their mean and their spread. No training in here.
@@ -285,22 +280,16 @@ def seed_table(results: Sequence[SeedResult], first_rate: str = "wer") -> str:
     rows = [header]
     for name, rates in spreads(results, first_rate).items():
         for number, (rate, spread) in enumerate(rates.items()):
-            values = [_seed_percent(result.rates.get(name, {}).get(rate)) for result in results]
-            row = (
-                "" if number else name,
-                rate.upper(),
-                *values,
-                _seed_percent(spread.mean),
-                _seed_percent(spread.spread),
-            )
-            rows.append(row)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for name, rate, *numbers in rows:
-        cells = [cell.rjust(width) for cell, width in zip(numbers, widths[2:], strict=True)]
-        lines.append("  ".join([name.ljust(widths[0]), rate.ljust(widths[1]), *cells]))
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join([*lines, "", "In percent, of each run's model. Spread: standard deviation over the seeds."])
+            numbers = [*(result.rates.get(name, {}).get(rate) for result in results), spread.mean, spread.spread]
+            cells = ["" if value is None else f"{100 * value:.2f}" for value in numbers]
+            rows.append(("" if number else name, rate.upper(), *cells))
+    return "\n".join(
+        [
+            *aligned(rows, 2, rule=True),
+            "",
+            "In percent, of each run's model. Spread: standard deviation over the seeds.",
+        ]
+    )
 
 
 def write_seeds(path: Path, results: Sequence[SeedResult], failed: Mapping[int, int]) -> None:
@@ -324,10 +313,6 @@ def write_seeds(path: Path, results: Sequence[SeedResult], failed: Mapping[int, 
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def _seed_percent(rate: float | None) -> str:
-    return "" if rate is None else f"{100 * rate:.2f}"
-
-
 # report.html: one page without outside files. How it looks is in page.html; every text in it is escaped.
 
 
@@ -339,7 +324,9 @@ def render(report: Report) -> str:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters["percent"] = _percent
     source = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-    return environment.from_string(source).render(report=report, size=charts, limits=set_scores)
+    return environment.from_string(source).render(
+        report=report, size=charts, limits=records, most_frequent=most_frequent
+    )
 
 
 def write_report(

@@ -30,6 +30,7 @@ from nemo_asr.scoring.rates import (
     clusters_of,
     count_errors,
     differences,
+    most_frequent,
     rates_by_length,
     rates_by_speaker,
     utterance_errors,
@@ -42,14 +43,6 @@ from nemo_lite.errors import DataError, UsageError
 from nemo_lite.files import FileKind, numbered_lines, parse_json, path_in_list, read_bytes, write_atomically
 
 # What a report shows, as plain data: the page draws nothing else, and reads no files.
-
-
-@dataclass(frozen=True)
-class Rate:
-    """An error rate, a fraction, with its 95 % interval."""
-
-    value: float
-    interval: Interval
 
 
 @dataclass(frozen=True)
@@ -71,51 +64,6 @@ class Utterance:
     num_units: int
     clip: Clip | None = None
     note: str = ""
-
-
-@dataclass(frozen=True)
-class ScoredSet:
-    """An evaluated set, as its file of transcripts gives it.
-
-    Attributes:
-        name: of the set.
-        num_utterances: how many.
-        num_words: words of the references.
-        wer: word error rate.
-        cer: character error rate, spaces included.
-        insertions: words that were only heard.
-        deletions: words that were only said.
-        substitutions: words taken for others.
-        unit: "word" or "character": what the worst utterances are aligned and sorted by.
-        num_wrong: utterances with an error.
-        worst: those with the most errors, the worst first.
-        clusters: in what the utterances were resampled: ``12 speakers``.
-        by_speaker: the rates of the speakers with the most errors.
-        num_speakers: how many there are; 0 where none is known.
-        by_length: the rates of utterances of similar length.
-        lost: words, how often each was lost, and how often it was said.
-        inserted: words, and how often each was inserted.
-        confused: words that were said with those that were recognised for them, and how often.
-    """
-
-    name: str
-    num_utterances: int
-    num_words: int
-    wer: Rate
-    cer: Rate
-    insertions: int
-    deletions: int
-    substitutions: int
-    unit: str
-    num_wrong: int
-    worst: Sequence[Utterance]
-    clusters: str
-    by_speaker: Sequence[GroupRate] = ()
-    num_speakers: int = 0
-    by_length: Sequence[GroupRate] = ()
-    lost: Sequence[tuple[str, int, int]] = ()
-    inserted: Sequence[tuple[str, int]] = ()
-    confused: Sequence[tuple[tuple[str, str], int]] = ()
 
 
 @dataclass(frozen=True)
@@ -337,6 +285,14 @@ Json: TypeAlias = "str | int | float | list[Json] | dict[str, Json] | None"
 
 
 @dataclass(frozen=True)
+class Rate:
+    """An error rate, a fraction, with its 95 % interval."""
+
+    value: float
+    interval: Interval
+
+
+@dataclass(frozen=True)
 class SetScores:
     """The scores of one set.
 
@@ -363,6 +319,11 @@ class SetScores:
     by_speaker: Sequence[GroupRate]
     by_length: Sequence[GroupRate]
     by_word: WordErrors
+
+    @property
+    def num_wrong(self) -> int:
+        """Utterances with an error."""
+        return int(np.count_nonzero(self.errors.errors))
 
     def interval_line(self, metric: str = "wer") -> str:
         """``95 % intervals: WER 10.90 to 13.80 %, CER 3.10 to 4.40 %, by resampling 12 speakers``."""
@@ -460,9 +421,9 @@ def scores_as_json(scores: SetScores) -> Mapping[str, Json]:
         "unit": scores.unit,
         "by_speaker": groups(scores.by_speaker),
         "by_length": groups(scores.by_length),
-        "lost": [[word, count, words.said[word]] for word, count in words.most_lost(len(words.lost))],
-        "inserted": [[word, count] for word, count in words.most_inserted(len(words.inserted))],
-        "confused": [[said, heard, count] for (said, heard), count in words.most_confused(len(words.confused))],
+        "lost": [[word, count, words.said[word]] for word, count in most_frequent(words.lost)],
+        "inserted": [[word, count] for word, count in most_frequent(words.inserted)],
+        "confused": [[said, heard, count] for (said, heard), count in most_frequent(words.confused)],
     }
 
 
@@ -471,16 +432,16 @@ def scores_table(scores: SetScores) -> str:
     parts = []
     for title, groups in (("speaker", scores.by_speaker), ("length", scores.by_length)):
         if groups:
-            rows = [_cells(group) for group in groups[:MOST_SPEAKERS]]
             header = (title, "utterances", f"{scores.unit}s", "errors", "rate", "95 % interval")
-            left_out = len(groups) - len(rows)
-            more = [f"  and {left_out} more, with fewer errors"] if left_out else []
-            parts.append("\n".join([*_aligned([header, *rows]), *more]))
+            lines = aligned([header, *map(_cells, groups[:MOST_SPEAKERS])], num_left=1)
+            left_out = len(groups) - len(lines) + 1
+            more = [f"and {left_out} more, with fewer errors"] if left_out else []
+            parts.append("\n".join(f"  {line}" for line in [*lines, *more]))
     errors = scores.by_word
     lists = {
-        "lost (of those said)": [f"{word} {n}/{errors.said[word]}" for word, n in errors.most_lost(MOST_WORDS)],
-        "inserted": [f"{word} {n}" for word, n in errors.most_inserted(MOST_WORDS)],
-        "confused (said > heard)": [f"{a} > {b} {n}" for (a, b), n in errors.most_confused(MOST_WORDS)],
+        "lost (of those said)": [f"{w} {n}/{errors.said[w]}" for w, n in most_frequent(errors.lost, MOST_WORDS)],
+        "inserted": [f"{word} {n}" for word, n in most_frequent(errors.inserted, MOST_WORDS)],
+        "confused (said > heard)": [f"{a} > {b} {n}" for (a, b), n in most_frequent(errors.confused, MOST_WORDS)],
     }
     parts.append("\n".join(f"  {name}: {', '.join(words) or 'none'}" for name, words in lists.items()))
     return "\n\n".join(parts)
@@ -501,14 +462,15 @@ def _cells(group: GroupRate) -> tuple[str, ...]:
     return (group.name, *sizes, f"{group.rate:.2%}", range_text(group.interval.low, group.interval.high))
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The first column to the left, the others to the right."""
+def aligned(rows: Sequence[Sequence[str]], num_left: int, rule: bool = False) -> list[str]:
+    """A table of text: the first columns to the left, the others to the right; with a rule below its header."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for first, *cells in rows:
-        cells = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
-        lines.append("  " + "  ".join([first.ljust(widths[0]), *cells]))
-    return lines
+    sides = "<" * num_left + ">" * (len(widths) - num_left)
+    lines = [
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]] if rule else lines
 
 
 # From transcripts to what a report shows of a set: rates with intervals, and the worst utterances to hear and see.
@@ -540,42 +502,29 @@ class ClipMaker:
         return clip, f"the first {clip.seconds:.0f} s of the recording" if clip.is_cut else ""
 
 
+@dataclass(frozen=True)
+class ScoredSet:
+    """An evaluated set: its name, its scores, and the utterances with the most errors, the worst first."""
+
+    name: str
+    scores: SetScores
+    worst: Sequence[Utterance]
+
+
 def scored_sets(transcripts: Mapping[str, Sequence[ScoredUtterance]], clips: ClipMaker) -> list[ScoredSet]:
     """What a report shows of the sets; those without utterances are left out."""
-    some = {name: rows for name, rows in transcripts.items() if rows}
-    most = max(FEWEST_OF_A_SET, MOST_UTTERANCES // max(len(some), 1))
-    return [_scored_set(name, rows, most, clips) for name, rows in some.items()]
+    by_name = {name: rows for name, rows in transcripts.items() if rows}
+    most = max(FEWEST_OF_A_SET, MOST_UTTERANCES // max(len(by_name), 1))
+    return [_scored_set(name, rows, most, clips) for name, rows in by_name.items()]
 
 
 def _scored_set(name: str, rows: Sequence[ScoredUtterance], most: int, clips: ClipMaker) -> ScoredSet:
     scores = score_rows(rows)
-    words, use_cer = scores.by_word, scores.unit == "character"
-    return ScoredSet(
-        name=name,
-        num_utterances=len(rows),
-        num_words=scores.words.reference_length,
-        wer=scores.wer,
-        cer=scores.cer,
-        insertions=scores.words.insertions,
-        deletions=scores.words.deletions,
-        substitutions=scores.words.substitutions,
-        unit=scores.unit,
-        num_wrong=int(np.count_nonzero(scores.errors.errors)),
-        worst=[_utterance(rows[item], scores.errors, item, use_cer, clips) for item in _worst(scores.errors, most)],
-        clusters=str(scores.clusters),
-        by_speaker=scores.by_speaker[:MOST_SPEAKERS],
-        num_speakers=len(scores.by_speaker),
-        by_length=scores.by_length,
-        lost=[(word, count, words.said[word]) for word, count in words.most_lost(MOST_WORDS)],
-        inserted=words.most_inserted(MOST_WORDS),
-        confused=words.most_confused(MOST_WORDS),
-    )
-
-
-def _worst(counts: UtteranceErrors, most: int) -> list[int]:
-    """The positions of the utterances with the most errors; of equally many, those with the shorter reference first."""
-    order = np.lexsort((counts.lengths, -counts.errors))[:most]
-    return [int(item) for item in order if counts.errors[item]]
+    counts, use_cer = scores.errors, scores.unit == "character"
+    # Of equally many errors, those with the shorter reference first.
+    order = np.lexsort((counts.lengths, -counts.errors))[:most].tolist()
+    worst = [_utterance(rows[item], counts, item, use_cer, clips) for item in order if counts.errors[item]]
+    return ScoredSet(name, scores, worst)
 
 
 def _utterance(row: ScoredUtterance, counts: UtteranceErrors, item: int, use_cer: bool, clips: ClipMaker) -> Utterance:
@@ -631,7 +580,7 @@ def read_run(
     scored = scored_sets({name: read_transcripts(path) for name, path in paths.items()}, ClipMaker())
     options = _options(records.start)
     # A run says what counts; of an evaluation the texts decide.
-    metric = str(options.get("eval_metric") or ("cer" if scored and scored[0].unit == "character" else "wer"))
+    metric = str(options.get("eval_metric") or ("cer" if scored and scored[0].scores.unit == "character" else "wer"))
     starts_trained = bool(options.get("init_from"))
     return Report(
         title=folder.resolve().name,
