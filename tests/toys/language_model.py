@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from nemo_asr.decoding.ngram import WordByWord
 
-class BigramModel:
+
+class BigramModel(WordByWord):
     """log10 P(word | previous word), from a table; what is not in it has ``other``. A state is the previous word.
 
     Args:
@@ -14,6 +16,7 @@ class BigramModel:
     """
 
     def __init__(self, scores: Mapping[tuple[str, str], float], other: float = -3.0) -> None:
+        super().__init__()
         self.scores, self._other = dict(scores), other
         self.words = sorted({word for pair in scores for word in pair} - {"<s>", "</s>"})
         self._contexts = ["<s>", "", *self.words]

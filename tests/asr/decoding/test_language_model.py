@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from toys.language_model import BigramModel
 
-from nemo_asr.decoding.ngram import UNKNOWN, BatchedLanguageModel, RememberingLanguageModel
+from nemo_asr.decoding.ngram import UNKNOWN, LanguageModel
 
 
 def test_a_batch_is_scored_as_word_by_word_and_each_question_is_asked_once():
@@ -17,7 +17,7 @@ def test_a_batch_is_scored_as_word_by_word_and_each_question_is_asked_once():
             return super().score(state, word)
 
     model = BigramModel({("<s>", "one"): -0.1, ("one", "two"): -0.2, ("two", "</s>"): -0.3})
-    batched: BatchedLanguageModel = RememberingLanguageModel(Counted(model.scores))
+    batched: LanguageModel = Counted(model.scores)
     start, (one, two) = model.start(), (list(model.words).index(word) for word in ("one", "two"))
     after_one = model.score(start, "one")[1]
     states, words = np.array([start, start, after_one, start]), np.array([one, UNKNOWN, two, one])

@@ -11,7 +11,6 @@ import torch
 from toys.beam_search import PrefixBeamSearch
 from toys.language_model import BigramModel
 
-from nemo_asr.decoding.ngram import RememberingLanguageModel
 from nemo_asr.decoding.prefix_beam_search import Limits, search
 from nemo_asr.decoding.words import Spelling, Weights, WordScores
 from nemo_asr.text.labels import text_of
@@ -21,7 +20,7 @@ LABELS = ["a", "b", " "]
 BLANK = len(LABELS)
 ALL = Limits(200, min_log_prob=-100.0)
 BIGRAMS = {("<s>", "ab"): -0.2, ("<s>", "b"): -1.0, ("ab", "b"): -0.3, ("b", "ab"): -0.6, ("b", "</s>"): -0.1}
-MODEL = RememberingLanguageModel(BigramModel(BIGRAMS, other=-1.5))
+MODEL = BigramModel(BIGRAMS, other=-1.5)
 
 
 def random_log_probs(num, longest, seed=0, classes=BLANK + 1):
@@ -86,7 +85,7 @@ def test_with_a_language_model_the_best_text_is_that_of_an_enumeration(seed, lex
 
 PIECES = ["\u2581a", "b", "\u2581ab"]  # "ab" is one piece, or two
 # All its words can be written with these pieces.
-MODEL_OF_PIECES = RememberingLanguageModel(BigramModel({("<s>", "ab"): -0.2, ("ab", "a"): -0.3}, other=-1.5))
+MODEL_OF_PIECES = BigramModel({("<s>", "ab"): -0.2, ("ab", "a"): -0.3}, other=-1.5)
 
 
 @pytest.mark.parametrize("seed", range(5))

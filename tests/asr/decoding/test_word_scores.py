@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from toys.language_model import BigramModel
 
-from nemo_asr.decoding.ngram import RememberingLanguageModel
 from nemo_asr.decoding.words import LEFT, Spelling, Weights, WordScores
 from nemo_lite.errors import UsageError
 
 SPELLING = Spelling(["a", "b", " "])
-MODEL = RememberingLanguageModel(BigramModel({("<s>", "ab"): -0.2, ("ab", "b"): -0.3, ("b", "</s>"): -0.1}))
+MODEL = BigramModel({("<s>", "ab"): -0.2, ("ab", "b"): -0.3, ("b", "</s>"): -0.1})
 WEIGHTS = Weights(alpha=0.5, beta=0.25, hotword_weight=4.0, unknown_score=-7.0)
 
 
@@ -45,10 +44,12 @@ def test_a_lexicon_has_no_other_words():
 
 def test_other_weights_change_the_scores_and_nothing_else():
     words = WordScores(SPELLING, None, MODEL, ["bb"], Weights())
-    changed, made = words.with_weights(WEIGHTS), WordScores(SPELLING, None, MODEL, ["bb"], WEIGHTS)
-    for word in ("ab", "b", "bb", "aaa"):
-        assert closed(changed, word) == closed(made, word) != closed(words, word)
-    assert changed.so_far.tolist() == made.so_far.tolist()
+    before = {word: closed(words, word) for word in ("ab", "b", "bb", "aaa")}
+    words.use(WEIGHTS)
+    made = WordScores(SPELLING, None, MODEL, ["bb"], WEIGHTS)
+    for word, earlier in before.items():
+        assert closed(words, word) == closed(made, word) != earlier
+    assert words.so_far.tolist() == made.so_far.tolist()
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_other_weights_change_the_scores_and_nothing_else():
         ({"hotwords": ["ab xy"]}, r"hot words: the model's labels cannot spell words of the list: got 'xy'"),
         ({"hotwords": ["ab"], "lexicon": ["b"]}, r"the lexicon lacks hot words: got ab; add them"),
         (
-            {"model": RememberingLanguageModel(BigramModel({("<s>", "AB"): -1.0, ("AB", "B"): -1.0}))},
+            {"model": BigramModel({("<s>", "AB"): -1.0, ("AB", "B"): -1.0})},
             r"the language model is of another vocabulary: got 2 words such as 'AB', which the labels cannot spell, "
             r"wanted words in the labels' letters and case",
         ),

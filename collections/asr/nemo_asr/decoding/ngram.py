@@ -47,10 +47,6 @@ class LanguageModel(Protocol):
     def end(self, state: int) -> float:
         """log10 P(the text ends | state)."""
 
-
-class BatchedLanguageModel(LanguageModel, Protocol):
-    """A model that looks up many words at once."""
-
     def score_batch(self, states: Ids, words: Ids) -> tuple[Scores, Ids]:
         """As ``score``: states (N,) and words (N,), positions in ``words`` or `UNKNOWN`, to scores and states (N,)."""
 
@@ -58,54 +54,46 @@ class BatchedLanguageModel(LanguageModel, Protocol):
         """As ``end``: states (N,) to scores (N,)."""
 
 
-class RememberingLanguageModel:
-    """Makes a model that scores one word at a time a `BatchedLanguageModel`: each different question is asked once.
+class WordByWord:
+    """Base of a `LanguageModel` that scores one word at a time: of many at once, each different question is asked once.
 
-    Args:
-        model: the model.
+    Derive, and write ``words``, ``start``, ``score`` and ``end``.
     """
 
-    def __init__(self, model: LanguageModel) -> None:
-        self._model = model
-        self.words = list(model.words)
+    words: Sequence[str]
+
+    def __init__(self) -> None:
         self._scores: dict[tuple[int, int], tuple[float, int]] = {}
         self._ends: dict[int, float] = {}
 
-    def start(self) -> int:
-        """As of the model."""
-        return self._model.start()
-
     def score(self, state: int, word: str) -> tuple[float, int]:
-        """As of the model."""
-        return self._model.score(state, word)
+        """log10 P(word | state), and the state behind the word."""
+        raise NotImplementedError(f"{type(self).__name__} has no score")
 
     def end(self, state: int) -> float:
-        """As of the model."""
-        return self._model.end(state)
+        """log10 P(the text ends | state)."""
+        raise NotImplementedError(f"{type(self).__name__} has no end")
 
     def score_batch(self, states: Ids, words: Ids) -> tuple[Scores, Ids]:
         """States (N,) and words (N,) to scores and states (N,)."""
         pairs = list(zip(states.tolist(), words.tolist(), strict=True))
         for state, word in set(pairs).difference(self._scores):
             # The empty word is in no model.
-            self._scores[state, word] = self._model.score(state, "" if word == UNKNOWN else self.words[word])
-        answers = [self._scores[pair] for pair in pairs]
-        return np.array([score for score, _ in answers], np.float64), np.array(
-            [state for _, state in answers], np.int64
-        )
+            self._scores[state, word] = self.score(state, "" if word == UNKNOWN else self.words[word])
+        scores, following = zip(*(self._scores[pair] for pair in pairs), strict=True) if pairs else ((), ())
+        return np.array(scores, np.float64), np.array(following, np.int64)
 
     def end_batch(self, states: Ids) -> Scores:
         """States (N,) to scores (N,)."""
         numbers = states.tolist()
         for state in set(numbers).difference(self._ends):
-            self._ends[state] = self._model.end(state)
+            self._ends[state] = self.end(state)
         return np.array([self._ends[state] for state in numbers], np.float64)
 
 
 # NgramTables: the n-grams of a model as arrays, an order each. Estimation makes them, ARPA files hold them.
 
 
-Rows = npt.NDArray[np.int64]
 IdArray = npt.NDArray[np.int32]
 LogProbs = npt.NDArray[np.float32]
 
@@ -125,7 +113,7 @@ class NgramTable(NamedTuple):
         backoffs: (N,) log10 of the weight with which shorter histories stand in for this one; 0 in the highest order.
     """
 
-    prefixes: Rows
+    prefixes: Ids
     words: IdArray
     log_probs: LogProbs
     backoffs: LogProbs
@@ -172,7 +160,7 @@ class NgramTables:
         return np.stack(columns[::-1], axis=1)
 
 
-def rows_of(keys: Rows, queries: Rows) -> Rows:
+def rows_of(keys: Ids, queries: Ids) -> Ids:
     """Where each wanted key stands in sorted keys; -1 where it does not."""
     if not len(keys):
         return np.full(len(queries), -1)
@@ -199,15 +187,15 @@ class CountTable(NamedTuple):
         starts: (N,) whether its first word is ``<s>``.
     """
 
-    prefixes: Rows
+    prefixes: Ids
     words: IdArray
-    counts: Rows
-    suffixes: Rows
+    counts: Ids
+    suffixes: Ids
     starts: npt.NDArray[np.bool_]
 
 
 class NgramCounter:
-    """Counts n-grams up to an order. It keeps one whole number of 4 bytes for each word of the texts.
+    """Ids n-grams up to an order. It keeps one whole number of 4 bytes for each word of the texts.
 
     Args:
         order: of the longest n-grams.
@@ -263,13 +251,13 @@ class NgramCounter:
         return tables
 
 
-def _table(keys: Rows, counts: Rows, below: CountTable, keys_below: Rows, num_ids: int) -> CountTable:
+def _table(keys: Ids, counts: Ids, below: CountTable, keys_below: Ids, num_ids: int) -> CountTable:
     prefixes, words = np.divmod(keys, num_ids)
     suffixes = rows_of(keys_below, below.suffixes[prefixes] * num_ids + words)
     return CountTable(prefixes, words.astype(np.int32), counts, suffixes, below.starts[prefixes])
 
 
-def _in_blocks(keys: Rows, queries: Rows) -> IdArray:
+def _in_blocks(keys: Ids, queries: Ids) -> IdArray:
     """Where the keys stand, in little memory."""
     blocks = [
         np.searchsorted(keys, queries[at : at + _BLOCK]).astype(np.int32) for at in range(0, len(queries), _BLOCK)
@@ -438,7 +426,7 @@ class _Reader:
         nothing = np.zeros(len(positions), np.int64)
         return words, NgramTable(nothing, np.arange(len(positions), dtype=np.int32), log_probs, backoffs)
 
-    def _table(self, section: _Section, keys: list[Rows]) -> NgramTable:
+    def _table(self, section: _Section, keys: list[Ids]) -> NgramTable:
         """The table of a longer order; ``keys`` of the tables below gets its own."""
         num_ids, (*beginning, last) = len(keys[0]), section.ids.T.astype(np.int64)
         rows = beginning[0]
@@ -535,7 +523,7 @@ class _Reader:
 
 
 class NgramModel:
-    """An n-gram language model with back-off. Scores are logarithms to the base 10; it is a `BatchedLanguageModel`.
+    """An n-gram language model with back-off. Scores are logarithms to the base 10; it is a `LanguageModel`.
 
     A state is the longest part of the last words that the model has a row for: 0 for none, 1 and more by order and
     row. All n-grams lie in one sorted array of whole numbers (state times ids, plus word), 24 bytes each.
@@ -569,7 +557,7 @@ class NgramModel:
                 self._next = np.concatenate([self._next, shorter])
         self._start = int(self._next[tables.start])
 
-    def _after_shorter(self, states: Rows, words: npt.NDArray[np.int32]) -> Rows:
+    def _after_shorter(self, states: Ids, words: npt.NDArray[np.int32]) -> Ids:
         """The states behind words that follow shorter forms of states: their n-grams are in ``_next`` already."""
         _, rows = self._look_up(self._shorter[states], words.astype(np.int64), self._keys[: len(self._next)])
         return self._next[rows]
@@ -585,34 +573,25 @@ class NgramModel:
 
     def score(self, state: int, word: str) -> tuple[float, int]:
         """log10 P(word | state), and the state behind the word. A word that is not known is scored as ``<unk>``."""
-        return self._score_id(state, self._ids.get(word, self._unknown))
+        scores, states = self.score_batch(np.array([state]), np.array([self._ids.get(word, UNKNOWN)]))
+        return float(scores[0]), int(states[0])
 
     def end(self, state: int) -> float:
         """log10 P(the text ends | state)."""
-        return self._score_id(state, self._end)[0]
+        return float(self.end_batch(np.array([state]))[0])
 
-    def score_batch(self, states: Rows, words: Rows) -> tuple[Scores, Rows]:
+    def score_batch(self, states: Ids, words: Ids) -> tuple[Scores, Ids]:
         """As :meth:`score`: states (N,) and positions in ``words`` (N,), negative ones unknown, to scores, states."""
         weights, rows = self._look_up(states, np.where(words < 0, self._unknown, words), self._keys)
         return weights + self._log_probs[rows], self._next[rows]
 
-    def end_batch(self, states: Rows) -> Scores:
+    def end_batch(self, states: Ids) -> Scores:
         """As :meth:`end`: states (N,) to scores (N,)."""
         weights, rows = self._look_up(states, np.full(len(states), self._end), self._keys)
         scores: Scores = weights + self._log_probs[rows]
         return scores
 
-    def _score_id(self, state: int, word: int) -> tuple[float, int]:
-        weight = 0.0
-        while True:
-            key = state * self._num_ids + word
-            row = int(self._keys.searchsorted(key))
-            if row < len(self._keys) and self._keys[row] == key:
-                return weight + float(self._log_probs[row]), int(self._next[row])
-            weight += float(self._backoffs[state])
-            state = int(self._shorter[state])
-
-    def _look_up(self, states: Rows, words: Rows, keys: Rows) -> tuple[Scores, Rows]:
+    def _look_up(self, states: Ids, words: Ids, keys: Ids) -> tuple[Scores, Ids]:
         """The weights of backing off, summed, and the rows of the longest n-grams that are there."""
         states, weights = states.copy(), np.zeros(len(states))
         rows = rows_of(keys, states * self._num_ids + words)
@@ -631,7 +610,6 @@ class NgramModel:
 _MAGIC = b"mmap lm http://kheafield.com/code"
 _BINARY = FileKind("the binary of KenLM", 1 << 40)  # mapped, not read
 _KENLM_FIRST_WORD = b"<unk>\0"
-_MARKS = ("<unk>", "<s>", "</s>")
 INSTALL = "pip install ufal-kenlm"
 
 
@@ -645,7 +623,7 @@ def is_kenlm_binary(path: Path) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
-class KenlmModel:
+class KenlmModel(WordByWord):
     """A language model in a binary of KenLM (``build_binary``), of any of its types. Scores are log10.
 
     KenLM's states become whole numbers in the order in which they are met.
@@ -659,6 +637,7 @@ class KenlmModel:
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         try:
             import kenlm
         except ImportError:
@@ -670,7 +649,7 @@ class KenlmModel:
             reason = " ".join(str(error).split())[:300]
             raise DataError("KenLM cannot read the file", place=str(path), got=reason) from None
         self._new_state = kenlm.State
-        self.words: Sequence[str] = _words_in(path)
+        self.words = _words_in(path)
         first = kenlm.State()
         self._model.BeginSentenceWrite(first)
         self._states: list[Any] = [first]
@@ -706,7 +685,7 @@ def _words_in(path: Path) -> list[str]:
         names = [word.decode() for word in listed[:-1]]
     except UnicodeDecodeError:
         raise DataError("the words of the binary of KenLM are not UTF-8", place=str(path)) from None
-    return [name for name in names if name not in _MARKS]
+    return [name for name in names if name not in MARKS]
 
 
 # From counts of n-grams to their probabilities: interpolated, modified Kneser-Ney. No texts and no files in here.
@@ -714,10 +693,6 @@ def _words_in(path: Path) -> list[str]:
 # 1998: sections 2.7 (Kneser-Ney), 3 (its modification: three discounts) and 2.5 (Witten-Bell). Unknown words share
 # what the single words leave over, as Heafield et al., "Scalable Modified Kneser-Ney Language Model Estimation", ACL
 # 2013.
-
-
-Floats = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
 
 
 class Discounts(NamedTuple):
@@ -743,8 +718,8 @@ class Estimated(NamedTuple):
 class _Smoothed(NamedTuple):
     """Of one order: the discounted probability of each n-gram, and what each history leaves to shorter ones."""
 
-    probs: Floats
-    left_over: Floats
+    probs: Scores
+    left_over: Scores
 
 
 def estimate(counter: NgramCounter, place: str = "") -> Estimated:
@@ -787,7 +762,7 @@ def estimate(counter: NgramCounter, place: str = "") -> Estimated:
     return Estimated(NgramTables(words, tables), discounts)
 
 
-def discounts_of(counts: Counts) -> Discounts | None:
+def discounts_of(counts: Ids) -> Discounts | None:
     """The discounts of modified Kneser-Ney, from how many n-grams have each of the counts 1 to 4.
 
     Args:
@@ -804,7 +779,7 @@ def discounts_of(counts: Counts) -> Discounts | None:
     return result if all(0 < discount <= most for most, discount in enumerate(result, 1)) else None
 
 
-def _adjusted(table: CountTable, above: CountTable | None) -> Counts:
+def _adjusted(table: CountTable, above: CountTable | None) -> Ids:
     """The counts that Kneser-Ney smooths: in the highest order how often an n-gram occurs; in the others after how
     many different words. Nothing comes before the start of a sentence, so what begins with it keeps its count."""
     if above is None:
@@ -813,7 +788,7 @@ def _adjusted(table: CountTable, above: CountTable | None) -> Counts:
     return np.where(table.starts, table.counts, kinds)
 
 
-def _smooth(counts: Counts, histories: Counts, num_histories: int, discounts: Discounts | None) -> _Smoothed:
+def _smooth(counts: Ids, histories: Ids, num_histories: int, discounts: Discounts | None) -> _Smoothed:
     """Probabilities (N,) and what is left over of each history (num_histories,), 1 of those that nothing follows."""
     totals = np.bincount(histories, counts, num_histories)
     if discounts is None:  # Witten-Bell: as much as there are different words is left over
@@ -831,7 +806,7 @@ def _smooth(counts: Counts, histories: Counts, num_histories: int, discounts: Di
 # load_language_model: a file of an n-gram model, whatever its format.
 
 
-def load_language_model(path: str | Path) -> BatchedLanguageModel:
+def load_language_model(path: str | Path) -> LanguageModel:
     """The n-gram model in a file: ARPA, perhaps compressed by gzip, or a binary of KenLM.
 
     Raises:
@@ -843,5 +818,5 @@ def load_language_model(path: str | Path) -> BatchedLanguageModel:
         problem = "the language model is a folder" if path.is_dir() else "the language model does not exist"
         raise DataError(problem, place=str(path), wanted="an ARPA file or a binary of KenLM")
     if is_kenlm_binary(path):
-        return RememberingLanguageModel(KenlmModel(path))
+        return KenlmModel(path)
     return NgramModel(read_arpa(path))

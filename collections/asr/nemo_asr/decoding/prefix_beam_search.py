@@ -446,7 +446,7 @@ class TextSearch:
         """Search with other weights from now on."""
         self.weights = weights
         if self._words:
-            self._words = self._words.with_weights(weights)
+            self._words.use(weights)
 
     def hypotheses(self, log_probs: npt.NDArray[np.floating], lengths: Ints, nbest: int = 1) -> list[list[Hypothesis]]:
         """The best hypotheses of each utterance, best first.

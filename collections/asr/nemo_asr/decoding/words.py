@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Annotated, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.decoding.ngram import UNKNOWN, BatchedLanguageModel, Ids, Scores, load_language_model
+from nemo_asr.decoding.ngram import UNKNOWN, Ids, LanguageModel, Scores, load_language_model
 from nemo_asr.options import ALPHAS, BETAS, HOTWORD_WEIGHTS
 from nemo_asr.text.labels import spelled
 from nemo_lite.config import Between, refuse_out_of_range
@@ -62,7 +61,15 @@ class Spelling:
         self.has_words = any(begins)
         self.begins: npt.NDArray[np.bool_] = np.array(begins) if self.has_words else np.ones(len(labels), bool)
         self.is_space: npt.NDArray[np.bool_] = np.array([label == " " for label in labels])
-        self._endings = _Endings(cores, begins if self.has_words else None)
+        # The pieces that may begin a word, and those that may follow within it.
+        self._first, self._later = set(cores), set[str]()
+        if self.has_words:
+            pairs = list(zip(cores, begins, strict=True))
+            self._first = {core for core, begin in pairs if begin and core}
+            self._later = {core for core, begin in pairs if not begin and core}
+            if any(begin and not core for core, begin in pairs):  # a space alone; any label may follow it
+                self._first |= self._later
+        self._longest = max(map(len, self._first | self._later), default=0)
 
     def numbers(self, word: str) -> list[int]:
         """The numbers of a word's characters. KeyError for a character that is in no label."""
@@ -70,28 +77,6 @@ class Spelling:
 
     def can_spell(self, word: str) -> bool:
         """Whether some labels, one after another, write this word."""
-        return self._endings.can_spell(word)
-
-    def unspellable(self, words: Iterable[str]) -> list[str]:
-        """Those words that no labels write, in their order."""
-        return [word for word in words if not self.can_spell(word)]
-
-
-class _Endings:
-    """Which pieces may begin a word, and which may follow within it."""
-
-    def __init__(self, cores: Sequence[str], begins: Sequence[bool] | None) -> None:
-        if begins is None:  # each label is a word
-            self._first, self._later = set(cores), set[str]()
-            return
-        pairs = list(zip(cores, begins, strict=True))
-        self._later = {core for core, begin in pairs if not begin and core}
-        self._first = {core for core, begin in pairs if begin and core}
-        if any(begin and not core for core, begin in pairs):  # a space alone; any label may follow it
-            self._first |= self._later
-        self._longest = max(map(len, self._first | self._later), default=0)
-
-    def can_spell(self, word: str) -> bool:
         if not self._later:
             return word in self._first
         reached = {end for end in range(1, min(self._longest, len(word)) + 1) if word[:end] in self._first}
@@ -177,7 +162,7 @@ def check_spellable(words: Sequence[str], spelling: Spelling, place: str) -> Non
     Raises:
         UsageError: some words cannot be spelled; the first ones are named.
     """
-    bad = spelling.unspellable(words)
+    bad = [word for word in words if not spelling.can_spell(word)]
     if bad:
         listed = ", ".join(map(repr, bad[:5])) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
         problem = "the model's labels cannot spell words of the list"
@@ -245,12 +230,12 @@ class WordScores:
         self,
         spelling: Spelling,
         lexicon: Sequence[str] | None = None,
-        model: BatchedLanguageModel | None = None,
+        model: LanguageModel | None = None,
         hotwords: Sequence[str] = (),
         weights: Weights | None = None,
         place: str = "lexicon",
     ) -> None:
-        self.spelling, self._model, self._weights = spelling, model, weights or Weights()
+        self.spelling, self._model = spelling, model
         self.is_closed = lexicon is not None
         hot = list(dict.fromkeys(word for phrase in hotwords for word in phrase.split()))
         check_spellable(lexicon or [], spelling, place)
@@ -264,39 +249,28 @@ class WordScores:
         self._in_model: Ids = np.array([positions.get(word, UNKNOWN) for word in self.tree.words] + [UNKNOWN], np.int64)
         if model and (self._in_model == UNKNOWN).all():
             _refuse(model_words, spelling, lexicon is None)
-        self._word_bonus = self._bonus_of_words(set(hot))
-        self.so_far = self._bonus_so_far(hot)
+        self._hot = hot
+        self.use(weights or Weights())
 
-    def with_weights(self, weights: Weights) -> WordScores:
-        """The same words with other weights."""
-        other = copy.copy(self)
-        other._weights = weights
-        hot = [self.tree.words[row] for row in np.flatnonzero(self._is_hot)]
-        other._word_bonus = other._bonus_of_words(set(hot))
-        other.so_far = other._bonus_so_far(hot)
-        return other
-
-    def _bonus_of_words(self, hot: set[str]) -> Scores:
-        """(words + 1,) what each word is worth beside the language model; the last is that of unknown words."""
-        weights = self._weights
-        self._is_hot: npt.NDArray[np.bool_] = np.array([word in hot for word in self.tree.words] + [False])
-        bonus = np.full(len(self._is_hot), float(weights.beta))
-        bonus[self._is_hot] += weights.hotword_weight
+    def use(self, weights: Weights) -> None:
+        """Score with other weights from now on."""
+        self._weights = weights
+        # What each word is worth beside the language model; the last place is that of unknown words.
+        hot = set(self._hot)
+        is_hot = np.array([word in hot for word in self.tree.words] + [False])
+        self._word_bonus = np.full(len(is_hot), float(weights.beta))
+        self._word_bonus[is_hot] += weights.hotword_weight
         if self._model:
-            bonus[(self._in_model == UNKNOWN) & ~self._is_hot] += weights.unknown_score
+            self._word_bonus[(self._in_model == UNKNOWN) & ~is_hot] += weights.unknown_score
         if self.is_closed:
-            bonus[-1] = -np.inf
-        return bonus
-
-    def _bonus_so_far(self, hot: Sequence[str]) -> Scores:
-        bonus = np.zeros(len(self.tree.word_at))
+            self._word_bonus[-1] = -np.inf
+        self.so_far: Scores = np.zeros(len(self.tree.word_at))
         # As soon as no word goes on like this, what the unknown word will cost counts, so that it takes no places.
-        bonus[LEFT] = self._word_bonus[-1] - self._weights.beta
-        for word in hot:
+        self.so_far[LEFT] = self._word_bonus[-1] - weights.beta
+        for word in self._hot:
             nodes = self.tree.nodes_of(word, self.spelling)
-            share = self._weights.hotword_weight * np.arange(1, len(nodes) + 1) / len(nodes)
-            bonus[nodes] = np.maximum(bonus[nodes], share)
-        return bonus
+            share = weights.hotword_weight * np.arange(1, len(nodes) + 1) / len(nodes)
+            self.so_far[nodes] = np.maximum(self.so_far[nodes], share)
 
     def start(self) -> int:
         """The state of the language model in front of a text."""
@@ -346,7 +320,7 @@ def word_scores(
     """
     if lexicon is None and lm is None and not hotwords:
         return None
-    model: BatchedLanguageModel | None = None if lm is None else load_language_model(lm)
+    model: LanguageModel | None = None if lm is None else load_language_model(lm)
     words = None if lexicon is None else read_words(lexicon)
     return WordScores(Spelling(labels), words, model, hotwords, weights, place=str(lexicon or ""))
 

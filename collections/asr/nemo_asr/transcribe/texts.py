@@ -14,7 +14,7 @@ import numpy.typing as npt
 from nemo_asr.arguments import parameters_of
 from nemo_asr.data.manifest import Manifest, Utterances
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
-from nemo_asr.decoding.ngram import UNKNOWN, BatchedLanguageModel, Estimated, NgramCounter, estimate
+from nemo_asr.decoding.ngram import UNKNOWN, Estimated, LanguageModel, NgramCounter, estimate
 from nemo_asr.options import unique_tags
 from nemo_asr.scoring.calibration import (
     Calibration,
@@ -116,7 +116,7 @@ def check_order(order: int) -> None:
         raise UsageError("the order of a language model is out of range", got=str(order), wanted=f"1 to {MOST_ORDER}")
 
 
-def perplexity(model: BatchedLanguageModel, sentences: Iterator[list[str]]) -> Perplexity:
+def perplexity(model: LanguageModel, sentences: Iterator[list[str]]) -> Perplexity:
     """How well a model predicts sentences, each a list of words."""
     positions = {word: number for number, word in enumerate(model.words)}
     total, num_scored, num_words, num_unknown = 0.0, 0, 0, 0
