@@ -24,7 +24,6 @@ from nemo_asr.audio.augmentation import (
     WaveformFeaturizer,
     WhiteNoisePerturbation,
     augmentor_of,
-    check_recordings,
     perturbation_types,
     read_recordings,
     register_perturbation,
@@ -410,7 +409,7 @@ def test_of_many_that_cannot_be_used_the_first_five_are_named(tmp_path):
     path = tmp_path / "noises.json"
     path.write_text("".join(f'{{"audio_filepath": "{number}.wav", "duration": 1}}\n' for number in range(8)))
     with pytest.raises(DataError) as error:
-        check_recordings(read_recordings(str(path)))
+        NoisePerturbation(str(path)).check_files()
     lines = str(error.value).splitlines()
     assert [line.split(": ")[0] for line in lines[:5]] == [f"{path}:{number}" for number in range(1, 6)]
     assert lines[5:] == ["... and 3 more"]

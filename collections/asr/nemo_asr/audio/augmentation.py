@@ -139,23 +139,6 @@ def read_recordings(manifest_path: str) -> list[Recording]:
     ]
 
 
-def check_recordings(recordings: Sequence[Recording]) -> None:
-    """Look at the header of each file; in a list of more than 20,000, of so many, evenly spread.
-
-    Raises:
-        DataError: some cannot be used: the first few, and how many.
-    """
-    problems = []
-    step = -(-len(recordings) // _CHECKED)
-    for recording in recordings[::step]:
-        try:
-            recording.check()
-        except DataError as error:
-            problems.append(str(error))
-    if problems:
-        raise DataError(listed(problems, len(problems)))
-
-
 # Perturbations of waveforms: speed, time stretching, level, shift, noise, room. Which of them act: `augmentor`.
 # Each takes (samples, sample rate, generator) and gives new samples. All draws come from the caller's generator, so
 # they do not depend on worker processes. NeMo's ``perturb`` changes an `AudioSegment` in place, with a generator of
@@ -366,7 +349,33 @@ class WhiteNoisePerturbation(Perturbation):
         return samples + level * rng.standard_normal(len(samples), dtype=np.float32)
 
 
-class NoisePerturbation(Perturbation):
+class _RecordingPerturbation(Perturbation):
+    """Base of those that take recordings from a manifest."""
+
+    def __init__(self, manifest_path: str, rng: NumbersRng | None) -> None:
+        super().__init__(rng)
+        self._recordings = read_recordings(manifest_path)
+
+    def check_files(self) -> None:
+        """See that each recording is there, can be read, and holds the seconds that its line says.
+
+        Of more than 20,000 recordings so many are looked at, evenly spread.
+
+        Raises:
+            DataError: some cannot be used: the first few, and how many.
+        """
+        problems = []
+        step = -(-len(self._recordings) // _CHECKED)
+        for recording in self._recordings[::step]:
+            try:
+                recording.check()
+            except DataError as error:
+                problems.append(str(error))
+        if problems:
+            raise DataError(listed(problems, len(problems)))
+
+
+class NoisePerturbation(_RecordingPerturbation):
     """Add a random stretch of a random recording of a manifest, at a signal-to-noise ratio drawn evenly.
 
     A recording longer than the audio is cut at a random position, a shorter one is put at a random position. The ratio
@@ -390,13 +399,9 @@ class NoisePerturbation(Perturbation):
         max_gain_db: float = 300.0,
         rng: NumbersRng | None = None,
     ) -> None:
-        super().__init__(rng)
+        super().__init__(manifest_path, rng)
         self._limits = _ordered("noise", min_snr_db=min_snr_db, max_snr_db=max_snr_db)
-        self._max_gain_db, self._recordings = max_gain_db, read_recordings(manifest_path)
-
-    def check_files(self) -> None:
-        """See that each recording is there, can be read, and holds the seconds that its line says."""
-        check_recordings(self._recordings)
+        self._max_gain_db = max_gain_db
 
     def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
         snr_db, seconds = rng.uniform(*self._limits), len(samples) / sample_rate
@@ -413,7 +418,7 @@ class NoisePerturbation(Perturbation):
         return noisy
 
 
-class ImpulsePerturbation(Perturbation):
+class ImpulsePerturbation(_RecordingPerturbation):
     """Play in the room of a random impulse response of a manifest.
 
     The response's peak is the direct sound: nothing is delayed, nothing is lengthened, and the mean power stays.
@@ -427,16 +432,11 @@ class ImpulsePerturbation(Perturbation):
     """
 
     def __init__(self, manifest_path: str, rng: NumbersRng | None = None) -> None:
-        super().__init__(rng)
-        self._recordings = read_recordings(manifest_path)
+        super().__init__(manifest_path, rng)
         for recording in self._recordings:
             if recording.duration > _MAX_RESPONSE_SECONDS:
                 got, wanted = f"{recording.duration:g} s", f"at most {_MAX_RESPONSE_SECONDS:g} s"
                 raise DataError("the impulse response is too long", place=recording.place, got=got, wanted=wanted)
-
-    def check_files(self) -> None:
-        """See that each recording is there, can be read, and holds the seconds that its line says."""
-        check_recordings(self._recordings)
 
     def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
         recording = self._recordings[rng.integers(len(self._recordings))]

@@ -334,7 +334,7 @@ class AudioFile:
             done += len(read)
             if len(read) < wanted:
                 raise self.refusal(f"is damaged: {count} samples promised, {done} could be read")
-            piece = _scaled(read)
+            piece = scaled(read)
             if self.num_channels > 1:
                 with np.errstate(over="ignore", invalid="ignore"):  # told by the check of their range
                     piece = piece.mean(axis=1)
@@ -360,7 +360,7 @@ class AudioFile:
             raise self.refusal("has samples that are too large", got=got, wanted=wanted)
 
 
-def _scaled(samples: npt.NDArray[Any]) -> Samples:
+def scaled(samples: npt.NDArray[Any]) -> Samples:
     """Integers as floats of full scale 1; floats as they are."""
     floats: Samples = samples.astype(np.float32, copy=False)
     if samples.dtype.kind == "i":

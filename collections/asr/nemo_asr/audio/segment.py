@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
-from nemo_asr.audio.reading import MAX_CONTENT_BYTES, Samples, read_audio, trimmed
+from nemo_asr.audio.reading import MAX_CONTENT_BYTES, Samples, read_audio, scaled, trimmed
 from nemo_lite.errors import DataError, UsageError
 
 AudioFile: TypeAlias = str | os.PathLike[str] | BinaryIO
@@ -41,7 +41,9 @@ class AudioSegment:
         trim: bool = False,
         trim_db: float = 60,
     ) -> None:
-        floats = _as_floats(np.asarray(samples))
+        if np.asarray(samples).dtype.kind not in "fi":
+            raise TypeError(f"AudioSegment: samples are {samples.dtype}, wanted floats or whole numbers")
+        floats = scaled(np.array(samples))
         mono: Samples = floats if floats.ndim == 1 else floats.mean(axis=1)
         if target_sr is not None and target_sr != sample_rate:
             mono, sample_rate = soxr.resample(mono, sample_rate, target_sr), target_sr
@@ -160,11 +162,3 @@ def _source(audio_file: AudioFile) -> str | bytes:
         problem, wanted = "the file is too large to be read at once", f"at most {MAX_CONTENT_BYTES} bytes"
         raise DataError(problem, place="AudioSegment", wanted=wanted, remedy="give its path")
     return content
-
-
-def _as_floats(samples: npt.NDArray[np.generic]) -> Samples:
-    if samples.dtype.kind == "f":
-        return samples.astype(np.float32)
-    if samples.dtype.kind == "i":
-        return samples.astype(np.float32) * np.float32(2.0 ** (1 - 8 * samples.dtype.itemsize))
-    raise TypeError(f"AudioSegment: samples are {samples.dtype}, wanted floats or whole numbers")

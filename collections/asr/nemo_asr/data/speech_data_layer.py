@@ -130,62 +130,6 @@ def unwritable(
     return refused, len(rows) == total
 
 
-def require_texts(utterances: Utterances[Any], rows: Sequence[int]) -> None:
-    """Raise DataError if an utterance at one of these rows has no text: with the first few, and how many."""
-    missing = [row for row in rows if not utterances.utterance(row).text.strip()]
-    if missing:
-        problem = "text is missing or empty; write the words, or delete the line"
-        raise DataError(listed([f"{utterances.place(row)}: {problem}" for row in missing], len(missing)))
-
-
-def infeasible(
-    utterances: Utterances[Any],
-    dataset: SpeechDataset[Any],
-    frames_of: Callable[[int], int],
-    frames_needed: Callable[[Sequence[int]], int],
-    lengths: npt.NDArray[np.int64] | None = None,
-    augmentor: AudioAugmentor | None = None,
-) -> list[Infeasible]:
-    """The utterances whose text needs more frames than there are. Their loss would be infinite.
-
-    Frames follow from the known duration. Where silence at both ends is left out, the audio is read of those whose
-    text would need a quarter of their frames or more: of the 20,000 with the longest texts for their frames.
-
-    Args:
-        frames_of: frames out of the encoder for a number of samples at the data set's rate.
-        frames_needed: frames that a text of these label ids needs, at most two for each.
-        lengths: (N,) how long each is; None: samples, by its known duration.
-        augmentor: perturbations that may shorten audio; those whose text then does not fit are told too.
-    """
-    num_samples = lengths_in_samples(utterances, dataset.reading.sample_rate) if lengths is None else lengths
-    frames_of = functools.cache(frames_of)
-    trims = dataset.reading.trim_silence and dataset.reading.load_audio
-    misfits: dict[int, Infeasible] = {}
-    tight: list[_Tight] = []
-    for (row, ref), count in zip(_all_refs(utterances), num_samples.tolist(), strict=True):
-        utterance = utterances.reader.utterance(ref)
-        try:
-            ids = dataset.label_ids(utterance)
-        except DataError:
-            continue  # it will be left out for its text
-        least = frames_of(count if augmentor is None else int(augmentor.min_augmentation_length(count)))
-        if 2 * len(ids) <= least * (_TRIMMED_SHARE if trims else 1):
-            continue  # fits in any case; counting equal neighbours takes longer than all the rest
-        needed = frames_needed(ids)
-        if one := _misfit(row, utterance, needed, count, frames_of, augmentor):
-            misfits[row] = one
-        if trims and needed > least * _TRIMMED_SHARE and not (one and one.is_always):
-            tight.append(_Tight(needed / max(least, 1), needed, row, utterance))
-    tight = sorted(tight, key=lambda item: -item.share)[:CHECKED_LINES]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        trimmed = list(pool.map(lambda item: _samples_left(dataset, item.utterance), tight))
-    for item, count in zip(tight, trimmed, strict=True):
-        text = _TRIMMED if count < _TRIMMED_LEAST * num_samples[item.row] else ""
-        if one := _misfit(item.row, item.utterance, item.needed, count, frames_of, augmentor, text):
-            misfits[item.row] = one
-    return [misfits[row] for row in sorted(misfits)]
-
-
 class _Tight(NamedTuple):
     """An utterance whose text might not fit when silence is left out: the part of the frames that the text needs."""
 
@@ -314,16 +258,6 @@ preload_in_workers(__name__)
 UNWRITABLE = "without a text that the vocabulary can write"
 
 
-def speech_ports(sample_rate: int) -> Ports:
-    """The output ports of data layers of transcribed speech."""
-    return {
-        "audio_signal": NeuralType("B T", AudioSignal(sample_rate)),
-        "a_sig_length": NeuralType("B", LengthsType()),
-        "transcripts": NeuralType("B T", LabelsType()),
-        "transcript_length": NeuralType("B", LengthsType()),
-    }
-
-
 def parser_maker(
     labels: Sequence[str], name: str, normalize: bool, language: str | None, strip_marks: bool | None
 ) -> Callable[[], CharParser]:
@@ -355,7 +289,12 @@ class SpeechPorts(DataLayerNM):
     @property
     def output_ports(self) -> Ports:
         """Audio and text of a batch, each with its lengths."""
-        return speech_ports(self._sample_rate)
+        return {
+            "audio_signal": NeuralType("B T", AudioSignal(self._sample_rate)),
+            "a_sig_length": NeuralType("B", LengthsType()),
+            "transcripts": NeuralType("B T", LabelsType()),
+            "transcript_length": NeuralType("B", LengthsType()),
+        }
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         """Samples and labels, each with a name of its own: both are time axes, but not the same time."""
@@ -467,16 +406,44 @@ class SpeechDataLayer(SpeechPorts):
         *,
         training: bool = False,
     ) -> list[Infeasible]:
-        """The utterances whose text needs more frames than there are; see `preflight.infeasible`. Reads every text.
+        """The utterances whose text needs more frames than there are. Their loss would be infinite. Reads every text.
+
+        Frames follow from the known duration. Where silence at both ends is left out, the audio is read of those whose
+        text would need a quarter of their frames or more: of the 20,000 with the longest texts for their frames.
 
         Args:
             frames_of: frames out of the encoder for a number of samples.
-            frames_needed: frames that a text of these label ids needs, as a loss says it.
+            frames_needed: frames that a text of these label ids needs, as a loss says it, at most two for each.
             training: also those whose text does not fit when perturbations make them as short as they can.
         """
         augmentor = self._augmentor if training else None
-        lengths = self.lengths_in_samples()
-        return infeasible(self.utterances, self._new_dataset(), frames_of, frames_needed, lengths, augmentor)
+        num_samples, dataset = self.lengths_in_samples(), self._new_dataset()
+        frames_of = functools.cache(frames_of)
+        trims = self._reading.trim_silence and self._reading.load_audio
+        misfits: dict[int, Infeasible] = {}
+        tight: list[_Tight] = []
+        for (row, ref), count in zip(_all_refs(self.utterances), num_samples.tolist(), strict=True):
+            utterance = self.utterances.reader.utterance(ref)
+            try:
+                ids = dataset.label_ids(utterance)
+            except DataError:
+                continue  # it will be left out for its text
+            least = frames_of(count if augmentor is None else int(augmentor.min_augmentation_length(count)))
+            if 2 * len(ids) <= least * (_TRIMMED_SHARE if trims else 1):
+                continue  # fits in any case; counting equal neighbours takes longer than all the rest
+            needed = frames_needed(ids)
+            if one := _misfit(row, utterance, needed, count, frames_of, augmentor):
+                misfits[row] = one
+            if trims and needed > least * _TRIMMED_SHARE and not (one and one.is_always):
+                tight.append(_Tight(needed / max(least, 1), needed, row, utterance))
+        tight = sorted(tight, key=lambda item: -item.share)[:CHECKED_LINES]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            trimmed = list(pool.map(lambda item: _samples_left(dataset, item.utterance), tight))
+        for item, count in zip(tight, trimmed, strict=True):
+            text = _TRIMMED if count < _TRIMMED_LEAST * num_samples[item.row] else ""
+            if one := _misfit(item.row, item.utterance, item.needed, count, frames_of, augmentor, text):
+                misfits[item.row] = one
+        return [misfits[row] for row in sorted(misfits)]
 
     def leave_out(self, rows: Sequence[int], reason: str) -> None:
         """Go on without the utterances at these positions. Those behind them move up.
@@ -512,7 +479,11 @@ class SpeechDataLayer(SpeechPorts):
         Raises:
             DataError: a text is missing or empty: the first few, and how many.
         """
-        require_texts(self.utterances, np.flatnonzero(self._textless).tolist())
+        rows = np.flatnonzero(self._textless).tolist()
+        missing = [self.place_of(row) for row in rows if not self.utterance_of(row).text.strip()]
+        if missing:
+            problem = "text is missing or empty; write the words, or delete the line"
+            raise DataError(listed([f"{place}: {problem}" for place in missing], len(missing)))
         self.leave_out_textless()
 
     def place_of(self, item: int) -> str:
@@ -623,7 +594,10 @@ class SpeechDataLayer(SpeechPorts):
         augmentor = fingerprint.get(f"{self.label}.augmentor")
         sounds: list[Path] = []
         if isinstance(augmentor, Mapping):
-            with_paths = {name: _with_paths(settings) for name, settings in augmentor.items()}
+            with_paths = {
+                name: {key: Path(value) if key == "manifest_path" else value for key, value in settings.items()}
+                for name, settings in augmentor.items()
+            }
             fingerprint[f"{self.label}.augmentor"] = with_paths
             sounds = [settings["manifest_path"] for settings in with_paths.values() if "manifest_path" in settings]
         files = digest_of_files([*self.utterances.paths, *sounds])
@@ -651,7 +625,3 @@ def _tell_counts(name: str, sample_rate: int, with_unknown: bool, counts: Counts
         logging.warning(
             f"{name}: {counted(len(unknown), 'character')} outside the vocabulary: {shown_symbols(unknown)}"
         )
-
-
-def _with_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: Path(value) if key == "manifest_path" else value for key, value in settings.items()}

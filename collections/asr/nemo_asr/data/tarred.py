@@ -150,20 +150,18 @@ def members_of(path: str) -> Iterator[Member]:
     """
     with open_file(path, _SHARD) as file:
         try:
-            _check_start(file.read(8), path)
+            start = file.read(8)
+            if not start:
+                raise DataError("the tar shard is empty (0 bytes)", place=path, remedy=_AGAIN)
+            for magic, kind in _COMPRESSED.items():
+                if start.startswith(magic):
+                    problem = f"the tar shard is compressed ({kind})"
+                    remedy = "decompress it, and compress the recordings"
+                    raise DataError(problem, place=path, wanted="a plain tar file", remedy=remedy)
             file.seek(0)
             yield from _regular_members(file, path)
         except OSError as error:
             raise DataError(f"the tar shard cannot be read ({error.strerror})", place=path) from None
-
-
-def _check_start(start: bytes, path: str) -> None:
-    if not start:
-        raise DataError("the tar shard is empty (0 bytes)", place=path, remedy=_AGAIN)
-    for magic, kind in _COMPRESSED.items():
-        if start.startswith(magic):
-            problem, remedy = f"the tar shard is compressed ({kind})", "decompress it, and compress the recordings"
-            raise DataError(problem, place=path, wanted="a plain tar file", remedy=remedy)
 
 
 def _regular_members(file: BinaryIO, path: str) -> Iterator[Member]:
@@ -626,26 +624,22 @@ def make_shards(
         raise UsageError("there are more shards than recordings", place=manifest.name, got=got, wanted=wanted)
     target = _new_folder(folder)
     order = np.random.default_rng(seed).permutation(len(recordings)) if shuffle else np.arange(len(recordings))
-    names = _names([recording.path for recording in recordings])
+    audio_paths = list(recordings)
+    names = _names(audio_paths)
     lines: list[dict[str, Any]] = []
     paths = []
     for number, part in enumerate(np.array_split(order, num_shards)):
         paths.append(target / f"audio_{number}.tar")
-        lines += _write_shard(paths[-1], manifest, [recordings[index] for index in part.tolist()], names, number)
+        rows_by_path = {audio_paths[index]: recordings[audio_paths[index]] for index in part.tolist()}
+        lines += _write_shard(paths[-1], manifest, rows_by_path, names, number)
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     write_atomically(target / MANIFEST_NAME, lambda path: path.write_text(text, encoding="utf-8"))
     seconds, num_bytes = sum(line["duration"] for line in lines), sum(path.stat().st_size for path in paths)
     return MadeShards(tuple(paths), target / MANIFEST_NAME, len(lines), len(recordings), seconds, num_bytes)
 
 
-@dataclass(frozen=True)
-class _Recording:
-    path: str
-    rows: list[int]  # of the manifest
-
-
-def _recordings(manifest: Manifest) -> list[_Recording]:
-    """The recordings in the order of their first lines. DataError if some are missing or empty: the first few."""
+def _recordings(manifest: Manifest) -> dict[str, list[int]]:
+    """The rows of each recording's path, in the order of first lines. DataError if some are missing or empty."""
     rows_of: dict[str, list[int]] = {}
     problems: list[str] = []
     for row in range(len(manifest)):
@@ -658,7 +652,7 @@ def _recordings(manifest: Manifest) -> list[_Recording]:
         rows_of.setdefault(utterance.audio_path, []).append(row)
     if problems:
         raise DataError(listed(problems[:MAX_LISTED], len(problems)))
-    return [_Recording(path, rows) for path, rows in rows_of.items()]
+    return rows_of
 
 
 def _new_folder(folder: str | os.PathLike[str]) -> Path:
@@ -685,22 +679,22 @@ def _names(paths: Sequence[str]) -> dict[str, str]:
 
 
 def _write_shard(
-    path: Path, manifest: Manifest, recordings: Sequence[_Recording], names: Mapping[str, str], number: int
+    path: Path, manifest: Manifest, recordings: Mapping[str, Sequence[int]], names: Mapping[str, str], number: int
 ) -> list[dict[str, Any]]:
     """Write one shard; the lines of its recordings."""
     lines: list[dict[str, Any]] = []
 
     def write(temporary: Path) -> None:
         with tarfile.open(temporary, "w") as archive:
-            for recording in recordings:
-                content = read_bytes(recording.path, _RECORDING)
-                member = tarfile.TarInfo(names[recording.path])  # no times, no owners: equal input, equal files
+            for recording, rows in recordings.items():
+                content = read_bytes(recording, _RECORDING)
+                member = tarfile.TarInfo(names[recording])  # no times, no owners: equal input, equal files
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
-                for ref in manifest.refs(recording.rows):
+                for ref in manifest.refs(rows):
                     utterance = manifest.reader.utterance(ref)
                     line = {
-                        "audio_filepath": names[recording.path],
+                        "audio_filepath": names[recording],
                         "duration": _duration(utterance, content),
                         "text": utterance.text,
                     }
