@@ -16,7 +16,7 @@ from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder, NBestCTCDecoder
 from nemo_asr.decoding.greedy import GreedyCTCDecoder, HypothesesType, label_ids
 from nemo_asr.models.jasper import valid_frames
 from nemo_asr.tasks.families import Model, Signal, Wires, connect, connect_features, is_lengths, signals_of
-from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, measured, named, padded
+from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, named, padded, rows_of
 from nemo_asr.transcribe.transcript import (
     Hypothesis,
     ScoredText,
@@ -25,6 +25,7 @@ from nemo_asr.transcribe.transcript import (
     hypothesis_of_path,
     refuse_no_probabilities,
     scored_texts,
+    transcribed,
     transcript_of,
 )
 from nemo_asr.transcribe.transcript import Transcribed as Transcribed
@@ -332,7 +333,7 @@ class RecordingsDataLayer(DataLayerNM):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        self.recordings, self.faults = measured(recordings)
+        self.recordings, self.faults = rows_of(recordings)
         self.batch_size, self._batch_seconds, self.num_workers = batch_size, batch_seconds, num_workers
         self._sample_rate = sample_rate
         self._reading = _Reading(sample_rate, trim_silence, int_values)
@@ -468,7 +469,10 @@ def transcribe(
         raise UsageError("batch_seconds must be above 0", got=f"{batch_seconds:g}")
     search = decoder or model.greedy
     if nbest > 1 and search is not None:
-        search = _several(search, nbest)
+        if not isinstance(search, BeamSearchCTCDecoder):
+            problem, remedy = "this decoder gives one text", "give decoder=nemo_asr.BeamSearchCTCDecoder(labels)"
+            raise UsageError(problem, got=f"nbest {nbest}, {type(search).__name__}", remedy=remedy)
+        search = NBestCTCDecoder(search, nbest)
     model = replace(model, greedy=search)
     recordings = [recording_of(item, audio_rate, number) for number, item in enumerate(audio)]
     layer = RecordingsDataLayer(
@@ -476,7 +480,7 @@ def transcribe(
     )
     layer.worker_timeout = worker_timeout
     if len(layer.faults) == len(layer):  # nothing to run, on any rank
-        return Transcribed([], dict(layer.faults), 0.0)
+        return transcribed({}, layer.faults)
     factory = factory or NeuralModuleFactory.get_default_factory() or NeuralModuleFactory()
     wires = connect(model, layer)
     data = Dag([wires.frames]).data_node.outputs
@@ -484,16 +488,15 @@ def transcribe(
     wires_by_name |= _search_wires(model, wires, sample_rate, batch_seconds, factory)
     values = factory.infer(list(wires_by_name.values()), verbose=verbose)
     if values is None:
-        return Transcribed([], dict(layer.faults), 0.0)
+        return transcribed({}, layer.faults)
     frame = stride_of(wires.frames)
-    by_position: dict[int, Transcript] = {}
+    by_row: dict[int, Transcript] = {}
     for batch in zip(*values, strict=True):
         for values_of_row in zip(*batch, strict=True):
             row = dict(zip(wires_by_name, values_of_row, strict=True))
-            recording = layer.recordings[int(row["position"])]
-            by_position[int(row["position"])] = _transcript(row, recording, labels, sample_rate, frame, calibration)
-    transcripts = [by_position[position] for position in sorted(by_position)]
-    return Transcribed(transcripts, dict(layer.faults), sum(item.duration for item in transcripts))
+            number = int(row["position"])
+            by_row[number] = _transcript(row, layer.recordings[number], labels, sample_rate, frame, calibration)
+    return transcribed(by_row, layer.faults)
 
 
 def _transcript(
@@ -520,14 +523,6 @@ def _transcript(
     # A model that does not say how its frames lie in time: evenly.
     seconds = (frame_samples or int(row["num_samples"]) / max(number, 1)) / sample_rate
     return transcript_of(best, labels, recording, seconds, int(row["start"]) / sample_rate, calibration, several)
-
-
-def _several(decoder: NeuralModule, nbest: int) -> NeuralModule:
-    """The search that gives so many hypotheses."""
-    if not isinstance(decoder, BeamSearchCTCDecoder):
-        problem, remedy = "this decoder gives one text", "give decoder=nemo_asr.BeamSearchCTCDecoder(labels)"
-        raise UsageError(problem, got=f"nbest {nbest}, {type(decoder).__name__}", remedy=remedy)
-    return NBestCTCDecoder(decoder, nbest)
 
 
 def transcripts_or_error(result: Transcribed) -> list[Transcript]:

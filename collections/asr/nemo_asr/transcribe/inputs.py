@@ -32,7 +32,7 @@ class Recording:
         sample_rate: of samples, in Hz.
         offset: seconds into the audio where it begins; None: at the beginning.
         duration: seconds; None: to the end of the audio.
-        seconds: its length; 0 until `measured` has looked at it.
+        seconds: its length; 0 until `rows_of` has looked at it.
     """
 
     source: str
@@ -82,15 +82,21 @@ class Recording:
         )
 
 
-def measured(recordings: Sequence[Recording]) -> tuple[list[Recording], dict[int, str]]:
-    """The recordings with their lengths; and why some of them cannot be read, by position."""
-    lengths, faults = list(recordings), dict[int, str]()
+def rows_of(recordings: Sequence[Recording]) -> tuple[list[Recording], dict[int, str]]:
+    """The rows that an engine computes: each recording as a whole, with its length.
+
+    Engines go over rows only. What becomes of their transcripts is said by ``transcript.transcribed``.
+
+    Returns:
+        the rows, and why some of them cannot be read, by their position.
+    """
+    rows, faults = list(recordings), dict[int, str]()
     for position, recording in enumerate(recordings):
         try:
-            lengths[position] = recording.measured()
+            rows[position] = recording.measured()
         except DataError as error:
             faults[position] = named(recording, error)
-    return lengths, faults
+    return rows, faults
 
 
 def padded(signals: Sequence[Samples]) -> tuple[Samples, npt.NDArray[np.int64]]:

@@ -110,7 +110,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         task: ``transcription`` or ``classification``.
         labels: the vocabulary, without the blank; or the classes.
         sample_rate: samples a second.
-        frame_seconds: how much audio one frame of log-probabilities stands for.
+        frame_seconds: how much audio one frame of log-probabilities stands for; 0 where the modules do not tell.
         parameters: how many trained numbers.
         step, epoch: of the training.
         rates: one entry for each evaluated set; the first set chose the model.
@@ -152,12 +152,15 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
 def describe(recipe: Recipe, licence: str = "") -> ModelCard:
     """The card of a model of this recipe; step, epoch, rates and files are left to who has them."""
+    num_samples = None  # of a frame; a classifier has no frames
+    if recipe.task == TASKS[0]:
+        num_samples = stride_of(connect(recipe.model(with_weights=False), SpeechPorts(recipe.sample_rate)).frames)
     return ModelCard(
         name=recipe.name,
         task=recipe.task,
         labels=recipe.labels,
         sample_rate=recipe.sample_rate,
-        frame_seconds=frame_seconds(recipe),
+        frame_seconds=round((num_samples or 0) / recipe.sample_rate, 6),
         versions=versions(),
         licence=licence,
         tokenizer=None if recipe.tokenizer is None else stored_tokenizer(recipe.tokenizer),
@@ -167,17 +170,6 @@ def describe(recipe: Recipe, licence: str = "") -> ModelCard:
 def stored_tokenizer(tokenizer: Subwords) -> StoredFile:
     """The file that a tokenizer is in a model folder."""
     return StoredFile(f"tokenizer-{tokenizer.sha256[:8]}.model", tokenizer.sha256, len(tokenizer.model))
-
-
-def frame_seconds(recipe: Recipe) -> float:
-    """How much audio one frame of a model's hypotheses stands for; 0 where its modules do not tell.
-
-    A classifier has none: 0.
-    """
-    if recipe.task != TASKS[0]:
-        return 0.0
-    frames = connect(recipe.model(with_weights=False), SpeechPorts(recipe.sample_rate)).frames
-    return round((stride_of(frames) or 0) / recipe.sample_rate, 6)
 
 
 def versions() -> dict[str, str]:
@@ -558,50 +550,37 @@ def load_model(
         CheckpointError: there is no model, a file of it is missing or damaged, it carries no configuration and none is
             given, or it does not fit the given one.
     """
-    parts = read_parts(path, recipe=recipe, factory=factory, overrides=overrides)
-    return parts.filled(parts.recipe.model())
+    stored, recipe = read_with_recipe(path, recipe=recipe, factory=factory, overrides=overrides)
+    return _filled(stored, recipe, recipe.model())
 
 
-class ModelParts(NamedTuple):
-    """A model that was read and whose modules are not made yet.
-
-    Attributes:
-        place: the folder, or the checkpoint in it.
-        recipe: its configuration.
-        card: what it says about itself.
-        weights: the tensors of each module, by name.
-    """
-
-    place: str
-    recipe: Recipe
-    card: ModelCard
-    weights: Mapping[str, Mapping[str, Tensor]]
-
-    def filled(self, modules: Model) -> TrainedModel:
-        """The model of these modules, which get their weights.
-
-        Raises:
-            CheckpointError: weights of a module are missing or do not fit.
-        """
-        for name, module in trained_modules(modules).items():
-            if name not in self.weights:
-                got = ", ".join(self.weights)
-                raise CheckpointError(f"there are no weights of {name}", place=self.place, got=got)
-            fill_module(module, fitted(module, self.weights[name], f"{self.place}, {name}"))
-        logging.info("Loaded %s: %s", self.place, self.card.progress())
-        return TrainedModel(self.place, self.recipe, modules, self.card)
-
-
-def read_parts(
+def load_classifier(
     path: str | Path,
     *,
     recipe: Recipe | None = None,
     factory: NeuralModuleFactory | None = None,
     overrides: Sequence[str] = (),
-) -> ModelParts:
-    """What :func:`load_model`, with these arguments and errors, makes a model of."""
-    stored = factory.from_first(lambda: _packed(read_model(path))) if factory else _packed(read_model(path))
-    place, card_text, config, weights, model = stored
+) -> TrainedModel:
+    """As :func:`load_model`, of a classifier: ``nemo_asr.connect_classifier(model.modules, data_layer)`` makes DAGs.
+
+    Raises:
+        CheckpointError: as ``load_model``.
+        UsageError: the model transcribes.
+    """
+    stored, recipe = read_with_recipe(path, recipe=recipe, factory=factory, overrides=overrides)
+    return _filled(stored, recipe, recipe.classifier())
+
+
+def read_with_recipe(
+    path: str | Path,
+    *,
+    recipe: Recipe | None = None,
+    factory: NeuralModuleFactory | None = None,
+    overrides: Sequence[str] = (),
+) -> tuple[StoredModel, Recipe]:
+    """What :func:`load_model`, with these arguments and errors, reads before it makes modules."""
+    packed = factory.from_first(lambda: _packed(read_model(path))) if factory else _packed(read_model(path))
+    place, card_text, config, weights, model = packed
     card, tokenizer = card_from_json(card_text, place), Subwords(model, place) if model else None
     if recipe is None:
         if not config:
@@ -615,7 +594,23 @@ def read_parts(
         _compare(recipe, card, place, "leave --model_config out: the model carries its own")
     if not card.labels:  # of an older version or of NeMo 0.x
         card = msgspec.structs.replace(describe(recipe), step=card.step, epoch=card.epoch)
-    return ModelParts(place, recipe, card, weights)
+    return StoredModel(place, card, config, weights, tokenizer), recipe
+
+
+def _filled(stored: StoredModel, recipe: Recipe, modules: Model) -> TrainedModel:
+    """The model of these modules, which get their weights.
+
+    Raises:
+        CheckpointError: weights of a module are missing or do not fit.
+    """
+    place = stored.place
+    for name, module in trained_modules(modules).items():
+        if name not in stored.weights:
+            got = ", ".join(stored.weights)
+            raise CheckpointError(f"there are no weights of {name}", place=place, got=got)
+        fill_module(module, fitted(module, stored.weights[name], f"{place}, {name}"))
+    logging.info("Loaded %s: %s", place, stored.card.progress())
+    return TrainedModel(place, recipe, modules, stored.card)
 
 
 def check_goes_on(folder: str | Path, recipe: Recipe) -> None:
@@ -676,20 +671,3 @@ def _first_difference(mine: list[str], theirs: list[str]) -> tuple[str, str]:
         return f"{len(mine)} labels{listed}", f"{len(theirs)} labels"
     index = next(i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b)
     return f"{mine[index]!r} as label {index}", repr(theirs[index])
-
-
-def load_classifier(
-    path: str | Path,
-    *,
-    recipe: Recipe | None = None,
-    factory: NeuralModuleFactory | None = None,
-    overrides: Sequence[str] = (),
-) -> TrainedModel:
-    """As :func:`load_model`, of a classifier: ``nemo_asr.connect_classifier(model.modules, data_layer)`` makes DAGs.
-
-    Raises:
-        CheckpointError: as ``load_model``.
-        UsageError: the model transcribes.
-    """
-    parts = read_parts(path, recipe=recipe, factory=factory, overrides=overrides)
-    return parts.filled(parts.recipe.classifier())

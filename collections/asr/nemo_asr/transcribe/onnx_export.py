@@ -17,10 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nemo_asr.audio.reading import Samples
 from nemo_asr.data.utterances import audio_ports
 from nemo_asr.decoding.greedy import GreedyCTCDecoder, post_process_predictions
 from nemo_asr.tasks.families import connect
 from nemo_asr.transcribe.engine import stride_of
+from nemo_asr.transcribe.inputs import padded
 from nemo_asr.transcribe.model import ModelCard, TrainedModel, trained_modules, versions
 from nemo_asr.transcribe.onnx_model import FORMAT, INPUTS, OUTPUTS
 from nemo_lite import DataLayerNM, NmTensor, logging
@@ -67,7 +69,7 @@ class Comparison:
         )
 
 
-def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[np.ndarray] = ()) -> Comparison:
+def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[Samples] = ()) -> Comparison:
     """Write one ONNX file from waveforms (B, T) and lengths (B,) to log-probabilities (B, U, classes) and lengths (B,).
 
     It is run with ONNX Runtime at once, on signals of several lengths in batches of several sizes, and compared with
@@ -194,7 +196,7 @@ def _signals(sample_rate: int) -> list[Batch]:
     return [_padded([_glides(random, sample_rate, seconds) for seconds in batch]) for batch in _CHECKED_SECONDS]
 
 
-def _glides(random: np.random.Generator, sample_rate: int, seconds: float) -> np.ndarray:
+def _glides(random: np.random.Generator, sample_rate: int, seconds: float) -> Samples:
     time = np.arange(max(1, int(seconds * sample_rate))) / sample_rate
     signal = random.normal(0.0, 1e-2, len(time))
     for start, end in random.uniform(80.0, 0.4 * sample_rate, (4, 2)):
@@ -203,18 +205,15 @@ def _glides(random: np.random.Generator, sample_rate: int, seconds: float) -> np
     return signal.astype(np.float32)
 
 
-def _in_batches(recordings: Sequence[np.ndarray]) -> list[Batch]:
+def _in_batches(recordings: Sequence[Samples]) -> list[Batch]:
     """Each recording alone, and all in one batch."""
     batches = [_padded([samples]) for samples in recordings]
     return [*batches, _padded(recordings)] if len(recordings) > 1 else batches
 
 
-def _padded(signals: Sequence[np.ndarray]) -> Batch:
-    length = torch.tensor([len(signal) for signal in signals])
-    batch = torch.zeros(len(signals), int(length.max()))
-    for row, signal in zip(batch, signals, strict=True):
-        row[: len(signal)] = torch.from_numpy(signal)
-    return batch, length
+def _padded(signals: Sequence[Samples]) -> Batch:
+    batch, lengths = padded(signals)
+    return torch.from_numpy(batch), torch.from_numpy(lengths)
 
 
 def metadata_of(model: TrainedModel, features: NmTensor, log_probs: NmTensor) -> dict[str, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import mmap
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,9 +23,9 @@ from nemo_asr.transcribe.inputs import (
     BATCH_SIZE,
     Recording,
     batches_by_length,
-    measured,
     named,
     padded,
+    rows_of,
 )
 from nemo_asr.transcribe.transcript import (
     ScoredText,
@@ -36,6 +35,7 @@ from nemo_asr.transcribe.transcript import (
     hypothesis_of_path,
     refuse_no_probabilities,
     scored_texts,
+    transcribed,
     transcript_of,
 )
 from nemo_lite.errors import CheckpointError, DataError, UsageError, printable
@@ -44,7 +44,6 @@ from nemo_lite.utils import logging
 
 # Any: onnxruntime has no types.
 LogProbs: TypeAlias = "npt.NDArray[np.float32]"
-Decoded: TypeAlias = "tuple[npt.NDArray[np.int64], Sequence[ScoredText]]"
 
 FORMAT = "nemo_lite waveform model 1"
 SUFFIX = ".onnx"
@@ -120,30 +119,35 @@ class OnnxModel:
             search: for the labels of this model; None: greedy decoding.
             nbest: above 1, transcripts have so many ``hypotheses`` of the search.
         """
-        decode = _greedy if search is None else partial(_searched, search=search, nbest=nbest)
-        recordings, faults = measured(recordings)
-        seconds = {
-            position: recording.seconds for position, recording in enumerate(recordings) if position not in faults
-        }
-        by_position: dict[int, Transcript] = {}
+        rows, faults = rows_of(recordings)
+        seconds = {number: row.seconds for number, row in enumerate(rows) if number not in faults}
+        by_row: dict[int, Transcript] = {}
         for batch in batches_by_length(seconds, batch_size, batch_seconds):
             audios: dict[int, Audio] = {}
-            for position in batch:
+            for number in batch:
                 try:
-                    audios[position] = recordings[position].read(
+                    audios[number] = rows[number].read(
                         self.sample_rate, trim_silence=self.trim_silence, int_values=self.int_values
                     )
                 except DataError as error:
-                    faults[position] = named(recordings[position], error)
+                    faults[number] = named(rows[number], error)
             if audios:
                 outputs = self.log_probs([audio.samples for audio in audios.values()])
-                for (position, audio), row in zip(audios.items(), outputs, strict=True):
-                    by_position[position] = self._transcript(decode(row), row, recordings[position], audio)
-        transcripts = [by_position[position] for position in sorted(by_position)]
-        return Transcribed(transcripts, faults, sum(recording.duration for recording in transcripts))
+                for (number, audio), log_probs in zip(audios.items(), outputs, strict=True):
+                    by_row[number] = self._transcript(log_probs, rows[number], audio, search, nbest)
+        return transcribed(by_row, faults)
 
-    def _transcript(self, decoded: Decoded, log_probs: LogProbs, recording: Recording, audio: Audio) -> Transcript:
-        path, hypotheses = decoded
+    def _transcript(
+        self, log_probs: LogProbs, recording: Recording, audio: Audio, search: TextSearch | None, nbest: int
+    ) -> Transcript:
+        several: Sequence[ScoredText] = ()
+        if search is None:
+            path = log_probs.argmax(axis=1)
+        else:
+            (hypotheses,) = search.hypotheses(log_probs[None], np.array([len(log_probs)]), nbest)
+            path = align(log_probs, hypotheses[0].ids)
+            if nbest > 1:
+                several = scored_texts([(text.ids, text.score) for text in hypotheses], search.labels)
         if log_probs.size:
             log_sums = np.logaddexp.reduce(log_probs, axis=1)
             refuse_no_probabilities(float(log_sums[np.abs(log_sums).argmax()]))
@@ -151,7 +155,7 @@ class OnnxModel:
         seconds = self.frame_seconds or len(audio.samples) / self.sample_rate / max(len(path), 1)
         start = audio.start / self.sample_rate
         best = hypothesis_of_path(path, scores, len(self.labels))
-        return transcript_of(best, self.labels, recording, seconds, start, self.calibration, hypotheses)
+        return transcript_of(best, self.labels, recording, seconds, start, self.calibration, several)
 
     def __str__(self) -> str:
         return f"{self.path}: {self.metadata.get('name', '')}, step {self.metadata.get('step', 'not said')}"
@@ -162,17 +166,6 @@ def load_onnx_model(path: str | Path) -> OnnxModel:
     model = OnnxModel(path)
     logging.info("Loaded %s", model)
     return model
-
-
-def _greedy(log_probs: LogProbs) -> Decoded:
-    return log_probs.argmax(axis=1), ()
-
-
-def _searched(log_probs: LogProbs, search: TextSearch, nbest: int) -> Decoded:
-    """The path of the text that was found, and the n-best where it was asked for."""
-    (hypotheses,) = search.hypotheses(log_probs[None], np.array([len(log_probs)]), nbest)
-    path = align(log_probs, hypotheses[0].ids)
-    return path, scored_texts([hypothesis[:2] for hypothesis in hypotheses], search.labels) if nbest > 1 else ()
 
 
 def _flag(metadata: Mapping[str, str], name: str) -> bool:

@@ -31,7 +31,7 @@ from nemo_asr.text.labels import APOSTROPHES, folded, spelled
 from nemo_asr.text.parser import CharParser, make_parser
 from nemo_asr.transcribe.engine import transcripts_or_error
 from nemo_asr.transcribe.inputs import Recording
-from nemo_asr.transcribe.model import CARD, NEMO, TrainedModel, card_to_json, find_model, read_card, read_parts
+from nemo_asr.transcribe.model import CARD, NEMO, TrainedModel, card_to_json, find_model, read_card, read_with_recipe
 from nemo_lite.errors import DataError, UsageError
 from nemo_lite.files import write_atomically
 
@@ -186,7 +186,7 @@ def texts_of(utterances: Utterances[Any]) -> Iterator[str]:
 
 def _recipe_of(model: str) -> Recipe:
     path = Path(model).expanduser()
-    return read_parts(path).recipe if path.is_dir() or path.suffix == NEMO else load_recipe(path)
+    return read_with_recipe(path)[1] if path.is_dir() or path.suffix == NEMO else load_recipe(path)
 
 
 def _speller_of_letters(utterances: Utterances[Any]) -> Speller:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -100,6 +100,12 @@ class Transcribed(NamedTuple):
     transcripts: list[Transcript]
     faults: dict[int, str]
     seconds: float
+
+
+def transcribed(by_row: Mapping[int, Transcript], faults: Mapping[int, str]) -> Transcribed:
+    """The result for recordings, from the transcripts and the faults of their rows, see ``inputs.rows_of``."""
+    transcripts = [by_row[row] for row in sorted(by_row)]
+    return Transcribed(transcripts, dict(faults), sum(transcript.duration for transcript in transcripts))
 
 
 def refuse_no_probabilities(log_sum: float) -> None:
@@ -235,11 +241,10 @@ def as_json(transcript: Transcript) -> str:
     offset = {} if transcript.offset is None else {"offset": transcript.offset}
     line: dict[str, Any] = {"audio_filepath": transcript.source, **offset, "duration": transcript.duration}
     line["text"] = transcript.text
-    several = (
-        {"hypotheses": [hypothesis._asdict() for hypothesis in transcript.hypotheses]} if transcript.hypotheses else {}
-    )
-    words = [asdict(word) for word in transcript.words]
-    return json.dumps({**line, "words": words, **several}, ensure_ascii=False) + "\n"
+    line["words"] = [asdict(word) for word in transcript.words]
+    if transcript.hypotheses:
+        line["hypotheses"] = [hypothesis._asdict() for hypothesis in transcript.hypotheses]
+    return json.dumps(line, ensure_ascii=False) + "\n"
 
 
 def as_srt(transcript: Transcript) -> str:
@@ -270,7 +275,8 @@ def cues_of(transcript: Transcript) -> list[Cue]:
 
     No two overlap, and none is shorter than a second where the next one leaves the time.
     """
-    cues = [_cue(words, transcript.separator) for words in _groups(transcript)]
+    groups = _groups(transcript)
+    cues = [Cue(words[0].start, words[-1].end, tuple(_lines(words, transcript.separator))) for words in groups]
     following = [*(cue.start for cue in cues), float("inf")][1:]
     longer = (max(cue.end, min(cue.start + MIN_CUE_SECONDS, next_)) for cue, next_ in zip(cues, following, strict=True))
     return [replace(cue, end=end) for cue, end in zip(cues, longer, strict=True)]
@@ -292,10 +298,6 @@ def _fits(words: Sequence[Word], separator: str) -> bool:
     is_close = words[-1].start - words[-2].end <= MAX_GAP_SECONDS
     is_short = words[-1].end - words[0].start <= MAX_CUE_SECONDS
     return is_close and is_short and len(_lines(words, separator)) <= MAX_LINES
-
-
-def _cue(words: Sequence[Word], separator: str) -> Cue:
-    return Cue(words[0].start, words[-1].end, tuple(_lines(words, separator)))
 
 
 def _lines(words: Sequence[Word], separator: str) -> list[str]:
