@@ -254,7 +254,8 @@ OLD_PATHS = {
     },
     "nemo_lite.backends.pytorch.checkpoint": {
         "folder": "averaging contents",
-        "storage": "background fitting nemo_files nemo_state state state_check",
+        "saving": "background",
+        "storage": "fitting nemo_files nemo_state state state_check",
         "store": "store.best store.commit store.flat_sets store.listing store.lock store.record store.reports",
         "tensors": "finite tensors.divided tensors.safetensors_file tensors.stored torch_files",
     },

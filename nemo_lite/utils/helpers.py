@@ -131,11 +131,19 @@ def find_checkpoint_files(
     if not folder.is_dir():
         raise CheckpointError("no such folder", place=str(folder), remedy="give the folder that holds the checkpoints")
     by_tag = _by_tag(folder, pattern, suffixes)
-    common = [files for files in by_tag.values() if names and all(name in files for name in names)]
+    common = [tag for tag, files in by_tag.items() if names and all(name in files for name in names)]
     if not common:
-        raise _nothing_common(folder, names, pattern, suffixes)
-    newest = max(common, key=lambda files: _order(files[names[0]]))
-    return _named(newest[names[0]]), [newest[name] for name in names]
+        present = sorted({module for files in _by_tag(folder, "", suffixes).values() for module in files} - {"trainer"})
+        near = "".join(did_you_mean(name, present) for name in names if name not in present)
+        matching = f' that contain "{pattern}"' if pattern else ""
+        raise CheckpointError(
+            f"no checkpoint files{matching} for {', '.join(names)} of the same step",
+            place=str(folder),
+            got=f"checkpoints of {', '.join(present) or 'no module'}{near}",
+            remedy="check the folder and the modules' names",
+        )
+    newest = by_tag[max(common, key=lambda tag: (tag.startswith("STEP"), int(tag.rpartition("-")[2])))]
+    return newest[names[0]][1], [newest[name][0] for name in names]
 
 
 def get_checkpoint_from_dir(
@@ -175,44 +183,21 @@ def newest_checkpoint_files(
         if not names or not all(any(name in files for files in by_tag.values()) for name in names):
             raise
         paths = [find_checkpoint_files([name], folder, pattern, suffixes)[1][0] for name in names]
-    return [(path, _named(path)) for path in paths]
+    return [(path, name) for path in paths if (name := parse_checkpoint_name(path.name))]
 
 
-def _order(path: Path) -> tuple[bool, int]:
-    name = _named(path)
-    return name.kind == "STEP", name.number
-
-
-def _named(path: Path) -> CheckpointName:
-    name = parse_checkpoint_name(path.name)
-    assert name is not None
-    return name
-
-
-def _by_tag(folder: Path, pattern: str, suffixes: Collection[str]) -> dict[str, dict[str, Path]]:
+def _by_tag(folder: Path, pattern: str, suffixes: Collection[str]) -> dict[str, dict[str, tuple[Path, CheckpointName]]]:
     """By tag and module the files in a folder, and in those of its checkpoints that have a record."""
     folders = [path.parent for path in folder.glob(f"checkpoint-*/{RECORD}") if tag_of_folder(path.parent.name)]
-    by_tag: dict[str, dict[str, Path]] = {}
+    by_tag: dict[str, dict[str, tuple[Path, CheckpointName]]] = {}
     # Sorted, so that ".safetensors" comes after ".pt" of the same module and step, and replaces it.
     paths = [place / name for place in (folder, *folders) for name in names_in(place)]
     for path in sorted(paths, key=lambda path: path.name):
         name = parse_checkpoint_name(path.name)
         is_asked_for = name is not None and name.suffix in suffixes and pattern in f"{name.tag}{name.suffix}"
         if name is not None and is_asked_for and name.stands_for_all:
-            by_tag.setdefault(name.tag, {})[name.module] = path
+            by_tag.setdefault(name.tag, {})[name.module] = (path, name)
     return by_tag
-
-
-def _nothing_common(folder: Path, names: list[str], pattern: str, suffixes: Collection[str]) -> CheckpointError:
-    present = sorted({module for files in _by_tag(folder, "", suffixes).values() for module in files} - {"trainer"})
-    near = "".join(did_you_mean(name, present) for name in names if name not in present)
-    matching = f' that contain "{pattern}"' if pattern else ""
-    return CheckpointError(
-        f"no checkpoint files{matching} for {', '.join(names)} of the same step",
-        place=str(folder),
-        got=f"checkpoints of {', '.join(present) or 'no module'}{near}",
-        remedy="check the folder and the modules' names",
-    )
 
 
 # Small things that NeMo keeps under ``nemo.utils.misc``.

@@ -950,14 +950,13 @@ def _modules(
 def _sources(sections: Mapping[str, Any], steps: Mapping[int, str]) -> dict[int, dict[str, _Source]]:
     """By step and port."""
     sources: dict[int, dict[str, _Source]] = {number: {} for number in steps}
-    for line in sections["connections"]:
-        step, _, port, to, name, to_port, type_text = _matched(_CONNECTION, line, "connections")
-        _check_step(steps, int(to), name, line)
-        sources[int(to)][to_port] = _Source((int(step), port), type_text, line)
-    for line in sections["inputs"]:
-        graph_input, to, name, to_port, type_text = _matched(_INPUT, line, "inputs")
-        _check_step(steps, int(to), name, line)
-        sources[int(to)][to_port] = _Source(graph_input, type_text, line)
+    for section, form in (("connections", _CONNECTION), ("inputs", _INPUT)):
+        for line in sections[section]:
+            *origin, to, name, to_port, type_text = _matched(form, line, section)
+            if steps.get(int(to)) != name:
+                raise ConfigStructureError(f"{line}: step {to} is {steps.get(int(to), 'missing')}, not {name}")
+            from_step = (int(origin[0]), origin[2]) if section == "connections" else None
+            sources[int(to)][to_port] = _Source(from_step or origin[0], type_text, line)
     return sources
 
 
@@ -967,11 +966,6 @@ def _matched(form: re.Pattern[str], line: object, section: str) -> tuple[str, ..
         problem = f"{section}: {line} is no line of a graph file, such as 0.layer.x->1.net.x | axes: ..."
         raise ConfigStructureError(problem)
     return match.groups()
-
-
-def _check_step(steps: Mapping[int, str], number: int, name: str, line: str) -> None:
-    if steps.get(number) != name:
-        raise ConfigStructureError(f"{line}: step {number} is {steps.get(number, 'missing')}, not {name}")
 
 
 def _check_type(text: str, ntype: NeuralType, line: str) -> None:

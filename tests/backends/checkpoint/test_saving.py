@@ -15,8 +15,8 @@ from toys.nets import build
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint import store as commit
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, read_checkpoint
-from nemo_lite.backends.pytorch.checkpoint.saving import Saving
-from nemo_lite.backends.pytorch.checkpoint.storage import Weights, copied_to_host
+from nemo_lite.backends.pytorch.checkpoint.saving import Saving, copied_to_host
+from nemo_lite.backends.pytorch.checkpoint.storage import Weights
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.core.callbacks.base import Best
 from nemo_lite.errors import UsageError

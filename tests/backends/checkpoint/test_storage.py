@@ -15,13 +15,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from nemo_lite.backends.pytorch.checkpoint.saving import BackgroundWriter, copied_to_host, num_bytes_of
 from nemo_lite.backends.pytorch.checkpoint.storage import (
-    BackgroundWriter,
     Weights,
-    copied_to_host,
     load_module,
     load_training_state,
-    num_bytes_of,
     save_module,
     save_training_state,
 )

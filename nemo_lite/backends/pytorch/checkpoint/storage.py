@@ -1,4 +1,4 @@
-"""Modules and training states as files, written in a thread while training goes on."""
+"""Modules and training states as files, and whether they fit; ``nemo.backends.save`` and ``load``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from threading import Thread
-from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -192,16 +191,14 @@ def check_state(state: Mapping[str, Any], optimizers: Sequence[Optimizer], place
     """
     for name in ("step", "epoch"):
         as_count(state.get(name), name, place)
-    saved = state.get("optimizers", [])
-    if not isinstance(saved, list):
-        raise _misfit("optimizers", place, got=_brief(saved), wanted="a list")
-    for name, kind in (("optimizer_names", list), ("precision", dict)):
+    for name, kind in (("optimizers", list), ("optimizer_names", list), ("precision", dict)):
         if not isinstance(state.get(name, kind()), kind):
             raise _misfit(name, place, got=_brief(state[name]), wanted=f"a {kind.__name__}")
     names = [type(optimizer).__name__ for optimizer in optimizers]
     if state.get("optimizer_names", names) != names:
         return  # whoever loads the state names the optimizers, which says more than a shape
-    for number, (of_optimizer, optimizer) in enumerate(zip(saved, optimizers, strict=False)):
+    pairs = zip(state.get("optimizers", []), optimizers, strict=False)
+    for number, (of_optimizer, optimizer) in enumerate(pairs):
         path = f"optimizers.{number}"
         if not isinstance(of_optimizer, dict):
             raise _misfit(path, place, got=_brief(of_optimizer), wanted="a mapping")
@@ -680,98 +677,6 @@ def _with_aliases(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], pa
 
 def _kind_of(metadata: Mapping[str, str]) -> str:
     return f"{metadata.get('format', 'another safetensors file')} {metadata.get('class', '')}".strip()
-
-
-# Writes checkpoints in a thread while training goes on: one at a time. What is written is not decided here.
-
-
-T = TypeVar("T")
-
-# Any: a tree of tensors, numbers and texts, see `tensor_codec`.
-
-
-class BackgroundWriter:
-    """One thread at a time. An error in it is raised by the next :meth:`is_idle` or :meth:`finish`.
-
-    The interpreter waits for the thread before it ends. Forked processes do not have it: it holds no lock that they
-    could wait for, only files.
-    """
-
-    def __init__(self) -> None:
-        self._thread: Thread | None = None
-        self._error: BaseException | None = None
-
-    def start(self, job: Callable[[], object]) -> None:
-        """Run a job in the thread, after what was given before. An error drops what comes after it."""
-        before = self._thread
-
-        def run() -> None:
-            if before is not None:
-                before.join()
-            if self._error is None:
-                try:
-                    job()
-                except BaseException as error:
-                    self._error = error
-
-        self._thread = Thread(target=run, name="checkpoint writer", daemon=False)
-        self._thread.start()
-
-    def is_idle(self) -> bool:
-        """Whether all jobs are done.
-
-        Raises:
-            Exception: that of a job; once.
-        """
-        if self._thread is not None and self._thread.is_alive():
-            return False
-        self._thread = None
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-        return True
-
-    def finish(self) -> None:
-        """Wait for all jobs.
-
-        Raises:
-            Exception: that of a job; once.
-        """
-        if self._thread is not None:
-            self._thread.join()
-        self.is_idle()
-
-
-def copied_to_host(tree: T) -> T:
-    """The same tree with copies of its tensors in host memory. Tensors that are one stay one."""
-    copies: dict[tuple[object, ...], Tensor] = {}
-
-    def copied(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            key = identity(value)
-            if key not in copies:
-                with torch.no_grad():
-                    copies[key] = value.detach().clone() if value.device.type == "cpu" else value.detach().cpu()
-            return copies[key]
-        if isinstance(value, Mapping):
-            return {key: copied(item) for key, item in value.items()}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*map(copied, value))
-        if isinstance(value, (list, tuple)):
-            return type(value)(map(copied, value))
-        return value
-
-    result: T = copied(tree)
-    return result
-
-
-def num_bytes_of(tree: object) -> int:
-    """The bytes of the tensors of a tree."""
-    if isinstance(tree, Tensor):
-        return tree.numel() * tree.element_size()
-    if isinstance(tree, Mapping):
-        return sum(map(num_bytes_of, tree.values()))
-    return sum(map(num_bytes_of, tree)) if isinstance(tree, (list, tuple)) else 0
 
 
 # ``nemo.backends.save`` and ``load``: structures of tensors in torch's files, which run no code when read.
