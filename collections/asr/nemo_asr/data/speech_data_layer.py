@@ -130,36 +130,6 @@ def unwritable(
     return refused, len(rows) == total
 
 
-class _Tight(NamedTuple):
-    """An utterance whose text might not fit when silence is left out: the part of the frames that the text needs."""
-
-    share: float
-    needed: int
-    row: int
-    utterance: Utterance
-
-
-def _misfit(
-    row: int,
-    utterance: Utterance,
-    needed: int,
-    count: int,
-    frames_of: Callable[[int], int],
-    augmentor: AudioAugmentor | None,
-    when: str = "",
-) -> Infeasible | None:
-    """The utterance, if its text does not fit: in ``count`` samples, or in as few as perturbations may leave."""
-    frames = frames_of(count)
-    if needed > frames:
-        return Infeasible(row, utterance.place, frames, needed, utterance.text, when)
-    if augmentor is None:
-        return None
-    frames = frames_of(int(augmentor.min_augmentation_length(count)))
-    if needed <= frames:
-        return None
-    return Infeasible(row, utterance.place, frames, needed, utterance.text, f"{when}{_FASTEST}", False)
-
-
 def _samples_left(dataset: SpeechDataset[Any], utterance: Utterance) -> int:
     """Samples without the silence at both ends. What cannot be read is found when it is read for training."""
     try:
@@ -421,7 +391,18 @@ class SpeechDataLayer(SpeechPorts):
         frames_of = functools.cache(frames_of)
         trims = self._reading.trim_silence and self._reading.load_audio
         misfits: dict[int, Infeasible] = {}
-        tight: list[_Tight] = []
+
+        def never_fits(row: int, utterance: Utterance, needed: int, count: int, when: str = "") -> bool:
+            """Whether ``count`` samples cannot hold a text; noted, also if they cannot when perturbed."""
+            frames = frames_of(count)
+            is_always = needed > frames
+            if not is_always and augmentor is not None:
+                frames, when = frames_of(int(augmentor.min_augmentation_length(count))), f"{when}{_FASTEST}"
+            if needed > frames:
+                misfits[row] = Infeasible(row, utterance.place, frames, needed, utterance.text, when, is_always)
+            return is_always
+
+        tight: list[tuple[float, int, int, Utterance]] = []  # the share of its frames that a text needs; those; the row
         for (row, ref), count in zip(_all_refs(self.utterances), num_samples.tolist(), strict=True):
             utterance = self.utterances.reader.utterance(ref)
             try:
@@ -432,17 +413,14 @@ class SpeechDataLayer(SpeechPorts):
             if 2 * len(ids) <= least * (_TRIMMED_SHARE if trims else 1):
                 continue  # fits in any case; counting equal neighbours takes longer than all the rest
             needed = frames_needed(ids)
-            if one := _misfit(row, utterance, needed, count, frames_of, augmentor):
-                misfits[row] = one
-            if trims and needed > least * _TRIMMED_SHARE and not (one and one.is_always):
-                tight.append(_Tight(needed / max(least, 1), needed, row, utterance))
-        tight = sorted(tight, key=lambda item: -item.share)[:CHECKED_LINES]
+            if not never_fits(row, utterance, needed, count) and trims and needed > least * _TRIMMED_SHARE:
+                tight.append((needed / max(least, 1), needed, row, utterance))
+        tight = sorted(tight, key=lambda item: -item[0])[:CHECKED_LINES]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            trimmed = list(pool.map(lambda item: _samples_left(dataset, item.utterance), tight))
-        for item, count in zip(tight, trimmed, strict=True):
-            text = _TRIMMED if count < _TRIMMED_LEAST * num_samples[item.row] else ""
-            if one := _misfit(item.row, item.utterance, item.needed, count, frames_of, augmentor, text):
-                misfits[item.row] = one
+            trimmed = list(pool.map(lambda item: _samples_left(dataset, item[-1]), tight))
+        for (_, needed, row, utterance), count in zip(tight, trimmed, strict=True):
+            when = _TRIMMED if count < _TRIMMED_LEAST * num_samples[row] else ""
+            never_fits(row, utterance, needed, count, when)
         return [misfits[row] for row in sorted(misfits)]
 
     def leave_out(self, rows: Sequence[int], reason: str) -> None:

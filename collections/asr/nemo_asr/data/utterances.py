@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
-from nemo_asr.arguments import BatchSize, SampleRate, check_least
+from nemo_asr.arguments import BatchSize, SampleRate
 from nemo_asr.audio.augmentation import AudioAugmentor
 from nemo_asr.audio.reading import Samples, read_audio
 from nemo_asr.data.manifest import R, Span, Utterance, UtteranceReader, Utterances
@@ -320,9 +320,6 @@ class Reading:
     pad_id: int | None = None
     strict_data: bool = False
     durations_told: bool = False
-
-    def __post_init__(self) -> None:
-        check_least(sample_rate=(self.sample_rate, 1))
 
 
 class SpeechDataset(ItemDataset[R, Item]):
