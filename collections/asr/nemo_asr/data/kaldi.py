@@ -228,27 +228,19 @@ class KaldiUtterances(Utterances[KaldiRef]):
             remedy = "write it (utils/data/get_utt2dur.sh), or give no limit"
             raise UsageError("min_duration and max_duration need the durations", place=str(durations), remedy=remedy)
         texts = {name: words for _, name, words in _lines(text)}
-        features = _features(scp)
         seconds = _seconds(durations) if durations.is_file() else {}
-        names = {matrix.name for matrix in features}
-        if missing := [matrix.name for matrix in features if with_durations and matrix.name not in seconds]:
+        entries, sizes, arks = _entries(scp, texts, seconds)
+        if missing := [entry.utterance for entry in entries if with_durations and entry.utterance not in seconds]:
             raise DataError(f"{missing[0]} has no duration", place=str(durations), wanted="one for each utterance")
-        if unused := len(texts.keys() - names):
+        if unused := len(texts.keys() - {entry.utterance for entry in entries}):
             logging.warning(f"{text}: {unused} of {len(texts)} texts belong to no utterance of {scp}: not used")
-        arks = list(dict.fromkeys(matrix.ark for matrix in features))
-        numbers = {ark: number for number, ark in enumerate(arks)}
-        entries = []
-        for line, name, ark, first, header in features:
-            span = Span(numbers[ark], first, header.size)
-            duration = seconds.get(name, header.num_rows * FRAME_SECONDS)
-            entries.append(KaldiRef(line, name, texts.get(name, ""), duration, span))
         return cls(
             paths=tuple(str(path) for path in (scp, text, durations) if path.is_file()),
             reader=KaldiReader(str(scp), FileSpans(arks, "ark file")),
             durations=np.array([entry.duration for entry in entries], np.float32),
             entries=tuple(entries),
-            num_frames=np.array([matrix.header.num_rows for matrix in features], np.int64),
-            num_features=features[0].header.num_columns,
+            num_frames=np.array([num_rows for num_rows, _ in sizes], np.int64),
+            num_features=sizes[0][1],
         )
 
     @property
@@ -296,20 +288,18 @@ def _seconds(path: Path) -> dict[str, float]:
     return seconds
 
 
-class _Matrix(NamedTuple):
-    """The features of one line of ``feats.scp``: in which file, from which byte, and what the header says."""
+def _entries(
+    scp: Path, texts: Mapping[str, str], seconds: Mapping[str, float]
+) -> tuple[list[KaldiRef], list[tuple[int, int]], list[str]]:
+    """The utterances of all lines, the frames of each and the features of a frame, and the ark files.
 
-    line: int
-    name: str
-    ark: str
-    first: int
-    header: Header
-
-
-def _features(scp: Path) -> list[_Matrix]:
-    """The features of all lines. DataError: the first few that cannot be read, or frames that differ in size."""
-    matrices: list[_Matrix] = []
+    Raises:
+        DataError: the first few whose features cannot be read, or frames that differ in size.
+    """
+    entries: list[KaldiRef] = []
+    sizes: list[tuple[int, int]] = []
     arks: dict[str, str] = {}  # by the path that is written
+    numbers: dict[str, int] = {}  # of the ark files
     problems = Problems()
     with ExitStack() as stack:  # the file that was read last stays open: neighbours mostly share one
         open_ark, descriptor = "", -1
@@ -331,15 +321,18 @@ def _features(scp: Path) -> list[_Matrix]:
                 details = {"got": error.got, "wanted": error.wanted, "remedy": error.remedy}
                 problems.add(str(DataError(error.problem, place=place, **details)))
                 continue
-            matrices.append(_Matrix(line, name, ark, first, header))
+            span = Span(numbers.setdefault(ark, len(numbers)), first, header.size)
+            duration = seconds.get(name, header.num_rows * FRAME_SECONDS)
+            entries.append(KaldiRef(line, name, texts.get(name, ""), duration, span))
+            sizes.append((header.num_rows, header.num_columns))
     if problems.count:
         raise DataError(str(problems))
-    wanted = matrices[0].header.num_columns
-    for matrix in matrices:
-        if matrix.header.num_columns != wanted:
-            place, got = f"{scp}:{matrix.line}", f"{matrix.header.num_columns} features a frame"
+    _, wanted = sizes[0]
+    for entry, (_, num_columns) in zip(entries, sizes, strict=True):
+        if num_columns != wanted:
+            place, got = f"{scp}:{entry.line}", f"{num_columns} features a frame"
             raise DataError("frames differ in size", place=place, got=got, wanted=f"{wanted}, as before")
-    return matrices
+    return entries, sizes, list(numbers)
 
 
 def _header_at(descriptor: int, first: int, ark: str) -> Header:
