@@ -34,7 +34,7 @@ import soundfile
 import torch
 from torch.utils.data import DataLoader
 
-from nemo_asr.data.audio_to_text import AudioToTextDataLayer
+from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
 from nemo_asr.features import AudioToMelSpectrogramPreprocessor
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.utils import logging

@@ -47,7 +47,7 @@ def measured(method: str, workers: int) -> tuple[float, float, int]:
     import numpy as np
     import soundfile
 
-    from nemo_asr.data.audio_to_text import AudioToTextDataLayer
+    from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
     from nemo_lite.backends.pytorch.data.order import Shard
     from nemo_lite.utils import logging
 

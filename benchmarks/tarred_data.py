@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import soundfile
 
-from nemo_asr.data.audio_to_text import AudioToTextDataLayer
+from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
 from nemo_asr.data.tarred import TarredAudioToTextDataLayer, make_shards
 from nemo_lite import DataLayerNM, logging
 from nemo_lite.backends.pytorch.data.order import Shard

@@ -13,7 +13,6 @@ OLD_PATHS = {
     "audio.segment": "parts.segment",
     "corpora.synth": "corpora.espeak corpora.sentences",
     "corpora.writing": "corpora.archives",
-    "data.audio_to_text": "data.transcripts_file data_layer",
     "data.check": """
         data.check.examined data.check.findings data.check.leaks data.check.picture data.check.statistics
         data.check.told
@@ -21,7 +20,7 @@ OLD_PATHS = {
     "data.kaldi": "data.kaldi.data_layer data.kaldi.folder data.kaldi.matrices data_layer",
     "data.labelled": "data.labelled.classes data.labelled.speech_label data_layer",
     "data.manifest": "data.manifest_lines",
-    "data.speech_data_layer": "data.file_durations data.preflight",
+    "data.speech_data_layer": "data.audio_to_text data.file_durations data.preflight data.transcripts_file data_layer",
     "data.tarred": """
         data.tarred.data_layer data.tarred.making data.tarred.matching data.tarred.members data.tarred.shards
         data.tarred.utterances data_layer

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nemo_asr.data.audio_to_text import clusters_in_data, hypotheses_in_data, references_in_data, write_transcripts
+from nemo_asr.data.speech_data_layer import clusters_in_data, hypotheses_in_data, references_in_data, write_transcripts
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder, search_weights, write_weights
 from nemo_asr.decoding.greedy import post_process_predictions, post_process_transcripts
 from nemo_asr.options import search_arguments, unique_tags

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import nemo_lite
-from nemo_asr.data.audio_to_text import clusters_in_data, hypotheses_in_data, references_in_data, write_transcripts
+from nemo_asr.data.speech_data_layer import clusters_in_data, hypotheses_in_data, references_in_data, write_transcripts
 from nemo_asr.scoring.callbacks import (
     process_classification_evaluation_epoch,
     process_evaluation_epoch,

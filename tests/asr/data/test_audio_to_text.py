@@ -12,7 +12,7 @@ from toys.manifests import damage, layer_of, make_set
 from toys.tone_corpus import TEXTS, make_corpus
 
 import nemo_asr
-from nemo_asr.data.audio_to_text import AudioToTextDataLayer
+from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
 from nemo_lite import DataLayerNM
 from nemo_lite.backends.pytorch.data.loaders import leftover_of, settle
 from nemo_lite.backends.pytorch.data.order import Shard
@@ -449,7 +449,7 @@ def test_a_file_that_disagrees_with_its_duration_is_named(folder):
 
 def test_a_wrong_duration_that_was_not_looked_at_before_is_counted_while_it_is_read(folder, monkeypatch, capsys):
     make_set(folder, 4, duration=0.5)
-    monkeypatch.setattr("nemo_asr.data.audio_to_text.with_file_durations", lambda manifest: manifest)
+    monkeypatch.setattr("nemo_asr.data.speech_data_layer.with_file_durations", lambda manifest: manifest)
     loader = layer_of().loader(training=True, shard=Shard())
     whole_epoch(loader)
     told = capsys.readouterr().err

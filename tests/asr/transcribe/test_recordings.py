@@ -7,7 +7,7 @@ import torch
 from toys.tone_corpus import write_manifest
 
 from nemo_asr.audio.reading import read_audio
-from nemo_asr.data.audio_to_text import AudioToTextDataLayer
+from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
 from nemo_asr.transcribe.engine import RecordingsDataLayer, recording_of
 from nemo_asr.transcribe.inputs import Recording, recordings_of
 from nemo_lite.backends.pytorch.data.order import Shard

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nemo_asr.data.audio_to_text import AudioToTextDataLayer
 from nemo_asr.data.labelled import AudioToSpeechLabelDataLayer
+from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
 from nemo_asr.data.tarred import TarredAudioToTextDataLayer
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
