@@ -7,10 +7,9 @@ OLD_PATHS = {
     "": "losses",
     "audio.augmentation": """
         audio.augmentor audio.featurizer audio.perturbation audio.recordings audio.time_stretch audio_preprocessing
-        parts.perturb
+        audio.segment parts.perturb parts.segment
     """,
     "audio.reading": "audio.decoding audio.flac_header audio.headers audio.recordings",
-    "audio.segment": "parts.segment",
     "corpora.synth": "corpora.espeak corpora.sentences",
     "corpora.writing": "corpora.archives",
     "data.check": """

@@ -14,6 +14,7 @@ from toys.manifests import layer_of, make_set
 from nemo_asr import TimeStretchAugmentation
 from nemo_asr.audio.augmentation import (
     AudioAugmentor,
+    AudioSegment,
     GainPerturbation,
     ImpulsePerturbation,
     NoisePerturbation,
@@ -29,7 +30,6 @@ from nemo_asr.audio.augmentation import (
     register_perturbation,
     time_stretched,
 )
-from nemo_asr.audio.segment import AudioSegment
 from nemo_lite.errors import DataError, UnknownNameError, UsageError
 
 # Perturbations of waveforms: what each does to samples, that nothing is modified or remembered, and its messages.

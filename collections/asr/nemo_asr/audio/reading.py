@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -138,15 +138,6 @@ _BITS = {1: 8, 2: 12, 4: 16, 5: 20, 6: 24, 7: 32}
 _STEREO_CODES = (8, 9, 10)  # as left and side, side and right, mid and side
 
 
-class _Frame(NamedTuple):
-    """The header of a frame; ``rate`` and ``bits`` are None where it leaves them to the head."""
-
-    rate: int | None
-    num_channels: int
-    bits: int | None
-    size: int  # samples a channel
-
-
 def check_flac(read_at: ReadAt) -> None:
     """Compare the rate, the channels, the bits and the size of blocks of the head with those of the first frame.
 
@@ -162,17 +153,17 @@ def check_flac(read_at: ReadAt) -> None:
     header = read_at(_FRAME_BYTES, _first_frame(read_at))
     if len(header) < _FRAME_BYTES - 4 or header[0] != 0xFF or header[1] & 0xFE != 0xF8:
         raise DataError("is damaged: no frame of samples follows the head of the FLAC file")
-    frame = _parsed(header)
+    frame_rate, frame_channels, frame_bits, size = _parsed(header)
     packed = int.from_bytes(info[14:22], "big")  # 20 bits of rate, 3 of channels, 5 of bits, 36 of samples
     rate, channels, bits = packed >> 44, (packed >> 41 & 7) + 1, (packed >> 36 & 31) + 1
-    in_frame = (frame.rate or rate, frame.num_channels, frame.bits or bits)
+    in_frame = (frame_rate or rate, frame_channels, frame_bits or bits)
     problem = "is damaged: its head and its first frame of samples disagree"
     if in_frame != (rate, channels, bits):
         raise DataError(problem, got=_in_words(*in_frame), wanted=_in_words(rate, channels, bits))
     least, most = int.from_bytes(info[4:6], "big"), int.from_bytes(info[6:8], "big")
-    is_only_one = 0 < packed & (1 << 36) - 1 <= frame.size
-    if frame.size > most or (frame.size < least and not is_only_one):  # the last one may be smaller
-        raise DataError(problem, got=f"a frame of {frame.size} samples", wanted=f"{least} to {most}")
+    is_only_one = 0 < packed & (1 << 36) - 1 <= size
+    if size > most or (size < least and not is_only_one):  # the last one may be smaller
+        raise DataError(problem, got=f"a frame of {size} samples", wanted=f"{least} to {most}")
 
 
 def _first_frame(read_at: ReadAt) -> int:
@@ -186,7 +177,8 @@ def _first_frame(read_at: ReadAt) -> int:
     return position
 
 
-def _parsed(header: bytes) -> _Frame:
+def _parsed(header: bytes) -> tuple[int | None, int, int | None, int]:
+    """Of a frame its rate, channels, bits, and samples a channel; None for what it leaves to the head."""
     size_code, rate_code, channel_code = header[2] >> 4, header[2] & 15, header[3] >> 4
     # Behind four bytes comes the frame's number, as long as the ones at its beginning say; then what has no code.
     at = 4 + max(1, 8 - (header[4] ^ 0xFF).bit_length())
@@ -197,7 +189,7 @@ def _parsed(header: bytes) -> _Frame:
     num_bytes, hertz = _RATE_UNITS.get(rate_code, (0, 0))
     rate = int.from_bytes(header[at : at + num_bytes], "big") * hertz if num_bytes else _FLAC_RATES.get(rate_code)
     num_channels = 2 if channel_code in _STEREO_CODES else channel_code + 1
-    return _Frame(rate, num_channels, _BITS.get(header[3] >> 1 & 7), size)
+    return rate, num_channels, _BITS.get(header[3] >> 1 & 7), size
 
 
 def _in_words(rate: int, channels: int, bits: int) -> str:
