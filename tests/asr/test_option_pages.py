@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from nemo_asr.argparse import AsrArgParser
 from nemo_asr.cli import eval as eval_command
 from nemo_asr.cli import train, transcribe
 
@@ -39,6 +40,12 @@ def test_pages_follow_the_width_of_the_terminal(command, capsys, monkeypatch):
 def test_every_option_is_on_a_page(command, capsys):
     """The group of a new option says the page."""
     assert "\nother (" not in shown(command, capsys, "all")
+
+
+@pytest.mark.parametrize("parser", [AsrArgParser, eval_command.EvalParser, transcribe.TranscribeParser])
+def test_every_option_has_a_help_text(parser):
+    """The docstring of the group of a new option says it."""
+    assert [action.dest for action in parser()._actions if not action.help] == []
 
 
 @pytest.mark.parametrize("command", [train, eval_command, transcribe])

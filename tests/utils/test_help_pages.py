@@ -5,16 +5,21 @@ from typing import ClassVar
 
 import pytest
 
-from nemo_lite.options import OneLineParser, PositiveInt, option, positive_int
+from nemo_lite.options import OneLineParser, PositiveInt, positive_int
 
 
 @dataclass(frozen=True)
 class Data:
-    """A group whose options are on the page ``data``."""
+    """A group whose options are on the page ``data``.
+
+    Attributes:
+        size: how many.
+        path: where.
+    """
 
     page: ClassVar[str] = "data"
-    size: PositiveInt = option(3, "how many")
-    path: str | None = option(None, "where")
+    size: PositiveInt = 3
+    path: str | None = None
 
 
 class Parser(OneLineParser):

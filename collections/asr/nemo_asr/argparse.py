@@ -13,12 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nemo_asr.options import (
-    DEFAULT_BATCH_SIZE,
-    DEFAULT_FOLDER,
-    DEFAULT_NAME,
     LOSS_SETTING,
-    MOST_STEPS_BETWEEN_EVALUATIONS,
-    OLDER_NAMES,
     Configuration,
     FirstGeneration,
     Logging,
@@ -56,6 +51,17 @@ from nemo_lite.utils.lr_policies import LRPolicy, WarmupLR, get_all_lr_classes, 
 from nemo_lite.utils.optimizers import OPTIMIZERS
 
 _LAUNCHING = "devices, precision, several processes and machines"
+MOST_STEPS_BETWEEN_EVALUATIONS = 1000  # where --eval_freq does not say it
+_DEFAULT_BATCH_SIZE = 64
+_DEFAULT_NAME = "Jasper"
+_DEFAULT_FOLDER = "runs"  # where nothing says where the results go
+# The first generation's name of an option -> the name it has now.
+_OLDER_NAMES = {
+    "train_manifest": "train_dataset",
+    "batch_per_step": "iter_per_step",
+    "logdir": "work_dir",
+    "save_freq": "checkpoint_save_freq",
+}
 _VAL_MANIFESTS = ("val_manifest1", "val_manifest2", "val_manifest3")
 
 
@@ -134,7 +140,7 @@ class AsrArgParser(NemoArgParser):
         self._check_what_is_left(parsed)
 
     def _fold_older_options(self, parsed: Any) -> None:
-        for older, newer in OLDER_NAMES.items():
+        for older, newer in _OLDER_NAMES.items():
             value = parsed.__dict__.pop(older)
             if value is not None and getattr(parsed, newer) != self.get_default(newer):
                 self.error(f"--{older} is the older name of --{newer}; give one of them")
@@ -156,7 +162,7 @@ class AsrArgParser(NemoArgParser):
     def _fold_batch_size(self, parsed: Any) -> None:
         together, num_processes = parsed.global_batch_size, parsed.num_processes
         if together is None:
-            parsed.batch_size = parsed.batch_size or DEFAULT_BATCH_SIZE
+            parsed.batch_size = parsed.batch_size or _DEFAULT_BATCH_SIZE
             return
         if parsed.batch_size != self.get_default("batch_size"):
             self.error("--global_batch_size contradicts --batch_size; leave one out")
@@ -187,7 +193,7 @@ class AsrArgParser(NemoArgParser):
             parsed.create_tb_writer = True
         keeps_nothing = parsed.plan or parsed.precision_check or parsed.checkpoint_dir
         if not parsed.work_dir and not parsed.exp_name and not keeps_nothing:
-            parsed.work_dir = DEFAULT_FOLDER
+            parsed.work_dir = _DEFAULT_FOLDER
         has_run_dir = bool(parsed.work_dir or parsed.exp_name)
         has_folder = has_run_dir or bool(parsed.tensorboard_dir)
         if parsed.create_tb_writer and not has_folder:
@@ -197,7 +203,7 @@ class AsrArgParser(NemoArgParser):
             self.error("--no-create_tb_writer contradicts --tensorboard_dir; leave one out")
         if parsed.create_tb_writer is None:
             parsed.create_tb_writer = has_folder
-        parsed.exp_name = parsed.exp_name or DEFAULT_NAME
+        parsed.exp_name = parsed.exp_name or _DEFAULT_NAME
         parsed.run_dir = Path(parsed.work_dir or "").expanduser() / parsed.exp_name if has_run_dir else None
 
     def _check_seeds(self, parsed: Any) -> None:
@@ -281,7 +287,7 @@ class EvalArgParser(LaunchedParser):
 def refuse_options_of_texts(parser: OneLineParser, parsed: Any) -> None:
     """End the script where an option is given that is only for models that transcribe."""
     for member in parser.members:
-        if member.metadata["only_for"] == "texts" and getattr(parsed, member.name):
+        if member.metadata.get("only_for") == "texts" and getattr(parsed, member.name):
             parser.error(f"--{member.name} is for models that transcribe; leave it out")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nemo_asr.options import Logging, Saving
 from nemo_asr.scoring.report.page import read_result, seed_table, write_seeds
 from nemo_asr.scoring.report.records import METRICS_FILE as METRICS
 from nemo_asr.scoring.report.records import RunRecords, read_records
@@ -21,16 +22,14 @@ from nemo_asr.tracking import plain_arguments
 from nemo_lite import logging
 from nemo_lite.core.trackers import FINISHED
 from nemo_lite.errors import NemoLiteError, UsageError
+from nemo_lite.options import Launch, names_of
 
 SUMMARY = "seeds.json"
 # Options by which runs of one recipe may differ: which seed, where, how long, what is told and kept.
 _MAY_DIFFER = {
-    *("random_seed", "seeds", "exp_name", "work_dir", "run_dir", "num_epochs", "max_steps"),
-    *("log_freq", "log_level", "log_style", "track", "create_tb_writer", "report", "eval_metric"),
-    *("num_workers", "worker_timeout"),
-    *("checkpoint_save_freq", "checkpoint_epoch_freq", "checkpoint_minutes", "checkpoints_to_keep", "best_to_keep"),
-    *("launcher", "local_rank", "rank", "world_size", "init_method", "placement", "num_processes", "num_gpus"),
-    *("dist_backend", "dist_timeout", "dist_start_timeout", "dist_silence_timeout", "plan", "precision_check"),
+    *names_of(Saving, Launch, Logging),
+    *("random_seed", "seeds", "run_dir", "num_epochs", "max_steps", "eval_metric", "num_workers", "worker_timeout"),
+    *("placement", "num_processes", "num_gpus", "plan", "precision_check"),
 }
 _LENGTHS = ("num_epochs", "max_steps")
 _STOPPED = (130, 75)  # exit codes of a run that a signal ended

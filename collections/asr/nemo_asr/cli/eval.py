@@ -34,25 +34,22 @@ def main(arguments: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is evaluated, and what is written."""
+    """What is evaluated, and what is written.
+
+    Attributes:
+        eval_datasets: manifests, each a set of its own.
+        out: folder for the transcripts (default: here).
+        compare: a second model: it is evaluated too, into OUT/compared, and a paired test says whether they differ.
+        details: print error rates by speaker and by length, and the words most often lost, inserted and confused.
+        report: write OUT/report.html: curves, error rates, the worst utterances.
+    """
 
     page: ClassVar[str] = "data"
-    eval_datasets: list[str] = option([], "manifests, each a set of its own", nargs="+", required=True)
-    out: str = option(".", "folder for the transcripts (default: here)")
-    compare: str | None = option(
-        None,
-        "a second model: it is evaluated too, into OUT/compared, and a paired test says whether they differ",
-        only_for="texts",
-        metavar="MODEL",
-        nargs="?",
-        const="",
-    )
-    details: bool = option(
-        False,
-        "print error rates by speaker and by length, and the words most often lost, inserted and confused",
-        only_for="texts",
-    )
-    report: bool = option(True, "write OUT/report.html: curves, error rates, the worst utterances")
+    eval_datasets: list[str] = option([], nargs="+", required=True)
+    out: str = "."
+    compare: str | None = option(None, only_for="texts", metavar="MODEL", nargs="?", const="")
+    details: bool = option(False, only_for="texts")
+    report: bool = True
 
 
 class EvalParser(EvalArgParser):

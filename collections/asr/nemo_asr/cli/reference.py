@@ -14,7 +14,7 @@ from nemo_asr.models.jasper import JasperBlockSpec
 from nemo_asr.tasks.families import FAMILIES
 from nemo_asr.tasks.registry import FAMILY_OF_TASK, KNOWN, TASKS, Known
 from nemo_lite.config import Between, annotations_of
-from nemo_lite.options import OneLineParser
+from nemo_lite.options import OneLineParser, argument_texts
 
 # Arguments that are no keys of a file: the script gives them.
 _NOT_IN_FILES = ("name", "rng", "batch_size")
@@ -62,16 +62,6 @@ def keys_of(target: type) -> list[Key]:
         for parameter in parameters
         if parameter.name not in _NOT_IN_FILES and parameter.kind is not parameter.VAR_KEYWORD
     ]
-
-
-def argument_texts(target: type) -> dict[str, str]:
-    """What the docstring of a class says about each argument."""
-    docs = inspect.getdoc(target) or ""
-    block = re.search(r"^Args:\n((?:    .*\n|\n)*)", f"{docs}\n", re.MULTILINE)
-    texts: dict[str, str] = {}
-    for entry in re.findall(r"^    (\w[\w, ]*): (.*(?:\n {8}.*)*)", block[1] if block else "", re.MULTILINE):
-        texts |= dict.fromkeys(entry[0].split(", "), " ".join(entry[1].split()))
-    return texts
 
 
 def reference() -> str:

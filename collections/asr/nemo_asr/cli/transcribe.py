@@ -110,29 +110,26 @@ def _exit_code(result: Transcribed, recordings: Sequence[Recording]) -> int:
 
 @dataclass(frozen=True)
 class Transcription(OwnModules):
-    """What is written of recordings, and their batches."""
+    """What is written of recordings, and their batches.
+
+    Attributes:
+        format: what to write.
+        out: file to write; a folder for the subtitles of several recordings (default: stdout).
+        nbest: write the N most probable texts of each recording with their scores, as text or json.
+        batch_size: most recordings in a batch.
+        batch_seconds: most seconds of audio computed at once; longer recordings are cut into overlapping windows.
+        num_workers: processes that read audio.
+        worker_timeout: seconds a batch may take in them (600; 0: no limit).
+    """
 
     page: ClassVar[str] = "data"
-    format: str = option("text", "what to write", choices=tuple(FORMATS))
-    out: Path | None = option(
-        None,
-        "file to write; a folder for the subtitles of several recordings (default: stdout)",
-        metavar="PATH",
-        type=Path,
-    )
-    nbest: BeamSize | None = option(
-        None,
-        "write the N most probable texts of each recording with their scores, as text or json",
-        metavar="N",
-    )
-    batch_size: PositiveInt = option(BATCH_SIZE, "most recordings in a batch")
-    batch_seconds: float = option(
-        BATCH_SECONDS,
-        "most seconds of audio computed at once; longer recordings are cut into overlapping windows",
-        type=seconds,
-    )
-    num_workers: NotNegativeInt = option(0, "processes that read audio")
-    worker_timeout: NotNegativeFloat | None = option(None, "seconds a batch may take in them (600; 0: no limit)")
+    format: str = option("text", choices=tuple(FORMATS))
+    out: Path | None = option(None, metavar="PATH", type=Path)
+    nbest: BeamSize | None = option(None, metavar="N")
+    batch_size: PositiveInt = BATCH_SIZE
+    batch_seconds: float = option(BATCH_SECONDS, type=seconds)
+    num_workers: NotNegativeInt = 0
+    worker_timeout: NotNegativeFloat | None = None
 
 
 class TranscribeParser(LaunchedParser):
