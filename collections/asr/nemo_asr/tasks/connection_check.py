@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, get_origin
 
@@ -43,7 +43,7 @@ class ConnectionCheck:
         carried: the tokenizer of the model whose configuration this is, unless another one was set from outside.
 
     Attributes:
-        problems: one line each.
+        problems: one line each; ``raise_if`` sorts them, and leaves out repeated ones.
         sample_rate: of the whole model.
         labels: of the whole model, without the blank.
         tokenizer: the subwords that the labels are; None where they are not.
@@ -66,13 +66,11 @@ class ConnectionCheck:
         self.problems = check_call(model, _model_keys)
         self.derived: dict[str, dict[str, Any]] = {}
         self._decided: dict[str, dict[str, Any]] = {}  # by role: what other parts decide, also where a section says it
-        self._roles: dict[str, str] = {}  # by the module's name
-        self._weights: dict[str, int] = {}  # how many, by role
-        self._splicing = 1
-        self.sample_rate = self._sample_rate(model)
+        self._holders = [model, *(part.params for part in parts.values())]  # of what is of the whole model
+        self.sample_rate = int(self._agreed("sample_rate", _is_rate) or DEFAULT_SAMPLE_RATE)
         self.tokenizer = self._tokenizer(folder, carried)
         self.labels = self._labels(model)
-        self._language = self._language_of(model)
+        self._language = self._language_of()
         for role in DATA_ROLES:
             self._derive_arguments(role, None)
             self._check_arguments(role, from_script=(source_argument(parts[role].target), "batch_size"))
@@ -112,7 +110,8 @@ class ConnectionCheck:
         try:
             outputs = connect_by_type(module, *signals) if module is not None else []
         except NeuralTypeError as error:
-            self._report(error, role, self._roles.get(signals[0].values.producer.label, role))
+            producer = signals[0].values.producer
+            self._report(error, role, next((name for name, other in self._modules.items() if other is producer), role))
         if self._family.roles[role].training_only:
             return list(signals)  # whose axes have sizes
         if not outputs:
@@ -126,28 +125,26 @@ class ConnectionCheck:
         if module is not None:
             module.label = self._parts[role].target.__name__
             self._modules[role] = module
-            self._weights[role] = module.num_weights
-            self._roles[module.label] = role
-            if role == "preprocessor":
-                self._splicing = module.init_params.get("frame_splicing", 1)
         return module
 
     def _check_size(self) -> None:
         """All parts together must not be too large: one line, at the largest."""
-        total, largest = sum(self._weights.values()), max(self._weights, key=self._weights.__getitem__, default="")
+        num_weights = {role: module.num_weights for role, module in self._modules.items()}
+        total = sum(num_weights.values())
         if total > MOST_WEIGHTS:
-            section, count = self._parts[largest].params, self._weights[largest]
-            what = f"{section.path or self._parts[largest].target.__name__} has {count} of the model's {total} weights"
+            largest = max(num_weights, key=num_weights.__getitem__)
+            section, name = self._parts[largest].params, self._parts[largest].target.__name__
+            what = f"{section.path or name} has {num_weights[largest]} of the model's {total} weights"
             self.problems.append(f"{section.place()}: {what}, wanted at most {MOST_WEIGHTS} in all")
 
-    def _sample_rate(self, model: Config) -> int:
-        holders = [model, *(part.params for part in self._parts.values())]
-        holders = [holder for holder in holders if _is_rate(holder.get("sample_rate"))]
+    def _agreed(self, key: str, is_valid: Callable[[object], bool]) -> Any:
+        """What the file says at one place or at several, where it must be the same; None where it says nothing."""
+        holders = [holder for holder in self._holders if is_valid(holder.get(key))]
         for other in holders[1:]:
-            if other["sample_rate"] != holders[0]["sample_rate"]:
-                first = _value_and_line(holders[0], "sample_rate")
-                self.problems.append(f"{_place_and_value(other, 'sample_rate')}, {first}")
-        return int(holders[0]["sample_rate"]) if holders else DEFAULT_SAMPLE_RATE
+            if other[key] != holders[0][key]:
+                first = f"{holders[0].path_of(key)} is {shown(holders[0][key])} ({holders[0].spot(key)})"
+                self.problems.append(f"{_place_and_value(other, key)}, {first}")
+        return holders[0][key] if holders else None
 
     def _tokenizer(self, folder: str, carried: Subwords | None) -> Subwords | None:
         path = self._config.get("tokenizer")
@@ -166,10 +163,7 @@ class ConnectionCheck:
             return None
 
     def _labels(self, model: Config) -> list[str]:
-        holders = [model, *(part.params for part in self._parts.values())]
-        lists = [
-            (holder, key) for holder in holders for key in ("labels", "vocabulary") if isinstance(holder.get(key), list)
-        ]
+        lists = [(h, key) for h in self._holders for key in ("labels", "vocabulary") if isinstance(h.get(key), list)]
         if self.tokenizer is not None:
             return self._pieces(self.tokenizer, lists)
         if not lists and model.get("tokenizer") is not None and not self._of_classes:
@@ -200,11 +194,8 @@ class ConnectionCheck:
                 self.problems.append(f"{holder.place(key)}: {path} is not {what}; {remedy}")
         return list(tokenizer)
 
-    def _language_of(self, model: Config) -> str | None:
-        """What the file says, at one place or at several."""
-        holders = [model, *(part.params for part in self._parts.values())]
-        holders = [holder for holder in holders if isinstance(holder.get("language"), str)]
-        problems = dict[str, None]()  # a section is that of two roles
+    def _language_of(self) -> str | None:
+        holders = [holder for holder in self._holders if isinstance(holder.get("language"), str)]
         if holders and not any("language" in parameters_of(part.target) for part in self._parts.values()):
             self.problems.append(f"{holders[0].place('language')}: no module here takes a language; leave it out")
             return None
@@ -212,12 +203,9 @@ class ConnectionCheck:
             try:
                 language_code(holder["language"])
             except UnknownNameError as error:
-                problems[f"{holder.place('language')}: {error}"] = None
-            if holder["language"] != holders[0]["language"]:
-                first = _value_and_line(holders[0], "language")
-                problems[f"{_place_and_value(holder, 'language')}, {first}"] = None
-        self.problems += problems
-        return str(holders[0]["language"]) if holders else None
+                self.problems.append(f"{holder.place('language')}: {error}")
+        language: str | None = self._agreed("language", lambda value: isinstance(value, str))
+        return language
 
     def _derive_arguments(self, role: str, source: Signal | None) -> None:
         """Find the arguments that other parts decide; None stands for a value that a wrong part would decide."""
@@ -236,8 +224,10 @@ class ConnectionCheck:
             values.update(feat_in=None, frame_splicing=None)
         for axis in source.values.ntype.axes or () if source else ():
             if axis.kind is AxisKind.Dimension and axis.size:
-                values["feat_in"] = axis.size // (self._splicing if "frame_splicing" in names else 1)
-                values["frame_splicing"] = self._splicing
+                preprocessor = self._modules.get("preprocessor")
+                splicing = preprocessor.init_params.get("frame_splicing", 1) if preprocessor else 1
+                values["feat_in"] = axis.size // (splicing if "frame_splicing" in names else 1)
+                values["frame_splicing"] = splicing
         self._decided[role] = {name: value for name, value in values.items() if name in names}
         derived = {**part.implied, **self._decided[role]}
         self.derived[role] = {
@@ -330,7 +320,3 @@ def _place_of(error: NemoLiteError, part: Part) -> str:
 
 def _place_and_value(section: Config, key: str) -> str:
     return f"{section.place(key)}: {section.path_of(key)} is {shown(section[key])}"
-
-
-def _value_and_line(section: Config, key: str) -> str:
-    return f"{section.path_of(key)} is {shown(section[key])} ({section.spot(key)})"
