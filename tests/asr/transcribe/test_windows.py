@@ -7,8 +7,8 @@ from toys.tone_corpus import CONFIG
 import nemo_asr
 from nemo_asr.tasks.families import connect_by_type, signals_of
 from nemo_asr.transcribe.engine import (
-    FeatureSource,
     RecordingsDataLayer,
+    StandIn,
     Windowed,
     WindowPlan,
     context_frames,
@@ -51,7 +51,7 @@ def model_of(folder, blocks=None):
 def windowed(model, plan, factory):
     """The part behind the features, that gives log-probabilities and lengths."""
     features = signals_of(model.preprocessor.connect(**_audio(model)))[0]
-    source = signals_of(FeatureSource(features)())[0]
+    source = signals_of(StandIn({"features": features.values.ntype, "length": features.lengths.ntype})())[0]
     encoded, *_ = connect_by_type(model.encoder, source)
     log_probs = connect_by_type(model.decoder, encoded)[0]
     module = Windowed([log_probs.values], log_probs.lengths, plan, factory)

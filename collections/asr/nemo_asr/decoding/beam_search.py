@@ -24,7 +24,7 @@ from nemo_asr.decoding.prefix_beam_search import (
     LogProb,
     MaxLabels,
     TextSearch,
-    searched,
+    search,
 )
 from nemo_asr.decoding.words import Alpha, Beta, HotwordWeight, UnknownScore, Weights, word_scores
 from nemo_asr.text.labels import text_of
@@ -184,11 +184,11 @@ class BeamSearchDecoderWithLM(NonTrainableNM):
         """(B, T, classes) and (B,) valid frames -> for each utterance (score, text) of its hypotheses, best first."""
         width = self._limits.beam_size
         if isinstance(log_probs, Tensor):
-            results = searched(*arrays_of(log_probs, log_probs_length), self._vocab, self._limits, self._words, width)
+            results = search(*arrays_of(log_probs, log_probs_length), self._limits, self._words, width, self._vocab)
         else:
             pairs = zip(log_probs, log_probs_length, strict=True)
             arrays = (arrays_of(torch.as_tensor(array)[None], end.reshape(1)) for array, end in pairs)
-            results = [searched(*pair, self._vocab, self._limits, self._words, width)[0] for pair in arrays]
+            results = [search(*pair, self._limits, self._words, width, self._vocab)[0] for pair in arrays]
         return [[(one.score, text_of(one.ids, self._vocab)) for one in hypotheses] for hypotheses in results]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -151,6 +150,7 @@ class FrameLabels:
 # 2014, algorithm 1.
 
 
+_BLOCK = 64  # utterances that are searched together, which bounds memory
 _NEVER = -np.inf
 # Odd numbers with well-mixed bits (Steele et al., "Fast Splittable Pseudorandom Number Generators", 2014).
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -194,13 +194,25 @@ def search(
 
     Returns:
         For each utterance one hypothesis at least.
+
+    Raises:
+        UsageError: the classes are not the labels and the blank.
     """
-    frames = FrameLabels(np.asarray(log_probs), np.asarray(lengths, np.int64), limits)
-    beams = _Beams(len(frames.order), limits.beam_size, log_probs.shape[2] - 1, words)
-    for step in range(frames.num_steps):
-        beams.advance(frames, step)
-    hypotheses = beams.finish(frames, nbest, labels)
-    return [hypotheses[row] for row in np.argsort(frames.order)]
+    num, _, num_classes = log_probs.shape
+    if labels is not None and num_classes != len(labels) + 1:
+        wanted = f"{len(labels) + 1}: the labels and the blank"
+        raise UsageError("the search has other labels than the model", got=f"{num_classes} classes", wanted=wanted)
+    log_probs, ends = np.asarray(log_probs), np.asarray(lengths, np.int64)
+    results: list[list[Hypothesis]] = []
+    for first in range(0, num, _BLOCK):
+        block = slice(first, first + _BLOCK)
+        frames = FrameLabels(log_probs[block], ends[block], limits)
+        beams = _Beams(len(frames.order), limits.beam_size, num_classes - 1, words)
+        for step in range(frames.num_steps):
+            beams.advance(frames, step)
+        hypotheses = beams.finish(frames, nbest, labels)
+        results += [hypotheses[row] for row in np.argsort(frames.order)]
+    return results
 
 
 class _Beams:
@@ -411,9 +423,6 @@ def _extended(keys: npt.NDArray[np.uint64], labels: Ints) -> npt.NDArray[np.uint
 # Exported models are searched without torch, so this file does not import it.
 
 
-_BLOCK = 64  # utterances that are searched together, which bounds memory
-
-
 class TextSearch:
     """The most probable labels of utterances; with a lexicon, a language model or hot words, the most probable words.
 
@@ -462,22 +471,4 @@ class TextSearch:
         if not 1 <= nbest <= self.beam_size:
             problem, remedy = "a search cannot give so many hypotheses", "raise beam_size"
             raise UsageError(problem, got=f"nbest {nbest}", wanted=f"1 to {self.beam_size}, the beam", remedy=remedy)
-        return searched(log_probs, lengths, self.labels, self._limits, self._words, nbest)
-
-
-def searched(
-    log_probs: npt.NDArray[np.floating],
-    lengths: Ints,
-    labels: Sequence[str],
-    limits: Limits,
-    words: WordScores | None,
-    nbest: int,
-) -> list[list[Hypothesis]]:
-    """The best hypotheses of each utterance, of any number of utterances: as of `TextSearch.hypotheses`."""
-    num, _, num_classes = log_probs.shape
-    if num_classes != len(labels) + 1:
-        wanted = f"{len(labels) + 1}: the labels and the blank"
-        raise UsageError("the search has other labels than the model", got=f"{num_classes} classes", wanted=wanted)
-    parts = [slice(first, first + _BLOCK) for first in range(0, num, _BLOCK)]
-    results = (search(log_probs[part], lengths[part], limits, words, nbest, labels) for part in parts)
-    return list(itertools.chain.from_iterable(results))
+        return search(log_probs, lengths, self._limits, self._words, nbest, self.labels)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from nemo_asr.data.check import Finding
 from nemo_asr.data.speech_data_layer import Infeasible, SpeechDataLayer
@@ -13,14 +12,6 @@ from nemo_asr.tasks.recipe import Recipe
 from nemo_lite import Dag, DataLayerNM, NeuralModule, NmTensor, logging
 from nemo_lite.core.shapes import frames_of
 from nemo_lite.errors import DataError, UsageError
-
-
-class SaysFrames(Protocol):
-    """A loss that cannot align every text: one without this method takes any."""
-
-    def frames_needed(self, labels: Sequence[int]) -> int:
-        """How many frames a text of these label ids needs: at most two for each label."""
-
 
 _MAX_SHOWN = 20
 
@@ -35,7 +26,8 @@ def leave_out_infeasible(data_layer: DataLayerNM, frames: NmTensor, loss: Neural
     Args:
         data_layer: the utterances.
         frames: the wire whose time axis the text has to fit in: ``Wires.frames``.
-        loss: the loss of training; its ``frames_needed`` says what fits, see :class:`SaysFrames`. None: as CTC.
+        loss: the loss of training; its ``frames_needed(labels)`` says how many frames a text of these label ids
+            needs, at most two for each label; a loss without it takes any text. None: as CTC.
 
     Returns:
         How many there are.

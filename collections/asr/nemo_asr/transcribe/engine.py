@@ -171,20 +171,21 @@ def context_frames(modules: Iterable[NeuralModule]) -> int | None:
     return total
 
 
-class FeatureSource(DataLayerNM):
-    """Stands for the preprocessor where the rest of a model is lowered: its ports, and no data."""
+class StandIn(DataLayerNM):
+    """Stands for a data layer where a model, or the part of it behind its features, is lowered: ports, and no data."""
 
-    def __init__(self, features: Signal, name: str | None = None) -> None:
+    def __init__(self, ports: Ports, name: str | None = None) -> None:
         super().__init__(name)
-        assert features.lengths is not None
-        self._ports = {"features": features.values.ntype, "length": features.lengths.ntype}
+        self._ports = ports
 
     @property
     def output_ports(self) -> Ports:
         return self._ports
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-        return {"features": (symbol("B"), symbol("D"), symbol("T")), "length": (symbol("B"),)}
+        """Each kind of axis has one size, which is free."""
+        kinds = {port: [axis.kind.name for axis in ntype.axes or ()] for port, ntype in self._ports.items()}
+        return {port: tuple(map(symbol, names)) for port, names in kinds.items()}
 
 
 def stride_of(wire: NmTensor) -> int | None:
@@ -202,7 +203,7 @@ class Windowed(NonTrainableNM):
     """The part of a model behind its features, in windows where they are longer than one.
 
     Args:
-        outputs: wires that a DAG from a `FeatureSource` gives, with a time axis.
+        outputs: wires that a DAG from a `StandIn` gives, with a time axis.
         lengths: the wire of their valid frames.
         plan: the windows; None: everything at once.
         factory: lowers the DAG.
@@ -552,7 +553,8 @@ def _search_wires(
     """
     assert wires.features is not None
     features = Signal(wires.features, wires.feature_lengths)
-    source = signals_of(FeatureSource(features)())[0]
+    assert features.lengths is not None
+    source = signals_of(StandIn({"features": features.values.ntype, "length": features.lengths.ntype})())[0]
     behind = connect_features(model, source)
     search = behind.predictions.call
     lengths = next((wire for wire in search.inputs.values() if is_lengths(wire)), behind.log_probs_lengths)

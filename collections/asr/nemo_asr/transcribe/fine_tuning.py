@@ -297,25 +297,18 @@ def initialise(
     return Initialised(done, unused, kept, new, [label for label in old_labels if spelled(label) not in mine])
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Which rows of a tensor with one for each label and the blank are whose: (mine, theirs), and how many."""
-
-    mine: Tensor
-    theirs: Tensor
-    num_mine: int
-    num_theirs: int
-
-
-def _rows(labels: Sequence[str], old_labels: Sequence[str]) -> _Rows:
+def _rows(labels: Sequence[str], old_labels: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """The rows of labels that both models have, mine and theirs; the last ones are those of the blank."""
     theirs = {spelled(label): row for row, label in enumerate(old_labels)}
     pairs = [(row, theirs[spelled(label)]) for row, label in enumerate(labels) if spelled(label) in theirs]
     pairs.append((len(labels), len(old_labels)))  # CTC's blank comes last
     mine, old = torch.tensor(pairs).unbind(1)
-    return _Rows(mine, old, len(labels) + 1, len(old_labels) + 1)
+    return mine, old
 
 
-def _fill(name: str, module: nn.Module, stored: Mapping[str, Tensor], rows: _Rows | None) -> InitialisedModule:
+def _fill(
+    name: str, module: nn.Module, stored: Mapping[str, Tensor], rows: tuple[Tensor, Tensor] | None
+) -> InitialisedModule:
     """Copy what fits into one module."""
     tensors = {key: value for key, value in module.state_dict().items() if isinstance(value, Tensor)}
     loaded, by_label, new = [], [], []
@@ -325,7 +318,7 @@ def _fill(name: str, module: nn.Module, stored: Mapping[str, Tensor], rows: _Row
             new.append(key)
         elif rows is not None and _has_row_for_each_label(value, theirs, rows):
             with torch.no_grad():
-                value[rows.mine.to(value.device)] = theirs[rows.theirs].to(value)
+                value[rows[0].to(value.device)] = theirs[rows[1]].to(value)
             by_label.append(key)
         elif value.shape != theirs.shape:
             new.append(f"{key} (is {_shape(value)}, was {_shape(theirs)})")
@@ -336,10 +329,11 @@ def _fill(name: str, module: nn.Module, stored: Mapping[str, Tensor], rows: _Row
     return InitialisedModule(name, loaded, by_label, new, [key for key in stored if key not in tensors])
 
 
-def _has_row_for_each_label(value: Tensor, theirs: Tensor, rows: _Rows) -> bool:
+def _has_row_for_each_label(value: Tensor, theirs: Tensor, rows: tuple[Tensor, Tensor]) -> bool:
     if value.dim() == 0 or theirs.dim() == 0 or value.shape[1:] != theirs.shape[1:]:
         return False
-    return value.shape[0] == rows.num_mine and theirs.shape[0] == rows.num_theirs
+    mine, old = rows
+    return value.shape[0] == mine[-1] + 1 and theirs.shape[0] == old[-1] + 1
 
 
 def _shape(tensor: Tensor) -> str:

@@ -21,14 +21,12 @@ from nemo_asr.audio.reading import Samples
 from nemo_asr.data.utterances import audio_ports
 from nemo_asr.decoding.greedy import GreedyCTCDecoder, post_process_predictions
 from nemo_asr.tasks.families import connect
-from nemo_asr.transcribe.engine import stride_of
+from nemo_asr.transcribe.engine import StandIn, stride_of
 from nemo_asr.transcribe.inputs import padded
 from nemo_asr.transcribe.model import ModelCard, TrainedModel, trained_modules, versions
 from nemo_asr.transcribe.onnx_model import FORMAT, INPUTS, OUTPUTS
-from nemo_lite import DataLayerNM, NmTensor, logging
+from nemo_lite import NmTensor, logging
 from nemo_lite.backends.pytorch.export import OnnxRun, export_wires
-from nemo_lite.core.ports import Ports
-from nemo_lite.core.shapes import Shape, symbol
 from nemo_lite.errors import CheckpointError, FileInTheWayError, UsageError
 
 TOLERANCE = 1e-3
@@ -94,7 +92,7 @@ def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[Samp
         raise FileInTheWayError("the file exists already", place=str(path), remedy="give another name, or remove it")
     if not model.card.labels:
         raise CheckpointError("the model does not say its labels", place=model.place)
-    wires = connect(model.modules, _Waveforms(model.card.sample_rate))
+    wires = connect(model.modules, StandIn(audio_ports(model.card.sample_rate)))
     if wires.log_probs is None or wires.log_probs_lengths is None or wires.features is None:
         problem = "an ONNX file ends at log-probabilities of labels in each frame, which this family of models has not"
         remedy = "transcribe with the model folder"
@@ -116,21 +114,6 @@ def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[Samp
             "measured, is not in it; give its options to nemo-lite transcribe"
         )
     return comparisons[0]
-
-
-class _Waveforms(DataLayerNM):
-    """Stands for a data layer where a model is lowered: waveforms and their lengths, and no data."""
-
-    def __init__(self, sample_rate: int, name: str | None = None) -> None:
-        super().__init__(name)
-        self._sample_rate = sample_rate
-
-    @property
-    def output_ports(self) -> Ports:
-        return audio_ports(self._sample_rate)
-
-    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-        return {"audio_signal": (symbol("B"), symbol("samples")), "a_sig_length": (symbol("B"),)}
 
 
 def _other_search(model: TrainedModel) -> str:
