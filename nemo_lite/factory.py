@@ -153,8 +153,12 @@ class NeuralModuleFactory:
         self.world_size: Final = self._comm.world_size
         self.local_rank: Final = self._comm.local_rank
         self.global_rank: Final = None if self.local_rank is None else self._comm.rank
-        self.placement: Final = self._actual(placement)
-        self.optim_level: Final = self._level(optimization_level)
+        # On the CPU where there is no GPU; AllGpu where several ranks run on GPUs.
+        gpus = DeviceType.AllGpu if self.world_size > 1 else placement or DeviceType.GPU
+        self.placement: Final = DeviceType.CPU if self.device.type == "cpu" else gpus
+        if optimization_level is None:
+            optimization_level = Optimization.mxprO0 if self.placement is DeviceType.CPU else Optimization.mxprO1
+        self.optim_level: Final = Optimization.parse(optimization_level)
         # Raises where it cannot be had.
         choose_precision(self.optim_level, self.device, amp_dtype, amp_backend=amp_backend)
         set_cudnn(cudnn_benchmark, cudnn_deterministic)
@@ -191,18 +195,6 @@ class NeuralModuleFactory:
         )
         if set_default:
             self.set_default_factory(self)
-
-    def _actual(self, placement: DeviceType | None) -> DeviceType:
-        """Where it really runs: on the CPU if there is no GPU; ``AllGpu`` if several ranks run on GPUs."""
-        if self.device.type == "cpu":
-            return DeviceType.CPU
-        return DeviceType.AllGpu if self.world_size > 1 else placement or DeviceType.GPU
-
-    def _level(self, level: Optimization | str | None) -> Optimization:
-        """The level by name, or the one that suits the device."""
-        if level is None:
-            return Optimization.mxprO0 if self.placement is DeviceType.CPU else Optimization.mxprO1
-        return Optimization.parse(level)
 
     @staticmethod
     def get_default_factory() -> NeuralModuleFactory | None:

@@ -212,13 +212,13 @@ class JsonLimits:
     constants: bool = False
 
 
-def read_json(path: FilePath, kind: FileKind, limits: JsonLimits = JsonLimits()) -> Json:
+def read_json(path: FilePath, kind: FileKind) -> Json:
     """The value in a JSON file.
 
     Raises:
         NemoLiteError: of the kind, as :func:`read_bytes` and :func:`parse_json`.
     """
-    return parse_json(read_bytes(path, kind), path, kind, limits)
+    return parse_json(read_bytes(path, kind), path, kind)
 
 
 def parse_json(data: bytes | str, place: FilePath, kind: FileKind, limits: JsonLimits = JsonLimits()) -> Json:
@@ -570,13 +570,19 @@ def name_in(temporary: str, suffix: str = "tmp") -> str | None:
     return match["name"] if match and match["suffix"] == suffix else None
 
 
-def is_abandoned(path: Path, suffix: str = "tmp") -> bool:
+def is_abandoned(path: Path) -> bool:
     """Whether a folder with a :func:`temporary_name` belongs to a process that ended (elsewhere: a day ago)."""
     match = _TEMPORARY.fullmatch(path.name)
-    if match is None or match["suffix"] != suffix or not path.is_dir():
+    if match is None or match["suffix"] != "tmp" or not path.is_dir():
         return False
     if match["host"] == _HOST:
-        return not _is_running(int(match["pid"]))
+        try:
+            os.kill(int(match["pid"]), 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:  # of another user
+            pass
+        return False
     return time.time() - path.stat().st_mtime > _ABANDONED_AFTER_SECONDS
 
 
@@ -666,16 +672,6 @@ def unwritable(error: BaseException, path: Path, problem: str = "the file cannot
         else "choose another folder, or correct its permissions"
     )
     return UsageError(problem, place=str(path), got=got, remedy=remedy)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 # AppendedFile: a file that a run appends to, and can do without.

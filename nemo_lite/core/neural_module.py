@@ -188,11 +188,6 @@ def active_recorder() -> Recorder | None:
     return recorder
 
 
-def set_active_recorder(recorder: Recorder | None) -> None:
-    """Let a recorder take down the calls from here on, or none."""
-    AppState().active_graph = recorder
-
-
 def refuse_foreign(owner: str, inputs: Mapping[str, NmTensor]) -> None:
     """Check that inputs of a graph are used inside of it.
 

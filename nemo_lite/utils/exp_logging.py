@@ -91,7 +91,10 @@ class ExpManager:
         self.tb_dir = self._folder(tb_dir, "tensorboard") if use_tb or tb_dir else None
         if broadcast_func is not None and self._is_first:
             broadcast_func(now)
-        self.log_file = self._start_log_file()
+        self.log_file: Path | None = None
+        if self.work_dir is not None:
+            self.log_file = self.work_dir / f"log_globalrank-{self.global_rank}_localrank-{self.local_rank}.txt"
+            logging.add_file_handler(self.log_file)
         if self.work_dir and self._is_first:
             _keep(self.work_dir, copied, now)
 
@@ -100,13 +103,6 @@ class ExpManager:
         if folder is None:
             return None
         return make_writable_folder(folder) if self._is_first else Path(folder).expanduser()
-
-    def _start_log_file(self) -> Path | None:
-        if self.work_dir is None:
-            return None
-        log_file = self.work_dir / f"log_globalrank-{self.global_rank}_localrank-{self.local_rank}.txt"
-        logging.add_file_handler(log_file)
-        return log_file
 
     @property
     def tb_writer(self) -> SummaryWriter | None:

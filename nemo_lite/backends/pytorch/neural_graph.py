@@ -33,7 +33,6 @@ from nemo_lite.core.neural_module import (
     NeuralModule,
     Recorder,
     active_recorder,
-    set_active_recorder,
     write_configuration,
 )
 from nemo_lite.core.neural_types import LossType, ModuleCall, NestedUse, NeuralType, NmTensor
@@ -265,11 +264,11 @@ class NeuralGraph(Recorder, NeuralInterface):
     def activate(self) -> None:
         """Record calls from here on, until :meth:`deactivate`."""
         self._active_before.append(active_recorder())
-        set_active_recorder(self)
+        AppState().active_graph = self
 
     def deactivate(self) -> None:
         """Record no more; the graph that was active before is so again."""
-        set_active_recorder(self._active_before.pop() if self._active_before else None)
+        AppState().active_graph = self._active_before.pop() if self._active_before else None
 
     def __enter__(self: G) -> G:
         self.activate()

@@ -29,29 +29,7 @@ from nemo_lite.errors import NeuralPortNameMismatchError, UnknownNameError, Usag
 if TYPE_CHECKING:
     from nemo_lite.factory import NeuralModuleFactory
 
-# Tying weights: one module uses parameters of another as its own, as they are or transposed. No module class here.
-
-
-def tie(
-    module: TrainableNM,
-    other: TrainableNM,
-    names: Iterable[str],
-    other_names: Mapping[str, tuple[str, WeightShareTransform]],
-) -> None:
-    """Let ``module`` use parameters of ``other``: see ``TrainableNM.tie_weights_with``."""
-    for name in names:
-        other_name, transform = other_names.get(name, (name, WeightShareTransform.SAME))
-        (mine,), (shared,) = weights_named(module, [name]).values(), weights_named(other, [other_name]).values()
-        transposed = transform is WeightShareTransform.TRANSPOSE
-        if mine.shape != (shared.t().shape if transposed else shared.shape):
-            refuse_shape(f"{module.label}.{name}", shared, mine)
-        owner_path, _, leaf = name.rpartition(".")
-        owner_module = module.get_submodule(owner_path)
-        delattr(owner_module, leaf)
-        if transposed:
-            _install_transposed(owner_module, leaf, shared)
-        else:
-            setattr(owner_module, leaf, shared)
+# Weights by name, and a weight that is the transpose of another module's.
 
 
 def weights_named(module: TorchModule, names: Iterable[str] | None) -> dict[str, nn.Parameter]:
@@ -294,7 +272,20 @@ class TrainableNM(TorchModule):
             UnknownNameError: a name that is no parameter.
             UsageError: shapes that differ.
         """
-        tie(self, module, weight_names, name2name_and_transform or {})
+        for name in weight_names:
+            other_name, transform = (name2name_and_transform or {}).get(name, (name, WeightShareTransform.SAME))
+            own_weight = weights_named(self, [name])[name]
+            shared = weights_named(module, [other_name])[other_name]
+            transposed = transform is WeightShareTransform.TRANSPOSE
+            if own_weight.shape != (shared.t().shape if transposed else shared.shape):
+                refuse_shape(f"{self.label}.{name}", shared, own_weight)
+            owner_path, _, leaf = name.rpartition(".")
+            owner = self.get_submodule(owner_path)
+            delattr(owner, leaf)
+            if transposed:
+                _install_transposed(owner, leaf, shared)
+            else:
+                setattr(owner, leaf, shared)
 
     def save_to(self, path: str | Path) -> None:
         """Write the weights, so that a crash in between leaves the old file.

@@ -398,6 +398,7 @@ def write_set(
     """
     final, parent = wanted.path, wanted.path.parent
     making = staged or stage(final)
+    aside: Path | None = None
     with told_with(final):
         try:
             try:
@@ -408,7 +409,9 @@ def write_set(
             (making / RECORD).write_text(saved.record_text(), encoding="utf-8")
             synchronise(making / RECORD)
             synchronise(making)
-            aside = _set_aside(final)
+            if os.path.lexists(final):
+                aside = final.with_name(temporary_name(final.name, _ASIDE))
+                os.rename(final, aside)
             os.rename(making, final)
             synchronise(parent)
         except BaseException:
@@ -577,14 +580,6 @@ def synchronise(path: Path) -> None:
     """Wait until a file's content, or the names in a folder, have reached the disk; ranks that wait see it."""
     to_disk(path)
     note_write()
-
-
-def _set_aside(final: Path) -> Path | None:
-    if not os.path.lexists(final):
-        return None
-    aside = final.with_name(temporary_name(final.name, _ASIDE))
-    os.rename(final, aside)
-    return aside
 
 
 def _put_back(folder: Path) -> None:
