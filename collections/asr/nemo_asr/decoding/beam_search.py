@@ -222,7 +222,8 @@ class NBestCTCDecoder(NonTrainableNM):
     def forward(self, log_probs: Tensor, log_probs_length: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(B, T, classes) and valid frames (B,) -> ids (B, N, U), their scores (B, N)."""
         hypotheses = self._decoder.search(log_probs, log_probs_length, self._nbest)
-        several = [each for of_one in hypotheses for each in _filled(of_one, self._nbest)]
+        none = Hypothesis([], -np.inf, -np.inf)
+        several = [each for texts in hypotheses for each in [*texts, *[none] * (self._nbest - len(texts))]]
         shape = (len(hypotheses), self._nbest, -1)
         ids = torch.from_numpy(_padded([each.ids for each in several], -1)).reshape(shape)
         scores = torch.tensor([each.score for each in several], dtype=torch.float64).reshape(shape[:2])
@@ -234,10 +235,6 @@ def arrays_of(log_probs: Tensor, lengths: Tensor | None) -> tuple[FloatArray, In
     values = log_probs.detach().float().cpu().numpy()
     ends = np.full(len(values), values.shape[1]) if lengths is None else lengths.detach().cpu().numpy()
     return values, ends
-
-
-def _filled(hypotheses: Sequence[Hypothesis], number: int) -> list[Hypothesis]:
-    return [*hypotheses, *[Hypothesis([], -np.inf, -np.inf)] * (number - len(hypotheses))]
 
 
 def _padded(rows: Sequence[Sequence[int]], padding: int) -> Ints:

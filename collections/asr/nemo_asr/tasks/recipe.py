@@ -317,9 +317,5 @@ def load_class_recipe(path: str | os.PathLike[str], manifest: ManifestPaths, ove
 
 def _has_labels(config: Config) -> bool:
     sections = [config, *(value for value in config.values() if isinstance(value, Config))]
-    return any("labels" in section or _has_labels_inside(section) for section in sections)
-
-
-def _has_labels_inside(section: Config) -> bool:
-    params = section.get("init_params")
-    return isinstance(params, Config) and "labels" in params
+    inner = [section.get("init_params") for section in sections]
+    return any(isinstance(section, Config) and "labels" in section for section in [*sections, *inner])

@@ -95,7 +95,8 @@ class BestModelCallback(NeMoCallback):
         self._forget()
         state.on_first(lambda: sweep_model(make_writable_folder(self._folder)))
         self._has_model, self._held = state.from_first(self._read_held)
-        self._digests = state.on_first(self._digests_of_manifests) or {}
+        manifests = self._manifests.items()
+        self._digests = state.on_first(lambda: {name: digest_of_files(f.split(",")) for name, f in manifests}) or {}
 
     def on_epoch_start(self, state: ActionState) -> None:
         """Write what the evaluation before the first step has decided."""
@@ -184,9 +185,6 @@ class BestModelCallback(NeMoCallback):
             return False, None
         rates = read_card(self._folder / CARD).rates
         return True, next((self._rank_of(rate) for rate in rates if rate.set == self._first), None)
-
-    def _digests_of_manifests(self) -> dict[str, dict[str, str]]:
-        return {name: digest_of_files(files.split(",")) for name, files in self._manifests.items()}
 
 
 # AveragedModelCallback: a model folder with averaged weights, written at the end of a run.

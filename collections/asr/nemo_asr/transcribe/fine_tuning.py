@@ -80,7 +80,8 @@ def init_from(
         raise CheckpointError(
             error.problem, place=stored.place, got=error.got, wanted=error.wanted, remedy=error.remedy
         ) from None
-    _log(stored, done)
+    tell = logging.info if all(not module.new or module.by_label for module in done.modules) else logging.warning
+    tell("Weights from %s, %s:\n%s", stored.place, stored.card.progress(), indent(str(done), "  "))
     return done
 
 
@@ -112,11 +113,6 @@ def _config_place(stored: StoredModel) -> str:
     return f"{stored.place} (configuration)"
 
 
-def _log(stored: StoredModel, done: Initialised) -> None:
-    say = logging.info if all(not module.new or module.by_label for module in done.modules) else logging.warning
-    say("Weights from %s, %s:\n%s", stored.place, stored.card.progress(), indent(str(done), "  "))
-
-
 def _compare_features(old: NeuralModule, new: NeuralModule, place: str, recipe: Recipe, may_differ: bool) -> None:
     """Weights mean something on the features that they were trained on only; on near ones they are a good start.
 
@@ -124,7 +120,8 @@ def _compare_features(old: NeuralModule, new: NeuralModule, place: str, recipe: 
         CheckpointError: the preprocessors differ, and may not; it shows in what.
     """
     theirs, mine = _meaning(old), _meaning(new)
-    different = [key for key in {**mine, **theirs} if not _is_same(key, mine.get(key), theirs.get(key))]
+    different = [key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key)]
+    different = [key for key in different if key not in _DERIVED or None not in (mine.get(key), theirs.get(key))]
     if not different:
         return
     error = CheckpointError(
@@ -143,10 +140,6 @@ def _meaning(preprocessor: NeuralModule) -> Mapping[str, Any]:
     """What decides on the meaning of a preprocessor's features."""
     arguments = {key: value for key, value in preprocessor.init_params.items() if key not in _OF_NO_MATTER}
     return {"class": type(preprocessor).__name__, **arguments}
-
-
-def _is_same(key: str, mine: object, theirs: object) -> bool:
-    return mine == theirs or (key in _DERIVED and None in (mine, theirs))
 
 
 # Which script trains a configuration or evaluates a stored model: by what it is for, texts or classes.

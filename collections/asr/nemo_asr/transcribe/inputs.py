@@ -163,9 +163,16 @@ def _named(name: str) -> Iterator[Recording]:
     if name == STDIN:
         yield Recording("stdin", _stdin())
     elif kind_of(str(path)) is not None:
-        yield from _in_manifest(path)
+        source, lines = read_lines(str(path), "audio")
+        for _, line in lines:
+            audio = source.resolve(line.path)
+            yield Recording(audio, audio, offset=line.start, duration=line.duration)
     elif path.is_dir():
-        yield from _in_folder(path)
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in AUDIO_SUFFIXES and file.is_file())
+        if not files:
+            wanted = f"files ending in {', '.join(sorted(AUDIO_SUFFIXES))}"
+            raise UsageError("there is no audio in this folder", place=str(path), wanted=wanted)
+        yield from (Recording(str(file), str(file)) for file in files)
     else:
         yield Recording(name, str(path))
 
@@ -181,18 +188,3 @@ def _stdin() -> bytes:
     if not content:
         raise UsageError("there is no audio on stdin", place=STDIN, got="0 bytes", remedy=remedy)
     return content
-
-
-def _in_folder(folder: Path) -> list[Recording]:
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in AUDIO_SUFFIXES and path.is_file())
-    if not files:
-        wanted = f"files ending in {', '.join(sorted(AUDIO_SUFFIXES))}"
-        raise UsageError("there is no audio in this folder", place=str(folder), wanted=wanted)
-    return [Recording(str(path), str(path)) for path in files]
-
-
-def _in_manifest(path: Path) -> Iterator[Recording]:
-    source, lines = read_lines(str(path), "audio")
-    for _, line in lines:
-        audio = source.resolve(line.path)
-        yield Recording(audio, audio, offset=line.start, duration=line.duration)

@@ -146,7 +146,9 @@ def speller_of(model: str | None, utterances: Utterances[Any]) -> Speller:
     """
     if model is None:
         return _speller_of_letters(utterances)
-    recipe = _recipe_of(model)
+    path = Path(model).expanduser()
+    is_trained = path.is_dir() or path.suffix == NEMO
+    recipe = read_with_recipe(path)[1] if is_trained else load_recipe(path)
     return Speller(text_layer(recipe, list(utterances.paths)).new_parser(), recipe.labels)
 
 
@@ -182,11 +184,6 @@ def texts_of(utterances: Utterances[Any]) -> Iterator[str]:
         rows = np.arange(first, min(first + _LINES_AT_ONCE, len(utterances)))
         for ref in utterances.refs(rows):
             yield utterances.reader.utterance(ref).text
-
-
-def _recipe_of(model: str) -> Recipe:
-    path = Path(model).expanduser()
-    return read_with_recipe(path)[1] if path.is_dir() or path.suffix == NEMO else load_recipe(path)
 
 
 def _speller_of_letters(utterances: Utterances[Any]) -> Speller:

@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
+from xml.sax.saxutils import escape
 
 import numpy as np
 import numpy.typing as npt
@@ -259,8 +260,7 @@ def as_srt(transcript: Transcript) -> str:
 def as_vtt(transcript: Transcript) -> str:
     """WebVTT subtitles."""
     cues = (
-        f"\n{_clock(cue.start, '.')} --> {_clock(cue.end, '.')}\n"
-        + "".join(f"{_escaped(line)}\n" for line in cue.lines)
+        f"\n{_clock(cue.start, '.')} --> {_clock(cue.end, '.')}\n" + "".join(f"{escape(line)}\n" for line in cue.lines)
         for cue in cues_of(transcript)
     )
     return "".join(["WEBVTT\n", *cues])
@@ -321,10 +321,6 @@ def _clock(seconds: float, point: str) -> str:
     """``01:02:03,456``, rounded to the nearest millisecond."""
     whole, thousandths = divmod(round(seconds * 1000), 1000)
     return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}{point}{thousandths:03}"
-
-
-def _escaped(line: str) -> str:
-    return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 # align: the most probable CTC path of known labels, in numpy. Modules that use it are in ``alignment``.

@@ -10,6 +10,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 import msgspec
@@ -155,13 +156,8 @@ def thinned(points: Sequence[Point]) -> list[Point]:
     kept: list[Point] = []
     for first in range(0, len(points), size):
         stretch = points[first : first + size]
-        extremes = {min(stretch, key=_value), max(stretch, key=_value)}
-        kept += sorted(extremes)
+        kept += sorted({min(stretch, key=itemgetter(1)), max(stretch, key=itemgetter(1))})
     return kept
-
-
-def _value(point: Point) -> float:
-    return point[1]
 
 
 def _axis(value: float, is_log: bool) -> float:

@@ -173,17 +173,15 @@ def read_transcripts(path: Path) -> list[ScoredUtterance]:
     Raises:
         DataError: it cannot be read, or a line is not such an object.
     """
-    return list(_rows(path))
-
-
-def _rows(path: Path) -> Iterator[ScoredUtterance]:
+    rows = []
     for place, line in numbered_lines(path, _KIND):
         parse_json(line, place, _KIND)
         try:
-            yield _DECODER.decode(line)
+            rows.append(_DECODER.decode(line))
         except msgspec.MsgspecError as error:
             problem, wanted = "the line is not a transcript", "an object with place, reference and hypothesis"
             raise DataError(problem, place=place, got=str(error), wanted=wanted) from None
+    return rows
 
 
 # metrics.jsonl of a run: its records, as the curves and the summary need them. Read only.
@@ -230,20 +228,17 @@ class RunRecords:
         elif kind == "model":
             self.model = record
         elif kind in ("train", "evaluation") and isinstance(step, int):
-            if self._is_first_step:
-                self._forget_from(step)
+            if self._is_first_step:  # what an earlier start did from there on is done again
+                self._is_first_step = False
+                for records in (self.train, *self.evaluations.values()):
+                    for later in [recorded for recorded in records if recorded >= step]:
+                        del records[later]
             if kind == "train":
                 self.train[step] = record
             else:
                 self.evaluations.setdefault(str(record.get("set", "")), {})[step] = record
         took = number_of(record, "seconds") if kind == "end" else _seconds_between(self.start, record)
         self.seconds = self._seconds_before + (took or 0.0)
-
-    def _forget_from(self, step: int) -> None:
-        self._is_first_step = False
-        for records in (self.train, *self.evaluations.values()):
-            for later in [recorded for recorded in records if recorded >= step]:
-                del records[later]
 
 
 def number_of(record: Record | None, key: str) -> float | None:
@@ -578,7 +573,8 @@ def read_run(
         )
     records = read_records(folder / METRICS_FILE) if has_records else RunRecords()
     scored = scored_sets({name: read_transcripts(path) for name, path in paths.items()}, ClipMaker())
-    options = _options(records.start)
+    options = (records.start or {}).get("arguments")
+    options = options if isinstance(options, dict) else {}
     # A run says what counts; of an evaluation the texts decide.
     metric = str(options.get("eval_metric") or ("cer" if scored and scored[0].scores.unit == "character" else "wer"))
     starts_trained = bool(options.get("init_from"))
@@ -656,11 +652,6 @@ def _points(records: Mapping[int, Record], key: str) -> list[Point]:
     return [(float(step), value) for step, value in values if value is not None]
 
 
-def _options(start: Record | None) -> Mapping[str, object]:
-    arguments = (start or {}).get("arguments")
-    return arguments if isinstance(arguments, dict) else {}
-
-
 def _history(name: str, evaluations: Mapping[int, Record], metric: str, starts_trained: bool) -> History:
     """The evaluations of a set; what is the best is decided as in the log and for the best model."""
     metrics = sorted(("wer", "cer"), key=lambda name: name != metric)
@@ -693,13 +684,8 @@ def _arguments(start: Record | None) -> list[tuple[str, str]]:
 def _pairs(values: object) -> list[tuple[str, str]]:
     """Names and values as texts; a list as its parts, None as nothing."""
     pairs = values.items() if isinstance(values, dict) else [("", values)]
-    return [(str(name), _value_text(value)) for name, value in pairs]
-
-
-def _value_text(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return "" if value is None else str(value)
+    texts = [(name, ", ".join(map(str, value)) if isinstance(value, list) else value) for name, value in pairs]
+    return [(str(name), "" if text is None else str(text)) for name, text in texts]
 
 
 def _configuration(folder: Path) -> list[tuple[str, str]]:
