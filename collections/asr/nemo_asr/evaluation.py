@@ -89,7 +89,11 @@ def _evaluate_sets(
         print(f"{name}{tag}: {_describe_rates(heard, said, metric)}")
         print(f"{name}{tag}: {batches.num_items} utterances, ids {batches.digest}, transcripts in {path}")
         if said:
-            _tell_scores(f"{name}{tag}", path, out / f"{tag}.scores.json", metric, args.details)
+            scores, scores_file = score_transcripts(path), out / f"{tag}.scores.json"
+            write_scores(scores_file, scores)
+            print(f"{name}{tag}: {scores.interval_line(metric)}; by speaker, length and word in {scores_file}")
+            if args.details:
+                print(f"\n{scores_table(scores)}\n")
     if args.report:
         facts = {"model": f"{model.place}, step {model.card.step}"}
         factory.on_first(lambda: try_report(folder, sets=list(data), facts=facts))
@@ -130,18 +134,8 @@ def _describe_rates(heard: list[str], said: list[str], metric: str) -> str:
     """Both error rates, the one that comes first with its errors."""
     rates = {"wer": count_errors(heard, said), "cer": count_errors(heard, said, use_cer=True)}
     first, unit = rates.pop(metric), "words" if metric == "wer" else "characters"
-    errors = f"{first.insertions} insertions, {first.deletions} deletions, {first.substitutions} substitutions"
     others = ", ".join(f"{name.upper()} {counts.rate:.2%}" for name, counts in rates.items())
-    return f"{metric.upper()} {first.rate:.2%} ({errors} in {first.reference_length} {unit}), {others}"
-
-
-def _tell_scores(name: str, transcripts: Path, path: Path, metric: str, with_tables: bool) -> None:
-    """Print the intervals of the rates, and with tables where the errors are; write all of it as JSON."""
-    scores = score_transcripts(transcripts)
-    write_scores(path, scores)
-    print(f"{name}: {scores.interval_line(metric)}; by speaker, length and word in {path}")
-    if with_tables:
-        print(f"\n{scores_table(scores)}\n")
+    return f"{metric.upper()} {first.rate:.2%} ({first} in {first.reference_length} {unit}), {others}"
 
 
 def _print_comparison(args: Namespace, sets: list[str]) -> None:

@@ -11,7 +11,6 @@ import torch
 from nemo_asr.decoding.greedy import post_process_predictions, post_process_transcripts
 from nemo_asr.scoring.rates import (
     Clusters,
-    ErrorCounts,
     bootstrap_interval,
     class_errors,
     classification_accuracy,
@@ -45,7 +44,7 @@ class LineWriter(Protocol):
 
 
 def by_port(tensors: Mapping[str, Any], port_names: Mapping[str, str] | None = None) -> ValuesByPort:
-    """The values by port name; ``known`` gives wires, by their unique names, the port name to go by."""
+    """The values by port name; ``port_names`` gives wires, by their unique names, the port name to go by."""
     ports: ValuesByPort = {}
     for name, values in tensors.items():
         port = (port_names or {}).get(name) or name.partition("~~~")[0]
@@ -196,7 +195,9 @@ def process_evaluation_epoch(
         log.info(f"{EPOCH_LINE} Loss{said}: {loss}")
     results[f"Evaluation_{metric}{key}"] = counts.rate
     log.info(f"{EPOCH_LINE} {metric}{said}: {counts.rate * 100: 5.2f}%")
-    log.info(f"{EPOCH_LINE} errors{said}: {_describe(counts, 'words' if metric == 'WER' else 'characters')}")
+    unit = "words" if metric == "WER" else "characters"
+    length = f"{counts.reference_length} {unit} of {counts.utterances} utterances"
+    log.info(f"{EPOCH_LINE} errors{said}: {counts} in {length}")
     return results
 
 
@@ -231,13 +232,6 @@ def rate_intervals(global_vars: Mapping[str, Any], clusters: Clusters | None = N
         interval = bootstrap_interval(utterance_errors(heard, spoken, name == "CER", fitting))
         ends |= {f"{name.lower()}_low": interval.low, f"{name.lower()}_high": interval.high}
     return ends
-
-
-def _describe(counts: ErrorCounts, unit: str) -> str:
-    return (
-        f"{counts.insertions} insertions, {counts.deletions} deletions, {counts.substitutions} substitutions "
-        f"in {counts.reference_length} {unit} of {counts.utterances} utterances"
-    )
 
 
 def _known_metric(name: str) -> str:

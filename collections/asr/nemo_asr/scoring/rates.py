@@ -51,6 +51,9 @@ class ErrorCounts:
         """Errors by reference length: 0.05 is 5 %. Infinite where the references have no words."""
         return self.errors / self.reference_length if self.reference_length else float("inf")
 
+    def __str__(self) -> str:
+        return f"{self.insertions} insertions, {self.deletions} deletions, {self.substitutions} substitutions"
+
     def __add__(self, other: ErrorCounts) -> ErrorCounts:
         return ErrorCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
