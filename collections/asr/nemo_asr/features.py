@@ -364,7 +364,7 @@ def splice_frames(features: torch.Tensor, factor: int) -> torch.Tensor:
     return grouped.permute(0, 3, 1, 2).reshape(num_rows, factor * num_features, num_frames // factor)
 
 
-# AudioPreprocessor: frame sizes, ports, blocks and padding, which all preprocessors share. No features in here.
+# AudioPreprocessor: frame sizes, ports, blocks and padding, which all preprocessors share.
 
 
 SecondsOrSamples: TypeAlias = tuple[FrameSeconds | None, FrameSamples | None]  # of which one is given
@@ -587,7 +587,7 @@ class Featurizer:
         setattr(self._preprocessor, name, value)
 
 
-# Preprocessors: typed modules that turn waveforms into spectrograms. The mathematics is in `signal_processing`.
+# Preprocessors: typed modules that turn waveforms into spectrograms.
 
 
 Dither: TypeAlias = Annotated[float, Between(0, 1_000)]  # audio of any scale: full scale may be 32768

@@ -177,7 +177,7 @@ def _source(audio_file: AnyFile) -> str | bytes:
     return content
 
 
-# Time stretching of a waveform at constant pitch: a phase vocoder. Nothing random and no configuration in here.
+# Time stretching of a waveform at constant pitch: a phase vocoder.
 
 
 _OVERLAP = 4  # frames that cover each sample
@@ -292,7 +292,7 @@ def read_recordings(manifest_path: str) -> list[Recording]:
     ]
 
 
-# Perturbations of waveforms: speed, time stretching, level, shift, noise, room. Which of them act: `augmentor`.
+# Perturbations of waveforms: speed, time stretching, level, shift, noise, room.
 # Each takes (samples, sample rate, generator) and gives new samples. All draws come from the caller's generator, so
 # they do not depend on worker processes. NeMo's ``perturb`` changes an `AudioSegment` in place, with a generator of
 # its own.
@@ -618,7 +618,7 @@ def _ordered(place: str, **limits: float) -> tuple[float, float]:
     return float(least), float(most)
 
 
-# TimeStretchAugmentation: stretches a batch of waveforms. Perturbations of single utterances: `perturbation`.
+# TimeStretchAugmentation: stretches a batch of waveforms.
 
 
 class TimeStretchAugmentation(NonTrainableNM):
@@ -699,7 +699,7 @@ class TimeStretchAugmentation(NonTrainableNM):
         return padded.to(input_signal.device, input_signal.dtype), lengths
 
 
-# AudioAugmentor: which perturbations act on a waveform, each with its probability. What they do: `perturbation`.
+# AudioAugmentor: which perturbations act on a waveform, each with its probability.
 
 
 perturbation_types: dict[str, type[Perturbation]] = {

@@ -196,7 +196,7 @@ def _in_words(rate: int, channels: int, bits: int) -> str:
     return f"{rate} Hz, {counted(channels, 'channel')}, {bits} bits"
 
 
-# An audio file, opened and checked, and its samples in pieces. Which part of it is wanted: below.
+# An audio file, opened and checked, and its samples in pieces.
 # Before the decoder sees anything, the file has to be a regular one with a sound head (`check_head`). libsndfile takes
 # the end of a file for the end of the samples and may hand out fewer without an error: what was read is compared with
 # what the head promises, which its log of the head has.
@@ -411,7 +411,7 @@ def _opened(source: str | bytes, place: str) -> Iterator[tuple[int | io.BytesIO,
         os.close(descriptor)
 
 
-# Audio from files or bytes: one mono float32 array at the wanted rate, checked before use. No manifests in here.
+# Audio from files or bytes: one mono float32 array at the wanted rate, checked before use.
 # WAV, FLAC, OGG (Vorbis and Opus), MP3, AIFF, AU, CAF, W64 and NIST SPHERE, decoded by libsndfile a piece at a time:
 # a FLAC file of silence expands more than a thousand times. How much of it may be read is decided here, by its head.
 

@@ -24,7 +24,7 @@ from nemo_lite import DataLayerNM
 from nemo_lite.errors import MAX_LISTED, DataError, counted
 from nemo_lite.utils import logging
 
-# examine: every utterance of some manifests read and measured, by several threads. Nothing is judged in this file.
+# examine: every utterance of some manifests read and measured, by several threads.
 
 
 _CHUNK_ROWS = 32

@@ -30,7 +30,7 @@ from nemo_lite.errors import DataError, UsageError
 from nemo_lite.files import FileKind, decode_text, numbered_lines, open_descriptor
 from nemo_lite.utils import logging
 
-# Kaldi's binary matrices, plain and compressed: what a header says, and the values. No lists of files in here.
+# Kaldi's binary matrices, plain and compressed: what a header says, and the values.
 # Layout as in kaldi/src/matrix/kaldi-matrix.cc and compressed-matrix.h. Packages that read it are no help here:
 # kaldiio unpickles what a file says it should, and both it and kaldi-native-io run the commands that a list may hold.
 
@@ -147,7 +147,7 @@ def _by_percentiles(header: Header, content: bytes) -> Features:
 
 
 # KaldiUtterances: a Kaldi data folder. ``feats.scp`` says where each utterance's features are, ``text`` what it says.
-# No features are decoded in this file; their headers are read when the folder is opened.
+# The headers of the features are read when the folder is opened.
 
 
 FRAME_SECONDS = 0.01  # Kaldi's usual frame shift, for a folder without utt2dur

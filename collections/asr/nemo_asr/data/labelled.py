@@ -36,7 +36,7 @@ from nemo_lite.core.shapes import Shape, symbol
 from nemo_lite.errors import MAX_LISTED, ConfigError, DataError, did_you_mean, listed
 from nemo_lite.files import Content, digest_of
 
-# Names of classes: which a manifest has, and from a name to its number. No audio is read in this file.
+# Names of classes: which a manifest has, and from a name to its number.
 
 
 _MOST_SHOWN = 12

@@ -155,7 +155,7 @@ def lengths_in_samples(utterances: Utterances[Any], sample_rate: int) -> npt.NDA
     return num_samples
 
 
-# How long audio files are, where a manifest says something else. Reads headers; no sample is decoded in this file.
+# How long audio files are, where a manifest says something else. Reads headers; no sample is decoded.
 
 
 CHECKED_FILES = 1000

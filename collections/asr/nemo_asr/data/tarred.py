@@ -58,7 +58,7 @@ from nemo_lite.files import (
 )
 from nemo_lite.utils import logging
 
-# The paths of tar shards: a pattern with braces, or a list. What is in a shard: `members`.
+# The paths of tar shards: a pattern with braces, or a list.
 
 
 # One path, perhaps with braces, or a sequence of such paths.
@@ -423,7 +423,7 @@ class TarredUtterances(Utterances[TarRef]):
         return replace(self, **columns)
 
 
-# TarredAudioToTextDataLayer: transcribed speech from tar shards. What it shares with others: `speech_data_layer`.
+# TarredAudioToTextDataLayer: transcribed speech from tar shards.
 
 
 class TarredAudioToTextDataLayer(SpeechDataLayer):
@@ -557,7 +557,7 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
         return {**fingerprint, f"tar shards of {self.label}": Content(digest_of([names, shards.sizes, *spans]))}
 
 
-# make_shards: the recordings of manifests into tar shards, and a manifest of them. Nothing is read back in this file.
+# make_shards: the recordings of manifests into tar shards, and a manifest of them.
 # Names and layout are NeMo's: ``audio_0.tar``, ``audio_1.tar``, ... and ``tarred_audio_manifest.json``, whose lines
 # have the member's name and ``shard_id``. Names have no folder, and one dot: WebDataset takes what is before the
 # first dot.

@@ -47,7 +47,7 @@ from nemo_lite.core.shapes import Shape, ceil_div
 from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils import logging
 
-# Frames: which frames of a padded batch belong to an utterance, and zeros in the others. No layers in this file.
+# Frames: which frames of a padded batch belong to an utterance, and zeros in the others.
 # Between the layers of an encoder a tensor is zero behind each utterance wherever a convolution reads it.
 
 
@@ -116,7 +116,6 @@ def clear(rows: Tensor, padding: Tensor | None) -> Tensor:
 
 
 # One block of a Jasper encoder as its configuration has it: the keys, their defaults, and what is wrong with them.
-# No torch and no modules in this file.
 
 
 ResidualMode = Literal["add", "max", "stride_add", "stride_last"]
@@ -314,8 +313,7 @@ def _only(value: int | tuple[int]) -> int:
 
 
 # 1-D convolutions over time with same padding, and a fast depthwise form on CPU.
-# Weights keep the shape of ``nn.Conv1d``, (C_out, C_in / groups, K). No blocks, no normalisation, no ports in this
-# file.
+# Weights keep the shape of ``nn.Conv1d``, (C_out, C_in / groups, K).
 # On CPU, tensors (B, C, T) that leave a depthwise convolution lie in memory as (B, T, C): a pointwise convolution is
 # then one matrix product. The order in memory never changes a result, and no caller needs to know it.
 
@@ -478,7 +476,7 @@ def _weight_gradient(rows: Tensor, gradient: Tensor, weight: Tensor) -> Tensor:
     return of_weight.flatten().view(weight.shape)
 
 
-# Squeeze-and-excitation over the valid frames of each utterance. No blocks and no ports in this file.
+# Squeeze-and-excitation over the valid frames of each utterance.
 
 
 class SqueezeExcite(nn.Module):
@@ -575,7 +573,7 @@ _INTERPOLATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Stretch]] = {
 
 
 # The blocks of Jasper and QuartzNet as plain ``nn.Module``s: activations, normalisations, the block itself.
-# The names of their parameters are those of NeMo 0.x, so that its weights load. No ports and no neural types here.
+# The names of their parameters are those of NeMo 0.x, so that its weights load.
 
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {

@@ -17,7 +17,7 @@ from nemo_lite.config import Between
 from nemo_lite.core.neural_types import AxisKind, AxisType, LabelsType, LengthsType, LogprobsType, LossType, NeuralType
 from nemo_lite.core.ports import Ports
 
-# The CTC loss. No decoding and no metrics in this file.
+# The CTC loss.
 
 
 class CTCLossNM(LossNM):

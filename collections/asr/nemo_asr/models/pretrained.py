@@ -106,7 +106,7 @@ def _download(name: str, location: str, target: Path) -> None:
 
 
 # read_nemo: a ``.nemo`` file of NeMo 0.11 or 1.x as the configuration of 0.11 and the weights of each module.
-# Of 1.x it takes CTC models with a convolutional encoder: Jasper, QuartzNet, Citrinet. No weights are filled in here.
+# Of 1.x it takes CTC models with a convolutional encoder: Jasper, QuartzNet, Citrinet.
 
 
 # Any: values of YAML.

@@ -10,8 +10,7 @@ from typing import Literal, NamedTuple
 
 from nemo_lite.errors import UnknownNameError, UsageError
 
-# What the labels of a model say about its texts: which characters, which case, which error rate. No text is read
-# here.
+# What the labels of a model say about its texts: which characters, which case, which error rate.
 # Labels are characters, or pieces of words (subwords). What asks for a vocabulary takes them as a sequence in the
 # order of their ids, and learns from the functions here what each writes; the CTC blank is the class behind the last
 # one.
@@ -163,7 +162,7 @@ def language_of(labels: Iterable[str]) -> str:
     return languages.pop() if len(languages) == 1 else NO_LANGUAGE
 
 
-# Characters: kinds and cases, and how messages show them. No vocabulary in here.
+# Characters: kinds and cases, and how messages show them.
 
 
 _SHOWN_SYMBOLS = 10
@@ -201,7 +200,7 @@ def spoken(symbol: str) -> str:
     return symbol if unicodedata.category(symbol[0])[0] in "LMN" else ""
 
 
-# Other forms of the labels' characters, and punctuation that the labels lack. No numbers and no cases in here.
+# Other forms of the labels' characters, and punctuation that the labels lack.
 # One text has many spellings: an apostrophe is U+0027, U+2019 or U+02BC, a digit is full-width or Arabic-Indic, an
 # Arabic word has its vowel marks or not. A model writes one of them, that of its labels.
 

@@ -20,7 +20,7 @@ from nemo_lite.errors import DataError, UsageError
 from nemo_lite.files import FileKind
 from nemo_lite.files import read_bytes as untrusted_bytes
 
-# The content of a SentencePiece model file, checked before the library's C++ code reads it. No segmentation in here.
+# The content of a SentencePiece model file, checked before the library's C++ code reads it.
 # A model file is a protocol buffer, ``sentencepiece_model.proto``. Only what segmentation needs is taken from it: the
 # pieces with their scores and kinds, and which algorithm they are for. It is written anew from these. What else a
 # file may hold, such as a compiled table that replaces characters, never reaches the library, which does not check
@@ -249,7 +249,7 @@ def _as_varint(value: int) -> bytes:
     return bytes(out)
 
 
-# Subwords: the pieces of a SentencePiece model as labels, and how a text is cut into them. No file formats in here.
+# Subwords: the pieces of a SentencePiece model as labels, and how a text is cut into them.
 
 
 # Any: sentencepiece's objects.
@@ -334,7 +334,7 @@ def load_subwords(path: str | os.PathLike[str]) -> Subwords:
     return Subwords(read_bytes(path), os.fspath(path))
 
 
-# train_subwords: a vocabulary of subwords from texts. No manifests and no files in here.
+# train_subwords: a vocabulary of subwords from texts.
 
 
 ALGORITHMS = ("unigram", "bpe")
