@@ -272,7 +272,13 @@ class FromFileText(Text):
     """
 
     def __init__(self, file: str | os.PathLike[str], parser: Parser) -> None:
-        super().__init__(_texts_of(os.path.expanduser(os.fspath(file))), parser)
+        path = os.path.expanduser(os.fspath(file))
+        lines = (line.rstrip("\n") for _, line in numbered_lines(path))
+        if path.endswith(".json"):
+            lines = (item["text"] for item in item_iter(path))
+        elif path.endswith(".csv"):
+            lines = (row["transcript"] for row in csv.DictReader(lines))
+        super().__init__(lines, parser)
 
 
 class AudioText(_Collection):
@@ -313,7 +319,8 @@ class AudioText(_Collection):
         sort = do_sort_by_duration and not index_by_file_id
         self._keep(rows, min_duration, max_duration, max_number, sort)
         if index_by_file_id:
-            self.mapping = {_file_id(row.audio_file): index for index, row in enumerate(self.data)}
+            stems = (os.path.splitext(os.path.basename(row.audio_file))[0] for row in self.data)
+            self.mapping = {stem: index for index, stem in enumerate(stems)}
 
 
 class ASRAudioText(AudioText):
@@ -387,17 +394,6 @@ class ASRSpeechLabel(SpeechLabel):
 
 def _columns(items: Sequence[Fields], *keys: str) -> list[list[Any]]:
     return [[item[key] for item in items] for key in keys]
-
-
-def _texts_of(path: str) -> Iterator[str]:
-    if path.endswith(".json"):
-        return (item["text"] for item in item_iter(path))
-    lines = (line.rstrip("\n") for _, line in numbered_lines(path))
-    return (row["transcript"] for row in csv.DictReader(lines)) if path.endswith(".csv") else lines
-
-
-def _file_id(path: str) -> str:
-    return os.path.splitext(os.path.basename(path))[0]
 
 
 # Data sets of torch, and their collate functions. The data layers have their own: `data.utterances`.
@@ -690,7 +686,10 @@ def normalize_batch(x: torch.Tensor, seq_len: torch.Tensor, normalize_type: Any)
             the features as they are.
     """
     if isinstance(normalize_type, Mapping):
-        mean, deviation = (_column(normalize_type[key], x) for key in ("fixed_mean", "fixed_std"))
+        mean, deviation = (
+            torch.as_tensor(list(normalize_type[key]), device=x.device, dtype=x.dtype)[:, None]
+            for key in ("fixed_mean", "fixed_std")
+        )
         return (x - mean) / deviation
     return normalize_(x.clone(), seq_len, _OVER[normalize_type]) if normalize_type in _OVER else x
 
@@ -699,10 +698,6 @@ def splice_frames(x: torch.Tensor, frame_splicing: int) -> torch.Tensor:
     """Each ``frame_splicing`` neighbouring frames as one: (B, D, T) -> (B, n D, ceil(T / n))."""
     missing = -x.shape[2] % frame_splicing
     return spliced(nn.functional.pad(x, (0, missing)), frame_splicing)
-
-
-def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
-    return torch.as_tensor(list(values), device=like.device, dtype=like.dtype)[:, None]
 
 
 # SpecAugment and SpecCutout: `SpectrogramAugmentation` is both.

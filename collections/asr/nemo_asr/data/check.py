@@ -281,10 +281,10 @@ def findings_in(examined: ExaminedSet) -> list[Finding]:
     silent = [f"{i.place}: {i.utterance.audio_path}" for i in items if examined.with_audio and i.peak < _SILENCE]
     speeds = _speed_outliers(items)
     findings = [
-        _problem("line", examined.invalid, f"{name}: lines that are not valid"),
-        _problem("audio", unreadable, f"{name}: {_some(len(unreadable))} whose audio or text cannot be used"),
-        _problem("silence", silent, f"{name}: {_some(len(silent))} without sound"),
-        _problem("speed", speeds, f"{name}: {_some(len(speeds))} whose text hardly belongs to the audio"),
+        Finding("line", True, f"{name}: lines that are not valid", examined.invalid),
+        Finding("audio", True, f"{name}: {_some(len(unreadable))} whose audio or text cannot be used", unreadable),
+        Finding("silence", True, f"{name}: {_some(len(silent))} without sound", silent),
+        Finding("speed", True, f"{name}: {_some(len(speeds))} whose text hardly belongs to the audio", speeds),
         *_repeated(examined),
         *_unusual(examined),
     ]
@@ -359,9 +359,12 @@ def _repeated(examined: ExaminedSet) -> list[Finding]:
             contradicting.append(f"{earlier.place} and {item.place}: {texts}")
     name = examined.name
     return [
-        _problem("duplicate", again, f"{name}: {_some(len(again))} repeated: the same samples and the same text"),
-        _problem(
-            "contradiction", contradicting, f"{name}: {_some(len(contradicting))} with the samples of another text"
+        Finding("duplicate", True, f"{name}: {_some(len(again))} repeated: the same samples and the same text", again),
+        Finding(
+            "contradiction",
+            True,
+            f"{name}: {_some(len(contradicting))} with the samples of another text",
+            contradicting,
         ),
     ]
 
@@ -405,10 +408,6 @@ def _speed_outliers(items: Sequence[Examined]) -> list[str]:
             text = f'{item.place}: {rate:.2g} {unit} a second: "{_short(item.utterance.text)}" in {item.seconds:.2f} s'
             outliers.append((abs(log - median), f"{text} (the median is {math.exp(median):.2g})"))
     return [text for _, text in sorted(outliers, key=lambda pair: -pair[0])]
-
-
-def _problem(kind: str, details: Sequence[str], summary: str) -> Finding:
-    return Finding(kind, True, summary, details)
 
 
 def _some(count: int) -> str:
@@ -536,9 +535,8 @@ def _set_lines(figures: Statistics) -> Iterator[str]:
     if not figures["utterances"]:
         return
     if "sample_rates" in figures:
-        rates, channels = (_counts(figures[key]) for key in ("sample_rates", "channels"))
-        yield f"  sample rates  {rates}"
-        yield f"  channels      {channels}"
+        for title, key in (("sample rates", "sample_rates"), ("channels", "channels")):
+            yield f"  {title:12}  {', '.join(f'{value} ({count})' for value, count in figures[key].items())}"
     yield f"  seconds       {_spread(figures['seconds'])}"
     words = f"{figures['words']} ({figures['different_words']} different)"
     yield f"  words         {words} in {figures['different_texts']} different texts"
@@ -555,10 +553,6 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
     yield from (f"    {detail}" for detail in shown)
     if len(finding.details) > len(shown):
         yield f"    ... and {len(finding.details) - len(shown)} more (--json has all)"
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{value} ({count})" for value, count in counts.items())
 
 
 def _spread(values: Statistics) -> str:
