@@ -31,13 +31,14 @@ class OldPath(ModuleType):
 
     def __getattr__(self, name: str) -> object:
         if name == "__all__":  # for `from path import *`
-            modules = [import_module(module) for module in self._modules]
+            modules = [import_module(module.partition(":")[0]) for module in self._modules]
             return sorted({key for module in modules for key in vars(module) if not key.startswith("_")})
         if name.startswith("__"):  # asked of all modules by inspect and others; nothing is imported for that
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        for module in map(import_module, self._modules):
-            if hasattr(module, name):
-                return getattr(module, name)
+        for path, _, function in (module.partition(":") for module in self._modules):
+            module, today = import_module(path), function if name == "main" and function else name
+            if hasattr(module, today):
+                return getattr(module, today)
         today = " and ".join(self._modules)
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}; it is {today} today", name=name)
 
@@ -48,7 +49,7 @@ def add_old_paths(package: str, table: Mapping[str, str]) -> None:
     Args:
         package: the package in which all paths of the table are.
         table: module of today -> old paths, separated by blanks; both below the package. A path may stand at
-            several modules: then names are looked for in all of them.
+            several modules: then names are looked for in all of them. ``module:function`` is the ``main`` of its paths.
     """
     for module, paths in table.items():
         for path in paths.split():

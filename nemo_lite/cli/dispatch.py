@@ -2,7 +2,7 @@
 
 A package declares a subcommand as an entry point of the group ``nemo_lite.commands``: a function
 ``main(arguments: Sequence[str]) -> int | None``, whose result is the exit code (None: 0). The first line of its
-module's docstring is shown by ``nemo-lite --help``.
+module's docstring is shown by ``nemo-lite --help``; of a function with another name, that of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import sys
 import tokenize
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
 from importlib.util import find_spec
 
@@ -86,16 +87,20 @@ def _overview(commands: Mapping[str, EntryPoint]) -> str:
 
 
 def _summary(point: EntryPoint) -> str:
-    """The first line of the docstring of a subcommand's module. It is read, not imported: that may take seconds."""
+    """The first line of a subcommand's docstring. It is read, not imported: that may take seconds."""
     try:
+        import_module(point.module.partition(".")[0])  # a package knows its old paths when it is imported
         spec = find_spec(point.module)
         if spec is None:
             raise ModuleNotFoundError(f"No module named {point.module!r}")
         if spec.origin is None:  # an old path, see nemo_lite/compat.py
-            text = sys.modules[point.load().__module__].__doc__
+            function = point.load()
+            text = function.__doc__ if function.__name__ != "main" else sys.modules[function.__module__].__doc__
         else:
             with tokenize.open(spec.origin) as file:
-                text = ast.get_docstring(ast.parse(file.read()))
+                tree = ast.parse(file.read())
+            functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == point.attr]
+            text = ast.get_docstring(functions[0] if functions and point.attr != "main" else tree)
     except (ImportError, OSError, SyntaxError) as error:  # of one package; the subcommands of others are still of use
         return f"cannot be loaded: {error}"
     return (text or "").partition("\n")[0]

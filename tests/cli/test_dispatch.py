@@ -12,8 +12,15 @@ from nemo_lite.errors import UsageError
 
 
 def said(arguments):
-    """Says what it was given. The second line is not shown."""
+    """Says what it was given. The second line is not shown.
+
+    This one is not.
+    """
     print("got", *arguments)
+
+
+def main(arguments):
+    """Of a module with one subcommand, the module says what it is."""
 
 
 def fails(arguments):
@@ -27,7 +34,7 @@ def ends_with_one(arguments):
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch):
     sys.modules["toy_commands"] = sys.modules[__name__]
-    functions = {"say": "said", "fail": "fails", "one": "ends_with_one"}
+    functions = {"say": "said", "fail": "fails", "one": "ends_with_one", "main": "main"}
     points = [EntryPoint(name, f"toy_commands:{function}", dispatch.GROUP) for name, function in functions.items()]
     points.append(EntryPoint("gone", "no_such_module:main", dispatch.GROUP))
     monkeypatch.setattr(dispatch, "entry_points", lambda group: points if group == dispatch.GROUP else [])
@@ -70,7 +77,8 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(capsys):
 def test_the_help_lists_all_subcommands_with_a_line_each(arguments, code, capsys):
     assert dispatch.main(arguments) == code
     lines = capsys.readouterr().out.splitlines()
-    assert "  say   nemo-lite: the subcommands of the installed packages." in lines
+    assert "  say   Says what it was given. The second line is not shown." in lines
+    assert "  main  nemo-lite: the subcommands of the installed packages." in lines
     assert "  gone  cannot be loaded: No module named 'no_such_module'" in lines
     assert lines[-1] == "nemo-lite SUBCOMMAND --help shows the options of one."
 
@@ -82,7 +90,7 @@ def test_the_version_is_that_of_the_installed_package(capsys):
 
 def test_an_unknown_subcommand_is_answered_with_the_nearest_one(capsys):
     assert dispatch.main(["gonne"]) == 2
-    expected = 'nemo-lite: error: "gonne" is not a subcommand; known: fail, gone, one, say (did you mean gone?)\n'
+    expected = 'nemo-lite: error: "gonne" is not a subcommand; known: fail, gone, main, one, say (did you mean gone?)\n'
     assert capsys.readouterr().err == expected
 
 

@@ -91,5 +91,11 @@ OLD_PATHS = {
     "transcribe.transcript": "transcription transcription.formats transcription.transcript transcription.viterbi",
 }
 # An installation in place whose metadata are older than the sources has its subcommands there.
-_SUBCOMMANDS = "compare data demo eval examples export migrate models plan reference report train transcribe"
+_SUBCOMMANDS = "data demo eval migrate models reference report train transcribe"
 OLD_PATHS |= {"cli": "commands"} | {f"cli.{name}": f"commands.{name}" for name in _SUBCOMMANDS.split()}
+OLD_PATHS |= {
+    "cli.models:export": "cli.export commands.export",
+    "cli.report:compare": "cli.compare commands.compare",
+    "cli.train:plan": "cli.plan commands.plan",
+    "shipped:examples": "cli.examples commands.examples",
+}

@@ -6,10 +6,14 @@ A wheel carries them inside the package (``setup.py``); in a checkout they are i
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_lite import logging
-from nemo_lite.errors import ConfigError, did_you_mean
+from nemo_lite.errors import ConfigError, UsageError, did_you_mean
+from nemo_lite.files import make_writable_folder
+from nemo_lite.options import OneLineParser
 
 _PACKAGE = Path(__file__).resolve().parent
 # Where NeMo's guides have its configurations, below one folder or another.
@@ -44,3 +48,27 @@ def config_path(name_or_path: str | os.PathLike[str]) -> Path:
         return path
     names = f"{', '.join(shipped)}{did_you_mean(path.name, shipped)}"
     raise ConfigError(f"{name_or_path}: is neither a file nor the name of a configuration; known names: {names}")
+
+
+def examples(arguments: Sequence[str]) -> None:
+    """Copy the scripts and configurations that come with the package, to change them.
+
+    ``copy DIR`` writes them into a folder, over no file that is there.
+
+    Raises:
+        UsageError: a file is there already, or the folder cannot be written to.
+    """
+    description = "Copy the scripts and configurations that come with the package, to change them."
+    parser = OneLineParser(prog="nemo-lite examples", description=description)
+    copy = parser.add_subparsers(metavar="copy", required=True).add_parser("copy", help="write them into a folder")
+    copy.add_argument("folder", type=Path, help="made where it is missing")
+    target = parser.parse_args(arguments).folder.expanduser()
+    source = examples_folder()
+    files = [file.relative_to(source) for file in (*source.glob("*.py"), *source.glob("configs/*.yaml"))]
+    there = sorted(target / file for file in files if (target / file).exists())
+    if there:
+        raise UsageError("a file of this name is there already", place=str(there[0]), remedy="give another folder")
+    for file in files:
+        make_writable_folder((target / file).parent)
+        shutil.copyfile(source / file, target / file)
+    print(f"{len(files)} files in {target}: python {target / 'jasper.py'} --help")

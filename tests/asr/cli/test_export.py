@@ -11,7 +11,7 @@ from toys.tone_corpus import record
 from toys.tone_model import train_tones
 
 from nemo_asr import features
-from nemo_asr.cli.export import main as export
+from nemo_asr.cli.models import export
 from nemo_asr.cli.transcribe import main as transcribe
 from nemo_asr.transcribe.model import TrainedModel, describe, load_model, trained_modules
 from nemo_asr.transcribe.onnx_export import weights_digest

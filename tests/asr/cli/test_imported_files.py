@@ -7,7 +7,7 @@ from toys.tone_corpus import CONFIG, make_corpus
 
 from nemo_asr.argparse import AsrArgParser
 from nemo_asr.audio.augmentation import perturbation_types
-from nemo_asr.cli import plan, train
+from nemo_asr.cli import train
 from nemo_lite.core.trackers import TRACKERS
 from nemo_lite.utils import lr_policies
 from nemo_lite.utils.optimizers import OPTIMIZERS
@@ -73,7 +73,7 @@ def test_the_help_names_them(capsys):
 
 
 def test_a_plan_uses_them(capsys):
-    plan.main([*NAMES, *NEEDED, "--import", "registering.py"])
+    train.plan([*NAMES, *NEEDED, "--import", "registering.py"])
     assert "2 steps in all" in capsys.readouterr().out
 
 

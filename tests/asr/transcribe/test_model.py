@@ -17,7 +17,7 @@ import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.audio import augmentation as augmentor
 from nemo_asr.audio import augmentation as perturbation
-from nemo_asr.cli import export
+from nemo_asr.cli import models
 from nemo_asr.cli.transcribe import main as transcribe_command
 from nemo_asr.transcribe import onnx_export
 from nemo_asr.transcribe.engine import RecordingsDataLayer
@@ -121,9 +121,9 @@ def test_a_model_is_given_the_same_samples_at_every_door(recipe_of, tmp_path, mo
     runs = run_script("jasper_infer.py", "--load_dir", tmp_path / "model", tmp_path / "a.wav", "--placement", "CPU")
     assert runs.code == 0
     exported = []
-    monkeypatch.setattr(export, "export_onnx", lambda model, path, recordings: exported.extend(map(len, recordings)))
+    monkeypatch.setattr(models, "export_onnx", lambda model, path, recordings: exported.extend(map(len, recordings)))
     with pytest.raises(FileNotFoundError):  # nothing was written
-        export.main([str(tmp_path / "model"), str(tmp_path / "m.onnx"), "--audio", str(tmp_path / "a.wav")])
+        models.export([str(tmp_path / "model"), str(tmp_path / "m.onnx"), "--audio", str(tmp_path / "a.wav")])
     (length,), *_ = seen
     assert len(samples) <= length < len(samples) + 3000
     assert seen == [[length]] * 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nemo_asr.scoring.report.page import write_report
+from nemo_asr.scoring.report.page import compare_folders, comparison_table, write_report
 from nemo_lite.options import OneLineParser
 
 
@@ -15,3 +15,12 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--out", metavar="FILE", help="the page (default: report.html in the folder)")
     parsed = parser.parse_args(arguments)
     print(f"Report: {write_report(parsed.folder, parsed.out)}")
+
+
+def compare(arguments: Sequence[str]) -> None:
+    """Compare two models by their transcripts of the same utterances."""
+    parser = OneLineParser(prog="nemo-lite compare", description="A paired test of two models; no model is run")
+    for name in ("a", "b"):
+        parser.add_argument(name, help=f"transcripts of model {name.upper()}: a run, or --out of an evaluation")
+    parsed = parser.parse_args(arguments)
+    print(comparison_table(compare_folders(parsed.a, parsed.b), parsed.a, parsed.b))

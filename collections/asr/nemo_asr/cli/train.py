@@ -24,3 +24,8 @@ def main(arguments: Sequence[str], program: str = "nemo-lite train") -> None:
     connect = nemo_asr.connect_classifier if classifies else nemo_asr.connect
     training = connect(run.model, run.training_data, training=True)
     run.train(training, {tag: connect(run.model, data) for tag, data in run.evaluation_data.items()})
+
+
+def plan(arguments: Sequence[str]) -> None:
+    """Show the DAGs and the schedule of a training, and train nothing."""
+    main([*arguments, "--plan"], "nemo-lite plan")
