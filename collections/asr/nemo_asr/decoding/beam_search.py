@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeAlias
 
@@ -305,7 +307,7 @@ def search_weights(
         return [trials[0].alpha, trials[0].beta, trials[0].errors]
 
     alpha, beta, errors = factory.from_first(run)
-    decoder.use(Weights(alpha, beta, decoder.weights.hotword_weight, decoder.weights.unknown_score))
+    decoder.use(replace(decoder.weights, alpha=alpha, beta=beta))
     return trials or [Trial(alpha, beta, int(errors))]
 
 
@@ -322,19 +324,15 @@ def _try_all(
     texts = [references[position] for position in drawn]
     frames = [utterances[position][0][: int(utterances[position][1])] for position in drawn]
     ends, padded = torch.tensor([len(rows) for rows in frames]), pad_sequence(frames, batch_first=True)
-    errors, weights = np.zeros((len(ALPHAS), len(BETAS)), int), decoder.weights
-    for (row, alpha), (column, beta) in _pairs():
-        decoder.use(Weights(alpha, beta, weights.hotword_weight, weights.unknown_score))
+    grid, errors = list(product(ALPHAS, BETAS)), list[int]()
+    for alpha, beta in grid:
+        decoder.use(replace(decoder.weights, alpha=alpha, beta=beta))
         heard = [text_of(hypotheses[0].ids, decoder.labels) for hypotheses in decoder.search(padded, ends)]
-        errors[row, column] = count(heard, texts)
-    around = sliding_window_view(np.pad(errors, 1, mode="edge"), (3, 3)).sum(axis=(2, 3))
-    trials = {(alpha, beta): (int(errors[r, c]), int(around[r, c])) for (r, alpha), (c, beta) in _pairs()}
-    best = sorted(trials, key=lambda pair: (*trials[pair], pair))
-    return [Trial(*pair, trials[pair][0]) for pair in best]
-
-
-def _pairs() -> list[tuple[tuple[int, float], tuple[int, float]]]:
-    return [(one, other) for one in enumerate(ALPHAS) for other in enumerate(BETAS)]
+        errors.append(count(heard, texts))
+    table = np.reshape(errors, (len(ALPHAS), len(BETAS)))
+    around = sliding_window_view(np.pad(table, 1, mode="edge"), (3, 3)).sum(axis=(2, 3))
+    ranked = sorted(zip(errors, around.flat, grid, strict=True))
+    return [Trial(*weights, number) for number, _, weights in ranked]
 
 
 def write_weights(path: Path, source: str, trials: Sequence[Trial]) -> None:

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -292,12 +292,6 @@ class _Section(NamedTuple):
     first_line: int
 
 
-class _LineSource(Protocol):
-    """What is needed of an open file."""
-
-    def readline(self, size: int, /) -> bytes: ...
-
-
 class _Numbers(dict[bytes, int]):
     """Gives each new word the next number."""
 
@@ -319,7 +313,7 @@ def read_arpa(path: str | Path) -> NgramTables:
             is_packed = raw.read(2) == _GZIP
             raw.seek(0)
             size = os.fstat(raw.fileno()).st_size
-            file: _LineSource = gzip.GzipFile(fileobj=raw) if is_packed else raw
+            file: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=raw) if is_packed else raw
             return _Reader(file, str(path), size * _MOST_GROWTH if is_packed else size).read()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError("the compressed file is damaged", place=str(path), got=str(error)) from None
@@ -363,7 +357,7 @@ def _lines(tables: NgramTables, order: int) -> Iterator[str]:
 class _Reader:
     """Reads one file from its beginning to its end."""
 
-    def __init__(self, file: _LineSource, path: str, num_bytes: int) -> None:
+    def __init__(self, file: IO[bytes] | gzip.GzipFile, path: str, num_bytes: int) -> None:
         self._file, self._path, self._num_bytes = file, path, num_bytes
         self._line = 0
 
