@@ -19,7 +19,7 @@ import numpy.typing as npt
 from nemo_lite.errors import DataError, UsageError, counted
 from nemo_lite.files import FileKind, open_file, write_atomically
 
-# LanguageModel: what a search asks of a model of word sequences. Files of such models are read elsewhere.
+# LanguageModel: what a search asks of a model of word sequences.
 # A state stands for the words so far, as far as the model looks back: a whole number, of which equal ones have the
 # same future. So a search keeps the states of all its hypotheses in one array.
 
@@ -169,7 +169,7 @@ def rows_of(keys: Ids, queries: Ids) -> Ids:
     return np.where(keys[rows] == queries, rows, -1)
 
 
-# NgramCounter: counts the n-grams of sentences. What is made of the counts: ``smoothing``.
+# NgramCounter: counts the n-grams of sentences. What is made of the counts: :func:`estimate`.
 
 
 _START, _END, _FIRST_WORD = 0, 1, 2
@@ -513,7 +513,7 @@ class _Reader:
         return DataError(problem, place=place, got=got, wanted=wanted, remedy=remedy)
 
 
-# NgramModel: look-up of n-grams with back-off, one word or many at once. Files are read in ``arpa``.
+# NgramModel: look-up of n-grams with back-off, one word or many at once.
 
 
 class NgramModel:
@@ -598,7 +598,7 @@ class NgramModel:
         return weights, rows
 
 
-# KenlmModel: binaries of KenLM, read by the optional package ``kenlm``. ARPA files need no package: ``arpa``.
+# KenlmModel: binaries of KenLM, read by the optional package ``kenlm``. ARPA files need no package.
 
 
 _MAGIC = b"mmap lm http://kheafield.com/code"

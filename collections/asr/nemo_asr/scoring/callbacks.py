@@ -91,7 +91,6 @@ def mean_loss(global_vars: Mapping[str, Any]) -> float:
 # Decoding is of whole batches, in ``nemo_asr.decoding``; nothing in here runs a model.
 
 
-# Any: evaluated values are tensors, lists or numbers.
 _PREDICTION_LENGTHS = ("predictions_length", "predictions_len", "encoded_lengths", "encoded_length", "encoded_len")
 _TRANSCRIPTS = ("transcripts", "transcript")
 _TRANSCRIPT_LENGTHS = ("transcript_length", "transcripts_length", "transcript_len")
@@ -243,7 +242,6 @@ def _known_metric(name: str) -> str:
 # The functions that classification hands to callbacks: what to print while training, how to score an evaluation.
 
 
-# Any: evaluated values are tensors, lists or numbers.
 _LOGITS = ("logits",)
 _CLASSES = ("label", "labels", "targets")
 

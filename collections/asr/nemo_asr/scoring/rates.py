@@ -19,7 +19,7 @@ from torch import Tensor
 
 from nemo_lite.errors import UsageError
 
-# Word and character errors of hypotheses. Class predictions are scored in ``classification``.
+# Word and character errors of hypotheses.
 
 
 @dataclass(frozen=True)
@@ -574,7 +574,6 @@ def differences(reference: str, hypothesis: str, use_cer: bool = False) -> list[
 
 
 # Where the errors of a set are: error rates by speaker and by length, and words that are lost, inserted or confused.
-# Intervals are those of ``bootstrap``; how a table looks is not decided here.
 
 
 Unit = TypeVar("Unit", str, tuple[str, str])

@@ -31,7 +31,8 @@ from nemo_lite.config import Config, build, load_config, override, parse_config,
 from nemo_lite.core import Reference
 from nemo_lite.errors import UsageError
 
-# load_recipe: a model's YAML into modules that fit each other. Sections are read, and checked, in other files.
+# load_recipe: a model's YAML into modules that fit each other. Sections are read in ``registry`` and checked in
+# ``connection_check``, which builds all modules without weights and connects them; ``Recipe.model`` builds them anew.
 
 
 # Any: which class a method gives is said by the file.

@@ -323,7 +323,7 @@ def _clock(seconds: float, point: str) -> str:
     return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}{point}{thousandths:03}"
 
 
-# align: the most probable CTC path of known labels, in numpy. Modules that use it are in ``alignment``.
+# align: the most probable CTC path of known labels, in numpy. The module around it is ``LabelAlignment``.
 
 
 _WIDTH = 1024  # states of the band: 512 labels, about 40 s of speech
