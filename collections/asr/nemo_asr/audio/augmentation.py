@@ -54,9 +54,10 @@ class AudioSegment:
         trim: bool = False,
         trim_db: float = 60,
     ) -> None:
-        if np.asarray(samples).dtype.kind not in "fi":
+        samples = np.array(samples)  # a copy: perturbations act in place
+        if samples.dtype.kind not in "fi":
             raise TypeError(f"AudioSegment: samples are {samples.dtype}, wanted floats or whole numbers")
-        floats = scaled(np.array(samples))
+        floats = scaled(samples)
         mono: Samples = floats if floats.ndim == 1 else floats.mean(axis=1)
         if target_sr is not None and target_sr != sample_rate:
             mono, sample_rate = soxr.resample(mono, sample_rate, target_sr), target_sr
