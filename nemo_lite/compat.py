@@ -216,8 +216,8 @@ OLD_PATHS = {
         "create_optimizer": """
             optim optim.create optim.from_apex optim.from_torch optim.groups optim.larc optim.loading optimizers
         """,
-        "data.loaders": "data.sequential data.unusable data.workers",
-        "data.order": "data.items data.seeds",
+        "data.loaders": "data.items data.seeds data.unusable data.workers",
+        "data.order": "data.cost_sampling data.sequential",
         "export": "export.deployment export.onnx_files export.wires",
         "foreach_optimizers": "optim optim.adam_w optim.foreach optim.lamb optim.novograd optimizers",
         "neural_graph": "neural_graph.graph_weights neural_graph.runner",

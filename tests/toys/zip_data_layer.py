@@ -18,7 +18,7 @@ from nemo_asr.data.manifest import Utterance, Utterances
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.data.utterances import Reading
 from nemo_asr.text.parser import make_parser
-from nemo_lite.backends.pytorch.data.cost_sampling import Batching
+from nemo_lite.backends.pytorch.data.order import Batching
 from nemo_lite.errors import DataError
 
 BYTES_PER_SECOND = 2 * 16000  # of 16-bit samples: batches need durations that are nearly right

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from nemo_lite.backends.pytorch.data.loaders import Batch
-from nemo_lite.backends.pytorch.data.order import Shard, seed_all
+from nemo_lite.backends.pytorch.data.loaders import Batch, seed_all
+from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks
 from nemo_lite.backends.pytorch.engine.evaluation import torch_data_layer
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, modules_of

@@ -36,7 +36,8 @@ from nemo_asr.data.utterances import (
     collate,
 )
 from nemo_asr.text.parser import make_parser
-from nemo_lite.backends.pytorch.data.order import DataChangedError, Request, Shard
+from nemo_lite.backends.pytorch.data.loaders import DataChangedError, Request
+from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.contract import CopyComparison
 from nemo_lite.core.neural_types import AudioSignal, LengthsType, LossType, NeuralType
 from nemo_lite.errors import DataError, UsageError

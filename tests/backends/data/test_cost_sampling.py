@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_lite.backends.pytorch.data.cost_sampling import Batching, CostWords, padding_share, training_plan
-from nemo_lite.backends.pytorch.data.order import Leftover, Shard
+from nemo_lite.backends.pytorch.data.order import Batching, CostWords, Leftover, Shard, padding_share, training_plan
 from nemo_lite.errors import UsageError
 
 SIZES = st.integers(1, 200)

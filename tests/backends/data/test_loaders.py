@@ -16,36 +16,36 @@ from torch.utils.data import Dataset
 from toys.ranks import on_ranks
 
 from nemo_lite import DeviceType, NeuralModuleFactory
-from nemo_lite.backends.pytorch.data.cost_sampling import Batching
-from nemo_lite.backends.pytorch.data.cost_sampling import plans as plans_by_cost
 from nemo_lite.backends.pytorch.data.loaders import (
     Batch,
+    Counts,
     DatasetLoader,
+    ItemDataset,
     IteratorLoader,
+    Loaded,
     PlannedLoader,
+    Request,
     UnusableItems,
     as_values,
     budget_of,
     leftover_of,
     length_of,
     listed,
-    sequential_plan,
-    sequential_plans,
     settle,
 )
 from nemo_lite.backends.pytorch.data.order import (
-    Counts,
-    ItemDataset,
+    Batching,
     Leftover,
-    Loaded,
     Plan,
     Plans,
-    Request,
     Shard,
     Stretch,
     cut_into_rounds,
     evened_out,
+    sequential_plan,
+    sequential_plans,
 )
+from nemo_lite.backends.pytorch.data.order import plans as plans_by_cost
 from nemo_lite.backends.pytorch.distributed.comm import Comm, SingleProcess
 from nemo_lite.errors import DataError, UsageError
 

@@ -16,24 +16,28 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from nemo_lite.backends.pytorch.data.cost_sampling import Batching, training_plan
-from nemo_lite.backends.pytorch.data.cost_sampling import plans as plans_of
-from nemo_lite.backends.pytorch.data.loaders import Batch, DatasetLoader
-from nemo_lite.backends.pytorch.data.order import (
+from nemo_lite.backends.pytorch.data.loaders import (
+    Batch,
     Counts,
     DataChangedError,
+    DatasetLoader,
     ItemDataset,
-    Leftover,
     Loaded,
-    Plan,
     Request,
+    seed_all,
+    seed_of,
+)
+from nemo_lite.backends.pytorch.data.order import (
+    Batching,
+    Leftover,
+    Plan,
     Shard,
     Stretch,
     evaluation_plan,
     evened_out,
-    seed_all,
-    seed_of,
+    training_plan,
 )
+from nemo_lite.backends.pytorch.data.order import plans as plans_of
 from nemo_lite.errors import DataError, UnknownNameError, UsageError
 
 # Which items come in which batch: a pure function of size, seed, epoch, rank and world size.

@@ -20,9 +20,8 @@ from toys.nets import Points
 
 from nemo_lite.backends.pytorch.data import loaders as workers
 from nemo_lite.backends.pytorch.data import worker_server
-from nemo_lite.backends.pytorch.data.cost_sampling import Batching, plans
 from nemo_lite.backends.pytorch.data.loaders import DatasetLoader, PlannedLoader
-from nemo_lite.backends.pytorch.data.order import Shard
+from nemo_lite.backends.pytorch.data.order import Batching, Shard, plans
 from nemo_lite.errors import DataWorkerError
 from nemo_lite.utils import logging
 
@@ -152,7 +151,7 @@ SCRIPT = """
     import sys, time
     import nemo_lite as nemo
     from nemo_lite.backends.pytorch.data import DatasetLoader, Shard
-    from nemo_lite.backends.pytorch.data.cost_sampling import Batching, plans
+    from nemo_lite.backends.pytorch.data.order import Batching, plans
     from test_worker_server import Variables, loader_of
 
     print("the script runs", flush=True)

@@ -20,9 +20,8 @@ from toys.ranks import Rank
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.data import loaders as workers
-from nemo_lite.backends.pytorch.data.cost_sampling import Batching, plans
 from nemo_lite.backends.pytorch.data.loaders import DatasetLoader, pins_memory_for, workers_for
-from nemo_lite.backends.pytorch.data.order import Shard
+from nemo_lite.backends.pytorch.data.order import Batching, Shard, plans
 from nemo_lite.errors import DataWorkerError
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

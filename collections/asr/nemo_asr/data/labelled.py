@@ -27,8 +27,8 @@ from nemo_asr.data.manifest import (
 from nemo_asr.data.speech_data_layer import SpeechDataLayer, SpeechPorts, with_file_durations
 from nemo_asr.data.utterances import Item, Reading, SpeechDataset
 from nemo_asr.text.parser import CharParser
-from nemo_lite.backends.pytorch.data.cost_sampling import Batching, CostWords
-from nemo_lite.backends.pytorch.data.order import Counts, Request
+from nemo_lite.backends.pytorch.data.loaders import Counts, Request
+from nemo_lite.backends.pytorch.data.order import Batching, CostWords
 from nemo_lite.config import Between
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports

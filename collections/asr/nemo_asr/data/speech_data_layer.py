@@ -35,9 +35,8 @@ from nemo_asr.data.utterances import (
 from nemo_asr.scoring.rates import Clusters, clusters_of
 from nemo_asr.text.labels import shown_symbols
 from nemo_asr.text.parser import CharParser, make_parser
-from nemo_lite.backends.pytorch.data.cost_sampling import Batching, CostWords, plans
-from nemo_lite.backends.pytorch.data.loaders import PlannedLoader, UnusableItems, budget_of
-from nemo_lite.backends.pytorch.data.order import Counts, Plan, Shard
+from nemo_lite.backends.pytorch.data.loaders import Counts, PlannedLoader, UnusableItems, budget_of
+from nemo_lite.backends.pytorch.data.order import Batching, CostWords, Plan, Shard, plans
 from nemo_lite.backends.pytorch.data.worker_server import preload_in_workers
 from nemo_lite.backends.pytorch.nm import Copied, DataLayerNM
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType

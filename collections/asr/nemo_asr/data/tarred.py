@@ -38,9 +38,7 @@ from nemo_asr.data.manifest import (
 )
 from nemo_asr.data.speech_data_layer import SpeechDataLayer, parser_maker
 from nemo_asr.data.utterances import FileSpans, ItemTensors, Reading, collate
-from nemo_lite.backends.pytorch.data.cost_sampling import Batching
-from nemo_lite.backends.pytorch.data.loaders import sequential_plans
-from nemo_lite.backends.pytorch.data.order import Plan, Shard
+from nemo_lite.backends.pytorch.data.order import Batching, Plan, Shard, sequential_plans
 from nemo_lite.config import Between
 from nemo_lite.errors import MAX_LISTED, DataError, UsageError, counted, listed
 from nemo_lite.files import (

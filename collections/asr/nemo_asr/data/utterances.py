@@ -27,8 +27,7 @@ from nemo_asr.audio.reading import Samples, read_audio
 from nemo_asr.data.manifest import R, Span, Utterance, UtteranceReader, Utterances
 from nemo_asr.text.parser import CharParser
 from nemo_lite import DataLayerNM
-from nemo_lite.backends.pytorch.data.loaders import PlannedLoader
-from nemo_lite.backends.pytorch.data.order import Counts, ItemDataset, Request
+from nemo_lite.backends.pytorch.data.loaders import Counts, ItemDataset, PlannedLoader, Request
 from nemo_lite.backends.pytorch.nm import Copied
 from nemo_lite.core.neural_types import AudioSignal, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports

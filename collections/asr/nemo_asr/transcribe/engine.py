@@ -30,8 +30,8 @@ from nemo_asr.transcribe.transcript import (
 )
 from nemo_asr.transcribe.transcript import Transcribed as Transcribed
 from nemo_lite import Dag, DataLayerNM, NeuralModule, NeuralModuleFactory, NmTensor, NonTrainableNM, logging
-from nemo_lite.backends.pytorch.data.loaders import PlannedLoader, UnusableItems
-from nemo_lite.backends.pytorch.data.order import Counts, ItemDataset, Plan, Request, Shard
+from nemo_lite.backends.pytorch.data.loaders import Counts, ItemDataset, PlannedLoader, Request, UnusableItems
+from nemo_lite.backends.pytorch.data.order import Plan, Shard
 from nemo_lite.core.neural_types import (
     AudioSignal,
     AxisKind,

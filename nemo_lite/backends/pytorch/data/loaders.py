@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import hashlib
 import math
 import multiprocessing.util
 import os
+import random
 import signal
 import sys
+from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,34 +20,19 @@ from functools import lru_cache
 from itertools import islice
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, default_collate
+from numpy.random.mtrand import get_bit_generator, set_bit_generator
+from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
-from nemo_lite.backends.pytorch.data.cost_sampling import Batching
-from nemo_lite.backends.pytorch.data.order import (
-    Counts,
-    EpochSampler,
-    Leftover,
-    Loaded,
-    Plan,
-    Plans,
-    Request,
-    Rounds,
-    Rows,
-    SeededDataset,
-    Shard,
-    Stretch,
-    divided,
-    evened_out,
-    items_of_a_round,
-)
+from nemo_lite.backends.pytorch.data.order import Leftover, Plan, Plans, Rows, Shard, Stretch, divided
 from nemo_lite.backends.pytorch.data.worker_server import content_of, for_workers, start_of_worker
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.errors import MAX_LISTED as MAX_LISTED
-from nemo_lite.errors import DataError, DataWorkerError, NeuralPortNameMismatchError, counted
+from nemo_lite.errors import DataChangedError as DataChangedError
+from nemo_lite.errors import DataError, DataWorkerError, NemoLiteError, NeuralPortNameMismatchError, counted
 from nemo_lite.errors import listed as listed
 from nemo_lite.interruption import leave_signals_to_parent
 from nemo_lite.utils import logging
@@ -206,6 +194,191 @@ def _end_all(workers: Sequence[BaseProcess]) -> None:
                 worker.join(1)
 
 
+# From a request to one batch: what a worker process of a data layer does. No order of items, no budget for faults.
+
+
+R = TypeVar("R")
+ItemT = TypeVar("ItemT")
+# By kind, then by what was found: {"resampled": {8000: 3}}. Any: whatever a data layer counts by, a text or a number.
+Counts: TypeAlias = "dict[str, Counter[Any]]"
+
+
+class Request(NamedTuple, Generic[R]):
+    """One batch to read.
+
+    Attributes:
+        epoch: part of the seed of every random draw.
+        items: position in the data layer of each item, and what a worker needs to find it.
+        spares: items to try, one after the other, when none of the others can be used.
+        training: whether the batch is for training.
+        position: of the batch in its epoch: the other part of that seed.
+    """
+
+    epoch: int
+    items: Sequence[tuple[int, R]]
+    spares: Sequence[tuple[int, R]] = ()
+    training: bool = False
+    position: int = 0
+
+
+class Loaded(NamedTuple):
+    """One batch, and what was noticed on the way. A NamedTuple, of which torch's DataLoader can pin all tensors.
+
+    Attributes:
+        values: a tuple in port order, or a dictionary by port. Any: ports carry tensors, lists or numbers.
+        ids: positions of its items; none when no item could be used.
+        amount: how much it holds, in the data layer's ``amount_unit``.
+        faults: positions of the items that could not be used, each with the reason.
+        counts: other findings.
+        fatal: a reason to end the run, or nothing.
+    """
+
+    values: Any = ()
+    ids: Sequence[int] = ()
+    amount: float = 0.0
+    faults: Sequence[tuple[int, str]] = ()
+    counts: Mapping[str, Mapping[Any, int]] | None = None
+    fatal: str = ""
+
+
+class ItemDataset(Dataset[Loaded], Generic[R, ItemT]):
+    """Reads the items of a request one after the other, and makes a batch of those that can be used.
+
+    It goes to the worker processes, so keep it small. Equal requests must give equal batches, in any process: random
+    draws follow from ``request.epoch`` and the item's position.
+    """
+
+    @abstractmethod
+    def read(self, position: int, ref: R, request: Request[R], counts: Counts) -> ItemT:
+        """One item.
+
+        Args:
+            position: of the item in the data layer.
+            ref: where it is: what the loader's ``refs_of`` gave for the position.
+            request: the batch that it is for.
+            counts: take findings that are no faults (``counts["resampled"][8000] += 1``).
+
+        Raises:
+            DataError: the item cannot be used.
+            DataChangedError: no item can be used any more; the run ends. So it does with any other NemoLiteError.
+        """
+
+    @abstractmethod
+    def collate(self, items: Sequence[ItemT]) -> tuple[Any, ...]:
+        """A batch of items, in port order."""
+
+    def amount(self, items: Sequence[ItemT]) -> float:
+        """How much the items are, in the data layer's ``amount_unit``; by default their number."""
+        return float(len(items))
+
+    def __getitem__(self, request: Request[R]) -> Loaded:
+        ids, items, faults = list[int](), list[ItemT](), list[tuple[int, str]]()
+        counts: Counts = defaultdict(Counter)
+        try:
+            for number, (position, ref) in enumerate([*request.items, *request.spares]):
+                if items and number >= len(request.items):
+                    break  # spares are for batches that would be empty
+                try:
+                    items.append(self.read(position, ref, request, counts))
+                    ids.append(position)
+                except DataChangedError:
+                    raise
+                except DataError as error:
+                    faults.append((position, str(error)))
+        except NemoLiteError as error:
+            return Loaded(fatal=str(error))  # as data: raised in a worker it would arrive with a traceback in its text
+        values = self.collate(items) if items else ()
+        # Plain dictionaries: torch pins a mapping by updating a copy of it, which would double the counts of a Counter.
+        plain = {kind: dict(count) for kind, count in counts.items()}
+        return Loaded(values, ids, self.amount(items), faults, plain)
+
+
+# Seeds: every random draw follows from (base, rank, epoch) or, for data, (base, rank, epoch, position). No order
+# here.
+# DataLoader takes requests from an `EpochSampler` and gives them to a `SeededDataset`, in its workers or in this
+# process.
+# torch's DataLoader seeds its workers once, when they start: their draws would depend on the epochs before, on the
+# number of workers and on which of them reads a batch. So each request carries its epoch and its position in it, and
+# all draws for a request start from a seed made of these. A run that is resumed anywhere draws what the uninterrupted
+# one draws.
+
+
+def seed_of(base: int, *, rank: int = 0, epoch: int = 0) -> int:
+    """The seed of one stream of draws, from 0 to 2**63 - 1; another stream for each combination.
+
+    Args:
+        base: of the run, 0 or more.
+        rank: which process.
+        epoch: which epoch.
+    """
+    words = np.random.SeedSequence([base, rank, epoch, 0]).generate_state(1, np.uint64)
+    return int(words[0] >> np.uint64(1))
+
+
+def seed_all(seed: int) -> None:
+    """Seed the generators of Python, NumPy and torch in this process, each with a stream of its own."""
+    random.seed(seed)
+    # Spread first: of the same words NumPy's Mersenne twister would make the very draws of Python's.
+    np.random.seed(np.random.SeedSequence(seed).generate_state(4))
+    torch.manual_seed(seed)
+
+
+class EpochSampler:
+    """A sampler of torch's DataLoader: gives the requests chosen last, once.
+
+    Attributes:
+        epoch: of the requests.
+        requests: one for each batch of a pass.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.requests: Iterable[Request[Any]] = ()
+
+    def __iter__(self) -> Iterator[Request[Any]]:
+        return iter(self.requests)
+
+
+class SeededDataset(Dataset[T]):
+    """A data set that takes a `Request`; what it draws for one starts from a seed of its own.
+
+    In the process of the run its generators (Python's, NumPy's, torch's on the CPU) are set aside meanwhile.
+
+    Args:
+        dataset: gives what it is asked for.
+        base, rank: of the seeds.
+    """
+
+    def __init__(self, dataset: Dataset[T], base: int, rank: int) -> None:
+        self._dataset, self._base, self._rank = dataset, base, rank
+        self._bits: np.random.BitGenerator | None = None
+
+    def __getitem__(self, request: Request[Any]) -> T:
+        if get_worker_info() is not None:
+            self._seed(request)
+            return self._dataset[request]
+        # About 60 microseconds in all. An exchange of NumPy's generators takes a hundredth of the time that reading and
+        # writing the state does; what is lost by it is the second number of a pair that randn() had drawn.
+        python, torch_state, bits = random.getstate(), torch.default_generator.get_state(), get_bit_generator()
+        self._bits = self._bits or np.random.MT19937(0)
+        set_bit_generator(self._bits)
+        try:
+            self._seed(request)
+            return self._dataset[request]
+        finally:
+            set_bit_generator(bits)
+            torch.default_generator.set_state(torch_state)
+            random.setstate(python)
+
+    def _seed(self, request: Request[Any]) -> None:
+        """Seed the generators of Python, NumPy and torch (on the CPU), each with words of its own."""
+        place = f"{self._base} {self._rank} {request.epoch} {request.position}"
+        digest = hashlib.blake2b(place.encode(), digest_size=32).digest()  # 30 times as fast as a SeedSequence
+        random.seed(int.from_bytes(digest[:8], "little"))
+        np.random.seed(np.frombuffer(digest, np.uint32, 4, 8))
+        torch.default_generator.manual_seed(int.from_bytes(digest[24:], "little") >> 1)
+
+
 # The account of items that could not be used: one budget and one report for all ranks. Nothing is read here.
 
 
@@ -355,88 +528,6 @@ def _together(gathered: Sequence[_Noted]) -> _Noted:
     for _, counts_there in gathered:
         _add(counts, counts_there)
     return dict(sorted(faults.items())), {kind: dict(count) for kind, count in counts.items()}
-
-
-# Which items make which batch when the items lie one behind the other in parts, such as tar files. No data in here.
-# A pure function of (parts, seed, epoch, rank, world size). In training the parts come in another order in each
-# epoch. Laid end to end in this order, their items are cut into one stretch for each rank, of equal lengths but for
-# one item. So each rank reads its stretch from front to back, each item is read by one rank, and the numbers of parts
-# and ranks need not fit each other: a part across the border of two stretches is read by both ranks, each its own
-# items of it.
-
-
-def sequential_plan(starts: Rows, batching: Batching, shard: Shard, epoch: int = 0, window: int = 0) -> Plan:
-    """The batches of one rank in one epoch of training, see :func:`sequential_rounds`."""
-    return sequential_rounds(starts, batching, shard, epoch, window).of_rank(shard.rank)
-
-
-def sequential_rounds(starts: Rows, batching: Batching, shard: Shard, epoch: int = 0, window: int = 0) -> Rounds:
-    """The batches of all ranks in one epoch of training.
-
-    Every item comes once over the ranks, except the counted ones that do not fill a round, as in `training_rounds`.
-
-    Args:
-        starts: (parts + 1,) the first item of each part, and the number of all items.
-        batching: its ``shuffle`` puts the parts into another order in each epoch; it has no bucketing.
-        shard: the ranks.
-        epoch: which epoch.
-        window: with ``shuffle``, this many neighbours of a stretch are shuffled among themselves, so that no item comes
-            more than so many places too early or too late. Below 2 a part's items come in their own order.
-
-    Raises:
-        UsageError: items are left over and ``shard.uneven`` is ``error``.
-    """
-    assert not batching.bucketing, "buckets would not be read from front to back"
-    world_size, num_items = shard.world_size, int(starts[-1])
-    rng = np.random.default_rng([shard.seed, epoch])
-    parts = np.arange(len(starts) - 1)
-    order = _laid_end_to_end(starts, rng.permutation(parts) if batching.shuffle else parts)
-    round_items = items_of_a_round(num_items, batching.batch_size, world_size, batching.drop_last)
-    num_dropped = num_items % round_items if batching.drop_last else 0
-    order = order[: num_items - num_dropped]
-    num_full, num_last = divmod(len(order), round_items)
-    full_items = num_full * round_items // world_size
-    # Of the last ones, which do not fill a round, the first ranks get one item more.
-    lengths = [full_items + len(range(rank, num_last, world_size)) for rank in range(world_size)]
-    stretches = np.split(order, np.cumsum(lengths)[:-1])
-    if batching.shuffle and window > 1:
-        stretches = [_shuffled_nearby(stretch, window, rng) for stretch in stretches]
-    return evened_out(_rounds(stretches, num_full, full_items, num_last), shard, num_dropped)
-
-
-def sequential_plans(starts: Rows, batching: Batching, shard: Shard, window: int = 0) -> Plans:
-    """The same by epoch, also for what is left of an epoch that began with another number of ranks."""
-
-    def make(epoch: int, shard: Shard, items: Rows) -> Rounds:
-        return sequential_rounds(np.searchsorted(items, starts), batching, shard, epoch, window)
-
-    return Plans(int(starts[-1]), shard, make)
-
-
-def _laid_end_to_end(starts: Rows, parts: Rows) -> Rows:
-    lengths = np.diff(starts)[parts]
-    # What each item's position is ahead of a plain count: the same for all items of a part.
-    ahead = starts[parts] - np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    order: Rows = np.arange(int(lengths.sum())) + np.repeat(ahead, lengths)
-    return order
-
-
-def _shuffled_nearby(stretch: Rows, window: int, rng: np.random.Generator) -> Rows:
-    """Each window of neighbours in a random order. The windows' borders are others in each epoch."""
-    windows = (np.arange(len(stretch)) + int(rng.integers(window))) // window
-    return stretch[np.lexsort((rng.random(len(stretch)), windows))]
-
-
-def _rounds(stretches: Sequence[Rows], num_full: int, full_items: int, num_last: int) -> Iterator[Rows]:
-    """The items of each round in the order in which `Rounds` gives every rank those of its own stretch."""
-    world_size = len(stretches)
-    in_turn = np.stack([stretch[:full_items] for stretch in stretches], axis=1).ravel()
-    yield from np.split(in_turn, num_full) if num_full else ()
-    if num_last:
-        last = np.empty(num_last, np.int64)
-        for rank, stretch in enumerate(stretches):
-            last[rank::world_size] = stretch[full_items:]
-        yield last
 
 
 # Batches: what a data layer gives to the engine, and the loaders that make them. No order of items, no devices.
