@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 import nemo_asr
-from nemo_lite.backends.pytorch.create_optimizer import create_optimizer
+from nemo_lite.backends.pytorch.optimizers import create_optimizer
 
 SPEAKERS = ("george", "jackson", "lucas", "nicolas", "theo", "yweweler")
 RATE, BATCH_SIZE, DITHER = 16000, 32, 1e-5

@@ -213,15 +213,15 @@ OLD_PATHS = {
     "nemo_lite.backends.pytorch": {
         "actions": "lowerings",
         "common": "common.losses common.metrics common.multi_data common.other common.parts common.zero_data",
-        "create_optimizer": """
-            optim optim.create optim.from_apex optim.from_torch optim.groups optim.larc optim.loading optimizers
-        """,
         "data.loaders": "data.items data.seeds data.unusable data.workers",
         "data.order": "data.cost_sampling data.sequential",
         "export": "export.deployment export.onnx_files export.wires",
-        "foreach_optimizers": "optim optim.adam_w optim.foreach optim.lamb optim.novograd optimizers",
         "neural_graph": "neural_graph.graph_weights neural_graph.runner",
         "nm": "module_wrapper torch_module weight_tying",
+        "optimizers": """
+            create_optimizer foreach_optimizers optim optim.adam_w optim.create optim.foreach optim.from_apex
+            optim.from_torch optim.groups optim.lamb optim.larc optim.loading optim.novograd
+        """,
         "placement": "snapshot",
         "precision": """
             precision.apex_amp precision.apex_package precision.dtypes precision.gradients precision.half_modules

@@ -32,7 +32,7 @@ ORDERS = {
     """,
     "nemo_lite.backends.pytorch": """
         tensor_codec, lowering, placement, precision, data.order < distributed
-        < checkpoint, data, compiling, foreach_optimizers < nm, create_optimizer
+        < checkpoint, data, compiling, optimizers < nm
         < common, engine, tutorials < export, neural_graph, precision_check < actions
     """,
     "nemo_asr": """

@@ -1,7 +1,7 @@
 """Optimizers by name: the table of the command line and of ``create_optimizer``, and their options. No torch here.
 
-To add one, write it in `nemo_lite/backends/pytorch/foreach_optimizers.py`, import it in ``create_optimizer.py``, which
-looks names up, and add a line to the table; or call :func:`register_optimizer`.
+To add one, write it in `nemo_lite/backends/pytorch/optimizers.py`, where names are looked up, and add a line to the
+table; or call :func:`register_optimizer`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nemo_lite.errors import UnknownNameError, UsageError
 Range: TypeAlias = "tuple[float, float]"
 
 # Imported when a constructor is asked for: the names alone are for --help, which shall not wait for torch.
-_MODULE = "nemo_lite.backends.pytorch.create_optimizer"
+_MODULE = "nemo_lite.backends.pytorch.optimizers"
 # Arguments of constructors that are no options by name; every optimizer takes ``lr``.
 _NOT_BY_NAME = ("lr", "luc_eps")
 _NO_DEFAULT = inspect.Parameter.empty

@@ -12,9 +12,9 @@ from toys.sources import ROOT
 
 import nemo_asr
 from nemo_asr.tasks.families import connect_classifier
-from nemo_lite.backends.pytorch.create_optimizer import create_optimizer
 from nemo_lite.backends.pytorch.engine.verdict import GuardedStep
 from nemo_lite.backends.pytorch.lowering import lower
+from nemo_lite.backends.pytorch.optimizers import create_optimizer
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.core.dag import Dag
 from nemo_lite.utils.optimizers import OPTIMIZERS

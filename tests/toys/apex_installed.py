@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nemo_lite.backends.pytorch import create_optimizer as from_apex
+from nemo_lite.backends.pytorch import optimizers as from_apex
 from nemo_lite.backends.pytorch import precision as apex_amp
 from nemo_lite.utils import logging
 

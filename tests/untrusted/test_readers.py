@@ -16,7 +16,7 @@ METHODS = {"extractall", "extract", "unpack_archive", "system", "popen", "execvp
 IMPORTING = ("import_module", "run_path", "run_module", "spec_from_file_location")
 # Names of modules that are written in the sources, or that an installed package declares; no file gives one.
 IMPORTS_BY_NAME = {
-    "nemo_lite/backends/pytorch/create_optimizer.py": "apex, which may be missing",
+    "nemo_lite/backends/pytorch/optimizers.py": "apex, which may be missing",
     "nemo_lite/utils/optimizers.py": "torch's optimizers, whose names are listed without torch",
     "nemo_lite/backends/pytorch/precision.py": "apex, which may be missing",
     "nemo_lite/compat.py": "modules of the package that its table of old paths names, and names that a stub file lists",

@@ -21,7 +21,7 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
     load_training_state,
     save_module,
 )
-from nemo_lite.backends.pytorch.foreach_optimizers import Novograd
+from nemo_lite.backends.pytorch.optimizers import Novograd
 from nemo_lite.backends.pytorch.tutorials import MSELoss, RealFunctionDataLayer, TaylorNet
 from nemo_lite.errors import CheckpointError, NemoLiteError
 

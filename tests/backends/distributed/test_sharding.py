@@ -23,7 +23,6 @@ from toys.ranks import results_of
 import nemo_lite as nemo
 from nemo_asr.models.jasper import JasperDecoderForCTC, JasperEncoder
 from nemo_asr.models.losses import CTCLossNM
-from nemo_lite.backends.pytorch.create_optimizer import create_optimizer
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded, is_synced, synced_batchnorm
 from nemo_lite.backends.pytorch.distributed.comm import Alone, Replica
 from nemo_lite.backends.pytorch.distributed.group import DataParallel
@@ -31,6 +30,7 @@ from nemo_lite.backends.pytorch.distributed.sharding import ShardedReplica, like
 from nemo_lite.backends.pytorch.engine.module_state import evaluating
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM, TrainableNM
+from nemo_lite.backends.pytorch.optimizers import create_optimizer
 from nemo_lite.backends.pytorch.precision import float32_parts
 from nemo_lite.backends.pytorch.tutorials import TaylorNet
 from nemo_lite.core.dag import Dag

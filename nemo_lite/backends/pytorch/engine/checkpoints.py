@@ -24,7 +24,6 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
 )
 from nemo_lite.backends.pytorch.checkpoint.store import on_every_rank
 from nemo_lite.backends.pytorch.checkpoint.tensors import refuse_not_finite
-from nemo_lite.backends.pytorch.create_optimizer import lay_out_like_parameters, with_own_flags
 from nemo_lite.backends.pytorch.distributed.activity import READING_CHECKPOINT, WRITING_CHECKPOINT
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded
 from nemo_lite.backends.pytorch.distributed.comm import Comm
@@ -32,6 +31,7 @@ from nemo_lite.backends.pytorch.distributed.contract import RunContract, changes
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluations
 from nemo_lite.backends.pytorch.engine.module_state import mean_statistics, named_weighted_modules
 from nemo_lite.backends.pytorch.engine.state import RunState
+from nemo_lite.backends.pytorch.optimizers import lay_out_like_parameters, with_own_flags
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.callbacks.base import Best, CallbackList, EvaluationResult
 from nemo_lite.core.neural_module import NeuralModule

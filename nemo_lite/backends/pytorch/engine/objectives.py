@@ -10,7 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.create_optimizer import (
+from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, Comm, Replica, ReplicaOptions
+from nemo_lite.backends.pytorch.distributed.contract import effective_batch
+from nemo_lite.backends.pytorch.engine.module_state import modules_of
+from nemo_lite.backends.pytorch.lowering import Lowering, lower
+from nemo_lite.backends.pytorch.nm import DataLayerNM, LossNM
+from nemo_lite.backends.pytorch.optimizers import (
     DECAY_WEIGHTS_ONLY,
     MODULE_LR,
     checked_module_lr,
@@ -19,11 +24,6 @@ from nemo_lite.backends.pytorch.create_optimizer import (
     is_decay_of_weights_only,
     parameter_groups,
 )
-from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, Comm, Replica, ReplicaOptions
-from nemo_lite.backends.pytorch.distributed.contract import effective_batch
-from nemo_lite.backends.pytorch.engine.module_state import modules_of
-from nemo_lite.backends.pytorch.lowering import Lowering, lower
-from nemo_lite.backends.pytorch.nm import DataLayerNM, LossNM
 from nemo_lite.backends.pytorch.precision import Precision, float32_parts
 from nemo_lite.core.callbacks.base import Callback, is_overridden
 from nemo_lite.core.callbacks.loggers import ProgressBar, SimpleLossLoggerCallback

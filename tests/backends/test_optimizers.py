@@ -12,10 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from toys.apex_installed import FOLDER, apex_from, copy_without
 from toys.lion import Lion, registered_lion
 
-from nemo_lite.backends.pytorch import create_optimizer as from_apex
+from nemo_lite.backends.pytorch import optimizers as from_apex
 from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, save_training_state
-from nemo_lite.backends.pytorch.create_optimizer import create_optimizer, with_own_flags
-from nemo_lite.backends.pytorch.foreach_optimizers import AdamW, Lamb, Novograd
+from nemo_lite.backends.pytorch.optimizers import AdamW, Lamb, Novograd, create_optimizer, with_own_flags
 from nemo_lite.backends.pytorch.precision import choose_precision
 from nemo_lite.core.run_options import Optimization
 from nemo_lite.errors import UnknownNameError, UsageError
