@@ -37,8 +37,8 @@ ORDERS = {
     """,
     "nemo_asr": """
         arguments, compat, shipped < text, data.manifest < audio, features, options
-        < argparse, models < decoding < scoring < data < parts, tasks, tracking
-        < corpora, seeds, transcribe < evaluation, training < cli
+        < argparse, models < decoding < scoring < data < parts, tasks
+        < corpora, transcribe < evaluation, training < seeds < cli
     """,
 }
 # Imports inside functions: packages that a user may do without, and those whose import is worth putting off.

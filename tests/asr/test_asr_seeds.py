@@ -12,7 +12,7 @@ from toys.tone_corpus import make_corpus, run_script
 
 from nemo_asr import seeds
 from nemo_asr.argparse import AsrArgParser
-from nemo_asr.tracking import plain_arguments
+from nemo_asr.training import plain_arguments
 from nemo_lite.errors import NemoLiteError, UsageError
 
 

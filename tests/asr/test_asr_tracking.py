@@ -11,7 +11,7 @@ from toys.tone_corpus import make_corpus
 
 import nemo_asr
 from nemo_asr.scoring.callbacks import process_evaluation_batch
-from nemo_asr.tracking import ScoredClasses
+from nemo_asr.training import ScoredClasses
 from nemo_lite import DataLayerNM, logging
 from nemo_lite.core import Collected, Optimization, trackers
 
@@ -145,7 +145,7 @@ def test_a_set_is_scored_and_its_transcripts_are_kept(collected, dev, tmp_path, 
 
 
 def test_what_was_heard_is_scored_as_the_data_layer_says(collected, dev, monkeypatch):
-    monkeypatch.setattr(nemo_asr.tracking, "hypotheses_in_data", lambda layer, texts: ["cab", "aabc"])
+    monkeypatch.setattr(nemo_asr.training, "hypotheses_in_data", lambda layer, texts: ["cab", "aabc"])
     assert nemo_asr.ScoredSet("dev", dev)(collected)["wer"] == 0.0
 
 

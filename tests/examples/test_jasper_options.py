@@ -348,7 +348,7 @@ def test_hold_and_momentum_shape_the_training_and_what_has_no_effect_is_one_line
     assert train(*base, "--bn_momentum", 0.5).losses == plain_losses  # running statistics act in evaluation only
     for options, told in (
         (["--hold_steps", 2], "--hold_steps has no effect with --lr_policy CosineAnnealing; leave it out"),
-        (["--bn_momentum", 2], "argument --bn_momentum: '2' is above 1"),
+        (["--bn_momentum", 2], "argument --bn_momentum: '2' is not a number above 0, up to 1"),
         (["--grad_norm_clip", 0], "argument --grad_norm_clip: '0' is not a number above 0"),
     ):
         finished = run_script("jasper.py", *base, *options)

@@ -53,10 +53,10 @@ from nemo_asr.tasks.recipe import load_class_recipe as load_class_recipe
 from nemo_asr.tasks.recipe import load_recipe as load_recipe
 from nemo_asr.tasks.recipe import recipe_from_text as recipe_from_text
 from nemo_asr.tasks.registry import register as register
-from nemo_asr.tracking import ScoredSet as ScoredSet
-from nemo_asr.tracking import start_record as start_record
-from nemo_asr.tracking import trackers_of as trackers_of
+from nemo_asr.training import ScoredSet as ScoredSet
 from nemo_asr.training import TrainingRun as TrainingRun
+from nemo_asr.training import start_record as start_record
+from nemo_asr.training import trackers_of as trackers_of
 from nemo_asr.transcribe.best import AveragedModelCallback as AveragedModelCallback
 from nemo_asr.transcribe.best import BestModelCallback as BestModelCallback
 from nemo_asr.transcribe.fine_tuning import init_from as init_from

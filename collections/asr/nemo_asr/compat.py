@@ -76,6 +76,7 @@ OLD_PATHS = {
     "text.numbers": "text.chinese_numbers text.number_words text.spoken_numbers",
     "text.subwords": "text.subwords.model_file text.subwords.training text.subwords.vocabulary",
     "argparse": "fine_tuning_options regularization_options training_options",
+    "training": "tracking",
     "transcribe.best": "trained.averaged trained.best",
     "transcribe.engine": """
         transcription transcription.alignment transcription.recordings transcription.transcribe transcription.windows

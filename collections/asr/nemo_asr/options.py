@@ -48,11 +48,6 @@ BeamSize = Annotated[int, BEAM_SIZES]
 ShareBelow1 = Annotated[float, Between(0, 1, below=True)]
 
 
-def setting_of_language(code: str) -> str:
-    """An argparse type: the language of ``--language`` as a setting of the configuration."""
-    return f'language="{code}"'
-
-
 def module_lr(text: str) -> tuple[str, float]:
     """An argparse type: ``MODULE=LR``."""
     module, equals, rate = text.partition("=")
@@ -112,7 +107,7 @@ class Configuration(OwnModules):
     """
 
     overrides: list[str] = option([], "--set", metavar="KEY=VALUE", action="append")
-    language: list[str] = option([], dest="overrides", metavar="CODE", action="append", type=setting_of_language)
+    language: list[str] = option([], dest="overrides", metavar="CODE", action="append", type='language="{}"'.format)
 
 
 @dataclass(frozen=True)

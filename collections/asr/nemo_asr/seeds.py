@@ -18,7 +18,7 @@ from nemo_asr.options import Logging, Saving
 from nemo_asr.scoring.report.page import read_result, seed_table, write_seeds
 from nemo_asr.scoring.report.records import METRICS_FILE as METRICS
 from nemo_asr.scoring.report.records import RunRecords, read_records
-from nemo_asr.tracking import plain_arguments
+from nemo_asr.training import plain_arguments
 from nemo_lite import logging
 from nemo_lite.core.trackers import FINISHED
 from nemo_lite.errors import NemoLiteError, UsageError
