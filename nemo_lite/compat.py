@@ -110,7 +110,7 @@ SUBSTITUTES: dict[str, dict[str, str]] = {
 
 
 def substitute_of(dotted: str) -> str:
-    """What takes the place of ``nemo.core.TrainingState``, or of what is in it; an empty text where it is here."""
+    """The substitute of ``nemo.core.TrainingState``, or of what is in it; an empty text where it is here."""
     for place, names in SUBSTITUTES.items():
         name = dotted.removeprefix(f"{place}.").partition(".")[0] if dotted.startswith(f"{place}.") else ""
         if name in names:

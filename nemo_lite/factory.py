@@ -276,12 +276,12 @@ class NeuralModuleFactory:
         return self.get_trainer().steps_per_epoch(data_layer, batches_per_step, uneven)
 
     def on_first(self, make: Callable[[], T]) -> T | None:
-        """What ``make`` gives, called on rank 0 only; ``None`` on the others. For writing a file, say."""
+        """The value that ``make`` gives, called on rank 0 only; ``None`` on the others. For writing a file, say."""
         with self._comm.guarded():
             return self._comm.on_first(make)
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """What ``make`` gives on rank 0, on all ranks: a tree of tensors, numbers and texts. For reading files, say.
+        """Rank 0's result of ``make``, on all ranks: a tree of tensors, numbers and texts. For reading files, say.
 
         ``make`` is called on rank 0 only; an error in it ends all ranks.
         """

@@ -298,6 +298,10 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
     @operation_mode.setter
     def operation_mode(self, operation_mode: OperationMode) -> None:
         self._operation_mode = operation_mode
+        self._enter(operation_mode)
+
+    def _enter(self, operation_mode: OperationMode) -> None:
+        """Follow a change of the mode; a module without torch has nothing to do."""
 
     @property
     def input_ports(self) -> Ports:
@@ -559,7 +563,7 @@ class Reference(Generic[M]):
         self.module = module
 
     def __call__(self, *values: Any) -> Any:
-        """What the module gives for values."""
+        """The module's result for values."""
         return self.module(*values)
 
     def __repr__(self) -> str:  # the same on all ranks

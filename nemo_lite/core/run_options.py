@@ -129,7 +129,7 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         for name, choices in (("dynamic", (True, False, None)), ("fullgraph", (True, False))):
-            if not any(getattr(self, name) is each for each in choices):
+            if not any(getattr(self, name) is choice for choice in choices):
                 got, expected = repr(getattr(self, name)), " or ".join(map(str, choices))
                 raise UsageError(f"{name} is out of range", place="compile", got=got, wanted=expected)
         if self.mode is None:

@@ -193,7 +193,7 @@ def curve_writer(folder: Path, tell: Callable[[str], object]) -> SummaryWriter:
 
 
 class _EventFile:
-    """What torch's FileWriter asks of an event file. Events reach the disk within some seconds, and with ``flush``."""
+    """An event file for torch's FileWriter. Events reach the disk within some seconds, and with ``flush``."""
 
     def __init__(self, folder: Path, tell: Callable[[str], object]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event

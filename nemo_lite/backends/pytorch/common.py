@@ -545,11 +545,8 @@ class _Zeros(Dataset[tuple[Tensor, ...]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, ...]:
         zeros = [torch.zeros(tuple(shape)) for shape in self._shapes]
-        return tuple(z if t is None else _of_type(z, t) for z, t in zip(zeros, self._dtypes, strict=True))
-
-
-def _of_type(values: Tensor, dtype: torch.dtype | type[Tensor]) -> Tensor:
-    return values.type(dtype)  # type: ignore[arg-type]  # it takes types of tensors too
+        pairs = zip(zeros, self._dtypes, strict=True)
+        return tuple(z if t is None else z.type(t) for z, t in pairs)  # type: ignore[arg-type]  # types of tensors too
 
 
 class ZerosDataLayer(DataLayerNM):

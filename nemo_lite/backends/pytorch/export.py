@@ -166,7 +166,7 @@ def _program(module: nn.Module, arguments: Sequence[Argument], outputs: Sequence
 
 
 def reason_of(error: BaseException) -> str:
-    """What went wrong at the bottom of an error of torch's exporters, in one line."""
+    """The reason at the bottom of an error of torch's exporters, in one line."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -941,8 +941,8 @@ def _modules(
         remedy = "give reuse_existing_modules=True to take the living ones, or other names"
         raise GraphKeyError(f"there are modules named {', '.join(living)} already", remedy=remedy)
     return {
-        name: living[name] if name in living else NeuralModule.deserialize(each, name, overwritten.get(name))
-        for name, each in configurations.items()
+        name: living[name] if name in living else NeuralModule.deserialize(configuration, name, overwritten.get(name))
+        for name, configuration in configurations.items()
     }
 
 

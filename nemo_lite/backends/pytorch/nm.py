@@ -221,14 +221,8 @@ class TrainableNM(TorchModule):
 
     type: ClassVar[Any] = ModuleType.trainable
 
-    @property
-    def operation_mode(self) -> OperationMode:
-        """The purpose of the graph that it was called in last: for evaluation it is in torch's evaluation mode."""
-        return self._operation_mode
-
-    @operation_mode.setter
-    def operation_mode(self, operation_mode: OperationMode) -> None:
-        self._operation_mode = operation_mode
+    def _enter(self, operation_mode: OperationMode) -> None:
+        """For a graph of evaluation it is in torch's evaluation mode."""
         self.train(operation_mode is not OperationMode.evaluation and not self.is_frozen())
 
     def is_trainable(self) -> bool:

@@ -223,13 +223,13 @@ class ActionState(Protocol):
         """The times of the steps since this reader last asked."""
 
     def on_first(self, make: Callable[[], T]) -> T | None:
-        """What ``make`` gives; it runs on rank 0 only, the others get ``None``. All ranks call it.
+        """The value that ``make`` gives; it runs on rank 0 only, the others get ``None``. All ranks call it.
 
         For what is printed, written to files or recorded once. An error in it ends the run on all ranks.
         """
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """What ``make`` gives on rank 0, on all ranks: a tree of numbers, texts and tensors. All ranks call it."""
+        """Rank 0's result of ``make``, on all ranks: a tree of numbers, texts and tensors. All ranks call it."""
 
     def evaluate(self, wires: Sequence[NmTensor]) -> Evaluated:
         """The values of ``wires`` over their own data layer, every item once. All ranks call it, and iterate.

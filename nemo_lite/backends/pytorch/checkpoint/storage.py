@@ -704,8 +704,8 @@ def load(f: str | Path) -> Any:
         CheckpointError: it is damaged, or holds objects of classes, which are not read: that could run code.
     """
     path = Path(f).expanduser()
-    if not path.exists() and (found := stored_as(path)) != path:
-        return read_tensors(found)
+    if not path.exists() and (stored := stored_as(path)) != path:
+        return read_tensors(stored)
     if not path.is_file():
         raise ModelNotFoundError("no such file", place=str(path))
     try:

@@ -326,7 +326,7 @@ def read_torch_tensors(source: Path | BytesIO, place: str) -> dict[str, Tensor]:
 
 
 def read_torch_file(source: Path | BytesIO, place: str) -> object:
-    """What ``torch.save`` wrote: containers, numbers, texts and tensors, on the CPU. No code of the file runs.
+    """The content of a file of ``torch.save``, on the CPU: containers, numbers, texts, tensors. Its code does not run.
 
     Args:
         source: the file, or its content.
