@@ -285,12 +285,12 @@ def read_recordings(manifest_path: str) -> list[Recording]:
         DataError: a manifest that cannot be read, or a line that names no recording.
     """
     source, lines = read_lines(os.path.expanduser(manifest_path), "audio")
+    recordings = []
     for place, line in lines:
         if line.duration is None:
             raise DataError("no duration; write the seconds of audio", place=place)
-    return [
-        Recording(place, source.resolve(line.path), line.start or 0.0, line.duration or 0.0) for place, line in lines
-    ]
+        recordings.append(Recording(place, source.resolve(line.path), line.start or 0.0, line.duration))
+    return recordings
 
 
 # Perturbations of waveforms: speed, time stretching, level, shift, noise, room.

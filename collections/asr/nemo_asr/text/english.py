@@ -656,24 +656,12 @@ ABBREVIATIONS = (
 # normalize_english: the rules of this package, one after another, and what is left of signs and accents.
 
 
-_SYMBOLS = {
-    "+": "plus",
-    "&": "and",
-    "%": "percent",
-    "@": "at",
-    "=": "equals",
-    "\u00d7": "times",
-    "÷": "divided by",
-    "±": "plus or minus",
-    "§": "section",
-    "€": "euros",
-    "£": "pounds",
-    "¥": "yen",
-    "¢": "cents",
-    "°": "degrees",
-    "²": "squared",
-    "³": "cubed",
-}
+_SYMBOLS = _table(
+    """
+    +: plus, &: and, %: percent, @: at, =: equals, \u00d7: times, ÷: divided by, ±: plus or minus, §: section,
+    €: euros, £: pounds, ¥: yen, ¢: cents, °: degrees, ²: squared, ³: cubed
+    """
+)
 # Other forms of the marks that the rules look for.
 _SAME = str.maketrans(
     {
