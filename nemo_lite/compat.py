@@ -242,12 +242,11 @@ OLD_PATHS = {
         "verdict": "verdict.item_losses verdict.skipped_steps verdict.step_guard verdict.verdict",
     },
     "nemo_lite.backends.pytorch.distributed": {
-        "activity": "health.activity",
         "comm": "exchange pieces",
         "contract": "contract_terms copies drift rank_table",
-        "failures": "data_workers health.endings health.origin",
         "group": "replica",
         "health": "health.diagnosis health.heartbeat health.launcher health.monitor",
+        "process": "activity data_workers failures health.activity health.endings health.origin",
         "rendezvous": """
             network_interface rendezvous.attempts rendezvous.failures rendezvous.meeting rendezvous.members
             rendezvous.notes rendezvous.run_identity rendezvous.stores

@@ -17,7 +17,7 @@ from toys.ranks import results_of
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.compiling import CompileLog, Compiler, Region
 from nemo_lite.backends.pytorch.distributed import group
-from nemo_lite.backends.pytorch.distributed.activity import ActivityReader
+from nemo_lite.backends.pytorch.distributed.process import ActivityReader
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import ChannelType, LengthsType, NeuralType
 from nemo_lite.core.run_options import CompileOptions

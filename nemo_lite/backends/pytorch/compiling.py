@@ -22,8 +22,8 @@ from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 from torch._guards import CompileContext
 from torch._inductor import list_mode_options
 
-from nemo_lite.backends.pytorch.distributed.activity import COMPILING, Activity
 from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks
+from nemo_lite.backends.pytorch.distributed.process import COMPILING, Activity
 from nemo_lite.backends.pytorch.lowering import Unit, lower, units_of
 from nemo_lite.core.dag import Node, Slice
 from nemo_lite.core.neural_types import AxisKind, NmTensor

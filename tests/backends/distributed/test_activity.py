@@ -14,8 +14,8 @@ from toys.nets import Net, Points, build
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
-from nemo_lite.backends.pytorch.distributed import activity
-from nemo_lite.backends.pytorch.distributed.activity import EVALUATION, WRITING_CHECKPOINT, ActivityReader
+from nemo_lite.backends.pytorch.distributed import process
+from nemo_lite.backends.pytorch.distributed.process import EVALUATION, WRITING_CHECKPOINT, ActivityReader
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.placement import HostCopy
 from nemo_lite.backends.pytorch.precision import Precision
@@ -269,5 +269,5 @@ def test_the_activity_that_an_error_came_from_is_named_after_it_left():
 
 def test_a_line_of_ours_is_no_line_of_the_users():
     own = Path(nemo.__file__).parent
-    assert activity._is_user_code(__file__)
-    assert not any(activity._is_user_code(str(own / name)) for name in ("factory.py", "backends/pytorch/actions.py"))
+    assert process._is_user_code(__file__)
+    assert not any(process._is_user_code(str(own / name)) for name in ("factory.py", "backends/pytorch/actions.py"))

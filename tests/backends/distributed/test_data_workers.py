@@ -12,8 +12,8 @@ from toys.nets import BD, Mse, Net, Points
 from toys.ranks import on_ranks
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.distributed import failures
-from nemo_lite.backends.pytorch.distributed.failures import torch_errors_named
+from nemo_lite.backends.pytorch.distributed import process
+from nemo_lite.backends.pytorch.distributed.process import torch_errors_named
 from nemo_lite.errors import DataWorkerError
 
 
@@ -128,7 +128,7 @@ def test_a_worker_whose_exit_code_was_lost_is_named_too(monkeypatch):
     ended.start()
     ended.join()
     monkeypatch.setattr(type(ended), "exitcode", None)
-    monkeypatch.setattr(failures, "_workers", lambda error: [ended])
+    monkeypatch.setattr(process, "_workers", lambda error: [ended])
     with (
         pytest.raises(DataWorkerError, match=rf"a data worker \(pid {ended.pid}\) died; check memory"),
         torch_errors_named(),

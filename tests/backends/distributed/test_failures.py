@@ -11,12 +11,12 @@ import torch
 import torch.distributed as dist
 from toys.ranks import free_port
 
-from nemo_lite.backends.pytorch.distributed.failures import Origin, is_told, one_line, origin_of, remedy_of, tell_now
+from nemo_lite.backends.pytorch.distributed.process import Origin, is_told, one_line, origin_of, remedy_of, tell_now
 from nemo_lite.errors import DataError, DistributedError
 
 SCRIPT = """
 import ctypes, os, sys, threading, time
-from nemo_lite.backends.pytorch.distributed import failures
+from nemo_lite.backends.pytorch.distributed import process
 terminate = ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev
 def abort():
     threading.Thread(target=terminate, daemon=True).start()

@@ -297,10 +297,9 @@ def test_a_gap_in_which_the_reader_itself_stalled_is_not_the_others_silence(monk
     monkeypatch.setattr(health, "_OWN_STALL_SECONDS", 0.05)
     first, second = channels(2)
     second.publish(Status(1))
-    first.read_ranks()
+    first.observe(Status())
     time.sleep(0.2)
-    first.read_ranks()
-    assert first.observations(Status())[1].silent_seconds < 0.2
+    assert first.observe(Status())[1].silent_seconds < 0.2
 
 
 def test_of_several_diagnoses_the_first_counts_for_all():

@@ -14,7 +14,7 @@ from toys.ranks import on_ranks, results_of
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.data.loaders import BatchLoader
-from nemo_lite.backends.pytorch.distributed.activity import BACKWARD
+from nemo_lite.backends.pytorch.distributed.process import BACKWARD
 from nemo_lite.backends.pytorch.engine.verdict import Verdict
 
 

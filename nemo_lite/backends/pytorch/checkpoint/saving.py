@@ -15,8 +15,8 @@ from torch import Tensor
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, writers_of
 from nemo_lite.backends.pytorch.checkpoint.storage import TrainingState, Weights, identity
 from nemo_lite.backends.pytorch.checkpoint.store import files_of_others, on_every_rank, report_of, write_part
-from nemo_lite.backends.pytorch.distributed.activity import WRITING_CHECKPOINT
 from nemo_lite.backends.pytorch.distributed.comm import Comm
+from nemo_lite.backends.pytorch.distributed.process import WRITING_CHECKPOINT
 from nemo_lite.core.callbacks.base import Best
 from nemo_lite.errors import UsageError
 from nemo_lite.files import temporary_name

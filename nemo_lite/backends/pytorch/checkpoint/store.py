@@ -26,8 +26,8 @@ from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, TypeAlias, Typ
 
 import msgspec
 
-from nemo_lite.backends.pytorch.distributed.activity import note_write
 from nemo_lite.backends.pytorch.distributed.comm import Comm
+from nemo_lite.backends.pytorch.distributed.process import note_write
 from nemo_lite.core.callbacks.base import Best
 from nemo_lite.errors import CheckpointError, NemoLiteError, UsageError
 from nemo_lite.files import (

@@ -31,7 +31,8 @@ from nemo_lite.backends.pytorch.distributed.batchnorm import (
 )
 from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, Comm, Exchange, Replica, ReplicaOptions
 from nemo_lite.backends.pytorch.distributed.contract import RunContract, check_equal_exchange, rank_table
-from nemo_lite.backends.pytorch.distributed.failures import (
+from nemo_lite.backends.pytorch.distributed.health import WRITES, HealthMonitor
+from nemo_lite.backends.pytorch.distributed.process import (
     end_process,
     log_cpp_errors_only,
     print_each_once,
@@ -39,7 +40,6 @@ from nemo_lite.backends.pytorch.distributed.failures import (
     tell_now,
     torch_errors_named,
 )
-from nemo_lite.backends.pytorch.distributed.health import WRITES, HealthMonitor
 from nemo_lite.backends.pytorch.distributed.rendezvous import announce_failures_by, meet, names_of_run
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging

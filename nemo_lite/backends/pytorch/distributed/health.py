@@ -48,8 +48,8 @@ the store does not answer       all, by the exit thread after            rank 0 
 a torchrun is killed            its ranks, at the next beat              the launcher of rank 1 ... is gone; 3
 ==============================  =======================================  ===========================================
 
-What ranks that have not met yet are told is in ``rendezvous``; how a process prints and ends, in ``failures``; where a
-rank is, in ``activity``.
+What ranks that have not met yet are told is in ``rendezvous``; where a rank is, and how it prints and ends, in
+``process``.
 """
 
 from __future__ import annotations
@@ -66,19 +66,20 @@ from typing import NamedTuple
 
 import torch.distributed as dist
 
-from nemo_lite.backends.pytorch.distributed.activity import Activity, ActivityReader, take_write
-from nemo_lite.backends.pytorch.distributed.contract import aligned, grouped
-from nemo_lite.backends.pytorch.distributed.failures import (
+from nemo_lite.backends.pytorch.distributed.contract import aligned, grouped, named_ranks
+from nemo_lite.backends.pytorch.distributed.process import (
+    Activity,
+    ActivityReader,
     Origin,
     before_abort,
     end_process,
     exit_code_of,
-    mark_told,
     never_abort,
     one_line,
     origin_of,
     remedy_of,
     summary,
+    take_write,
 )
 from nemo_lite.backends.pytorch.distributed.rendezvous import Meeting, Member
 from nemo_lite.errors import DistributedError
@@ -196,7 +197,7 @@ class Diagnosis(NamedTuple):
 
     def short_report(self) -> str:
         """For stderr of a rank beside which another one prints the report."""
-        why = f"because of {_named(self.blamed)}" if self.blamed else "with all ranks"
+        why = f"because of {named_ranks(self.blamed)}" if self.blamed else "with all ranks"
         return f"ends {why}; another rank of this machine prints the report"
 
 
@@ -342,12 +343,14 @@ def _hung(
         place = f"the exchange of gradients of step {waiting.sent_step}, in the background (itself {waiting.at_step}),"
     # The seconds of the rank that waits: those of the other one start again with each line that it reaches.
     problem = f"{hangs}, while rank {waiter} waits for {it} in {place} for {_seconds(waiting.seconds)}"
-    remedy = f"see the output of {_named(blamed)}; if {it_was} only slow there, raise --dist_timeout (dist_timeout=)"
+    remedy = (
+        f"see the output of {named_ranks(blamed)}; if {it_was} only slow there, raise --dist_timeout (dist_timeout=)"
+    )
     return Diagnosis(problem, remedy, table, blamed=list(blamed))
 
 
 def _mismatched(places: Sequence[tuple[str, Sequence[int]]], table: str) -> Diagnosis:
-    ranks_at = ", ".join(f"{_named(ranks)} {'are' if len(ranks) > 1 else 'is'} {place}" for place, ranks in places)
+    ranks_at = ", ".join(f"{named_ranks(ranks)} {'are' if len(ranks) > 1 else 'is'} {place}" for place, ranks in places)
     remedy = (
         "every rank has to make the same calls in the same order: look for one that depends on the rank or its data"
     )
@@ -381,6 +384,14 @@ def diagnose_lost_store(server: Observation | None, address: str, silent_seconds
     return _gone(server, f"{verb}: the store that it serves {sign}")
 
 
+def diagnose_lost_launcher(member: Member, launcher: int) -> Diagnosis:
+    """The torchrun that started a rank has ended before it."""
+    problem = (
+        f"the launcher of {member} is gone: process {launcher} was killed or has ended; nothing would end its ranks"
+    )
+    return Diagnosis(problem, "start this machine's command again: the run goes on from its newest checkpoint")
+
+
 def as_table(observations: Sequence[Observation]) -> str:
     """All ranks: host, process, step, where they are, and how long they have been there."""
     rows = [("rank", "host", "pid", "step", "where", "since")]
@@ -393,10 +404,6 @@ def as_table(observations: Sequence[Observation]) -> str:
         since = _seconds(status.seconds + seen.silent_seconds)
         rows.append((str(member.rank), member.host, str(member.pid), step, where, since))
     return "\n".join(f"  {line}" for line in aligned(rows))
-
-
-def _named(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _seconds(seconds: float) -> str:
@@ -461,7 +468,6 @@ class HeartbeatChannel:
         self._watched = meeting.members if info.rank == 0 else meeting.members[:1]
         now = self._last_read = time.monotonic()
         self._seen: dict[int, tuple[Status | None, float]] = {member.rank: (None, now) for member in meeting.members}
-        self._processes: dict[int, str] = {}
         self._server = None if info.agent_hosts_store else meeting.members[0]
         self.address = f"{info.master[0]}:{info.master[1]}"
 
@@ -497,62 +503,50 @@ class HeartbeatChannel:
         here = {member.rank for member in self._members if member.process_space == self._me.process_space}
         return self._me.rank == min(here - set(ranks) or here)
 
-    def check_processes(self) -> None:
-        """See which processes on this machine exist."""
-        for member in self._members:
-            if member != self._me:
-                self._processes[member.rank] = self._state_of(member)
+    def observe(self, own_status: Status) -> list[Observation]:
+        """All ranks by their heartbeats, and by their processes; those that are not watched only by their processes.
 
-    def read_ranks(self) -> None:
-        """Read the heartbeats of the watched ranks, and the last ones of those whose process is gone.
-
-        ``multi_get`` blocks on a missing key, so check first whether a rank has written its first one.
+        Of a rank whose process is gone the last heartbeat counts.
         """
+        # Processes first: one that left in order says so before it ends.
+        processes = {member.rank: self._process_of(member) for member in self._members}
         now = time.monotonic()
         if now - self._last_read > _OWN_STALL_SECONDS:
             stall = now - self._last_read
             self._seen = {rank: (status, since + stall) for rank, (status, since) in self._seen.items()}
         self._last_read = now
-        gone = [member for member in self._members if self._processes.get(member.rank) == "gone"]
+        gone = [member for member in self._members if processes[member.rank] == "gone"]
         keys = {member.rank: f"beat/{member.rank}" for member in (*self._watched, *gone) if member != self._me}
+        # multi_get blocks on a missing key: whether a rank has written its first heartbeat is checked before.
         ready = [rank for rank, key in keys.items() if self._seen[rank][0] or self._store.check([key])]
-        if not ready:
-            return
-        for rank, encoded in zip(ready, self._store.multi_get([keys[rank] for rank in ready]), strict=True):
-            status, before = Status(*json.loads(encoded)), self._seen[rank][0]
+        heartbeats = self._store.multi_get([keys[rank] for rank in ready]) if ready else []
+        now = time.monotonic()
+        for rank, heartbeat in zip(ready, heartbeats, strict=True):
+            status, before = Status(*json.loads(heartbeat)), self._seen[rank][0]
             if before is None or status.beat != before.beat:
-                self._seen[rank] = (status, time.monotonic())
-
-    def observations(self, own_status: Status) -> list[Observation]:
-        """All ranks; of those that are not watched only whether their process exists."""
-        now, observations = time.monotonic(), []
+                self._seen[rank] = (status, now)
+        self._seen[self._me.rank] = (own_status, now)
+        observations = []
         for member in self._members:
-            status, since = (own_status, now) if member == self._me else self._seen[member.rank]
-            silent = now - since if member in self._watched else 0.0
-            observations.append(Observation(member, status, silent, self._processes.get(member.rank, "")))
+            status_seen, since = self._seen[member.rank]
+            silent_seconds = now - since if member in self._watched else 0.0
+            observations.append(Observation(member, status_seen, silent_seconds, processes[member.rank]))
         return observations
 
     def store_server(self) -> Observation | None:
         """The rank that serves the store, its process as it is now; ``None`` if the launcher serves it."""
         if self._server is None:
             return None
-        return Observation(self._server, self._seen[self._server.rank][0], 0.0, self._state_of(self._server))
+        return Observation(self._server, self._seen[self._server.rank][0], 0.0, self._process_of(self._server))
 
     def server_is_gone(self) -> bool:
         """Whether the rank that serves the store is known to have ended."""
         server = self.store_server()
         return server is not None and server.process == "gone"
 
-    def others_ended(self) -> bool:
-        """All others said that they end, or are gone."""
-        return all(
-            (status is not None and status.state != RUNS) or self._processes.get(rank) == "gone"
-            for rank, (status, _) in self._seen.items()
-            if rank != self._me.rank
-        )
-
-    def _state_of(self, member: Member) -> str:
-        return state_of_process(member.pid) if member.process_space == self._me.process_space else ""
+    def _process_of(self, member: Member) -> str:
+        is_here = member.process_space == self._me.process_space and member != self._me
+        return state_of_process(member.pid) if is_here else ""
 
 
 # The threads.
@@ -615,8 +609,9 @@ class HealthMonitor:
         self._is_over = False
         self._beat_now = threading.Event()
         # The heartbeat thread sets these. It alone uses the last status and its time; the main thread waits for the
-        # last beat; the exit thread sees from the number that the store still answers.
+        # last beat and looks at the others' states; the exit thread sees from the number that the store still answers.
         self._status, self._status_since = Status(), time.monotonic()
+        self._observations: Sequence[Observation] = []
         self._last_beat_written = threading.Event()
         self._num_beats = 0
         # The heartbeat thread or the exit thread sets these, once and in this order; all three read them.
@@ -707,7 +702,7 @@ class HealthMonitor:
         """For the main thread; the report is printed before."""
         self._tell()
         error = diagnosis.error()
-        mark_told(error)
+        error.is_told = True
         return error
 
     def report_own_error(self, error: BaseException) -> None:
@@ -759,7 +754,9 @@ class HealthMonitor:
 
     def _await_others(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not self._channel.others_ended():
+        while time.monotonic() < deadline and any(
+            seen.runs and seen.process != "gone" for seen in self._observations if seen.member != self._me
+        ):
             if self._state == LEFT and self._diagnosis_known.wait(self._beat_seconds):
                 return
             time.sleep(self._beat_seconds / 10)
@@ -767,13 +764,12 @@ class HealthMonitor:
     # Called by the heartbeat thread, which alone uses the store
 
     def _beat(self) -> None:
-        while True:
+        """Beat until this rank's end is told; a store that is lost ends the thread, which the exit thread sees."""
+        while not self._channel.server_is_gone():  # its worker processes may keep the store of a gone process open
             state, is_known = self._state, self._diagnosis is not None
             try:
                 self._beat_once(state)
             except dist.DistError:
-                self._lose_store()
-                self._last_beat_written.set()
                 return
             self._num_beats += 1
             if state not in RUNNING:
@@ -785,16 +781,6 @@ class HealthMonitor:
             self._beat_now.clear()
 
     def _beat_once(self, state: str) -> None:
-        # Processes first: one that left in order says so before it ends.
-        self._channel.check_processes()
-        if self._channel.server_is_gone():  # a store that has ended is not asked: its worker processes may keep it open
-            self._lose_store()
-            return
-        if self._launcher is not None and state_of_process(self._launcher) == "gone":
-            problem = f"the launcher of {self._me} is gone: process {self._launcher} was killed or has ended"
-            remedy = "start this machine's command again: the run goes on from its newest checkpoint"
-            self._accept(*self._channel.agree_on(Diagnosis(f"{problem}; nothing would end its ranks", remedy)))
-            return
         self._status = self._status_now(state)
         if state == FAILED and self._own_error is not None:
             self._channel.store(self._own_error)
@@ -803,35 +789,38 @@ class HealthMonitor:
         if is_settled and not self._is_first:
             return  # nothing more to learn; and torch prints a trace if the rank that serves the store ends meanwhile
         diagnosis = self._channel.diagnosis()
-        self._channel.read_ranks()
-        if diagnosis is None and not is_settled and state != TOLD:
-            diagnosis = diagnose(self._channel.observations(self._status), self._timeouts, self._is_first)
-        if diagnosis is not None and not is_settled:
+        self._observations = self._channel.observe(self._status)
+        if is_settled:
+            return
+        if diagnosis is None and self._launcher is not None and state_of_process(self._launcher) == "gone":
+            diagnosis = diagnose_lost_launcher(self._me, self._launcher)
+        if diagnosis is None and state != TOLD:
+            diagnosis = diagnose(self._observations, self._timeouts, self._is_first)
+        if diagnosis is not None:
             self._accept(*self._channel.agree_on(diagnosis))
 
     def _status_now(self, state: str) -> Status:
-        before, (number, labels) = self._status, self._collectives
+        number, labels = self._collectives
         activity = Activity("a collective", waits=True) if labels else self._failed_in or self._reader.now()
         label, partner = labels[-1] if labels else ("", None)
         if state in RUNNING and self._diagnosis is not None:
             state = TOLD  # so that the rank that serves the store need not stay for this one
-        now = Status(
-            before.beat + 1,
-            self.step,
-            activity.text,
-            activity.waits,
+        before = self._status
+        now = before._replace(
+            step=self.step,
+            activity=activity.text,
+            waits=activity.waits,
             num_collectives=number,
             collective=label,
             partner=partner,
-            network_failed=self._network_failed,
             state=state,
             num_sent=self._sent[0],
             sent_step=self._sent[1],
         )
-        is_same = before == now._replace(beat=before.beat, seconds=before.seconds, network_failed=before.network_failed)
-        if self._waits_anew or not is_same:
+        if self._waits_anew or now != before:
             self._waits_anew, self._status_since = False, time.monotonic()
-        return now._replace(seconds=time.monotonic() - self._status_since)
+        seconds = time.monotonic() - self._status_since
+        return now._replace(beat=before.beat + 1, seconds=seconds, network_failed=self._network_failed)
 
     def _lose_store(self, silent_seconds: float = 0.0) -> None:
         """The store is lost. That is in order where the rank that served it left in order, or this one is leaving."""
@@ -872,7 +861,9 @@ class HealthMonitor:
                 return
             idle, num_beats = (idle + 1 if self._num_beats == num_beats else 0), self._num_beats
             # Counted in turns of this loop: a process that was stopped itself makes none.
-            if idle * self._beat_seconds >= self._timeouts.silence or (idle > 2 and self._channel.server_is_gone()):
+            if not self._heartbeat_thread.is_alive() or (idle > 2 and self._channel.server_is_gone()):
+                self._lose_store()
+            elif idle * self._beat_seconds >= self._timeouts.silence:
                 self._lose_store(self._timeouts.silence)
                 idle = 0
         if self._state == FAILED or self._is_over:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
-from nemo_lite.backends.pytorch.distributed.failures import summary
+from nemo_lite.backends.pytorch.distributed.process import summary
 from nemo_lite.errors import DistributedError, NemoLiteError, when_failing
 from nemo_lite.files import digest_of
 from nemo_lite.utils import logging

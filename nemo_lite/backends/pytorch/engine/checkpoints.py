@@ -24,10 +24,10 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
 )
 from nemo_lite.backends.pytorch.checkpoint.store import on_every_rank
 from nemo_lite.backends.pytorch.checkpoint.tensors import refuse_not_finite
-from nemo_lite.backends.pytorch.distributed.activity import READING_CHECKPOINT, WRITING_CHECKPOINT
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.contract import RunContract, changes, saved
+from nemo_lite.backends.pytorch.distributed.process import READING_CHECKPOINT, WRITING_CHECKPOINT
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluations
 from nemo_lite.backends.pytorch.engine.module_state import mean_statistics, named_weighted_modules
 from nemo_lite.backends.pytorch.engine.state import RunState

@@ -13,10 +13,10 @@ from torch import fx, nn
 
 from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader
 from nemo_lite.backends.pytorch.data.order import Shard
-from nemo_lite.backends.pytorch.distributed.activity import EVALUATION, WAITING_FOR_DATA
 from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.contract import CopyComparison
+from nemo_lite.backends.pytorch.distributed.process import EVALUATION, WAITING_FOR_DATA
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, generators_set_aside, mean_statistics, modules_of
 from nemo_lite.backends.pytorch.engine.state import RunState
 from nemo_lite.backends.pytorch.lowering import Lowering, lower

@@ -18,10 +18,10 @@ from torch import nn
 from nemo_lite.backends.pytorch.checkpoint.storage import as_count, misfits_told
 from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader, seed_all, seed_of
 from nemo_lite.backends.pytorch.data.order import Stretch
-from nemo_lite.backends.pytorch.distributed.activity import BACKWARD
 from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.contract import CopyComparison, RunContract
+from nemo_lite.backends.pytorch.distributed.process import BACKWARD
 from nemo_lite.backends.pytorch.engine.averages import Averaging
 from nemo_lite.backends.pytorch.engine.batches import (
     NO_WISHES,

@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 
 from nemo_lite.backends.pytorch.checkpoint.storage import as_count
 from nemo_lite.backends.pytorch.data.loaders import Batch
-from nemo_lite.backends.pytorch.distributed.activity import BACKWARD
 from nemo_lite.backends.pytorch.distributed.comm import Comm
+from nemo_lite.backends.pytorch.distributed.process import BACKWARD
 from nemo_lite.backends.pytorch.engine.batches import StepBatches
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics
 from nemo_lite.backends.pytorch.engine.objectives import LoweredObjective
