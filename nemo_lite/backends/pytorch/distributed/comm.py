@@ -72,14 +72,7 @@ def decode(parcel: torch.Tensor, rank: int = 0) -> Any:
     Raises:
         DistributedError: not what :func:`encode` writes; it names the rank that sent it.
     """
-    with _refusals_name(rank):
-        return _decode(parcel)
-
-
-def _decode(parcel: torch.Tensor) -> Any:
     length = int.from_bytes(parcel[:_LENGTH_BYTES].numpy().tobytes(), "little")
-    if length > len(parcel) - _LENGTH_BYTES:
-        raise ValueError(f"a header of {length} bytes in a parcel of {len(parcel)}")
     start = _LENGTH_BYTES + length
 
     def take(num_bytes: int) -> torch.Tensor:
@@ -90,7 +83,10 @@ def _decode(parcel: torch.Tensor) -> Any:
         # A copy: a small tensor that is kept would keep all others of its parcel.
         return parcel[start - num_bytes : start].clone()
 
-    return _decoded(parcel[_LENGTH_BYTES:start], take)
+    with _refusals_name(rank):
+        if length > len(parcel) - _LENGTH_BYTES:
+            raise ValueError(f"a header of {length} bytes in a parcel of {len(parcel)}")
+        return _decoded(parcel[_LENGTH_BYTES:start], take)
 
 
 class Exchange:
@@ -112,7 +108,7 @@ class Exchange:
         piece_bytes: int = _PIECE_BYTES,
         mark: Callable[[str, int | None], AbstractContextManager[Any]] = lambda name, partner: nullcontext(),
     ) -> None:
-        self._group, self._rank, self._world_size = group, rank, world_size
+        self.group, self._rank, self._world_size = group, rank, world_size
         self._piece_bytes, self._mark = piece_bytes, mark
         self._left_in: str | None = None
 
@@ -139,7 +135,7 @@ class Exchange:
         header, *buffers = encode(value) if self._rank == 0 else [torch.empty(0, dtype=torch.uint8)]
         with self._mark("share: rank 0 to all ranks", None):
             size = torch.tensor([len(header)])
-            dist.broadcast(size, group=self._group, group_src=0)
+            dist.broadcast(size, group=self.group, group_src=0)
             if self._rank == 0:
                 for buffer in (header, *buffers):
                     self._broadcast(buffer)
@@ -190,7 +186,7 @@ class Exchange:
         """Whether rank 0 asks for the round."""
         with self._mark(f"{name}: rank 0 asks for the next", None):
             flag = torch.tensor([int(goes_on)])
-            dist.broadcast(flag, group=self._group, group_src=0)
+            dist.broadcast(flag, group=self.group, group_src=0)
         return bool(flag)
 
     def _round(self, source: Iterator[T], name: str) -> list[T] | None:
@@ -202,7 +198,7 @@ class Exchange:
     def _broadcast(self, buffer: torch.Tensor) -> torch.Tensor:
         """The buffer, filled with rank 0's."""
         for piece in self._pieces(buffer):
-            dist.broadcast(piece, group=self._group, group_src=0)
+            dist.broadcast(piece, group=self.group, group_src=0)
         return buffer
 
     def _from_rank_0(self, num_bytes: int) -> torch.Tensor:
@@ -211,7 +207,7 @@ class Exchange:
     def _sizes(self, mine: int, name: str) -> list[int]:
         with self._mark(f"{name}: sizes of all ranks", None):
             sizes = list(torch.zeros(self._world_size, 1, dtype=torch.int64).unbind())
-            dist.all_gather(sizes, torch.tensor([mine]), group=self._group)
+            dist.all_gather(sizes, torch.tensor([mine]), group=self.group)
         return [int(size) for size in sizes]
 
     def _arrived(self, parcel: torch.Tensor, sizes: list[int], name: str) -> list[Any]:
@@ -219,19 +215,17 @@ class Exchange:
         if self._rank != 0 and len(parcel):
             with self._mark(f"{name}: rank {self._rank} to rank 0", 0):
                 for piece in self._pieces(parcel):
-                    dist.send(piece, group=self._group, group_dst=0)
+                    dist.send(piece, group=self.group, group_dst=0)
         if self._rank != 0:
             return []
-        senders = [rank for rank in range(1, len(sizes)) if sizes[rank]]
-        mine = [decode(parcel)] if len(parcel) else []
-        return mine + [decode(self._received(rank, sizes[rank], name), rank) for rank in senders]
-
-    def _received(self, rank: int, size: int, name: str) -> torch.Tensor:
-        arrived = torch.empty(size, dtype=torch.uint8)
-        with self._mark(f"{name}: rank {rank} to rank 0", rank):
-            for piece in self._pieces(arrived):
-                dist.recv(piece, group=self._group, group_src=rank)
-        return arrived
+        values = [decode(parcel)] if len(parcel) else []
+        for rank in (rank for rank in range(1, len(sizes)) if sizes[rank]):
+            arrived = torch.empty(sizes[rank], dtype=torch.uint8)
+            with self._mark(f"{name}: rank {rank} to rank 0", rank):
+                for piece in self._pieces(arrived):
+                    dist.recv(piece, group=self.group, group_src=rank)
+            values.append(decode(arrived, rank))
+        return values
 
     def _pieces(self, buffer: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.split(buffer, self._piece_bytes) if len(buffer) else ()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from types import TracebackType
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -73,13 +73,6 @@ class Patience:
     def silence(self) -> float:
         """Seconds without a heartbeat after which a rank on another machine is gone."""
         return min(max(self.timeout_seconds / 10, 6.0), 60.0) if self.silence_seconds is None else self.silence_seconds
-
-
-class _Links(NamedTuple):
-    """The second group, on gloo, for all but gradients."""
-
-    group: dist.ProcessGroup
-    exchange: Exchange
 
 
 class DataParallel:
@@ -207,7 +200,7 @@ class ProcessGroup(Comm):
         self._monitor = HealthMonitor(meeting, info, patience.timeout_seconds, silence_seconds=patience.silence)
         announce_failures_by(self._monitor.report_own_error)
         self._is_closed = self._has_failed = False
-        self._links: _Links | None = None
+        self._exchange: Exchange | None = None  # over the second group, on gloo, for all but gradients
         self._sharding: Any = None  # the module, once weights are divided: FSDP2 is slow to import
         self._num_writes = 0
         self._store, self._connect = meeting.store, meeting.connect
@@ -247,7 +240,7 @@ class ProcessGroup(Comm):
         )
         print_each_once()  # after torch, which marks each line of a traceback with the rank
         group = dist.new_group(backend="gloo", timeout=self._timeout)
-        self._links = _Links(group, Exchange(group, self.rank, self.world_size, mark=self._monitor.collective))
+        self._exchange = Exchange(group, self.rank, self.world_size, mark=self._monitor.collective)
 
     def replicate(self, module: nn.Module, options: ReplicaOptions = PLAIN_REPLICA) -> Replica:
         """In DistributedDataParallel, with rank 0's weights; sharded modules average their gradients themselves."""
@@ -379,15 +372,15 @@ class ProcessGroup(Comm):
 
     def gather(self, value: T) -> list[T] | None:
         """Every rank's value, on rank 0."""
-        return self._open.exchange.gather(value)
+        return self._open.gather(value)
 
     def rounds(self, rows: Iterable[T]) -> Iterator[list[T]]:
         """The ranks' rows, round by round, on rank 0."""
-        return self._open.exchange.rounds(rows)
+        return self._open.rounds(rows)
 
     def share(self, value: T) -> T:
         """Rank 0's value."""
-        return self._open.exchange.share(value)
+        return self._open.share(value)
 
     def barrier(self) -> None:
         """Wait for all ranks; an error names those that do not come."""
@@ -456,8 +449,8 @@ class ProcessGroup(Comm):
         Not called from the generator's close: it may be closing because of an error, and then the other ranks must get
         the error, not a normal end of rounds.
         """
-        if self._links is not None:
-            self._links.exchange.end_rounds()
+        if self._exchange is not None:
+            self._exchange.end_rounds()
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -474,7 +467,7 @@ class ProcessGroup(Comm):
             cause = self._monitor.wait_for_cause(error)
             tell_now(cause)
             self._monitor.report_own_error(cause)
-            self._links, self._has_failed = None, True
+            self._exchange, self._has_failed = None, True
             if cause is error:
                 raise
             raise cause from error
@@ -485,7 +478,7 @@ class ProcessGroup(Comm):
             return
         self._is_closed = True
         self._monitor.leave()
-        self._links = None
+        self._exchange = None
         self._groups.clear()
         if dist.is_initialized():
             self._destroy()
@@ -504,14 +497,14 @@ class ProcessGroup(Comm):
             end_process(self._monitor.exit_code)
 
     @property
-    def _open(self) -> _Links:
-        if self._links is None:
+    def _open(self) -> Exchange:
+        if self._exchange is None:
             raise UsageError(
                 "this process has left its group",
                 got="a run that ended with an error, or close()",
                 remedy="start all processes anew",
             )
-        return self._links
+        return self._exchange
 
 
 def usable_backend(backend: str | None, device: torch.device) -> str:

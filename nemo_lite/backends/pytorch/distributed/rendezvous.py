@@ -7,7 +7,6 @@ import errno
 import ipaddress
 import json
 import os
-import queue
 import secrets
 import socket
 import struct
@@ -383,28 +382,21 @@ def join(address: tuple[str, int], info: ProcessInfo, timeout_seconds: float) ->
             if time.monotonic() > deadline:
                 raise _unreachable(address, info, timeout_seconds, str(error.strerror or error)) from error
         time.sleep(POLL_SECONDS)
-    left = max(deadline - time.monotonic(), POLL_SECONDS)
-    client = _connected(address, left, timedelta(seconds=timeout_seconds))
-    if client is None:
-        raise _unreachable(address, info, timeout_seconds, "what listens there is no store")
-    return client
-
-
-def _connected(address: tuple[str, int], seconds: float, timeout: timedelta) -> TCPStore | None:
-    """A client, or ``None`` if no store answers: torch would wait for ever for a server that sends nothing."""
-    clients: queue.Queue[TCPStore | None] = queue.Queue()
+    clients: list[TCPStore] = []
 
     def connect() -> None:
-        try:
-            clients.put(TCPStore(address[0], address[1], is_master=False, timeout=timeout))
-        except dist.DistError:
-            clients.put(None)
+        with suppress(dist.DistError):
+            clients.append(
+                TCPStore(address[0], address[1], is_master=False, timeout=timedelta(seconds=timeout_seconds))
+            )
 
-    threading.Thread(target=connect, daemon=True, name="connect to the store").start()
-    try:
-        return clients.get(timeout=seconds)
-    except queue.Empty:
-        return None
+    # In a thread: torch would wait for ever for a server that sends nothing.
+    connecting = threading.Thread(target=connect, daemon=True, name="connect to the store")
+    connecting.start()
+    connecting.join(max(deadline - time.monotonic(), POLL_SECONDS))
+    if not clients:
+        raise _unreachable(address, info, timeout_seconds, "what listens there is no store")
+    return clients[0]
 
 
 def _unreachable(address: tuple[str, int], info: ProcessInfo, timeout_seconds: float, got: str) -> DistributedError:

@@ -6,7 +6,7 @@ Which modules are sharded and saved is decided elsewhere. Any: states hold tenso
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import Any
@@ -59,7 +59,9 @@ def shard(
     """
     roots = [module for module in dict.fromkeys(modules) if not isinstance(module, FSDPModule)]
     _refuse_what_stays_whole(roots)
-    mesh = DeviceMesh.from_group(group or _all_ranks(), device.type)
+    ranks = group or dist.group.WORLD
+    assert ranks is not None
+    mesh = DeviceMesh.from_group(ranks, device.type)
     wide = dict.fromkeys(float32_parts)
     # Autocast casts the inputs, of each operation as it needs them.
     in_half = MixedPrecisionPolicy(half, reduce_dtype=torch.float32, cast_forward_inputs=False)
@@ -111,10 +113,15 @@ def whole(value: Any) -> Any:
     Args:
         value: nested dictionaries, lists and tuples of tensors and anything else, such as a ``state_dict()``.
     """
-    keep = dist.get_rank() == 0
+    is_first = dist.get_rank() == 0
+
+    def gather(tensor: Tensor) -> Tensor | None:
+        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.detach()
+        return full.cpu() if is_first else None
+
     with torch.no_grad():
-        gathered = _gathered(value, keep)
-    return gathered if keep else None
+        gathered = _mapped(gather, value)
+    return gathered if is_first else None
 
 
 def pieces(value: Any) -> Any:
@@ -125,12 +132,17 @@ def pieces(value: Any) -> Any:
     Args:
         value: as of :func:`whole`.
     """
+    return _mapped(piece_of, value)
+
+
+def _mapped(function: Callable[[Tensor], Any], value: Any) -> Any:
+    """A state with the result of a function in the place of each tensor."""
     if isinstance(value, Tensor):
-        return piece_of(value)
+        return function(value)
     if isinstance(value, Mapping):
-        return {key: pieces(item) for key, item in value.items()}
+        return {key: _mapped(function, item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)([pieces(item) for item in value])
+        return type(value)([_mapped(function, item) for item in value])
     return value
 
 
@@ -170,25 +182,6 @@ def _state_like(key: str, value: Any, param: Tensor | None) -> Any:
 def _distributed(tensor: Tensor, target: DTensor, placements: Any) -> DTensor:
     # Without a source rank nothing is sent: each rank cuts its part out of its own copy.
     return distribute_tensor(tensor.detach(), target.device_mesh, placements, src_data_rank=None)
-
-
-def _all_ranks() -> dist.ProcessGroup:
-    group = dist.group.WORLD
-    assert group is not None
-    return group
-
-
-def _gathered(value: Any, keep: bool) -> Any:
-    if isinstance(value, DTensor):
-        full = value.full_tensor()
-        return full.cpu() if keep else None
-    if isinstance(value, Tensor):
-        return value.detach().cpu() if keep else None
-    if isinstance(value, Mapping):
-        return {key: _gathered(item, keep) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)([_gathered(item, keep) for item in value])
-    return value
 
 
 def _divide(units: list[nn.Module], mesh: DeviceMesh, policy: MixedPrecisionPolicy) -> None:
