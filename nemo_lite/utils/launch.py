@@ -24,7 +24,7 @@ from nemo_lite.errors import UnknownNameError, UsageError
 # The variables that launchers set: torchrun, Slurm's srun, OpenMPI's mpirun, mpiexec of MPICH and Intel MPI.
 
 LAUNCHERS = ("auto", "pytorch", "slurm", "mpi", "none")
-# What a process has to know about itself.
+# What a process has to know about itself, and the attributes of a Launcher that say which variables hold it.
 NUMBERS = ("rank", "world_size", "local_rank")
 
 # Slurm's numbers of steps that are not srun's own: the batch script, the shell of salloc, prolog and epilog.
@@ -49,11 +49,6 @@ class Launcher:
     local_world_size: tuple[str, ...] = ()
     num_nodes: tuple[str, ...] = ()
     run_id: tuple[str, ...] = ()
-
-    def variables_for(self, number: str) -> tuple[str, ...]:
-        """The names of the variables that may hold one of `NUMBERS`."""
-        names: tuple[str, ...] = getattr(self, number)
-        return names
 
 
 TORCH = Launcher(
@@ -112,7 +107,7 @@ def find_launcher(name: str, is_distributed: bool, environ: Mapping[str, str]) -
                 remedy=f"start the script with {command}, or leave --launcher out",
             )
         return launcher
-    variables = [first_set(TORCH.variables_for(number), environ) for number in NUMBERS]
+    variables = [first_set(getattr(TORCH, number), environ) for number in NUMBERS]
     if all(variables):
         return TORCH
     return mpi or step or (TORCH if is_distributed or any(variables) else None)
@@ -129,7 +124,7 @@ def _is_task_of_step(environ: Mapping[str, str]) -> bool:
 
 
 def _find_mpi(in_step: bool, environ: Mapping[str, str]) -> Launcher | None:
-    if any(first_set(OPENMPI.variables_for(number), environ) for number in NUMBERS):
+    if any(first_set(getattr(OPENMPI, number), environ) for number in NUMBERS):
         return OPENMPI
     # srun sets PMI_RANK for its tasks too, but not MPI_LOCALRANKID.
     return HYDRA if environ.get("MPI_LOCALRANKID") or (environ.get("PMI_RANK") and not in_step) else None
@@ -151,7 +146,7 @@ def forget_launcher(environ: MutableMapping[str, str] = os.environ) -> str | Non
         A line that says what is ignored; ``None`` where there is nothing.
     """
     launchers = [TORCH, OPENMPI, HYDRA, *([SLURM] if _is_task_of_step(environ) else [])]
-    names = [name for launcher in launchers for number in NUMBERS for name in launcher.variables_for(number)]
+    names = [name for launcher in launchers for number in NUMBERS for name in getattr(launcher, number)]
     ignored = " ".join(f"{name}={environ.pop(name)}" for name in names if environ.get(name))
     return f"--launcher none: this process runs alone and ignores {ignored}" if ignored else None
 
@@ -254,10 +249,16 @@ def who_am_i(
     address = None if init_method in (None, "env://") else tcp_address(str(init_method))
     numbers = _rank_numbers(started_by, options, address, environ, checks)
     local_world_size = number_in(started_by.local_world_size, environ, least=1)
-    num_nodes = _num_machines(started_by, numbers["world_size"], local_world_size, environ)
+    num_nodes = number_in(started_by.num_nodes, environ, least=1)
     if checks:
         _check_ranges(**numbers, local_world_size=local_world_size)
-    several = _are_several_machines(numbers["world_size"], local_world_size, num_nodes)
+    if num_nodes is None and local_world_size:
+        machines, rest = divmod(numbers["world_size"], local_world_size)
+        if rest == 0 and (machines == 1 or started_by is TORCH):
+            num_nodes = machines
+    several = None if num_nodes is None else num_nodes > 1
+    if local_world_size and local_world_size < numbers["world_size"]:
+        several = True
     return ProcessInfo(
         **numbers,
         local_world_size=local_world_size,
@@ -312,7 +313,7 @@ def _rank_numbers(
         numbers.setdefault("local_rank", numbers["rank"])
     missing = [name for name in NUMBERS if name not in numbers]
     if missing:
-        variables = " and ".join(launcher.variables_for(name)[0] for name in missing)
+        variables = " and ".join(getattr(launcher, name)[0] for name in missing)
         remedy = f"{_START}, or leave all out to run one process"
         if address is not None or launcher is not TORCH:
             remedy = f"give {' and '.join(f'--{name}' for name in missing)}, or {_START}"
@@ -330,29 +331,10 @@ def _claims(name: str, launcher: Launcher, option: int | str | None, environ: Ma
     claims = {} if option is None else {f"--{name} {option}": parse_number(f"--{name}", str(option), least)}
     # torch's names are often set by hand in a job's script, beside a launcher that does not use them.
     for source in (launcher, TORCH):
-        variable = first_set(source.variables_for(name), environ)
+        variable = first_set(getattr(source, name), environ)
         if variable:
             claims[f"{variable}={environ[variable]}"] = parse_number(variable, environ[variable], least)
     return claims
-
-
-def _num_machines(
-    launcher: Launcher, world_size: int, local_world_size: int | None, environ: Mapping[str, str]
-) -> int | None:
-    """Number of machines, as far as the launcher says it."""
-    num_nodes = number_in(launcher.num_nodes, environ, least=1)
-    if num_nodes is None and local_world_size == world_size:
-        return 1
-    if num_nodes is None and launcher is TORCH and local_world_size and world_size % local_world_size == 0:
-        return world_size // local_world_size
-    return num_nodes
-
-
-def _are_several_machines(world_size: int, local_world_size: int | None, num_nodes: int | None) -> bool | None:
-    """Whether the ranks are on several machines; ``None`` if that is not known."""
-    if local_world_size is not None and local_world_size < world_size:
-        return True
-    return None if num_nodes is None else num_nodes > 1
 
 
 def _check_ranges(rank: int, world_size: int, local_rank: int, local_world_size: int | None) -> None:

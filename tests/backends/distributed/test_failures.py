@@ -72,12 +72,12 @@ def test_the_end_that_a_cpp_error_brings_waits_for_our_report_which_comes_last()
     ended = script(
         """
         noted = threading.Event()
-        failures.before_abort(noted.set)
+        process.before_abort(noted.set)
         abort()
         noted.wait(20)
         time.sleep(0.3)
         print("our report", file=sys.stderr)
-        failures.end_process(3)
+        process.end_process(3)
         """
     )
     assert ended.returncode == 3
@@ -91,8 +91,8 @@ def test_the_end_that_a_cpp_error_brings_waits_for_our_report_which_comes_last()
 def test_at_the_end_of_a_script_a_cpp_error_says_nothing_and_changes_no_exit_code():
     ended = script(
         """
-        failures.before_abort(lambda: None)
-        failures.never_abort()
+        process.before_abort(lambda: None)
+        process.never_abort()
         abort()
         time.sleep(0.3)
         sys.exit(7)
@@ -105,11 +105,11 @@ def test_at_the_end_of_a_script_a_cpp_error_says_nothing_and_changes_no_exit_cod
 def test_what_was_told_is_not_printed_again_when_it_leaves_the_script():
     ended = script(
         """
-        failures.print_each_once()
+        process.print_each_once()
         try:
             1 / 0
         except ZeroDivisionError as error:
-            failures.tell_now(error)
+            process.tell_now(error)
             raise
         """
     )
@@ -119,8 +119,8 @@ def test_what_was_told_is_not_printed_again_when_it_leaves_the_script():
 
 @pytest.mark.slow
 def test_an_error_of_ours_that_leaves_a_script_gives_its_exit_code_and_one_that_was_told_says_nothing():
-    told = "from nemo_lite.errors import DistributedError as error\nfailures.print_each_once()\n"
-    silent = script(f"{told}error = error('rank 1 is gone')\nfailures.mark_told(error)\nraise error")
+    told = "from nemo_lite.errors import DistributedError as error\nprocess.print_each_once()\n"
+    silent = script(f"{told}error = error('rank 1 is gone')\nerror.is_told = True\nraise error")
     assert (silent.returncode, silent.stderr) == (3, "")
     shown = script(f"{told}raise error('rank 1 is gone')")
     assert shown.returncode == 3
@@ -135,7 +135,7 @@ if not server:
     time.sleep(60)
 client = dist.TCPStore("127.0.0.1", {port}, is_master=False)
 threading.Timer(0.3, os.kill, (server, signal.SIGKILL)).start()
-failures.log_cpp_errors_only()
+process.log_cpp_errors_only()
 try:
     client.get("never")
 except dist.DistError:
@@ -162,7 +162,7 @@ def test_a_rank_that_crashes_prints_where_it_was(name):
         import signal
         def read_audio():
             os.kill(os.getpid(), signal.{name})
-        failures.print_stack_of_crash()
+        process.print_stack_of_crash()
         read_audio()
         """
     )
@@ -178,7 +178,7 @@ def test_a_process_that_ends_at_once_leaves_no_folder_of_its_workers_sockets(mon
         """
         import multiprocessing.util
         print(os.listdir(os.path.dirname(multiprocessing.util.get_temp_dir())))
-        failures.end_process(3)
+        process.end_process(3)
         """
     )
     assert ended.returncode == 3
