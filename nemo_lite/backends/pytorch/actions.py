@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -62,7 +62,7 @@ from nemo_lite.core.run_options import (
 from nemo_lite.core.show import PrecisionReport
 from nemo_lite.errors import UsageError, counted
 from nemo_lite.files import unused_name
-from nemo_lite.interruption import Interrupted, StopSignals, flags_of, signal_in, stop_signals
+from nemo_lite.interruption import Interrupted, flags_of, signal_in, stop_signals
 from nemo_lite.utils import logging
 
 if TYPE_CHECKING:
@@ -255,7 +255,8 @@ class PtActions(DeploymentExport):
             contract = self._agreement.reached_on("train", terms, dict(zip(names, dags, strict=True)), called)
             statistics = (self._comm if options.synced_batchnorm else SingleProcess()).synced_batchnorm
             with (
-                self._stopping_in_order() as signals,
+                stop_signals() as signals,
+                signals.deferred(self._say),  # until the end of the step
                 self._objectives.prepared(modules, precision),
                 statistics(modules, options.synced_batchnorm_groupsize),
                 closing(called),
@@ -278,12 +279,6 @@ class PtActions(DeploymentExport):
         if number:
             self._comm.close()  # in order: no rank is to blame
             raise Interrupted(number, is_told=True)
-
-    @contextmanager
-    def _stopping_in_order(self) -> Iterator[StopSignals]:
-        """Inside, a stop signal waits for the end of the step."""
-        with stop_signals() as signals, signals.deferred(self._say):
-            yield signals
 
     def _say(self, text: str) -> None:
         self._comm.on_first(lambda: logging.info("%s", text))

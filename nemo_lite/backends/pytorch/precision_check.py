@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from nemo_lite.backends.pytorch.data.loaders import Batch, seed_all
+from nemo_lite.backends.pytorch.data.loaders import seed_all
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks
 from nemo_lite.backends.pytorch.engine.evaluation import torch_data_layer
@@ -50,11 +50,12 @@ def check_precision(dag: Dag, precision: Precision, num_batches: int) -> Precisi
         remedy = "check before training, or without shard_weights"
         raise UsageError("a precision check cannot run weights that are divided among the ranks", remedy=remedy)
     compared = {node: _Compared() for node in dag.nodes}
-    count = 0
+    count, gpus = 0, [device] if device.type == "cuda" else []
     for module in modules:
         module.to(device)
-    with evaluating(modules), torch.no_grad(), torch.random.fork_rng(_devices(device)):
-        for count, batch in enumerate(_batches(dag, num_batches), 1):
+    with evaluating(modules), torch.no_grad(), torch.random.fork_rng(gpus):
+        batches = torch_data_layer(dag).loader(training=False, shard=Shard()).epoch(0)
+        for count, batch in enumerate(islice(batches, num_batches), 1):
             values = to_device(batch.values, device)
             seed_all(count)
             exact = {node: list(_floats(outputs)) for node, outputs in _run(dag, values)}
@@ -66,14 +67,6 @@ def check_precision(dag: Dag, precision: Precision, num_batches: int) -> Precisi
         raise UsageError(f"{dag.data_layer.label} gives no batch to check", place="precision_check")
     nodes = [extremes.result(node) for node, extremes in compared.items()]
     return PrecisionReport(dag, precision.describe(), count, nodes)
-
-
-def _batches(dag: Dag, number: int) -> Iterator[Batch]:
-    return islice(torch_data_layer(dag).loader(training=False, shard=Shard()).epoch(0), number)
-
-
-def _devices(device: torch.device) -> list[torch.device]:
-    return [device] if device.type == "cuda" else []
 
 
 def _run(
