@@ -450,6 +450,20 @@ def test_more_than_an_hour_is_refused_whatever_a_line_says(monkeypatch):
             read_audio(content, sample_rate=RATE, duration=duration)
 
 
+def test_a_part_of_more_than_an_hour_is_opened_for_its_pieces_and_its_samples_are_refused(monkeypatch):
+    monkeypatch.setattr(decoding, "MAX_SECONDS", 0.1)
+    monkeypatch.setattr(decoding, "_PIECE_VALUES", 1000)
+    samples = speech_like(5000)[:, 0]
+    with open_part(encoded(samples)) as part:
+        np.testing.assert_array_equal(np.concatenate(list(part.pieces())), (samples / 32768).astype(np.float32))
+        with pytest.raises(DataError, match="the audio claims 0 s of audio: wanted at most 0 s"):
+            part.samples(RATE)
+    with open_part(encoded(samples), duration=5.0, strict=False) as part:
+        assert sum(map(len, part.pieces())) == 5000
+        with pytest.raises(DataError, match=r"and its line says 5 s: wanted at most 0\.1 s; correct the duration"):
+            part.samples(RATE)
+
+
 def test_a_flac_file_of_unknown_length_says_so_and_a_part_of_it_can_be_read():
     samples = speech_like(8000)[:, 0]
     content = claiming(encoded(samples, "FLAC"), 0)

@@ -92,6 +92,12 @@ def test_what_cannot_be_read_is_told_with_its_line_and_the_rest_is_measured(fold
     assert strict.startswith("train.json:5: duration 2 s disagrees with a.wav")
 
 
+def test_what_training_cannot_read_into_one_array_is_told(folder, monkeypatch):
+    monkeypatch.setattr("nemo_asr.audio.reading.MAX_SECONDS", 0.4)
+    (item,) = examine(write_set(folder, "train.json", add(folder, "a.wav", sound(1)))).items
+    assert "a.wav claims 0 s of audio: wanted at most 0 s" in item.problem
+
+
 def test_without_audio_nothing_is_opened(folder, monkeypatch):
     line = add(folder, "a.wav", sound(1))
     monkeypatch.setattr(soundfile, "SoundFile", None)

@@ -208,7 +208,7 @@ SAMPLE_BYTES |= {"ULAW": 1, "ALAW": 1}
 _IN_BLOCKS = ("MS_ADPCM", "IMA_ADPCM")
 SUBTYPES = frozenset({*SAMPLE_BYTES, *_IN_BLOCKS, "VORBIS", "OPUS", "MPEG_LAYER_III"})
 
-# Samples of all channels that one read may decode: an hour of two channels at 96 kHz, or of twelve at 16 kHz.
+# Samples of all channels that may be decoded into one array: an hour of two channels at 96 kHz, or of twelve at 16 kHz.
 MAX_VALUES = 2 * 96000 * 3600
 # Floats of full scale 1 never come near; 32-bit whole numbers that were stored as floats reach it. The powers of larger
 # ones leave the range of float32 in a spectrum.
@@ -466,8 +466,11 @@ class AudioPart:
         source_rate, num_channels, excess: see `Audio`.
     """
 
-    def __init__(self, file: AudioFile, first: int, num_samples: int, excess: float) -> None:
+    def __init__(
+        self, file: AudioFile, first: int, num_samples: int, excess: float, claimed: float | None = None
+    ) -> None:
         self._file, self._first, self.num_samples, self.excess = file, first, num_samples, excess
+        self._claimed = claimed  # the duration that somebody wrote for it
         self.kind, self.source_rate, self.num_channels = file.kind, file.rate, file.num_channels
 
     @property
@@ -475,15 +478,31 @@ class AudioPart:
         """How long it is."""
         return float(self.num_samples / self.source_rate)
 
+    def check_size(self) -> None:
+        """Raise DataError if these are more samples than one array may hold; `pieces` has no such limit."""
+        file, count = self._file, self.num_samples
+        if self.excess < 0 and self.seconds > MAX_SECONDS:
+            problem = f"holds {self.seconds:.3f} s, and its line says {self._claimed:g} s"
+            raise file.refusal(problem, wanted=f"at most {MAX_SECONDS:g} s", remedy="correct the duration")
+        if count > MAX_SECONDS * file.rate:
+            raise file.refusal(f"claims {count / file.rate:.0f} s of audio", wanted=f"at most {MAX_SECONDS:.0f} s")
+        if count * file.num_channels > MAX_VALUES:
+            problem = f"claims {count / file.rate:.0f} s of {file.num_channels} x {file.rate} samples a second"
+            raise file.refusal(problem, wanted=f"at most {MAX_VALUES} samples in all", remedy="resample it")
+
     def pieces(self, *, int_values: bool = False) -> Iterator[Samples]:
-        """Mono samples at the file's rate; see `AudioFile.pieces`."""
+        """Mono samples at the file's rate; see `AudioFile.pieces`. Of a part of any length, in bounded memory."""
         return self._file.pieces(self._first, self.num_samples, int_values=int_values)
 
     def samples(self, sample_rate: int | None, *, int_values: bool = False) -> Samples:
-        """(T,) mono samples at ``sample_rate``, or at the file's rate. DataError as `AudioFile.pieces`.
+        """(T,) mono samples at ``sample_rate``, or at the file's rate.
 
         Pieces that are resampled one after the other are, to the bit, what they are if resampled at once.
+
+        Raises:
+            DataError: there are too many, see `check_size`, or one is not usable, see `AudioFile.pieces`.
         """
+        self.check_size()
         pieces = self.pieces(int_values=int_values)
         rate = self.source_rate if sample_rate is None else sample_rate
         piece = next(pieces)
@@ -552,7 +571,10 @@ def open_part(
     name: str = "the audio",
     place: str = "",
 ) -> Iterator[AudioPart]:
-    """A recording, or a part of it, whose samples are not decoded yet. Arguments and errors as `read_audio`."""
+    """A recording, or a part of it, of any length, whose samples are not decoded yet.
+
+    Arguments and errors as `read_audio`; that a part is too long for one array is told by `AudioPart.samples`.
+    """
     with open_audio(source, name if isinstance(source, bytes) else source, place) as file:
         yield _chosen(file, offset, duration, strict)
 
@@ -578,12 +600,14 @@ def _chosen(file: AudioFile, offset: float | None, duration: float | None, stric
     longer = duration is not None and file.seconds - duration > _ROUNDING_SECONDS
     is_whole = offset is None and duration is not None and (strict or not longer)
     first, count = (0, file.frames) if is_whole else _part(file, offset, duration)
-    _check_size(file, count)
-    return AudioPart(file, first, count, excess)
+    if count > _MOST_FRAMES:
+        remedy = "write it again with a program that says it in the head"
+        raise file.refusal("does not say how long it is", remedy=remedy)
+    return AudioPart(file, first, count, excess, duration)
 
 
 def _excess(file: AudioFile, offset: float | None, duration: float, strict: bool) -> float:
-    """See `Audio.excess`. DataError where no difference is allowed, or the header claims more than an hour."""
+    """See `Audio.excess`. DataError where no difference is allowed."""
     held = file.seconds - (offset or 0.0)
     excess = excess_of(held, duration) if offset is None else min(excess_of(held, duration), 0.0)
     if excess and strict and offset is not None:
@@ -593,9 +617,6 @@ def _excess(file: AudioFile, offset: float | None, duration: float, strict: bool
         problem = f"duration {duration:g} s disagrees with {file.path}, which holds {held:.3f} s"
         remedy = f"correct the duration (within {tolerance(duration):.2g} s), or add an offset to take a part"
         raise DataError(problem, place=file.place, remedy=remedy)
-    if excess < 0 and held > MAX_SECONDS:
-        problem, wanted = f"holds {held:.3f} s, and its line says {duration:g} s", f"at most {MAX_SECONDS:g} s"
-        raise file.refusal(problem, wanted=wanted, remedy="correct the duration")
     return excess
 
 
@@ -610,19 +631,6 @@ def _part(file: AudioFile, offset: float | None, duration: float | None) -> tupl
     if count <= 0:
         raise DataError(f"offset {start:g} s leaves nothing of {file.path} ({file.seconds:.3f} s)", place=file.place)
     return first, count
-
-
-def _check_size(file: AudioFile, count: int) -> None:
-    """DataError where ``count`` samples of all channels are more than one read may decode."""
-    if count > _MOST_FRAMES:
-        raise file.refusal(
-            "does not say how long it is", remedy="write it again with a program that says it in the head"
-        )
-    if count > MAX_SECONDS * file.rate:
-        raise file.refusal(f"claims {count / file.rate:.0f} s of audio", wanted=f"at most {MAX_SECONDS:.0f} s")
-    if count * file.num_channels > MAX_VALUES:
-        problem = f"claims {count / file.rate:.0f} s of {file.num_channels} x {file.rate} samples a second"
-        raise file.refusal(problem, wanted=f"at most {MAX_VALUES} samples in all", remedy="resample it")
 
 
 def trimmed(samples: Samples, top_db: float = 60.0) -> Samples:

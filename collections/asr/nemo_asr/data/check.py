@@ -153,6 +153,7 @@ def _with_audio(item: Examined, strict: bool) -> Examined:
             strict=strict,
             place=utterance.place,
         ) as audio:
+            audio.check_size()  # training reads it into one array
             digest, peak = hashlib.blake2b(digest_size=_DIGEST_BYTES, salt=str(audio.source_rate).encode()), 0.0
             for piece in audio.pieces():
                 digest.update(piece.tobytes())
