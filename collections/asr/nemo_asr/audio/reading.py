@@ -416,6 +416,9 @@ def _opened(source: str | bytes, place: str) -> Iterator[tuple[int | io.BytesIO,
 # a FLAC file of silence expands more than a thousand times. How much of it may be read is decided here, by its head.
 
 
+AUDIO_SUFFIXES = frozenset(
+    {".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf", ".w64", ".sph"}
+)
 TOLERANCE_SECONDS = 0.1
 TOLERANCE_SHARE = 0.01
 _ROUNDING_SECONDS = 0.01

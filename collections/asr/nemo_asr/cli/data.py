@@ -1,8 +1,8 @@
 """Check data sets, count what is in them, put them into tar shards, make a corpus; train on the texts.
 
 The subcommands: ``check`` reads the audio and looks for problems (exit code 1 if there are some), ``stats`` reads the
-manifests only, ``tar`` writes tar shards, ``make`` runs a corpus maker, ``lm`` trains an n-gram model of the texts,
-``tokenizer`` a vocabulary of subwords.
+manifests only, ``tar`` writes tar shards, ``make`` writes manifests of a corpus, ``lm`` trains an n-gram model of the
+texts, ``tokenizer`` a vocabulary of subwords.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
-from argparse import REMAINDER
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from importlib import import_module
@@ -18,6 +17,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from nemo_asr.corpora.conversion import KINDS, summary
+from nemo_asr.corpora.conversion import make as make_manifests
 from nemo_asr.data.check import (
     ExaminedSet,
     Finding,
@@ -46,12 +47,14 @@ from nemo_asr.transcribe.texts import (
     texts_of,
     train_language_model,
 )
-from nemo_lite.errors import FileInTheWayError, UnknownNameError, UsageError
+from nemo_lite.config import Between
+from nemo_lite.errors import FileInTheWayError, UsageError, counted, did_you_mean
 from nemo_lite.files import check_replaceable, make_writable_folder, write_atomically
-from nemo_lite.options import OneLineParser, not_negative_float, not_negative_int, positive_int
+from nemo_lite.options import OneLineParser, not_negative_float, not_negative_int, number_within, positive_int
 from nemo_lite.utils import logging
 
 CORPORA = ("aishell", "an4", "librispeech", "synth")
+_SHARE = number_within(Between(0.0, 1.0, above=True, below=True), float)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -69,14 +72,19 @@ def main(arguments: Sequence[str]) -> int:
     _add_tar(commands.add_parser("tar", help="put the recordings of manifests into tar shards"))
     _add_lm(commands.add_parser("lm", help="train an n-gram language model of the texts, as an ARPA file"))
     _add_tokenizer(commands.add_parser("tokenizer", help="train a vocabulary of subwords on the texts"))
-    make = commands.add_parser("make", help="make a corpus with its manifests")
-    make.add_argument("corpus", metavar="CORPUS", help=f"one of: {', '.join(CORPORA)}")
-    make.add_argument("arguments", nargs=REMAINDER, help="its arguments; --help shows them")
+    _add_make(commands.add_parser("make", help="write the manifests of a corpus"))
+    if (maker := _maker_named(arguments)) is not None:
+        import_module(f"nemo_asr.corpora.{maker}").main(arguments[2:], f"nemo-lite data make {maker}")
+        return 0
     options = parser.parse_args(arguments)
-    if options.command == "make":
-        return _make(options.corpus, options.arguments)
-    run = {"check": _check, "stats": _stats, "tar": _tar, "lm": _lm, "tokenizer": _tokenizer}[options.command]
-    return run(options)
+    run = {"check": _check, "stats": _stats, "tar": _tar, "make": _make, "lm": _lm, "tokenizer": _tokenizer}
+    return run[options.command](options)
+
+
+def _maker_named(arguments: Sequence[str]) -> str | None:
+    """The corpus whose maker has options of its own, where one is named."""
+    is_one = len(arguments) > 1 and arguments[0] == "make" and arguments[1] in CORPORA
+    return arguments[1] if is_one else None
 
 
 def _add_check(parser: OneLineParser) -> None:
@@ -137,6 +145,19 @@ def _add_tokenizer(parser: OneLineParser) -> None:
     add("--language", metavar="CODE", help=language_help)
     add("--keep_case", action="store_true", help="capitals stay (default: lower case)")
     add("--symbols", nargs="+", default=[], metavar="WORD", help="words that stay whole, such as <noise>")
+
+
+def _add_make(parser: OneLineParser) -> None:
+    add = parser.add_argument
+    kinds = "; ".join(kind.description for kind in KINDS.values())
+    makers = f"or the name of a corpus, with options of its own: {', '.join(CORPORA)}"
+    add("source", metavar="FROM", help=f"recordings with texts: {kinds}; {makers}")
+    add("--out", metavar="FOLDER", help="where the manifests go (default: beside FROM's files)")
+    add("--kind", choices=tuple(KINDS), help="what FROM is (default: told by what is in it)")
+    add("--dev", type=_SHARE, metavar="SHARE", help="keep this share of one set apart as dev.json, 0.1 say")
+    add("--test", type=_SHARE, metavar="SHARE", help="the same as test.json")
+    add("--overwrite", action="store_true", help="replace manifests that are there already")
+    add("--num_workers", type=positive_int, help="threads that read lengths (default: one for each core)")
 
 
 def _check(options: Any) -> int:
@@ -273,8 +294,26 @@ def _letters_of(texts: Iterable[str]) -> set[str]:
     return visible - {*APOSTROPHES} | ({"'"} if visible & {*APOSTROPHES} else set())
 
 
-def _make(corpus: str, arguments: Sequence[str]) -> int:
-    if corpus not in CORPORA:
-        raise UnknownNameError("corpus", corpus, CORPORA)
-    import_module(f"nemo_asr.corpora.{corpus}").main(arguments, f"nemo-lite data make {corpus}")
-    return 0
+def _make(options: Any) -> int:
+    source = options.source
+    if not Path(source).expanduser().exists() and Path(source).name == source:
+        remedy = f"name a folder or a file, or one of {', '.join(CORPORA)}{did_you_mean(source, CORPORA)}"
+        raise UsageError("is neither a file or folder nor the name of a corpus", place=source, remedy=remedy)
+    shares = {name: share for name, share in (("dev", options.dev), ("test", options.test)) if share is not None}
+    if sum(shares.values()) >= 1.0:
+        raise UsageError("--dev and --test leave nothing to train on", got=f"{sum(shares.values()):g} of 1")
+    made = make_manifests(
+        source,
+        options.out,
+        kind=options.kind or "",
+        overwrite=options.overwrite,
+        shares=shares,
+        num_workers=options.num_workers,
+    )
+    for problem in made.problems:
+        print(problem, file=sys.stderr)
+    print(f"{source}: {KINDS[made.kind].description}")
+    print(*summary(made), sep="\n")
+    if made.problems:
+        print(f"{counted(len(made.problems), 'problem')}: see above; the other utterances are in the manifests")
+    return int(bool(made.problems))

@@ -149,9 +149,14 @@ class _Entry(TypedDict):
 
 
 class Entry(_Entry, total=False):
-    """One manifest line: the audio's path relative to the manifest, seconds, the words; perhaps the speaker."""
+    """One manifest line: the audio's path relative to the manifest, seconds, the words.
+
+    Perhaps the speaker, and the part of the audio: seconds from its start, and the channel from 0.
+    """
 
     speaker: str
+    offset: float
+    channel: int
 
 
 def numbered_lines(path: Path) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
-from nemo_asr.audio.reading import MAX_CONTENT_BYTES, Audio, Samples, loud_part, open_part, read_audio
+from nemo_asr.audio.reading import AUDIO_SUFFIXES, MAX_CONTENT_BYTES, Audio, Samples, loud_part, open_part, read_audio
 from nemo_asr.data.manifest import kind_of, read_lines
 from nemo_lite.errors import DataError, UsageError
 
@@ -137,9 +137,6 @@ def batches_by_length(seconds: Mapping[int, float], batch_size: int, batch_secon
 
 
 STDIN = "-"
-AUDIO_SUFFIXES = frozenset(
-    {".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf", ".w64", ".sph"}
-)
 
 
 def recordings_of(names: Sequence[str]) -> list[Recording]:

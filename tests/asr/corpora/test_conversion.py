@@ -1,0 +1,292 @@
+"""Corpora as people have them become manifests: each kind, its languages, and what is wrong with single lines."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+import soundfile
+from toys.checked_sets import sound
+
+from nemo_asr.cli.data import main
+from nemo_asr.corpora.conversion import KINDS, divided, kind_of, make, table_utterances
+from nemo_asr.data.manifest import Manifest
+from nemo_lite.errors import DataError, FileInTheWayError, UnknownNameError, UsageError
+
+HEAD = "client_id\tpath\tsentence_id\tsentence\tup_votes\n"
+
+
+def record(path, seconds=0.5, rate=16000, channels=1):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    samples = sound(1, seconds, rate)
+    soundfile.write(path, np.stack([samples] * channels, 1) if channels > 1 else samples, rate)
+    return path
+
+
+def written(path):
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+@pytest.fixture
+def common_voice(tmp_path):
+    """A language: three sets, a table that is none of them, and a sentence with quotation marks."""
+    root = tmp_path / "cs"
+    for number in range(4):
+        record(root / f"clips/common_voice_cs_{number}.mp3", 1.0, 48000)
+    rows = [
+        f'spk{number % 2}\tcommon_voice_cs_{number}.mp3\tid\t"Příliš žluťoučký" kůň {number}\t2\n'
+        for number in range(4)
+    ]
+    (root / "train.tsv").write_text(HEAD + "".join(rows[:2]), "utf-8")
+    (root / "dev.tsv").write_text(HEAD + rows[2], "utf-8")
+    (root / "test.tsv").write_text(HEAD + rows[3], "utf-8")
+    (root / "validated.tsv").write_text(HEAD + "".join(rows), "utf-8")
+    (root / "clip_durations.tsv").write_text("clip\tduration[ms]\ncommon_voice_cs_0.mp3\t1000\n")
+    return root
+
+
+def test_common_voice_becomes_its_three_sets_with_speakers(common_voice):
+    made = make(common_voice)
+    assert made.kind == "common_voice"
+    assert made.problems == []
+    assert sorted(path.name for path in made.manifests) == ["dev.json", "test.json", "train.json"]
+    first, second = written(common_voice / "train.json")
+    assert first == {
+        "audio_filepath": "clips/common_voice_cs_0.mp3",
+        "duration": 1.0,
+        "text": '"Příliš žluťoučký" kůň 0',
+        "speaker": "spk0",
+    }
+    assert second["speaker"] == "spk1"
+    assert len(Manifest.open(common_voice / "train.json", strict=True)) == 2, "training reads it"
+
+
+def test_common_voice_without_the_three_sets_is_what_was_validated(common_voice):
+    for name in ("train", "dev", "test"):
+        (common_voice / f"{name}.tsv").unlink()
+    make(common_voice)
+    assert len(written(common_voice / "validated.json")) == 4
+
+
+def test_missing_damaged_and_wordless_recordings_are_a_line_each_and_others_go_on(common_voice, capsys):
+    (common_voice / "clips/common_voice_cs_1.mp3").write_bytes(b"no audio")
+    with open(common_voice / "train.tsv", "a", encoding="utf-8") as file:
+        file.write("spk\tgone.mp3\tid\tničí\t2\nspk\tcommon_voice_cs_0.mp3\tid\t \t2\nspk\n")
+    assert main(["make", str(common_voice)]) == 1
+    out, err = capsys.readouterr()
+    table = common_voice / "train.tsv"
+    lines = err.splitlines()
+    assert lines[0].startswith(f"{table}:3: {common_voice}/clips/common_voice_cs_1.mp3 is not a WAV, FLAC")
+    assert (
+        lines[1]
+        == f"{table}:4: the audio file {common_voice}/clips/gone.mp3 cannot be opened (No such file or directory)"
+    )
+    assert lines[2].startswith(f"{table}:5: the text is empty; ")
+    assert lines[3] == f"{table}:6: the line has too few columns: got 1, wanted at least 4"
+    assert len(lines) == 4
+    assert f"{common_voice}/train.json: 1 utterances" in out
+    assert out.endswith("4 problems: see above; the other utterances are in the manifests\n")
+    assert [line["text"] for line in written(common_voice / "dev.json")] == ['"Příliš žluťoučký" kůň 2']
+
+
+def test_a_corpus_of_which_nothing_can_be_used_is_one_error(common_voice):
+    for clip in (common_voice / "clips").iterdir():
+        clip.unlink()
+    with pytest.raises(DataError, match=r"no utterance of .*cs can be used:\n.*train\.tsv:2: the audio file"):
+        make(common_voice)
+    assert not (common_voice / "train.json").exists()
+
+
+def test_a_folder_of_recordings_with_texts_beside_them(tmp_path):
+    for name, text in (("早/你好.wav", "你好,世界"), ("早/b.flac", "two\nlines\n"), ("c.ogg", "\ufeffMarke")):
+        record(tmp_path / name)
+        (tmp_path / name).with_suffix(".txt").write_text(text, "utf-8")
+    (tmp_path / "README.txt").write_text("about")
+    (tmp_path / "._c.ogg").write_bytes(b"of another system")
+    made = make(tmp_path)
+    assert (made.kind, made.problems) == ("folder", [])
+    lines = written(tmp_path / "manifest.json")
+    assert {line["audio_filepath"]: line["text"] for line in lines} == {
+        "c.ogg": "Marke",
+        "早/b.flac": "two lines",
+        "早/你好.wav": "你好,世界",
+    }
+
+
+def test_texts_and_recordings_without_the_other_are_named(tmp_path):
+    record(tmp_path / "a.wav")
+    record(tmp_path / "b.wav")
+    record(tmp_path / "b.mp3")
+    (tmp_path / "b.txt").write_text("words")
+    (tmp_path / "c.txt").write_text("no sound")
+    record(tmp_path / "d.wav")
+    (tmp_path / "d.txt").write_bytes("мир".encode("cp1251"))
+    made = make(tmp_path)
+    assert made.problems == [
+        f"{tmp_path}/a.wav: the recording has no text beside it: wanted a.txt",
+        f"{tmp_path}/b.wav: two recordings have one text: b.mp3 is used; give it another name, or remove it",
+        f"{tmp_path}/d.txt:1: the text is not UTF-8: got the byte 0xec; save it as UTF-8 text",
+        f"{tmp_path}/c.txt: the text has no recording beside it: wanted c.wav or the like",
+    ]
+    assert len(written(tmp_path / "manifest.json")) == 1
+
+
+def test_folders_named_as_sets_become_sets(tmp_path):
+    for name in ("train/s1/a", "train/s2/b", "test/c"):
+        record(tmp_path / f"{name}.wav")
+        (tmp_path / f"{name}.txt").write_text("x")
+    made = make(tmp_path)
+    assert {path.name: len(entries) for path, entries in made.manifests.items()} == {"test.json": 1, "train.json": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "text,file_name,speaker\nhello,x.wav,me\n"),
+        ("a.csv", '\ufeffaudio;transcript;spk\nx;"hello";me\n'),
+        ("a.csv", "x|hello\n"),
+        ("a.tsv", "Path\tSentence\tClient_ID\nx.wav\thello\tme\n"),
+    ],
+)
+def test_tables_are_read_by_the_names_of_their_columns(tmp_path, name, content):
+    audio = record(tmp_path / "wavs/x.wav")
+    (tmp_path / name).write_text(content, "utf-8")
+    (row,) = table_utterances(tmp_path / name)
+    assert (row.audio, row.text) == (audio, "hello")
+    assert row.speaker == ("" if "|" in content else "me")
+    assert kind_of(tmp_path / name) == kind_of(tmp_path) == "table"
+
+
+def test_a_table_without_such_columns_names_those_it_has(tmp_path):
+    (tmp_path / "a.csv").write_text("id,words\n1,hello\n")
+    with pytest.raises(DataError, match=r"a\.csv:1: the first line names no columns .*: got id, words, wanted one of"):
+        make(tmp_path / "a.csv", kind="table")
+
+
+def kaldi(folder, segments=True):
+    record(folder / "r.wav", 2.0, channels=2)
+    record(folder / "sp ace.flac", 1.0)
+    (folder / "wav.scp").write_text(
+        f"rec1 sph2pipe -f wav -p -c 2 {folder}/r.wav |\nrec2 flac -c -d -s '{folder}/sp ace.flac' |\n"
+        "rec3 sox a.wav -t wav - |\nrec4 r.wav\n"
+    )
+    if segments:
+        (folder / "segments").write_text(
+            "u1 rec1 0.5 1.25\nu2 rec2 0.0 -1\nu3 rec3 0 1\nu4 rec4 1.5 9\nu5 rec9 0 1\nu6 rec1 x\nu7 rec1 0 1\n"
+        )
+    names = [f"u{number}" for number in range(1, 7)] if segments else ["rec1", "rec2", "rec3", "rec4"]
+    (folder / "text").write_text("".join(f"{name} 字 {name}\n" for name in names), "utf-8")
+    (folder / "utt2spk").write_text("".join(f"{name} spk\n" for name in names[:1]))
+    return folder
+
+
+def test_kaldi_segments_are_parts_of_recordings(tmp_path):
+    folder = kaldi(tmp_path)
+    made = make(folder)
+    assert made.kind == "kaldi"
+    assert written(folder / "manifest.json") == [
+        {"audio_filepath": "r.wav", "duration": 0.75, "text": "字 u1", "offset": 0.5, "speaker": "spk", "channel": 1},
+        {"audio_filepath": "sp ace.flac", "duration": 1.0, "text": "字 u2"},
+    ]
+    command, beyond, unknown, broken, silent = made.problems
+    assert command == (
+        f"{folder}/wav.scp:3: the recording is a command, which is not run: got sox a.wav -t wav - |; "
+        "run it once, and write the name of the file that it makes"
+    )
+    assert "segments:4: the part is not in its recording: got 1.5 to 9 s, wanted a part of" in beyond
+    assert unknown == f"{folder}/segments:5: rec9 is no recording: wanted a line in {folder}/wav.scp"
+    assert broken == f"{folder}/segments:6: this is no segment: got rec1 x, wanted ID RECORDING START END"
+    assert silent == f"{folder}/segments:7: u7 has no text: wanted a line in {folder}/text"
+
+
+def test_kaldi_folders_of_sets_are_sets(tmp_path):
+    for name in ("train_clean", "dev"):
+        kaldi(tmp_path / "data" / name, segments=False)
+    made = make(tmp_path / "data", tmp_path / "out")
+    assert {path.name: len(entries) for path, entries in made.manifests.items()} == {
+        "dev.json": 3,
+        "train_clean.json": 3,
+    }
+    assert written(tmp_path / "out/dev.json")[2]["audio_filepath"] == str(tmp_path / "data/dev/r.wav"), "lies elsewhere"
+
+
+def cut(audio, **changes):
+    supervision = {"id": "s", "recording_id": "r", "start": 0.25, "duration": 0.5, "channel": 0, "text": "привет мир"}
+    source = {"type": "file", "channels": [0], "source": str(audio)}
+    recording = {"id": "r", "sources": [source], "sampling_rate": 16000, "num_samples": 32000, "duration": 2.0}
+    parts = {"id": "c", "start": 1.0, "duration": 1.0, "channel": 0, "recording": recording, "type": "MonoCut"}
+    return {**parts, "supervisions": [{**supervision, "speaker": "f 1"}], **changes}
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_cuts_of_lhotse_become_an_utterance_for_each_supervision(tmp_path, is_packed):
+    audio = record(tmp_path / "r.flac", 2.0)
+    memory = {**cut(audio)["recording"], "sources": [{"type": "memory", "channels": [0], "source": "x"}]}
+    no_supervisions = {key: value for key, value in cut(audio).items() if key != "supervisions"}
+    cuts = [cut(audio), cut(audio, type="MixedCut"), cut(audio, recording=memory), no_supervisions]
+    lines = "".join(json.dumps(each) + "\n" for each in cuts) + "{broken\n"
+    path = tmp_path / ("cuts_train.jsonl.gz" if is_packed else "cuts_train.jsonl")
+    path.write_bytes(gzip.compress(lines.encode()) if is_packed else lines.encode())
+    made = make(path)
+    assert made.kind == "lhotse"
+    assert written(tmp_path / "cuts_train.json") == [
+        {"audio_filepath": "r.flac", "duration": 0.5, "text": "привет мир", "offset": 1.25, "speaker": "f 1"}
+    ]
+    mixed, in_memory, incomplete, broken = made.problems
+    assert mixed.startswith(f"{path}:2: only cuts of one recording are read: got MixedCut")
+    assert in_memory == f'{path}:3: the recording is no single file: got memory, wanted a source of the type "file"'
+    assert incomplete.startswith(f"{path}:4: the cut cannot be read: got no 'supervisions'")
+    assert broken.startswith(f"{path}:5: the cuts cannot be read: invalid JSON")
+
+
+def test_cuts_whose_compression_is_damaged_are_one_error(tmp_path):
+    audio = record(tmp_path / "r.flac", 2.0)
+    lines = "".join(json.dumps(cut(audio, id=str(number))) + "\n" for number in range(400))
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(lines.encode())[:-9])
+    with pytest.raises(DataError, match=r"c\.jsonl\.gz: the cuts cannot be read: got \"Compressed file ended"):
+        make(tmp_path / "c.jsonl.gz")
+
+
+def test_sets_are_divided_by_speakers_and_the_same_each_time():
+    entries = [
+        {"audio_filepath": f"{number}.wav", "duration": 1.0, "text": "x", "speaker": f"s{number % 20}"}
+        for number in range(200)
+    ]
+    sets = divided(entries, {"dev": 0.1, "test": 0.2})
+    assert {name: len(part) for name, part in sets.items()} == {"train": 140, "dev": 20, "test": 40}
+    speakers = [{entry["speaker"] for entry in part} for part in sets.values()]
+    assert not speakers[0] & speakers[1] | speakers[0] & speakers[2] | speakers[1] & speakers[2]
+    again = divided(entries[::-1], {"dev": 0.1, "test": 0.2})
+    assert [{entry["speaker"] for entry in part} for part in again.values()] == speakers
+
+
+def test_a_share_is_kept_apart_on_the_command_line(tmp_path, capsys):
+    for number in range(10):
+        record(tmp_path / f"{number}.wav")
+        (tmp_path / f"{number}.txt").write_text("words")
+    assert main(["make", str(tmp_path), "--dev", "0.2"]) == 0
+    assert f"{tmp_path}/train.json: 8 utterances, 0.1 min, 5 different characters" in capsys.readouterr().out
+    assert len(written(tmp_path / "dev.json")) == 2
+    with pytest.raises(UsageError, match=r"--dev and --test leave nothing to train on: got 1\.1 of 1"):
+        main(["make", str(tmp_path), "--dev", "0.6", "--test", "0.5"])
+
+
+def test_manifests_that_are_there_are_not_replaced_unasked(common_voice):
+    (common_voice / "dev.json").write_text("mine")
+    with pytest.raises(FileInTheWayError, match=r"dev\.json: the manifest exists already; .*--out, or --overwrite"):
+        make(common_voice)
+    assert not (common_voice / "train.json").exists()
+    make(common_voice, overwrite=True)
+    assert len(written(common_voice / "dev.json")) == 1
+    with pytest.raises(DataError, match=r"the corpus has sets already: got train, dev, test; give no shares"):
+        make(common_voice, overwrite=True, shares={"dev": 0.1})
+
+
+def test_what_is_no_corpus_is_told_with_the_kinds(tmp_path):
+    with pytest.raises(DataError, match=r"this is no corpus of a known kind: wanted common_voice: a language of"):
+        make(tmp_path)
+    with pytest.raises(DataError, match="there is no such file or folder"):
+        make(tmp_path / "none")
+    with pytest.raises(UnknownNameError, match=r'kind "kaldy" is not known; known: .*\(did you mean kaldi\?\)'):
+        make(tmp_path, kind="kaldy")
+    assert [*KINDS] == ["common_voice", "kaldi", "lhotse", "table", "folder"]
