@@ -25,14 +25,14 @@ def toy(tmp_path_factory):
 @pytest.mark.parametrize("batch_size", [1, 2, 16])
 def test_transcripts_are_in_the_order_given_whatever_the_batches(toy, batch_size):
     recordings = [said(1, 1, 4, 1), said(2), said(1, 2, 0, 0, 3, 4, 4)]
-    result = load_onnx_model(toy).transcribe(recordings, batch_size)
+    result = load_onnx_model(toy).transcribe(recordings, batch_size, cutting=None)
     assert [each.text for each in result.transcripts] == ["aa", "b", "ab c"]
     assert not result.faults
     assert result.seconds == pytest.approx(1.2)
 
 
 def test_words_have_times_and_confidences(toy):
-    (transcript,) = OnnxModel(toy).transcribe([said(4, 1, 2, 0, 3)]).transcripts
+    (transcript,) = OnnxModel(toy).transcribe([said(4, 1, 2, 0, 3)], cutting=None).transcripts
     assert [(word.text, word.start, word.end, word.confidence) for word in transcript.words] == [
         ("ab", 0.1, 0.3, 0.77),
         ("c", 0.4, 0.5, 0.774),
@@ -45,13 +45,13 @@ def test_confidences_are_refused_where_rows_are_no_probabilities(toy, monkeypatc
     monkeypatch.setattr(model, "log_probs", lambda signals: [row + 3.0 for row in log_probs(signals)])
     told = r"no logarithms of probabilities, so words have no confidences: got .* sum is 3, wanted 0, as of a CTC head"
     with pytest.raises(UsageError, match=told):
-        model.transcribe([said(1)])
+        model.transcribe([said(1)], cutting=None)
 
 
 def test_a_recording_that_cannot_be_read_does_not_end_the_others(toy, tmp_path):
     (tmp_path / "bad.wav").write_bytes(b"no audio")
     bad = Recording("bad.wav", str(tmp_path / "bad.wav"))
-    result = OnnxModel(toy).transcribe([bad, said(1)])
+    result = OnnxModel(toy).transcribe([bad, said(1)], cutting=None)
     assert ([each.text for each in result.transcripts], list(result.faults)) == (["a"], [0])
     assert "bad.wav" in result.faults[0]
 
@@ -97,9 +97,9 @@ def test_metadata_is_there_for_scripts(toy):
 
 
 def test_confidences_are_calibrated_as_the_metadata_says(toy, tmp_path):
-    (plain,) = OnnxModel(toy).transcribe([said(1)]).transcripts
+    (plain,) = OnnxModel(toy).transcribe([said(1)], cutting=None).transcripts
     path = write_toy(tmp_path / "calibrated.onnx", METADATA | {"calibration": '{"slope": 0.0, "offset": 0.0}'})
-    (calibrated,) = OnnxModel(path).transcribe([said(1)]).transcripts
+    (calibrated,) = OnnxModel(path).transcribe([said(1)], cutting=None).transcripts
     assert (plain.words[0].confidence > 0.6, calibrated.words[0].confidence) == (True, 0.5)
 
 
@@ -110,8 +110,8 @@ def test_quiet_ends_are_left_out_where_the_metadata_say_so_and_times_stay(toy, t
     given = []
     log_probs = trimming.log_probs
     trimming.log_probs = lambda signals: given.extend(map(len, signals)) or log_probs(signals)
-    (found,) = trimming.transcribe([sound]).transcripts
-    (whole,) = OnnxModel(toy).transcribe([sound]).transcripts
+    (found,) = trimming.transcribe([sound], cutting=None).transcripts
+    (whole,) = OnnxModel(toy).transcribe([sound], cutting=None).transcripts
     assert (given[0] < 4096, found) == (True, whole)
     assert found.words[0].start == pytest.approx(409.6)
 
@@ -121,16 +121,16 @@ def test_a_search_finds_words_of_a_list_with_times_and_an_nbest(toy, tmp_path):
     (tmp_path / "words.txt").write_text("ab\nbc\n")
     search = TextSearch(model.labels, lexicon=tmp_path / "words.txt")
     sound = said(4, 1, 1, 4, 0, 2, 3)
-    (greedy,) = model.transcribe([sound]).transcripts
-    (found,) = model.transcribe([sound], search=search, nbest=2).transcripts
+    (greedy,) = model.transcribe([sound], cutting=None).transcripts
+    (found,) = model.transcribe([sound], search=search, nbest=2, cutting=None).transcripts
     assert (greedy.text, found.text) == ("a bc", "ab bc")
     assert [(word.text, word.end) for word in found.words][-1] == ("bc", 0.7)
     assert found.hypotheses[0].text == found.text
     assert found.hypotheses[0].score > found.hypotheses[1].score
-    (one,) = model.transcribe([sound], search=search).transcripts
+    (one,) = model.transcribe([sound], search=search, cutting=None).transcripts
     assert (one.text, one.hypotheses) == (found.text, ())
 
 
 def test_a_search_for_other_labels_is_refused(toy):
     with pytest.raises(UsageError, match="other labels than the model: got 5 classes, wanted 4: the labels"):
-        OnnxModel(toy).transcribe([said(1)], search=TextSearch(["a", "b", "c"]))
+        OnnxModel(toy).transcribe([said(1)], search=TextSearch(["a", "b", "c"]), cutting=None)

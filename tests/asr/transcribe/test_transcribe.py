@@ -80,7 +80,7 @@ def test_words_have_the_times_of_their_sounds(trained, factory, tmp_path):
 
 @pytest.mark.parametrize("search", [False, True])
 def test_quiet_ends_are_left_out_and_times_count_from_the_beginning_of_the_recording(run, tmp_path, search):
-    settings = {"decoder": BeamSearchCTCDecoder([" ", "a", "b", "c"])} if search else {}
+    settings = {"cutting": None, "decoder": BeamSearchCTCDecoder([" ", "a", "b", "c"]) if search else None}
     record(tmp_path / "a.wav", "cabbac")
     samples, rate = soundfile.read(tmp_path / "a.wav", dtype="float32")
     padded = np.pad(samples, (8192, 16000))

@@ -11,10 +11,11 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import nemo_asr
 import nemo_lite
+from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting
 from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.options import BeamSize, OwnModules, Search, check_search_options, search_arguments
 from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, recordings_of
@@ -29,9 +30,11 @@ from nemo_lite.options import (
     LaunchedParser,
     NotNegativeFloat,
     NotNegativeInt,
+    PositiveFloat,
     PositiveInt,
     arguments_of,
     fold_precision,
+    names_of,
     option,
     seconds,
 )
@@ -73,6 +76,7 @@ def _transcribe_with_torch(args: Namespace, recordings: Sequence[Recording]) -> 
         verbose=True,
         decoder=decoder,
         nbest=args.nbest or 1,
+        cutting=_cutting(args),
     )
     took = time.perf_counter() - start
     factory.on_first(lambda: _tell(args, result, took))
@@ -97,9 +101,13 @@ def _transcribe_with_onnx(args: Namespace, recordings: Sequence[Recording]) -> i
     model, options = load_onnx_model(args.model), search_arguments(args)
     search = None if options is None else TextSearch(model.labels, **options)
     start = time.perf_counter()
-    result = model.transcribe(recordings, args.batch_size, args.batch_seconds, search, args.nbest or 1)
+    result = model.transcribe(recordings, args.batch_size, args.batch_seconds, search, args.nbest or 1, _cutting(args))
     _tell(args, result, time.perf_counter() - start)
     return _exit_code(result, recordings)
+
+
+def _cutting(args: Namespace) -> Cutting | None:
+    return Cutting(**arguments_of(args, Segments)) if args.segments == "energy" else None
 
 
 def _exit_code(result: Transcribed, recordings: Sequence[Recording]) -> int:
@@ -115,6 +123,7 @@ class Transcription(OwnModules):
     Attributes:
         format: what to write.
         out: file to write; a folder for the subtitles of several recordings (default: stdout).
+        segments: cut recordings at pauses, by their levels (energy), or transcribe them as they are (off).
         nbest: write the N most probable texts of each recording with their scores, as text or json.
         batch_size: most recordings in a batch.
         batch_seconds: most seconds of audio computed at once; longer recordings are cut into overlapping windows.
@@ -125,6 +134,7 @@ class Transcription(OwnModules):
     page: ClassVar[str] = "data"
     format: str = option("text", choices=tuple(FORMATS))
     out: Path | None = option(None, metavar="PATH", type=Path)
+    segments: Literal["energy", "off"] = option("energy", page="segments")
     nbest: BeamSize | None = option(None, metavar="N")
     batch_size: PositiveInt = BATCH_SIZE
     batch_seconds: float = option(BATCH_SECONDS, type=seconds)
@@ -132,13 +142,32 @@ class Transcription(OwnModules):
     worker_timeout: NotNegativeFloat | None = None
 
 
+@dataclass(frozen=True)
+class Segments:
+    """Where recordings are cut into segments, of which each is transcribed alone.
+
+    Attributes:
+        min_pause: seconds of a pause at which a recording is cut.
+        min_segment: seconds of the shortest speech; shorter sounds are left out.
+        max_segment: seconds of the longest segment; longer ones are cut where they are quietest.
+        segment_padding: seconds that are kept of the pauses around a segment.
+    """
+
+    page: ClassVar[str] = "segments"
+    min_pause: PositiveFloat = option(DEFAULT_CUTTING.min_pause)
+    min_segment: NotNegativeFloat = option(DEFAULT_CUTTING.min_segment)
+    max_segment: PositiveFloat = option(DEFAULT_CUTTING.max_segment)
+    segment_padding: NotNegativeFloat = option(DEFAULT_CUTTING.padding, passed_as="padding")
+
+
 class TranscribeParser(LaunchedParser):
     """The options of ``nemo-lite transcribe``."""
 
-    groups = (Transcription, Search, Device, Launch)
-    most_used = "format out decoder lm nbest batch_size num_workers placement"
+    groups = (Transcription, Segments, Search, Device, Launch)
+    most_used = "format out segments decoder lm nbest batch_size num_workers placement"
     pages = {
         "data": "what is written, batches, modules of your own",
+        "segments": "where recordings are cut: pauses, lengths",
         "decoding": "beam search, lexicon, language model, hot words",
         "launching": "devices, precision, several processes and machines",
     }
@@ -158,6 +187,9 @@ class TranscribeParser(LaunchedParser):
         check_search_options(self, parsed)
         if parsed.nbest and parsed.format in SUBTITLES:
             self.error(f"--nbest has no effect with --format {parsed.format}; leave it out")
+        for name in names_of(Segments) if parsed.segments == "off" else ():
+            if getattr(parsed, name) != self.get_default(name):
+                self.error(f"--{name} has no effect with --segments off; leave it out")
         fold_precision(self, parsed)
         parsed.out = parsed.out and parsed.out.expanduser()
 

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from nemo_asr.arguments import BatchSeconds, BatchSize, SampleRate, Workers
 from nemo_asr.audio.reading import Audio
+from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder, NBestCTCDecoder
 from nemo_asr.decoding.greedy import GreedyCTCDecoder, HypothesesType, label_ids
 from nemo_asr.models.jasper import valid_frames
 from nemo_asr.tasks.families import Model, Signal, Wires, connect, connect_features, is_lengths, signals_of
 from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, named, padded, rows_of
+from nemo_asr.transcribe.segments import Segmented
 from nemo_asr.transcribe.transcript import (
     Hypothesis,
     ScoredText,
@@ -25,7 +27,6 @@ from nemo_asr.transcribe.transcript import (
     hypothesis_of_path,
     refuse_no_probabilities,
     scored_texts,
-    transcribed,
     transcript_of,
 )
 from nemo_asr.transcribe.transcript import Transcribed as Transcribed
@@ -437,12 +438,15 @@ def transcribe(
     calibration: Callable[[float], float] | None = None,
     decoder: NeuralModule | None = None,
     nbest: int = 1,
+    cutting: Cutting | None = DEFAULT_CUTTING,
     trim_silence: bool = False,
     int_values: bool = False,
 ) -> Transcribed:
     """Transcribe recordings, in batches of similar length; the result is in the order given.
 
-    Longer ones than ``batch_seconds`` are cut into overlapping windows; see ``context_frames`` of the encoder.
+    Recordings are cut at pauses into segments, and each segment is transcribed alone: features are normalised over
+    what a model is given, and long silence in it makes models miss words. Longer segments than ``batch_seconds`` are
+    computed in overlapping windows; see ``context_frames`` of the encoder.
 
     Args:
         model: the modules, see ``Recipe.model``.
@@ -459,7 +463,8 @@ def transcribe(
         calibration: turns the confidence of a word into a calibrated one, as that of the model's card does.
         decoder: a search in the place of the model's.
         nbest: above 1, transcripts have so many ``hypotheses``, of a decoder that is a ``BeamSearchCTCDecoder``.
-        trim_silence: leave out quiet ends of recordings, as the data layer does with which the model was evaluated:
+        cutting: pauses and lengths of segments; None: recordings are transcribed as they are.
+        trim_silence: leave out quiet ends of segments, as the data layer does with which the model was evaluated:
             see ``Recipe.reading``. Times count from the beginning of the recording all the same.
         int_values: read files through 32-bit integers, likewise.
 
@@ -476,12 +481,13 @@ def transcribe(
         search = NBestCTCDecoder(search, nbest)
     model = replace(model, greedy=search)
     recordings = [recording_of(item, audio_rate, number) for number, item in enumerate(audio)]
+    segmented = Segmented(recordings, cutting, labels)
     layer = RecordingsDataLayer(
-        recordings, sample_rate, batch_size, batch_seconds, num_workers, trim_silence, int_values
+        segmented.rows, sample_rate, batch_size, batch_seconds, num_workers, trim_silence, int_values
     )
     layer.worker_timeout = worker_timeout
     if len(layer.faults) == len(layer):  # nothing to run, on any rank
-        return transcribed({}, layer.faults)
+        return segmented.transcribed({}, layer.faults)
     factory = factory or NeuralModuleFactory.get_default_factory() or NeuralModuleFactory()
     wires = connect(model, layer)
     data = Dag([wires.frames]).data_node.outputs
@@ -489,7 +495,7 @@ def transcribe(
     wires_by_name |= _search_wires(model, wires, sample_rate, batch_seconds, factory)
     values = factory.infer(list(wires_by_name.values()), verbose=verbose)
     if values is None:
-        return transcribed({}, layer.faults)
+        return segmented.transcribed({}, layer.faults)
     frame = stride_of(wires.frames)
     by_row: dict[int, Transcript] = {}
     for batch in zip(*values, strict=True):
@@ -497,7 +503,7 @@ def transcribe(
             row = dict(zip(wires_by_name, values_of_row, strict=True))
             number = int(row["position"])
             by_row[number] = _transcript(row, layer.recordings[number], labels, sample_rate, frame, calibration)
-    return transcribed(by_row, layer.faults)
+    return segmented.transcribed(by_row, layer.faults)
 
 
 def _transcript(

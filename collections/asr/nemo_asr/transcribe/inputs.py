@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import soxr
 
 from nemo_asr.audio.reading import AUDIO_SUFFIXES, MAX_CONTENT_BYTES, Audio, Samples, loud_part, open_part, read_audio
+from nemo_asr.audio.segments import Span
 from nemo_asr.data.manifest import kind_of, read_lines
 from nemo_lite.errors import DataError, UsageError
 
@@ -30,7 +32,7 @@ class Recording:
         source: what it is called in transcripts and messages.
         audio: the path or the content of an audio file, or samples (T,) with full scale 1.
         sample_rate: of samples, in Hz.
-        offset: seconds into the audio where it begins; None: at the beginning.
+        offset: seconds into the audio where it begins; None: at the beginning. Samples are those of the part alone.
         duration: seconds; None: to the end of the audio.
         seconds: its length; 0 until `rows_of` has looked at it.
     """
@@ -43,16 +45,42 @@ class Recording:
     seconds: float = 0.0
 
     def measured(self) -> Recording:
-        """The same with its length, which the head of the file says.
+        """The same with its length, which the head of the file says; itself where it is known.
 
         Raises:
             DataError: it cannot be read.
         """
+        if self.seconds:
+            return self
         if isinstance(self.audio, np.ndarray):
             assert self.sample_rate is not None
             return replace(self, seconds=len(self.audio) / self.sample_rate)
         with open_part(self.audio, offset=self.offset, duration=self.duration, strict=False) as part:
             return replace(self, seconds=part.seconds)
+
+    @contextmanager
+    def pieces(self) -> Iterator[tuple[Iterable[Samples], int]]:
+        """Its mono samples a piece at a time, and their rate: that of the file.
+
+        Raises:
+            DataError: it cannot be read; also inside the block.
+        """
+        if isinstance(self.audio, np.ndarray):
+            assert self.sample_rate is not None
+            yield [self.audio], self.sample_rate
+            return
+        with open_part(self.audio, offset=self.offset, duration=self.duration, strict=False) as part:
+            yield part.pieces(), part.source_rate
+
+    def part(self, span: Span) -> Recording:
+        """A part of it as a recording, whose ``offset`` counts from the beginning of the audio."""
+        offset = (self.offset or 0.0) + span.start
+        seconds = span.end - span.start
+        if isinstance(self.audio, np.ndarray):
+            assert self.sample_rate is not None
+            first, end = (round(moment * self.sample_rate) for moment in span)
+            return replace(self, audio=self.audio[first:end], offset=offset, seconds=seconds)
+        return replace(self, offset=offset, duration=seconds, seconds=seconds)
 
     def read(self, sample_rate: int, *, trim_silence: bool = False, int_values: bool = False) -> Audio:
         """Mono samples at a rate, read as a data layer reads an utterance of this offset and duration.

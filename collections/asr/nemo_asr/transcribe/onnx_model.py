@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.audio.reading import Audio, Samples
+from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting
 from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.scoring.calibration import Calibration
 from nemo_asr.transcribe.inputs import (
@@ -25,8 +26,8 @@ from nemo_asr.transcribe.inputs import (
     batches_by_length,
     named,
     padded,
-    rows_of,
 )
+from nemo_asr.transcribe.segments import Segmented
 from nemo_asr.transcribe.transcript import (
     ScoredText,
     Transcribed,
@@ -35,7 +36,6 @@ from nemo_asr.transcribe.transcript import (
     hypothesis_of_path,
     refuse_no_probabilities,
     scored_texts,
-    transcribed,
     transcript_of,
 )
 from nemo_lite.errors import CheckpointError, DataError, UsageError, printable
@@ -107,10 +107,12 @@ class OnnxModel:
         batch_seconds: float = BATCH_SECONDS,
         search: TextSearch | None = None,
         nbest: int = 1,
+        cutting: Cutting | None = DEFAULT_CUTTING,
     ) -> Transcribed:
         """Transcribe recordings, in batches of similar length; the result is in the order given.
 
-        A recording is never cut, so memory grows with the longest one.
+        Recordings are cut at pauses into segments, and each segment is transcribed alone. A segment is one piece to the
+        model, so memory grows with the longest one.
 
         Args:
             recordings: what to read.
@@ -118,9 +120,11 @@ class OnnxModel:
             batch_seconds: no batch of several recordings is longer, padding included.
             search: for the labels of this model; None: greedy decoding.
             nbest: above 1, transcripts have so many ``hypotheses`` of the search.
+            cutting: pauses and lengths of segments; None: recordings are transcribed as they are.
         """
-        rows, faults = rows_of(recordings)
-        seconds = {number: row.seconds for number, row in enumerate(rows) if number not in faults}
+        segmented, faults = Segmented(recordings, cutting, self.labels), dict[int, str]()
+        rows = segmented.rows
+        seconds = {number: row.seconds for number, row in enumerate(rows)}
         by_row: dict[int, Transcript] = {}
         for batch in batches_by_length(seconds, batch_size, batch_seconds):
             audios: dict[int, Audio] = {}
@@ -135,7 +139,7 @@ class OnnxModel:
                 outputs = self.log_probs([audio.samples for audio in audios.values()])
                 for (number, audio), log_probs in zip(audios.items(), outputs, strict=True):
                     by_row[number] = self._transcript(log_probs, rows[number], audio, search, nbest)
-        return transcribed(by_row, faults)
+        return segmented.transcribed(by_row, faults)
 
     def _transcript(
         self, log_probs: LogProbs, recording: Recording, audio: Audio, search: TextSearch | None, nbest: int

@@ -13,7 +13,8 @@ from xml.sax.saxutils import escape
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.text.labels import spelled, text_of
+from nemo_asr.audio.segments import Span
+from nemo_asr.text.labels import has_words, spelled, text_of
 from nemo_asr.transcribe.inputs import Recording
 from nemo_lite.errors import UsageError
 
@@ -69,6 +70,7 @@ class Transcript:
         source: where the audio came from: a path, or ``audio[3]`` for an array.
         offset: seconds into the audio where a part of it begins, from which times count; None: it is the whole audio.
         hypotheses: the most probable texts, the best first, which is ``text``; empty where no n-best was asked for.
+        segments: from when to when somebody speaks, in seconds; empty where the recording was not cut.
     """
 
     text: str
@@ -77,6 +79,7 @@ class Transcript:
     source: str
     offset: float | None = None
     hypotheses: tuple[ScoredText, ...] = ()
+    segments: tuple[Span, ...] = ()
 
     @property
     def name(self) -> str:
@@ -186,7 +189,7 @@ def transcript_of(
         hypotheses: of a search, the best first.
     """
     labels = [spelled(label) for label in labels]
-    has_spaces = any(label.startswith(" ") for label in labels)
+    separator = " " if has_words(labels) else ""
     ids, starts, ends, log_probs = hypothesis
     words = []
     for word in hypothesis.words(labels):
@@ -196,7 +199,7 @@ def transcript_of(
         times = (min(start + frame * frame_seconds, recording.seconds) for frame in (starts[word[0]], ends[word[-1]]))
         first, last = (round(seconds, _DIGITS) for seconds in times)
         words.append(Word("".join(labels[ids[k]] for k in word).strip(), first, last, round(confidence, _DIGITS)))
-    text = (" " if has_spaces else "").join(word.text for word in words)
+    text = separator.join(word.text for word in words)
     duration = round(recording.seconds, _DIGITS)
     return Transcript(text, tuple(words), duration, recording.source, recording.offset, tuple(hypotheses))
 
@@ -237,12 +240,15 @@ def as_text(transcript: Transcript) -> str:
 def as_json(transcript: Transcript) -> str:
     """A line of JSON, as in a manifest: ``audio_filepath``, ``offset`` of a part, ``duration``, ``text``, ``words``.
 
-    With an n-best also ``hypotheses``, each with ``text`` and ``score``.
+    Of a recording that was cut also ``segments``, each with ``start`` and ``end``. With an n-best also ``hypotheses``,
+    each with ``text`` and ``score``.
     """
     offset = {} if transcript.offset is None else {"offset": transcript.offset}
     line: dict[str, Any] = {"audio_filepath": transcript.source, **offset, "duration": transcript.duration}
     line["text"] = transcript.text
     line["words"] = [asdict(word) for word in transcript.words]
+    if transcript.segments:
+        line["segments"] = [span._asdict() for span in transcript.segments]
     if transcript.hypotheses:
         line["hypotheses"] = [hypothesis._asdict() for hypothesis in transcript.hypotheses]
     return json.dumps(line, ensure_ascii=False) + "\n"

@@ -1,0 +1,162 @@
+"""Segments: the parts of a recording in which somebody speaks, by the levels of its frames. No files, no torch.
+
+A frame lasts 10 ms. Its level is its power around its mean, since cheap microphones have an offset, in dB of full
+scale. Levels are computed a piece at a time: those of an hour take 1.4 MB. Frames are speech above a threshold between
+the recording's own quiet and loud levels.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from nemo_lite.errors import UsageError
+
+Samples: TypeAlias = "npt.NDArray[np.float32]"
+Levels: TypeAlias = "npt.NDArray[np.float32]"
+
+FRAME_SECONDS = 0.01
+_SMOOTHED_FRAMES = 5  # of the mean power: single periods of a low voice are no pauses
+_LOWEST = -120.0  # dB; digital silence
+_SILENT = -90.0  # dB of full scale; below is the rounding of 16 bits
+_LOUD_SECONDS = 0.3  # the loud level is reached for this long in all: a click is shorter, a word is longer
+_QUIET_SHARE = 0.1  # of the frames with sound, the quiet level is that of this share
+_LEAST_CONTRAST = 12.0  # dB between the quiet and the loud level: a recording with less has no pauses that are known
+_ABOVE_QUIET, _BELOW_LOUD = 5.0, 42.0  # dB; speech is above both
+
+
+class Span(NamedTuple):
+    """A part of a recording, in seconds from its beginning."""
+
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """How recordings are cut into segments. All values are seconds.
+
+    Attributes:
+        min_pause: a shorter pause does not end a segment.
+        min_segment: shorter sounds are left out: clicks, a door.
+        max_segment: longer segments are cut where they are quietest, in their last half.
+        padding: what is kept before and behind the speech of a segment; at most half of the pause there.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    min_pause: float = 0.4
+    min_segment: float = 0.1
+    max_segment: float = 600.0
+    padding: float = 0.15
+
+    def __post_init__(self) -> None:
+        for name, least in (("min_pause", 0.05), ("min_segment", 0.0), ("max_segment", 1.0), ("padding", 0.0)):
+            value = getattr(self, name)
+            if not least <= value <= 3600.0:
+                raise UsageError(f"{name} is out of range", got=f"{value:g} s", wanted=f"{least:g} to 3600 s")
+
+
+DEFAULT_CUTTING = Cutting()
+
+
+def frame_samples(sample_rate: int) -> int:
+    """Samples of a frame: 10 ms, as nearly as whole samples allow."""
+    return max(1, round(FRAME_SECONDS * sample_rate))
+
+
+def frame_levels(pieces: Iterable[Samples], sample_rate: int) -> Levels:
+    """The level of each frame of a recording, in dB of full scale.
+
+    Args:
+        pieces: its samples (T,), one piece after the other, of any lengths.
+        sample_rate: samples a second.
+
+    Returns:
+        (N,) for frames of ``frame_samples``; the last one may be shorter.
+    """
+    frame = frame_samples(sample_rate)
+    powers: list[npt.NDArray[np.float64]] = []
+    rest = np.zeros(0, np.float32)
+    for piece in pieces:
+        signal = np.concatenate([rest, piece])
+        whole = len(signal) // frame * frame
+        powers.append(signal[:whole].reshape(-1, frame).var(axis=1, dtype=np.float64))
+        rest = signal[whole:]
+    if len(rest):
+        powers.append(np.array([rest.var(dtype=np.float64)]))
+    power = np.concatenate([*powers, np.zeros(0)])
+    levels: Levels = (10.0 * np.log10(power + 10.0 ** (_LOWEST / 10.0))).astype(np.float32)
+    return levels
+
+
+def speech_threshold(levels: Levels) -> float:
+    """The level above which a frame is speech; minus infinity where all frames are, infinity where none is."""
+    with_sound = levels[levels > _SILENT]
+    num_loud = round(_LOUD_SECONDS / FRAME_SECONDS)
+    if not len(with_sound):
+        return float("inf")
+    # With digital silence around, all sound is speech, unless it has pauses of its own.
+    num_loud = min(num_loud, len(with_sound))
+    loud = float(np.partition(with_sound, -num_loud)[-num_loud])
+    quiet = float(np.quantile(with_sound, _QUIET_SHARE))
+    if loud - quiet < _LEAST_CONTRAST:
+        return _SILENT
+    return max(quiet + _ABOVE_QUIET, loud - _BELOW_LOUD)
+
+
+def speech_spans(levels: Levels, frame_seconds: float, cutting: Cutting) -> list[Span]:
+    """Where somebody speaks, by the levels of the frames; see `spans_of_frames`."""
+    if not len(levels):
+        return []
+    power = np.pad(np.power(10.0, levels.astype(np.float64) / 10.0), _SMOOTHED_FRAMES // 2, mode="edge")
+    mean_power = np.convolve(power, np.full(_SMOOTHED_FRAMES, 1 / _SMOOTHED_FRAMES), mode="valid")
+    smooth = (10.0 * np.log10(mean_power)).astype(np.float32)
+    return spans_of_frames(smooth > speech_threshold(smooth), smooth, frame_seconds, cutting)
+
+
+def spans_of_frames(
+    is_speech: npt.NDArray[np.bool_], levels: Levels, frame_seconds: float, cutting: Cutting
+) -> list[Span]:
+    """Segments from a decision for each frame.
+
+    Args:
+        is_speech: (N,) whether somebody speaks.
+        levels: (N,) by which long segments are cut where they are quietest.
+        frame_seconds: of a frame.
+        cutting: pauses, lengths and padding.
+
+    Returns:
+        The segments in their order; they do not overlap. Empty where nobody speaks.
+    """
+    min_pause, min_segment, longest, padding = (
+        round(seconds / frame_seconds)
+        for seconds in (cutting.min_pause, cutting.min_segment, cutting.max_segment, cutting.padding)
+    )
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_speech, [False]]).astype(np.int8)))
+    segments: list[list[int]] = []  # start, end, frames of speech
+    for start, end in edges.reshape(-1, 2).tolist():
+        if segments and start - segments[-1][1] < min_pause:
+            segments[-1][1:] = [end, segments[-1][2] + end - start]
+        else:
+            segments.append([start, end, end - start])
+    spoken = [(start, end) for start, end, num_frames in segments if num_frames >= min_segment]
+    # Half of each pause at most; all of the recording in front of the first segment and behind the last one.
+    middles = [(before[1] + behind[0]) // 2 for before, behind in itertools.pairwise(spoken)]
+    limits = itertools.pairwise([0, *middles, len(is_speech)])
+    spans = []
+    for (start, end), (first, last) in zip(spoken, limits, strict=False):
+        start, end = max(first, start - padding), min(last, end + padding)
+        while end - start > longest:
+            half = start + longest // 2
+            cut = half + int(levels[half : start + longest].argmin())
+            spans.append(Span(start * frame_seconds, cut * frame_seconds))
+            start = cut
+        spans.append(Span(start * frame_seconds, end * frame_seconds))
+    return spans

@@ -1,0 +1,120 @@
+"""Recordings in segments: each is transcribed like a recording, then texts, words and times are put together again.
+
+Both engines compute the rows of `Segmented`. Levels are read a piece at a time, and only segments of one
+batch are in memory: a recording may last many hours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from nemo_asr.audio.segments import Cutting, Span, frame_levels, frame_samples, speech_spans
+from nemo_asr.text.labels import has_words
+from nemo_asr.transcribe.inputs import Recording, named
+from nemo_asr.transcribe.transcript import ScoredText, Transcribed, Transcript, transcribed
+from nemo_lite.errors import DataError
+
+
+class Segmented:
+    """Recordings, and the rows that an engine computes for them: their segments.
+
+    Args:
+        recordings: what to transcribe.
+        cutting: how they are cut; None: each is one segment.
+        labels: of the model: whether words have spaces between them.
+
+    Attributes:
+        rows: the segments, with their lengths.
+        faults: why recordings cannot be read, by their position.
+    """
+
+    def __init__(self, recordings: Sequence[Recording], cutting: Cutting | None, labels: Sequence[str]) -> None:
+        self._cutting, self._separator = cutting, " " if has_words(labels) else ""
+        self._recordings: dict[int, Recording] = {}  # those that can be read
+        self._rows_of: dict[int, range] = {}
+        self.rows: list[Recording] = []
+        self.faults: dict[int, str] = {}
+        for position, recording in enumerate(recordings):
+            try:
+                self._recordings[position] = recording.measured()
+                segments = [self._recordings[position]] if cutting is None else segments_of(recording, cutting)
+            except DataError as error:
+                self.faults[position] = named(recording, error)
+                continue
+            self._rows_of[position] = range(len(self.rows), len(self.rows) + len(segments))
+            self.rows += segments
+
+    def transcribed(self, by_row: Mapping[int, Transcript], faults: Mapping[int, str]) -> Transcribed:
+        """The transcripts of the recordings.
+
+        Args:
+            by_row: the transcripts of the rows that could be read; on ranks above 0 none.
+            faults: why rows cannot be read, by their number.
+
+        Returns:
+            A transcript for each recording that can be read; that of one in which nobody speaks is empty.
+        """
+        all_faults, by_position = dict(self.faults), dict[int, Transcript]()
+        for position, rows in self._rows_of.items():
+            reasons = [faults[row] for row in rows if row in faults]
+            if reasons:
+                all_faults[position] = reasons[0]
+            elif all(row in by_row for row in rows):
+                transcripts = [by_row[row] for row in rows]
+                whole = self._recordings[position]
+                is_whole = self._cutting is None
+                by_position[position] = transcripts[0] if is_whole else joined(whole, transcripts, self._separator)
+        return transcribed(by_position, all_faults)
+
+
+def segments_of(recording: Recording, cutting: Cutting) -> list[Recording]:
+    """The segments of a recording, as recordings with their lengths.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    with recording.pieces() as (pieces, sample_rate):
+        levels = frame_levels(pieces, sample_rate)
+    spans = speech_spans(levels, frame_samples(sample_rate) / sample_rate, cutting)
+    whole = recording.measured()
+    if len(spans) == 1 and spans[0].start <= 0.0 and spans[0].end >= whole.seconds:
+        return [whole]  # with no offset that rounding might move
+    return [whole.part(Span(start, min(end, whole.seconds))) for start, end in spans]
+
+
+def joined(recording: Recording, segments: Sequence[Transcript], separator: str) -> Transcript:
+    """The transcript of a recording from those of its segments, in their order. Times are those of the recording."""
+    first = recording.offset or 0.0
+    words, spans = [], []
+    for segment in segments:
+        start = (segment.offset or 0.0) - first
+        spans.append(Span(round(start, 3), round(start + segment.duration, 3)))
+        for word in segment.words:
+            words.append(replace(word, start=round(start + word.start, 3), end=round(start + word.end, 3)))
+    return Transcript(
+        text=separator.join(segment.text for segment in segments if segment.text),
+        words=tuple(words),
+        duration=round(recording.seconds, 3),
+        source=recording.source,
+        offset=recording.offset,
+        hypotheses=best_of_all([segment.hypotheses for segment in segments], separator),
+        segments=tuple(spans),
+    )
+
+
+def best_of_all(hypotheses: Sequence[Sequence[ScoredText]], separator: str) -> tuple[ScoredText, ...]:
+    """The most probable texts of a recording from those of its segments: scores of independent segments add up.
+
+    As many as the segment with the most has. Of each prefix only so many can be part of the best, so no more are kept.
+    """
+    best = [ScoredText("", 0.0)]
+    count = max(map(len, hypotheses), default=0)
+    for of_segment in hypotheses:
+        longer = [
+            ScoredText(separator.join(text for text in (before.text, here.text) if text), before.score + here.score)
+            for before in best
+            for here in of_segment
+        ]
+        best = sorted(longer, key=lambda hypothesis: -hypothesis.score)[:count] or best
+    return tuple(ScoredText(text, round(score, 3)) for text, score in best) if count else ()
