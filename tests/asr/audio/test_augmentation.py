@@ -17,9 +17,11 @@ from nemo_asr.audio.augmentation import (
     AudioSegment,
     GainPerturbation,
     ImpulsePerturbation,
+    JoinPerturbation,
     NoisePerturbation,
     Perturbation,
     ShiftPerturbation,
+    SilencePerturbation,
     SpeedPerturbation,
     TimeStretchPerturbation,
     WaveformFeaturizer,
@@ -189,6 +191,8 @@ def test_no_perturbation_modifies_its_input_or_depends_on_more_than_the_generato
     manifest = recordings(generator().normal(0, 0.1, RATE))
     arguments = {"speed": {"sr": RATE}, "noise": {"manifest_path": manifest}, "impulse": {"manifest_path": manifest}}
     for name, cls in perturbation_types.items():
+        if cls is JoinPerturbation:
+            continue  # it takes several
         perturbation, samples = cls(**arguments.get(name, {})), tone()
         first = perturbation.perturbed(samples, RATE, generator(3))
         assert np.array_equal(samples, tone()), name
@@ -329,15 +333,15 @@ def test_a_configuration_that_cannot_be_used_says_why(config, error, message):
 
 
 def test_registered_perturbations_can_be_named_once(monkeypatch):
-    class Silence(Perturbation):
+    class Mute(Perturbation):
         def perturbed(self, samples, sample_rate, rng):
             return np.zeros_like(samples)
 
     monkeypatch.setattr("nemo_asr.audio.augmentation.perturbation_types", dict(perturbation_types))
-    register_perturbation("silence", Silence)
-    assert not AudioAugmentor.from_config({"silence": {"prob": 1}}).perturbed(tone(), RATE, generator()).any()
-    with pytest.raises(UsageError, match=r'perturbation "silence" exists'):
-        register_perturbation("silence", Silence)
+    register_perturbation("mute", Mute)
+    assert not AudioAugmentor.from_config({"mute": {"prob": 1}}).perturbed(tone(), RATE, generator()).any()
+    with pytest.raises(UsageError, match=r'perturbation "mute" exists'):
+        register_perturbation("mute", Mute)
 
 
 @pytest.mark.parametrize("config", [{"sped": {"prob": 1}}, {"gain": {}}])
@@ -500,3 +504,95 @@ def test_perturbations_act_and_are_foreseen():
     torch.testing.assert_close(samples, torch.full((100,), 0.25), rtol=1e-4, atol=0)
     slower = WaveformFeaturizer.from_config({}, [{"aug_type": "speed", "prob": 1.0, "cfg": {"sr": 16000}}])
     assert slower.max_augmentation_length(9.0) == 10.0
+
+
+# Pauses.
+
+
+def spoken(*parts):
+    """Tones with silence between them; a number is seconds of silence, "a" a tone of 0.3 s."""
+    return np.concatenate([tone(0.3) if part == "a" else np.zeros(int(part * RATE), np.float32) for part in parts])
+
+
+def test_silence_puts_pauses_at_both_ends_and_leaves_the_speech_as_it_is():
+    perturbation = SilencePerturbation(max_seconds=0.5, max_inside=0, digital=1.0)
+    for seed in range(10):
+        samples = perturbation.perturbed(tone(), RATE, generator(seed))
+        sounding = np.flatnonzero(samples)
+        first, last = sounding[0] - 1, sounding[-1] + 1  # a tone begins with a zero
+        np.testing.assert_array_equal(samples[first : first + RATE], tone())
+        assert 0 <= first <= 0.5 * RATE
+        assert 0 <= len(samples) - last <= 0.5 * RATE + 1
+        assert samples.dtype == np.float32
+
+
+def test_silence_inside_goes_where_it_is_quiet():
+    words = spoken("a", 0.2, "a")
+    inside = SilencePerturbation(max_seconds=0.0, max_inside_seconds=0.5, max_inside=1, digital=1.0)
+    lengths = set()
+    for seed in range(20):
+        samples = inside.perturbed(words, RATE, generator(seed))
+        np.testing.assert_array_equal(samples[: int(0.3 * RATE)], tone(0.3))
+        np.testing.assert_array_equal(samples[-int(0.3 * RATE) :], tone(0.3))
+        lengths.add(len(samples))
+    assert len(lengths) > 5
+    assert len(inside.perturbed(tone(), RATE, generator(1))) == RATE, "there is no quiet place"
+
+
+def test_the_noise_of_silence_has_a_level_between_the_limits_and_half_the_time_lies_below_the_speech():
+    perturbation = SilencePerturbation(1.0, max_inside=0, min_level=-60, max_level=-40, digital=0.0)
+    levels, below_speech = [], 0
+    for seed in range(40):
+        samples = perturbation.perturbed(np.full(RATE, 0.5, np.float32), RATE, generator(seed))
+        levels.append(20 * np.log10(rms(samples[np.abs(samples) < 0.25])))
+        below_speech += np.count_nonzero(samples == 0.5) < RATE
+    assert -63 < min(levels) < -55
+    assert -45 < max(levels) < -37
+    assert 10 < below_speech < 30
+
+
+@pytest.mark.parametrize("samples", [np.zeros(0, np.float32), np.zeros(1, np.float32), np.zeros(RATE, np.float32)])
+def test_silence_takes_audio_that_is_empty_or_silent(samples):
+    for seed in range(5):
+        padded = SilencePerturbation().perturbed(samples, RATE, generator(seed))
+        assert len(padded) >= len(samples)
+        assert np.isfinite(padded).all()
+
+
+def test_join_lays_utterances_in_a_row_with_pauses_between_them():
+    join = JoinPerturbation(min_gap=0.2, max_gap=0.2, digital=1.0)
+    joined = join.joined([tone(0.3), tone(0.1), tone(0.2)], RATE, generator())
+    np.testing.assert_array_equal(joined, np.concatenate([tone(0.3), spoken(0.2), tone(0.1), spoken(0.2), tone(0.2)]))
+
+
+def test_join_needs_a_data_layer():
+    featurizer = WaveformFeaturizer(RATE, augmentor=AudioAugmentor.from_config({"join": {"prob": 1.0}}))
+    message = r"augmentor\.join: join needs other utterances and texts: got one waveform, wanted a data layer"
+    with pytest.raises(UsageError, match=message):
+        featurizer.process_segment(AudioSegment(tone(), RATE))
+
+
+def test_join_is_given_once():
+    twice = [{"aug_type": "join", "prob": 0.5}, {"aug_type": "join", "prob": 0.5}]
+    with pytest.raises(UsageError, match=r"augmentor\.join: join is given twice"):
+        AudioAugmentor.from_config(twice)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"silence": {"prob": 1, "min_level": -40, "max_level": -80}}, "silence: min_level is above max_level"),
+        ({"join": {"prob": 1, "min_gap": 2, "max_gap": 1}}, "join: min_gap is above max_gap"),
+        (
+            {"join": {"prob": 1, "max_utterances": 1}},
+            r"JoinPerturbation\.max_utterances is 1, wanted int from 2 to 100",
+        ),
+        (
+            {"silence": {"prob": 1, "max_seconds": -1}},
+            r"SilencePerturbation\.max_seconds is -1, wanted float from 0 to 60",
+        ),
+    ],
+)
+def test_impossible_pauses_are_refused_by_name(config, message):
+    with pytest.raises(UsageError, match=message):
+        AudioAugmentor.from_config(config)

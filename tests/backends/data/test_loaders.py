@@ -133,7 +133,7 @@ def lenient_loader(*bad: int, training: bool, budget: int = 9, workers: int = 0)
         plan_of,
         ["number"],
         Shard(),
-        refs_of=lambda rows: [str(100 + row) for row in rows.tolist()],
+        refs_of=lambda epoch, rows: [str(100 + row) for row in rows.tolist()],
         training=training,
         account=UnusableItems("set", budget, lambda item: f"set:{item}"),
         num_workers=workers,

@@ -270,6 +270,8 @@ class AudioToSpeechLabelDataLayer(LabelPorts, SpeechDataLayer):
         ConfigError: labels that are empty or repeated.
     """
 
+    joins_texts = False
+
     def __init__(
         self,
         *,

@@ -29,6 +29,7 @@ from nemo_asr.data.utterances import (
     BatchLists,
     CopiedRecordings,
     ItemTensors,
+    JoinedRows,
     Reading,
     SpeechDataset,
 )
@@ -300,6 +301,10 @@ class SpeechDataLayer(SpeechPorts):
     amount_unit: ClassVar[str] = "audio-s"
     remedy: ClassVar[str] = "mend the files, delete their lines, or raise max_corrupt"
     """What a user can do about unusable utterances."""
+    joins_texts: ClassVar[bool] = True
+    """Whether several utterances in a row are one: not where a recording has a class."""
+    join_reach: ClassVar[int | None] = None
+    """How many behind an utterance can follow it in a row; None: all of the set."""
 
     def __init__(
         self,
@@ -318,6 +323,9 @@ class SpeechDataLayer(SpeechPorts):
         self.batch_size, self.num_workers, self.pin_memory = batching.batch_size, num_workers, pin_memory
         self._batching, self._reading, self.new_parser = batching, reading, make_parser
         self._augmentor = augmentor_of(augmentor)
+        if self._augmentor is not None and self._augmentor.join is not None and not self.joins_texts:
+            got, remedy = "recordings with a class each", "delete join"
+            raise UsageError("join joins texts", place=f"{self.label}.augmentor.join", got=got, remedy=remedy)
         if self._augmentor is not None and reading.load_audio:
             self._augmentor.check_files()
         self._max_corrupt = max_corrupt
@@ -517,7 +525,8 @@ class SpeechDataLayer(SpeechPorts):
         if training and self._textless.any():
             self.leave_out_textless()
             logging.info(self.utterances.summary())
-        plan_of = self._plans(training, shard)
+        rows = self._joined_rows(shard) if training else None
+        plan_of = self._plans(training, shard, rows)
         if training and not plan_of(0).num_rounds:
             self._refuse_nothing_left(shard)
         return PlannedLoader(
@@ -525,7 +534,7 @@ class SpeechDataLayer(SpeechPorts):
             plan_of,
             list(self.output_ports),
             shard,
-            refs_of=self.utterances.refs,
+            refs_of=partial(_refs_in_rows, self.utterances, rows),
             training=training,
             account=self._account(training),
             num_workers=self.setting("num_workers", None),
@@ -535,9 +544,17 @@ class SpeechDataLayer(SpeechPorts):
             device=self._device,
         )
 
-    def _plans(self, training: bool, shard: Shard) -> Callable[[int], Plan]:
+    def _joined_rows(self, shard: Shard) -> JoinedRows | None:
+        """Which utterances each epoch joins; None: the augmentor joins none."""
+        if self._augmentor is None or self._augmentor.join is None:
+            return None
+        most = self._batching.max_batch_cost
+        return JoinedRows(*self._augmentor.join, self.durations, shard.seed, self.join_reach, most)
+
+    def _plans(self, training: bool, shard: Shard, rows: JoinedRows | None) -> Callable[[int], Plan]:
         """The batches of one rank by epoch."""
-        return plans(len(self), self._batching, shard, training=training, costs=self.durations)
+        costs = self.durations if rows is None else lambda epoch: rows(epoch).durations
+        return plans(len(self), self._batching, shard, training=training, costs=costs)
 
     def _refuse_nothing_left(self, shard: Shard) -> None:
         cause, least, why, remedy = "uneven=drop", 1, "one for each rank", "use fewer ranks, or uneven=pad"
@@ -582,6 +599,11 @@ class SpeechDataLayer(SpeechPorts):
             sounds = [settings["manifest_path"] for settings in with_paths.values() if "manifest_path" in settings]
         files = digest_of_files([*self.utterances.paths, *sounds])
         return {**{name: Content(digest) for name, digest in files.items()}, **fingerprint}
+
+
+def _refs_in_rows(utterances: Utterances[R], rows: JoinedRows | None, epoch: int, items: Any) -> Sequence[Any]:
+    """What a worker needs to find the utterances at these positions, and those that stand behind them in a row."""
+    return utterances.refs(items) if rows is None else rows.refs(epoch, items, utterances.refs)
 
 
 def _tell_counts(name: str, sample_rate: int, with_unknown: bool, counts: Counts) -> None:

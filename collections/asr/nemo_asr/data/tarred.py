@@ -37,7 +37,7 @@ from nemo_asr.data.manifest import (
     check_limits,
 )
 from nemo_asr.data.speech_data_layer import SpeechDataLayer, parser_maker
-from nemo_asr.data.utterances import FileSpans, ItemTensors, Reading, collate
+from nemo_asr.data.utterances import FileSpans, ItemTensors, JoinedRows, Reading, collate
 from nemo_lite.backends.pytorch.data.order import Batching, Plan, Shard, sequential_plans
 from nemo_lite.config import Between
 from nemo_lite.errors import MAX_LISTED, DataError, UsageError, counted, listed
@@ -474,6 +474,7 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
     """
 
     remedy: ClassVar[str] = "make the tar shards again without the damaged files, or raise max_corrupt"
+    join_reach: ClassVar[int | None] = 256  # neighbours: shards are read from front to back
 
     def __init__(
         self,
@@ -534,9 +535,9 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
         audio, labels = [item[0].numpy() for item in items], [item[2].tolist() for item in items]
         return collate(audio, labels, self._reading.pad_id or 0)
 
-    def _plans(self, training: bool, shard: Shard) -> Callable[[int], Plan]:
+    def _plans(self, training: bool, shard: Shard, rows: JoinedRows | None) -> Callable[[int], Plan]:
         if not training:
-            return super()._plans(training, shard)
+            return super()._plans(training, shard, rows)
         assert isinstance(self.utterances, TarredUtterances)
         starts, batching, window = self.utterances.starts, self._batching, self._shuffle_n
         return sequential_plans(starts, batching, shard, window)

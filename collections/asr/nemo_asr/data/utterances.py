@@ -8,11 +8,11 @@ import os
 import time
 import weakref
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from nemo_asr.arguments import BatchSize, SampleRate
-from nemo_asr.audio.augmentation import AudioAugmentor
+from nemo_asr.audio.augmentation import AudioAugmentor, JoinPerturbation
 from nemo_asr.audio.reading import Samples, read_audio
 from nemo_asr.data.manifest import R, Span, Utterance, UtteranceReader, Utterances
 from nemo_asr.text.parser import CharParser
@@ -297,6 +297,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 Item = tuple[Samples, list[int]]
+_STREAM_OF_ROWS = 1 << 62  # draws of their own: no utterance has this position
 # Kinds of findings that are no faults: files by their other rate, by their several channels, by the seconds (rounded to
 # a tenth) that they hold beyond their stated duration; characters.
 RESAMPLED, MIXED_DOWN, OTHER_DURATION, UNKNOWN = "resampled", "mixed_down", "other_duration", "unknown"
@@ -319,6 +320,82 @@ class Reading:
     pad_id: int | None = None
     strict_data: bool = False
     durations_told: bool = False
+
+
+class JoinedRef(NamedTuple):
+    """Where an utterance is, and where those are that stand behind it in a row: see `JoinPerturbation`."""
+
+    first: Any
+    others: tuple[Any, ...]
+
+
+class Rows(NamedTuple):
+    """Which utterances an epoch joins.
+
+    Attributes:
+        others: (most, N) positions of those behind each utterance; -1: no more.
+        durations: (N,) seconds, of a row with its longest pauses.
+    """
+
+    others: npt.NDArray[np.int64]
+    durations: npt.NDArray[np.float32]
+
+
+class JoinedRows:
+    """Draws the utterances behind each one, for an epoch at a time: a function of (seed, epoch, position, durations).
+
+    Args:
+        probability: of a row.
+        join: how long rows are.
+        durations: (N,) seconds of each utterance.
+        seed: base of the draws.
+        reach: so many behind an utterance can follow it, in a circle. None: all.
+        max_duration: seconds that no row exceeds; None: as ``join`` says.
+    """
+
+    def __init__(
+        self,
+        probability: float,
+        join: JoinPerturbation,
+        durations: npt.NDArray[np.float32],
+        seed: int,
+        reach: int | None = None,
+        max_duration: float | None = None,
+    ) -> None:
+        self._probability, self._join, self._durations, self._seed = probability, join, durations, seed
+        self._reach = min(reach or len(durations), len(durations) - 1)
+        self._limit = join.max_duration if max_duration is None else min(join.max_duration, max_duration)
+        self._of_epoch: tuple[int, Rows] | None = None
+
+    def __call__(self, epoch: int) -> Rows:
+        """The rows of an epoch. Those of the newest one are kept."""
+        if self._of_epoch is None or self._of_epoch[0] != epoch:
+            self._of_epoch = epoch, self._drawn(epoch)
+        return self._of_epoch[1]
+
+    def refs(self, epoch: int, rows: Sequence[int], refs_of: Callable[[Sequence[int]], Sequence[R]]) -> list[Any]:
+        """References of the utterances at some positions: `JoinedRef` where others stand behind one."""
+        others = self(epoch).others[:, rows].T
+        behind = iter(refs_of(others[others >= 0].tolist()))
+        found = [tuple(next(behind) for _ in range(int((row >= 0).sum()))) for row in others]
+        return [JoinedRef(ref, some) if some else ref for ref, some in zip(refs_of(rows), found, strict=True)]
+
+    def _drawn(self, epoch: int) -> Rows:
+        num_items, most = len(self._durations), self._join.max_utterances - 1
+        rng = np.random.default_rng([self._seed, epoch, _STREAM_OF_ROWS])
+        drawn = rng.random(num_items) < self._probability
+        wanted = np.where(drawn & (self._reach > 0), rng.integers(1, most + 1, num_items), 0)
+        others = np.full((most, num_items), -1, np.int64)
+        durations = self._durations.astype(np.float64)
+        goes_on = np.ones(num_items, bool)
+        for number in range(most):
+            behind = rng.integers(1, max(self._reach, 1) + 1, num_items)
+            position = (np.arange(num_items) + behind) % num_items
+            longer = durations + self._join.max_gap + self._durations[position]
+            goes_on &= (wanted > number) & (longer <= self._limit)
+            others[number, goes_on] = position[goes_on]
+            durations = np.where(goes_on, longer, durations)
+        return Rows(others, durations.astype(np.float32))
 
 
 class SpeechDataset(ItemDataset[R, Item]):
@@ -344,20 +421,40 @@ class SpeechDataset(ItemDataset[R, Item]):
         self.reader, self.parser, self.reading, self.augmentor, self.seed = reader, parser, reading, augmentor, seed
 
     def read(self, position: int, ref: R, request: Request[R], counts: Counts) -> Item:
-        """Samples (T,) and label ids of one utterance."""
+        """Samples (T,) and label ids of one utterance, or of several in a row."""
+        first, others = ref if isinstance(ref, JoinedRef) else (ref, ())
+        parts, texts = [], []
+        for number, one in enumerate((first, *others)):
+            try:
+                samples, ids = self._read_one(one, counts, may_be_empty=not request.training)
+            except DataChangedError:
+                raise
+            except DataError:
+                if number == 0:
+                    raise
+                continue  # it is told in its own turn
+            parts.append(samples)
+            texts.append(ids)
+        ids = self._surrounded(texts[0] if len(texts) == 1 else self.parser.joined(texts))
+        samples = parts[0]
+        if self.augmentor is not None and request.training and self.reading.load_audio:
+            rng = np.random.default_rng([self.seed, request.epoch, position])
+            if len(parts) > 1 and self.augmentor.join is not None:
+                samples = self.augmentor.join[1].joined(parts, self.reading.sample_rate, rng)
+            samples = self.augmentor.perturbed(samples, self.reading.sample_rate, rng)
+        return samples, ids
+
+    def _read_one(self, ref: R, counts: Counts, *, may_be_empty: bool) -> Item:
+        """Samples (T,) and the ids of its text alone."""
         utterance = self.reader.utterance(ref)
         self.parser.unknown.clear()
         try:
-            ids = self.label_ids(utterance, may_be_empty=not request.training)
+            ids = self._text_ids(utterance, may_be_empty=may_be_empty)
         finally:
             counts[UNKNOWN].update(self.parser.unknown)
         if not self.reading.load_audio:
             return np.zeros(0, np.float32), ids
-        samples = self.samples(utterance, counts)
-        if self.augmentor is not None and request.training:
-            rng = np.random.default_rng([self.seed, request.epoch, position])
-            samples = self.augmentor.perturbed(samples, self.reading.sample_rate, rng)
-        return samples, ids
+        return self.samples(utterance, counts), ids
 
     def collate(self, items: Sequence[Item]) -> tuple[Tensor, ...]:
         """See :func:`collate`."""
@@ -378,6 +475,9 @@ class SpeechDataset(ItemDataset[R, Item]):
         Raises:
             DataError: the vocabulary cannot write the text; with ``strict_data``, one of its letters.
         """
+        return self._surrounded(self._text_ids(utterance, may_be_empty=may_be_empty))
+
+    def _text_ids(self, utterance: Utterance, *, may_be_empty: bool) -> list[int]:
         if self.reading.strict_data:
             self.parser.check_letters(utterance.text, utterance.place)
         try:
@@ -386,6 +486,9 @@ class SpeechDataset(ItemDataset[R, Item]):
             if not may_be_empty:
                 raise DataError(error.problem, place=utterance.place, got=error.got) from None
             ids = []
+        return ids
+
+    def _surrounded(self, ids: Sequence[int]) -> list[int]:
         before = [] if self.reading.bos_id is None else [self.reading.bos_id]
         after = [] if self.reading.eos_id is None else [self.reading.eos_id]
         return [*before, *ids, *after]

@@ -165,6 +165,12 @@ class CharParser:
             raise DataError("no character of the text is in the vocabulary", got=repr(text))
         return ids
 
+    def joined(self, texts: Sequence[Sequence[int]]) -> list[int]:
+        """The ids of several texts as one: a space between them where it is a label. Pieces of words need none."""
+        space = None if self._subwords is not None else self._ids.get(" ")
+        between = [] if space is None else [space]
+        return [i for number, ids in enumerate(texts) for i in ([*between, *ids] if number else ids)]
+
     def check_letters(self, text: str, place: str) -> None:
         """Refuse a text with letters that the labels lack; punctuation and digits do not count.
 

@@ -371,7 +371,7 @@ class RecordingsDataLayer(DataLayerNM):
             lambda _: plan,
             list(self.output_ports),
             shard,
-            refs_of=lambda rows: [self.recordings[row] for row in rows],
+            refs_of=lambda epoch, rows: [self.recordings[row] for row in rows],
             account=_Faults(self),
             num_workers=self.setting("num_workers", None),
             worker_timeout=self.setting("worker_timeout", None),

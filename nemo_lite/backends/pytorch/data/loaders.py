@@ -625,7 +625,7 @@ class PlannedLoader(BatchLoader):
         plan_of: the batches of this rank in an epoch.
         port_names: names of the output ports; a dictionary of values is read in this order.
         shard: this rank and the base of the workers' seeds.
-        refs_of: what a worker needs to find the items at some positions; by default the positions.
+        refs_of: what a worker needs in an epoch to find the items at some positions; by default the positions.
         training: requests name spare items, and a batch of which no item can be used is an error (other ranks wait at
             the same step). Otherwise such a batch does not come: its number is missing among those of the others.
         account: notes what every batch noticed.
@@ -643,7 +643,7 @@ class PlannedLoader(BatchLoader):
         port_names: Sequence[str],
         shard: Shard,
         *,
-        refs_of: Callable[[Rows], Sequence[Any]] | None = None,
+        refs_of: Callable[[int, Rows], Sequence[Any]] | None = None,
         training: bool = False,
         account: UnusableItems | None = None,
         num_workers: int | None = None,
@@ -730,12 +730,12 @@ class PlannedLoader(BatchLoader):
         """
         for position, index in enumerate(range(start, len(batches)), num_done):
             # From a neighbouring batch, so of similar cost where there is bucketing.
-            spares = self._items(batches[index - 1][:_NUM_SPARES]) if self._training else ()
-            yield Request(epoch, self._items(batches[index]), spares, self._training, position)
+            spares = self._items(epoch, batches[index - 1][:_NUM_SPARES]) if self._training else ()
+            yield Request(epoch, self._items(epoch, batches[index]), spares, self._training, position)
 
-    def _items(self, rows: Rows) -> list[tuple[int, Any]]:
+    def _items(self, epoch: int, rows: Rows) -> list[tuple[int, Any]]:
         positions: list[int] = rows.tolist()
-        return list(zip(positions, positions if self._refs_of is None else self._refs_of(rows), strict=True))
+        return list(zip(positions, positions if self._refs_of is None else self._refs_of(epoch, rows), strict=True))
 
     def take_workers(self, earlier: BatchLoader) -> None:
         """Take the workers of a loader that is not used any more, if they have the data set that this one's need."""

@@ -336,13 +336,23 @@ class Batching:
 
 
 def plans(
-    num_items: int, batching: Batching, shard: Shard, *, training: bool, costs: Costs | None = None
+    num_items: int,
+    batching: Batching,
+    shard: Shard,
+    *,
+    training: bool,
+    costs: Costs | Callable[[int], Costs] | None = None,
 ) -> Callable[[int], Plan]:
-    """The batches of one rank by epoch: see `training_plan`, and in evaluation `order.evaluation_plan`."""
+    """The batches of one rank by epoch: see `training_plan`, and in evaluation `order.evaluation_plan`.
+
+    Args:
+        costs: as of `training_plan`, perhaps others in each epoch.
+    """
     if training:
 
         def make(epoch: int, shard: Shard, items: Rows) -> Rounds:
-            return training_rounds(len(items), batching, shard, epoch, None if costs is None else costs[items])
+            of_epoch = costs(epoch) if callable(costs) else costs
+            return training_rounds(len(items), batching, shard, epoch, None if of_epoch is None else of_epoch[items])
 
         return Plans(num_items, shard, make)
     plan = evaluation_plan(num_items, batching.batch_size, shard)
