@@ -38,11 +38,19 @@ from nemo_asr.scoring.report.records import METRICS_FILE as METRICS
 from nemo_asr.scoring.report.records import RunRecords, read_records
 from nemo_asr.tasks.families import ClassWires, Wires
 from nemo_asr.tasks.fitting import leave_out_infeasible, warn_of_infeasible
-from nemo_asr.tasks.recipe import Recipe, load_class_recipe, load_recipe, task_of
+from nemo_asr.tasks.recipe import (
+    Recipe,
+    labels_are_auto,
+    labels_for,
+    load_class_recipe,
+    load_recipe,
+    task_of,
+    with_labels,
+)
 from nemo_asr.text.labels import main_metric
 from nemo_asr.transcribe.best import AveragedModelCallback, BestModelCallback
 from nemo_asr.transcribe.fine_tuning import init_from, recipe_of
-from nemo_asr.transcribe.model import about_checkpoint, check_goes_on, describe
+from nemo_asr.transcribe.model import about_checkpoint, check_goes_on, describe, labels_of_run
 from nemo_lite import (
     CheckpointCallback,
     Dag,
@@ -92,9 +100,13 @@ class TrainingRun:
     def __init__(self, args: Namespace, classifies: bool = False) -> None:
         self.args, self._classifies = args, classifies
         # Input is checked before the factory makes the run's folder: a start that fails leaves nothing behind. But what
-        # the first process alone needs to have, the configuration of --init_from, it can give to the others only by a
-        # factory.
-        early = self._make_factory() if args.num_processes > 1 and not args.model_config else None
+        # the first process alone needs to have, the configuration of --init_from or the checkpoint that a run goes on
+        # from, it can give to the others only by a factory.
+        has_auto_labels = not classifies and labels_are_auto(args.model_config, args.overrides)
+        is_told_by_first = has_auto_labels or not args.model_config
+        early = self._make_factory() if args.num_processes > 1 and is_told_by_first else None
+        if has_auto_labels:
+            args.overrides = self._overrides_with_labels(early)
         self.recipe = self._make_recipe(early)
         args.eval_metric = CLASS_METRIC if classifies else args.eval_metric or main_metric(self.recipe.labels)
         args.report = args.report and not classifies  # there is no page about classes
@@ -176,6 +188,21 @@ class TrainingRun:
         if args.model_config:
             return load_recipe(args.model_config, args.overrides)
         return recipe_of(args.init_from, args.overrides, factory=factory)
+
+    def _overrides_with_labels(self, factory: NeuralModuleFactory | None) -> list[str]:
+        """The labels of the checkpoint that the run goes on from, or else of the texts of the training set."""
+        args = self.args
+        folder = args.load_dir or args.checkpoint_dir or (args.run_dir and args.run_dir / "checkpoints")
+
+        def choose() -> tuple[list[str], str]:
+            if folder and (labels := labels_of_run(folder)):
+                return labels, f"{len(labels)} labels, as in the checkpoint {folder}"
+            proposal = labels_for(args.train_dataset, args.overrides, args.model_config)
+            return proposal.labels, str(proposal)
+
+        labels, told = factory.from_first(choose) if factory else choose()
+        logging.info("labels: auto: %s", told)
+        return with_labels(args.overrides, labels)
 
     def _make_data(self, manifest: str, training: bool) -> DataLayerNM:
         """A data layer with the configuration's arguments, and those that the command line overrides."""

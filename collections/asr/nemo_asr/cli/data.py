@@ -33,7 +33,7 @@ from nemo_asr.data.check import (
 from nemo_asr.data.tarred import make_shards
 from nemo_asr.decoding.ngram import NgramModel, write_arpa
 from nemo_asr.tasks.fitting import misfits_in
-from nemo_asr.tasks.recipe import load_recipe
+from nemo_asr.tasks.recipe import Recipe, labels_are_auto, labels_for, load_recipe, with_labels
 from nemo_asr.text.labels import APOSTROPHES, NO_LANGUAGE, WORD_MARK, folded, language_code, language_of
 from nemo_asr.text.numbers import speak_numbers
 from nemo_asr.text.parser import CharParser, make_parser
@@ -162,7 +162,7 @@ def _add_make(parser: OneLineParser) -> None:
 
 def _check(options: Any) -> int:
     train, *evaluations = _sets_asked_for(options)
-    recipe = load_recipe(options.model_config) if options.model_config else None
+    recipe = _recipe(options.model_config, train) if options.model_config else None
     arguments = {"strict": options.strict_data, "num_workers": options.num_workers, "show_progress": True}
     sets = [examine(manifests, **arguments) if manifests else None for manifests in (train, *evaluations)]
     findings = [finding for examined in sets if examined for finding in findings_in(examined)]
@@ -181,6 +181,12 @@ def _check(options: Any) -> int:
                     findings += misfits_in(recipe, paths, examined is first)
     _tell(options, list(filter(None, sets)), findings)
     return int(any(finding.is_problem for finding in findings))
+
+
+def _recipe(model_config: str, train: str) -> Recipe:
+    """The configuration; labels that it leaves to the texts are those of the training set."""
+    is_auto = train and labels_are_auto(model_config)
+    return load_recipe(model_config, with_labels([], labels_for(train, path=model_config).labels) if is_auto else [])
 
 
 def _sets_asked_for(options: Any) -> list[str]:

@@ -795,6 +795,13 @@ class Manifest(Utterances[LineRef]):
         """The audio path of each row as its line has it."""
         return (line.path for line in self.written())
 
+    def texts(self) -> Iterator[str]:
+        """The text of each row as it is written, perhaps in a file of its own."""
+        for source, first, last in zip(self.sources, self.starts, self.starts[1:], strict=False):
+            lines = source.lines(self.offsets[first:last].tolist())
+            for number, line in zip(self.lines[first:last].tolist(), lines, strict=True):
+                yield source.text_of(line, f"{source.path}:{number}")
+
     def only(self, keep: Mask) -> Manifest:
         """Those rows where ``keep`` is true."""
         kept_before = np.concatenate([[0], np.cumsum(keep)])

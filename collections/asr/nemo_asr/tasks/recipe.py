@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
@@ -23,13 +24,16 @@ from nemo_asr.shipped import config_path
 from nemo_asr.tasks.connection_check import ConnectionCheck, references_in
 from nemo_asr.tasks.families import Model, family_of
 from nemo_asr.tasks.registry import DATA_ROLES, Part, Parts
+from nemo_asr.text.proposal import AUTO, Proposal, propose_labels
 from nemo_asr.text.subwords import Subwords
 from nemo_lite import DataLayerNM, NeuralModule, TrainableNM, logging
 from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.backends.pytorch.nm import without_weights
 from nemo_lite.config import Config, build, load_config, override, parse_config, raise_if
 from nemo_lite.core import Reference
-from nemo_lite.errors import UsageError
+from nemo_lite.errors import ConfigError, UsageError
+
+_SHOWN_SETTING = 300  # characters of a value that was set, in the log
 
 # load_recipe: a model's YAML into modules that fit each other. Sections are read in ``registry`` and checked in
 # ``connection_check``, which builds all modules without weights and connects them; ``Recipe.model`` builds them anew.
@@ -268,7 +272,7 @@ def _recipe(
     check = ConnectionCheck(config, checked, family_of(parts.family), folder, carried)
     raise_if([*parts.problems, *check.problems])
     for setting in overrides:
-        logging.info("Set in the configuration: %s", setting)
+        logging.info("Set in the configuration: %s", textwrap.shorten(setting, _SHOWN_SETTING, placeholder="..."))
     name = config.get("model", config.get("name", stem))
     resolved = config.without(*parts.repeated)
     # The data layer for training keeps its perturbations: it says what is wrong with them when it is made.
@@ -299,7 +303,7 @@ def task_of(path: str | os.PathLike[str]) -> str:
 
 
 def load_class_recipe(path: str | os.PathLike[str], manifest: ManifestPaths, overrides: Sequence[str] = ()) -> Recipe:
-    """As ``load_recipe``; where the file has no labels, they are the classes of a manifest, sorted as texts.
+    """As ``load_recipe``; labels that the file lacks, or that are ``auto``, are a manifest's classes, sorted as texts.
 
     Args:
         path: the file, or the name of a configuration that comes with the package.
@@ -309,6 +313,7 @@ def load_class_recipe(path: str | os.PathLike[str], manifest: ManifestPaths, ove
     Raises:
         ConfigError, DataError: what is wrong with the file, or with the manifest.
     """
+    overrides = [setting for setting in overrides if setting != f"labels={AUTO}"]
     set_keys = [setting.split("=")[0] for setting in overrides]
     if "labels" not in set_keys and not _has_labels(load_config(config_path(path))):
         classes = sorted(set(classes_of(Manifest.open(manifest, lenient=True))))
@@ -316,7 +321,51 @@ def load_class_recipe(path: str | os.PathLike[str], manifest: ManifestPaths, ove
     return load_recipe(path, overrides)
 
 
+def labels_are_auto(path: str | os.PathLike[str] | None, overrides: Sequence[str] = ()) -> bool:
+    """Whether a configuration leaves its labels to the texts of the training set: ``labels: auto``.
+
+    Args:
+        path: the file, or the name of a configuration that comes with the package; None: one that has its labels.
+        overrides: values that win over the file's, each ``KEY=VALUE``.
+
+    Raises:
+        ConfigError: the file cannot be read, or it has a tokenizer as well, whose pieces are the labels.
+    """
+    config = override(load_config(config_path(path)), overrides) if path else None
+    set_last = [setting.partition("=")[2].strip("\"'") for setting in overrides if setting.startswith("labels=")]
+    is_auto = set_last[-1:] == [AUTO] if config is None else config.get("labels") == AUTO
+    if is_auto and config is not None and config.get("tokenizer") is not None:
+        raise ConfigError(
+            f"{config.place('labels')}: labels is auto, and tokenizer gives labels; leave one of them out"
+        )
+    return is_auto
+
+
+def with_labels(overrides: Sequence[str], labels: Sequence[str]) -> list[str]:
+    """Overrides with these labels in the place of ``labels=auto``."""
+    others = [setting for setting in overrides if not setting.startswith("labels=")]
+    return [*others, f"labels={json.dumps(list(labels), ensure_ascii=False)}"]
+
+
+def labels_for(manifest: ManifestPaths, overrides: Sequence[str] = (), path: str | None = None) -> Proposal:
+    """The labels that the texts of a training set need.
+
+    Args:
+        manifest: the training set.
+        overrides: of the configuration; its ``language`` decides how numbers are read.
+        path: of the configuration.
+
+    Raises:
+        DataError: what is wrong with the manifest, or no text has a letter.
+    """
+    config = override(load_config(config_path(path)), overrides) if path else {}
+    prefix = "language="
+    from_outside = [setting.removeprefix(prefix).strip("\"'") for setting in overrides if setting.startswith(prefix)]
+    language = from_outside[-1] if from_outside else config.get("language")
+    return propose_labels(Manifest.open(manifest, lenient=True).texts(), language)
+
+
 def _has_labels(config: Config) -> bool:
     sections = [config, *(value for value in config.values() if isinstance(value, Config))]
     inner = [section.get("init_params") for section in sections]
-    return any(isinstance(section, Config) and "labels" in section for section in [*sections, *inner])
+    return any(isinstance(section, Config) and section.get("labels", AUTO) != AUTO for section in [*sections, *inner])

@@ -82,8 +82,12 @@ def main_metric(labels: Iterable[str]) -> Literal["wer", "cer"]:
     Kana, Thai, Lao, Khmer, Burmese. Word error rates of such texts count whole sentences.
     """
     labels = list(labels)
-    without_spaces = (unicodedata.name(c, "").startswith(_WITHOUT_SPACES) for c in characters_of(labels))
-    return "wer" if has_words(labels) and not any(without_spaces) else "cer"
+    return "wer" if has_words(labels) and not any(map(is_without_spaces, characters_of(labels))) else "cer"
+
+
+def is_without_spaces(character: str) -> bool:
+    """Whether it is of a script that is written without spaces between words."""
+    return unicodedata.name(character, "").startswith(_WITHOUT_SPACES)
 
 
 def text_of(ids: Sequence[int], labels: Sequence[str]) -> str:

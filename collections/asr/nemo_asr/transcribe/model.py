@@ -613,6 +613,14 @@ def _filled(stored: StoredModel, recipe: Recipe, modules: Model) -> TrainedModel
     return TrainedModel(place, recipe, modules, stored.card)
 
 
+def labels_of_run(folder: str | Path) -> list[str] | None:
+    """The labels of the model in a run's newest checkpoint; None where there is no checkpoint, or it says none."""
+    checkpoint = CheckpointFolder(folder).latest()
+    if checkpoint is None or "model" not in checkpoint.about:
+        return None
+    return card_from_json(msgspec.json.encode(checkpoint.about["model"]), str(checkpoint)).labels or None
+
+
 def check_goes_on(folder: str | Path, recipe: Recipe) -> None:
     """See that the checkpoint from which a run would go on is of a model with these labels and this sample rate.
 

@@ -1,0 +1,119 @@
+"""Labels for a model of some texts, in any language: ``labels: auto`` of a configuration."""
+
+from __future__ import annotations
+
+import re
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from nemo_asr.text.labels import (
+    APOSTROPHES,
+    NO_LANGUAGE,
+    folded,
+    is_letter,
+    is_without_spaces,
+    language_code,
+    language_of,
+    shown_symbols,
+)
+from nemo_asr.text.numbers import speak_numbers
+from nemo_lite.errors import DataError, counted
+
+AUTO = "auto"
+# So many letters write nearly all texts of an alphabet; of Han or Hangul more, and there rare ones count too.
+_MOST_LETTERS, _NEARLY_ALL = 200, 0.999
+# Of an alphabet: letters of foreign names. Common Voice has a hundred of them in most languages of Europe.
+_RARE_SHARE = 1 / 20_000
+_DIGIT = re.compile("[0-9]")
+_MARK_IN_WORD = re.compile(rf"(?<=\w)[{APOSTROPHES}\u00b7](?=\w)")
+
+
+class Proposal(NamedTuple):
+    """Labels that texts need, and how they were chosen.
+
+    Attributes:
+        labels: the space, where words have spaces between them; then letters in the order of their code points, lower
+            case; then digits and marks.
+        language: of the texts, as far as the letters tell it, or ``none``.
+        rare: letters that are no labels, because they are too rare to be learned, and how often each occurs.
+        num_texts: how many texts were read.
+    """
+
+    labels: list[str]
+    language: str
+    rare: Counter[str]
+    num_texts: int
+
+    def __str__(self) -> str:
+        shown = "".join(label for label in self.labels if label != " ")
+        more = "..." if len(shown) > 120 else ""
+        text = f"{counted(len(self.labels), 'label')} of {counted(self.num_texts, 'text')}: {shown[:120]}{more}"
+        if "0" in self.labels:
+            text += "; digits are labels, because the letters tell no language that reads them out (--language CODE)"
+        return f"{text}; too rare to be labels: {shown_symbols(self.rare)}" if self.rare else text
+
+
+def propose_labels(texts: Iterable[str], language: str | None = None) -> Proposal:
+    """The labels of a model that writes these texts in lower case and without punctuation.
+
+    Letters, marks on them and apostrophes within words are labels. Numbers are read out where the language is known;
+    else digits are labels, where texts have some. Texts whose letters are a to z are taken as English.
+
+    Args:
+        texts: the texts of a training set.
+        language: see `nemo_asr.text.labels.language_code`; None: what the letters tell.
+
+    Raises:
+        DataError: no text has a letter.
+        UnknownNameError: there is no such language.
+    """
+    letters, marks = Counter[str](), Counter[str]()
+    with_digits: list[str] = []
+    num_texts = 0
+    for text in texts:
+        num_texts += 1
+        usual = _usual(text)
+        letters.update(usual)
+        marks.update(_MARK_IN_WORD.findall(usual))
+        if _DIGIT.search(usual):
+            with_digits.append(usual)
+    letters = Counter({c: count for c, count in letters.items() if is_letter(c) and c not in APOSTROPHES})
+    rare = _rare_among(letters)
+    letters -= rare
+    if not letters:
+        raise DataError(
+            "the texts have no letters", got=counted(num_texts, "text"), wanted="texts to propose labels of"
+        )
+    spoken = language_of(letters) if language is None else language_code(language)
+    chosen = {*letters, *(string.ascii_lowercase if spoken == "en" else "")}
+    digits = ""
+    if spoken == NO_LANGUAGE and with_digits:
+        digits = string.digits
+    elif spoken != "en":
+        words = (_usual(speak_numbers(text, spoken, lambda _: True)) for text in with_digits)
+        chosen |= {c for text in words for c in text if is_letter(c) and c not in APOSTROPHES and c not in rare}
+    has_apostrophe = spoken == "en" or any(mark in marks for mark in APOSTROPHES)
+    inner = ("'" if has_apostrophe else "") + ("\u00b7" if "\u00b7" in marks else "")
+    without_spaces = sum(count for c, count in letters.items() if is_without_spaces(c))
+    space = "" if 2 * without_spaces > letters.total() else " "
+    return Proposal([*space, *sorted(chosen), *digits, *inner], spoken, rare, num_texts)
+
+
+def _usual(text: str) -> str:
+    """In lower case, composed, with usual widths. The dotted capital I would become two characters."""
+    return unicodedata.normalize("NFC", folded(text).replace("\u0130", "i").lower())
+
+
+def _rare_among(letters: Counter[str]) -> Counter[str]:
+    """The rare letters of an alphabet; none of a script whose rare characters are part of it."""
+    covered, usual = 0, 0
+    for count in sorted(letters.values(), reverse=True):
+        if covered >= _NEARLY_ALL * letters.total():
+            break
+        covered, usual = covered + count, usual + 1
+    if usual > _MOST_LETTERS:
+        return Counter()
+    return Counter({c: count for c, count in letters.items() if count < _RARE_SHARE * letters.total()})
