@@ -144,6 +144,16 @@ def test_a_set_is_scored_and_its_transcripts_are_kept(collected, dev, tmp_path, 
     assert capsys.readouterr().out == ""
 
 
+def test_a_set_is_scored_by_the_normaliser_of_the_run(collected, dev, tmp_path):
+    collected["predictions"] = ["CAB!", "a, abc"]
+    rates = nemo_asr.ScoredSet("dev", dev, tmp_path, "wer", "basic")(collected)
+    assert rates["wer"] == 1.0
+    rows = [json.loads(line) for line in (tmp_path / "dev.transcripts.jsonl").read_text().splitlines()]
+    assert [(row["reference"], row["hypothesis"]) for row in rows] == [("cab", "cab"), ("aabc", "a abc")]
+    assert [(row["text"], row["recognised"]) for row in rows] == [("cab", "CAB!"), ("aabc", "a, abc")]
+    assert {row["score_normalizer"] for row in rows} == {"basic"}
+
+
 def test_what_was_heard_is_scored_as_the_data_layer_says(collected, dev, monkeypatch):
     monkeypatch.setattr(nemo_asr.training, "hypotheses_in_data", lambda layer, texts: ["cab", "aabc"])
     assert nemo_asr.ScoredSet("dev", dev)(collected)["wer"] == 0.0

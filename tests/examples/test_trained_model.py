@@ -78,6 +78,26 @@ def test_evaluation_prints_the_rates_and_writes_hypotheses_beside_references(tra
     assert (scores["wer"]["rate"], [each["name"] for each in scores["by_speaker"]]) == (1.0, ["0", "1"])
 
 
+def test_evaluation_scores_texts_as_a_normaliser_leaves_them(trained, corpus, tmp_path):
+    options, _ = trained
+    lines = read_manifest(corpus / "dev.json")
+    lines = [{**line, "audio_filepath": str(corpus / str(line["audio_filepath"]))} for line in lines]
+    write_manifest(tmp_path / "dev.json", [{**line, "text": f"{line['text']}!".upper()} for line in lines])
+    command = ("jasper_eval.py", *options, "--eval_datasets", "dev.json", "--score_normalizer")
+    finished = run_script(*command, "none", "--out", "none")
+    assert finished.code == 0, finished.err
+    assert "dev: WER 100.00%" in finished.out
+    assert (
+        "dev: WER without case 100.00%, without punctuation 100.00%, without case and punctuation 0.00%" in finished.out
+    )
+    assert "without case and punctuation 0.00%" in (tmp_path / "none/report.html").read_text(encoding="utf-8")
+    finished = run_script(*command, "basic", "--out", "basic")
+    assert "dev: WER 0.00%" in finished.out
+    assert "without case" not in finished.out
+    rows = [json.loads(line) for line in (tmp_path / "basic/dev.transcripts.jsonl").read_text().splitlines()]
+    assert [(row["text"], row["reference"]) for row in rows] == [(f"{text.upper()}!", text) for text in TEXTS[:4]]
+
+
 def test_evaluation_with_a_language_model_finds_its_weights_on_another_set(trained, corpus, tmp_path):
     options, _ = trained
     (tmp_path / "words.txt").write_text("\n".join(TEXTS))

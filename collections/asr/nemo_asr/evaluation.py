@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nemo_asr.data.speech_data_layer import clusters_in_data, hypotheses_in_data, references_in_data, write_transcripts
+from nemo_asr.data.speech_data_layer import clusters_in_data, texts_to_score, write_transcripts
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder, search_weights, write_weights
 from nemo_asr.decoding.greedy import post_process_predictions, post_process_transcripts
 from nemo_asr.options import search_arguments, unique_tags
@@ -81,10 +81,10 @@ def _evaluate_sets(
             continue
         # Damaged files end the evaluation, unless the configuration allows some: then they are left out here too.
         assert batches.items is not None, "data layers of speech number their items"
-        said = references_in_data(data_layer, batches.items, said)
-        heard = hypotheses_in_data(data_layer, heard)
+        texts = texts_to_score(data_layer, batches.items, said, heard, args.score_normalizer)
+        said, heard = texts.references, texts.hypotheses
         path = out / f"{tag}.transcripts.jsonl"
-        write_transcripts(path, data_layer, batches.items, said, heard)
+        write_transcripts(path, data_layer, batches.items, *texts)
         metric = args.eval_metric or main_metric(recipe.labels)
         print(f"{name}{tag}: {_describe_rates(heard, said, metric)}")
         print(f"{name}{tag}: {batches.num_items} utterances, ids {batches.digest}, transcripts in {path}")
@@ -92,6 +92,8 @@ def _evaluate_sets(
             scores, scores_file = score_transcripts(path), out / f"{tag}.scores.json"
             write_scores(scores_file, scores)
             print(f"{name}{tag}: {scores.interval_line(metric)}; by speaker, length and word in {scores_file}")
+            if line := scores.variants_line(metric):
+                print(f"{name}{tag}: {line}")
             if args.details:
                 print(f"\n{scores_table(scores)}\n")
     if args.report:

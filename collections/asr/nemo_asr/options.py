@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
 from nemo_asr.arguments import Workers
-from nemo_asr.text.labels import METRICS
+from nemo_asr.text.labels import METRICS, SCORE_NORMALIZERS
 from nemo_lite.config import Between
 from nemo_lite.core.trackers import TRACKERS
 from nemo_lite.errors import DataError
@@ -78,10 +78,13 @@ class Metric:
 
     Attributes:
         eval_metric: error rate that comes first (default: by the labels; cer where texts have no words, as in Chinese).
+        score_normalizer: what is made of references and hypotheses alike before they are compared; none: as written
+            (default: references as training reads them).
     """
 
     page: ClassVar[str] = "data"
     eval_metric: str | None = option(None, only_for="texts", choices=METRICS)
+    score_normalizer: str | None = option(None, only_for="texts", choices=SCORE_NORMALIZERS)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,13 @@ import torch
 import nemo_lite
 from nemo_asr.argparse import evaluation_steps, policy_of, steps_of_run
 from nemo_asr.data.check import warn_of_leaks
-from nemo_asr.data.speech_data_layer import clusters_in_data, hypotheses_in_data, references_in_data, write_transcripts
+from nemo_asr.data.speech_data_layer import (
+    clusters_in_data,
+    hypotheses_in_data,
+    references_in_data,
+    texts_to_score,
+    write_transcripts,
+)
 from nemo_asr.models.jasper import set_batch_norm_momentum
 from nemo_asr.options import unique_tags
 from nemo_asr.scoring.callbacks import (
@@ -297,7 +303,8 @@ class TrainingRun:
             done = ScoredClasses(tag)
         else:
             collect = partial(process_evaluation_batch, labels=self.recipe.labels, scored=wires.scored)
-            done = ScoredSet(tag, self.evaluation_data[tag], transcripts, self.args.eval_metric)
+            scoring = self.args.eval_metric, self.args.score_normalizer
+            done = ScoredSet(tag, self.evaluation_data[tag], transcripts, *scoring)
         return EvaluatorCallback(
             eval_tensors=wires.scored, user_iter_callback=collect, user_epochs_done_callback=done, **options
         )
@@ -406,14 +413,23 @@ class ScoredSet:
         data_layer: where it comes from.
         folder: of ``NAME.transcripts.jsonl``; ``None`` writes none.
         metric: ``wer`` or ``cer``: which of them NeMo's lines show.
+        normalizer: a score normaliser, see `nemo_asr.data.speech_data_layer.texts_to_score`.
     """
 
-    def __init__(self, name: str, data_layer: DataLayerNM, folder: Path | None = None, metric: str = "wer") -> None:
-        self._name, self._data_layer, self._metric = name, data_layer, metric
+    def __init__(
+        self,
+        name: str,
+        data_layer: DataLayerNM,
+        folder: Path | None = None,
+        metric: str = "wer",
+        normalizer: str | None = None,
+    ) -> None:
+        self._name, self._data_layer, self._metric, self._normalizer = name, data_layer, metric, normalizer
         self._path = None if folder is None else folder / f"{name}.transcripts.jsonl"
         # Of the utterances that were scored last.
         self._clusters: tuple[list[int], Clusters | None] = [], None
         self._references: tuple[list[int], list[str]] = [], []
+        self._written: list[tuple[str, str]] = []
 
     def __call__(self, collected: Collected) -> dict[str, float]:
         """The set's loss and error rates, with intervals."""
@@ -422,8 +438,9 @@ class ScoredSet:
             process_evaluation_epoch(collected, self._metric, self._name)
         if self._path is not None and collected.positions is not None:
             texts = collected.get("transcripts", []), collected.get("predictions", [])
+            written = (self._written, self._normalizer) if self._written else ()
             try:
-                write_transcripts(self._path, self._data_layer, collected.positions, *texts)
+                write_transcripts(self._path, self._data_layer, collected.positions, *texts, *written)
             except NemoLiteError as error:  # the run is worth more than these files
                 logging.warning("%s", error, mode=LogMode.ONCE)
         return {**score_evaluation(collected), **rate_intervals(collected, self._clusters_of(collected.positions))}
@@ -433,6 +450,16 @@ class ScoredSet:
         if collected.positions is None:
             return
         positions, texts = list(collected.positions), collected.get("transcripts", [])
+        if self._normalizer is not None:
+            heard = collected.get("predictions", [])
+            try:
+                scored = texts_to_score(self._data_layer, positions, texts, heard, self._normalizer)
+            except NemoLiteError as error:
+                logging.warning("%s", error, mode=LogMode.ONCE)
+                return
+            self._written = scored.written or []
+            collected["transcripts"], collected["predictions"] = scored.references, scored.hypotheses
+            return
         if self._references[0] != positions:
             try:
                 self._references = positions, references_in_data(self._data_layer, positions, texts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nemo_asr.scoring.report.page import compare_folders, comparison_table, write_report
+from nemo_asr.text.labels import SCORE_NORMALIZERS
 from nemo_lite.options import OneLineParser
 
 
@@ -22,5 +23,9 @@ def compare(arguments: Sequence[str]) -> None:
     parser = OneLineParser(prog="nemo-lite compare", description="A paired test of two models; no model is run")
     for name in ("a", "b"):
         parser.add_argument(name, help=f"transcripts of model {name.upper()}: a run, or --out of an evaluation")
+    parser.add_argument(
+        "--score_normalizer", choices=SCORE_NORMALIZERS, help="what both models' texts go through before they compare"
+    )
     parsed = parser.parse_args(arguments)
-    print(comparison_table(compare_folders(parsed.a, parsed.b), parsed.a, parsed.b))
+    compared = compare_folders(parsed.a, parsed.b, normalizer=parsed.score_normalizer)
+    print(comparison_table(compared, parsed.a, parsed.b))

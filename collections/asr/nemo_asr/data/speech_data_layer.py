@@ -33,8 +33,9 @@ from nemo_asr.data.utterances import (
     Reading,
     SpeechDataset,
 )
+from nemo_asr.scoring.normalize import score_normalizer
 from nemo_asr.scoring.rates import Clusters, clusters_of
-from nemo_asr.text.labels import shown_symbols
+from nemo_asr.text.labels import NO_LANGUAGE, shown_symbols
 from nemo_asr.text.parser import CharParser, make_parser
 from nemo_lite.backends.pytorch.data.loaders import Counts, PlannedLoader, UnusableItems, budget_of
 from nemo_lite.backends.pytorch.data.order import Batching, CostWords, Plan, Shard, plans
@@ -760,8 +761,55 @@ class AudioToTextDataLayer(SpeechDataLayer):
 # Transcripts of an evaluated set in a file: what was said and what was recognised, a line for each utterance.
 
 
+class TextsToScore(NamedTuple):
+    """References and hypotheses of some utterances, as they are compared.
+
+    Attributes:
+        references, hypotheses: one for each utterance.
+        written: what a score normaliser was given: the text and what was recognised; None without one.
+        normalizer: its name.
+    """
+
+    references: list[str]
+    hypotheses: list[str]
+    written: list[tuple[str, str]] | None = None
+    normalizer: str | None = None
+
+
+def texts_to_score(
+    data_layer: DataLayerNM, items: Sequence[int], said: Sequence[str], heard: Sequence[str], normalizer: str | None
+) -> TextsToScore:
+    """The texts of utterances as they are compared.
+
+    Args:
+        data_layer: where the utterances come from.
+        items: their positions in it.
+        said: what their label ids say: without what the vocabulary cannot write.
+        heard: what was recognised.
+        normalizer: a name of `nemo_asr.scoring.normalize`: both sides go through it, the references as they are
+            written in the data. None: as `references_in_data` and `hypotheses_in_data` give them.
+
+    Raises:
+        DataError: the manifest has changed since it was opened.
+    """
+    if normalizer is None:
+        return TextsToScore(references_in_data(data_layer, items, said), hypotheses_in_data(data_layer, heard))
+    language = NO_LANGUAGE
+    if isinstance(data_layer, SpeechDataLayer):
+        said, language = [data_layer.utterance_of(item).text for item in items], data_layer.new_parser().language
+    normalize = score_normalizer(normalizer, language)
+    written = list(zip(said, heard, strict=True))
+    return TextsToScore(list(map(normalize, said)), list(map(normalize, heard)), written, normalizer)
+
+
 def write_transcripts(
-    path: Path, data_layer: DataLayerNM, items: Sequence[int], references: Sequence[str], hypotheses: Sequence[str]
+    path: Path,
+    data_layer: DataLayerNM,
+    items: Sequence[int],
+    references: Sequence[str],
+    hypotheses: Sequence[str],
+    written: Sequence[tuple[str, str]] | None = None,
+    normalizer: str | None = None,
 ) -> None:
     """Write one JSON object a line, all or nothing: place, audio_filepath, offset, duration, reference, hypothesis.
 
@@ -774,13 +822,18 @@ def write_transcripts(
         items: their positions in it.
         references: what was said, one for each item.
         hypotheses: what was recognised.
+        written: texts and what was recognised before a score normaliser changed them; they become ``text`` and
+            ``recognised``.
+        normalizer: its name.
 
     Raises:
         UsageError: it cannot be written.
         DataError: the manifest has changed since it was opened.
     """
     rows = zip(items, references, hypotheses, strict=True)
-    objects = ({**_about(data_layer, item), "reference": said, "hypothesis": heard} for item, said, heard in rows)
+    objects = [{**_about(data_layer, item), "reference": said, "hypothesis": heard} for item, said, heard in rows]
+    for row, (text, recognised) in zip(objects, written or (), strict=False):
+        row |= {"text": text, "recognised": recognised, "score_normalizer": normalizer}
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in objects)
     make_writable_folder(path.parent)
     write_atomically(path, lambda file: file.write_text(lines, encoding="utf-8"))

@@ -17,6 +17,8 @@ from nemo_lite.errors import UnknownNameError, UsageError
 
 
 METRICS = ("wer", "cer")
+# What `nemo_asr.scoring.normalize` makes of texts before they are compared.
+SCORE_NORMALIZERS = ("none", "basic", "english", "whisper-like")
 
 # The first words of the Unicode names of letters that are written without spaces between words.
 _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO", "THAI", "LAO", "KHMER", "MYANMAR")

@@ -107,6 +107,8 @@ class CharParser:
     """
 
     about = "Unicode NFC"
+    language = NO_LANGUAGE
+    """The language in which numbers are read out."""
 
     def __init__(
         self,
@@ -280,6 +282,7 @@ class ENCharParser(CharParser):
     """A :class:`CharParser` (with its arguments) for English: numbers, dates, abbreviations, symbols become words."""
 
     about = "English: numbers, abbreviations and symbols as words"
+    language = "en"
 
     def __init__(self, labels: Sequence[str], **settings: Any) -> None:
         super().__init__(labels, **settings)
@@ -312,13 +315,13 @@ class SpokenNumbersParser(CharParser):
 
     def __init__(self, labels: Sequence[str], language: str, **settings: Any) -> None:
         super().__init__(labels, **settings)
-        self._language = language
+        self.language = language
         self.about = f"Unicode NFC, numbers in words ({language})"
 
     def _normalize(self, text: str) -> str:
         text = self._unified(text)
         if _DIGIT.search(text):
-            text = speak_numbers(text, self._language, self._can_write)
+            text = speak_numbers(text, self.language, self._can_write)
         return self._written(text)
 
     def _can_write(self, words: str) -> bool:

@@ -102,6 +102,15 @@ def test_an_error_names_the_set(tmp_path):
         compare_folders(a, b)
 
 
+def test_texts_of_two_normalisers_are_told_and_compared_by_a_third(tmp_path):
+    a = write_sets(tmp_path / "a", "dev", rows=[{**row(1, "Ab c.", "Ab c."), "score_normalizer": "none"}])
+    b = write_sets(tmp_path / "b", "dev", rows=[row(1, "ab c", "ab d")])
+    with pytest.raises(UsageError, match=r"differ \(score normalisers: none and the default\): got 1 differ"):
+        compare_folders(a, b)
+    found = compare_folders(a, b, normalizer="basic")["dev"].wer
+    assert (found.rate_a, found.rate_b) == (0.0, 0.5)
+
+
 def test_the_table_says_the_numbers_and_what_they_mean():
     found = compare(A, B)
     text = comparison_table({"dev": found}, "runs/A", "runs/B")

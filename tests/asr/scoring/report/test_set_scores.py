@@ -9,6 +9,7 @@ from nemo_asr.scoring.rates import count_errors
 from nemo_asr.scoring.report.records import (
     MOST_SPEAKERS,
     ScoredUtterance,
+    normalized,
     score_rows,
     score_transcripts,
     scores_as_json,
@@ -86,3 +87,32 @@ def test_a_text_that_utf_8_cannot_hold_costs_a_question_mark(tmp_path):
 def test_a_set_without_utterances_is_refused():
     with pytest.raises(UsageError, match="a set without utterances has no scores"):
         scored([])
+
+
+def test_rates_without_case_and_punctuation_are_told_where_they_differ(tmp_path):
+    found = scored([row(1, "hello, world", "Hello, world."), row(2, "Yes.", "Yes.")])
+    line = "WER without case 33.33%, without punctuation 33.33%, without case and punctuation 0.00%"
+    assert found.variants_line() == line
+    write_scores(tmp_path / "s.json", found)
+    read = json.loads((tmp_path / "s.json").read_text())
+    assert read["wer"]["rate"] == pytest.approx(2 / 3)
+    assert read["variants"]["without case and punctuation"] == {"wer": 0.0, "cer": 0.0}
+    assert read["variants"]["without case"]["cer"] > 0
+
+
+def test_texts_without_case_and_punctuation_have_one_rate():
+    assert scored([row(1, "it's so", "it's not")]).variants == {}
+    assert list(scored([row(1, "so it is", "So it is")]).variants) == ["without case"]
+    assert list(scored([row(1, "so it is", "so, it is")]).variants) == ["without punctuation"]
+
+
+def test_rows_get_the_form_of_another_normaliser_from_the_texts_as_written():
+    (first, second) = normalized(
+        [
+            ScoredUtterance("a:1", "five", "5", text="Five!", recognised="5", score_normalizer="none"),
+            ScoredUtterance("a:2", "Yes.", "yes"),
+        ],
+        "english",
+    )
+    assert (first.reference, first.hypothesis, first.score_normalizer) == ("five", "five", "english")
+    assert (second.reference, second.hypothesis) == ("yes", "yes")

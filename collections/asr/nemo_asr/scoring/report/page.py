@@ -21,6 +21,7 @@ from nemo_asr.scoring.report.records import (
     aligned,
     clusters_in,
     find_transcripts,
+    normalized,
     number_of,
     read_records,
     read_run,
@@ -83,7 +84,11 @@ def compare(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance]
 
 
 def compare_folders(
-    folder_a: str | Path, folder_b: str | Path, *, sets: Collection[str] | None = None
+    folder_a: str | Path,
+    folder_b: str | Path,
+    *,
+    sets: Collection[str] | None = None,
+    normalizer: str | None = None,
 ) -> dict[str, Comparison]:
     """Compare the sets of two folders with ``<set>.transcripts.jsonl``, which must be the same sets.
 
@@ -91,6 +96,7 @@ def compare_folders(
         folder_a: the run's, or the evaluation's, of the first model.
         folder_b: of the second model.
         sets: only these sets; None: all.
+        normalizer: a score normaliser that both models' texts go through; None: the texts as they were scored.
 
     Raises:
         UsageError: a folder has no transcripts, the sets differ, or their utterances.
@@ -111,7 +117,8 @@ def compare_folders(
     compared = {}
     for name in a:
         try:
-            compared[name] = compare(read_transcripts(a[name]), read_transcripts(b[name]))
+            rows_a, rows_b = (normalized(read_transcripts(paths[name]), normalizer) for paths in (a, b))
+            compared[name] = compare(rows_a, rows_b)
         except UsageError as error:
             raise UsageError(error.problem, place=name, got=error.got, remedy=error.remedy) from None
     return compared
@@ -156,7 +163,9 @@ def _matched(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance
     if differing:
         first = differing[0]
         got = f'{len(differing)} differ, first {first}: "{a[first].reference}" of A and "{b[first].reference}" of B'
-        raise UsageError("the references of the two models differ", got=got, remedy=_REMEDY)
+        names = [rows[0].score_normalizer or "the default" for rows in (rows_a, rows_b)]
+        told = f" (score normalisers: {names[0]} and {names[1]})" if names[0] != names[1] else ""
+        raise UsageError(f"the references of the two models differ{told}", got=got, remedy=_REMEDY)
     return b
 
 
