@@ -96,6 +96,21 @@ def test_evaluation_scores_texts_as_a_normaliser_leaves_them(trained, corpus, tm
     assert "without case" not in finished.out
     rows = [json.loads(line) for line in (tmp_path / "basic/dev.transcripts.jsonl").read_text().splitlines()]
     assert [(row["text"], row["reference"]) for row in rows] == [(f"{text.upper()}!", text) for text in TEXTS[:4]]
+    folder = tmp_path / "basic/sclite"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "dev.hyp.ctm",
+        "dev.hyp.trn",
+        "dev.ref.stm",
+        "dev.ref.trn",
+    ]
+    assert (folder / "dev.ref.trn").read_text() == (folder / "dev.hyp.trn").read_text()
+    words = [line.split() for line in (folder / "dev.hyp.ctm").read_text().splitlines()]
+    assert [(file, word) for file, _, _, _, word in words] == [(f"dev{n}", text) for n, text in enumerate(TEXTS[:4])]
+    ends = [float(start) + float(seconds) for _, _, start, seconds, _ in words]
+    assert all(0 < end <= 0.17 * len(text) + 0.05 for end, text in zip(ends, TEXTS, strict=False))
+    search = ("--decoder", "beam", "--out", "beam")
+    assert run_script(*command, "basic", *search).code == 0
+    assert len((tmp_path / "beam/sclite/dev.hyp.ctm").read_text().splitlines()) == 4
 
 
 def test_evaluation_with_a_language_model_finds_its_weights_on_another_set(trained, corpus, tmp_path):

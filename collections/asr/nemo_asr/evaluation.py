@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nemo_asr.data.speech_data_layer import clusters_in_data, texts_to_score, write_transcripts
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder, search_weights, write_weights
-from nemo_asr.decoding.greedy import post_process_predictions, post_process_transcripts
+from nemo_asr.decoding.greedy import (
+    GreedyCTCDecoder,
+    HypothesesType,
+    post_process_predictions,
+    post_process_transcripts,
+)
 from nemo_asr.options import search_arguments, unique_tags
 from nemo_asr.scoring.rates import (
     Clusters,
@@ -27,12 +34,15 @@ from nemo_asr.scoring.rates import (
     equal_error_rate,
 )
 from nemo_asr.scoring.report.page import compare_folders, comparison_table, try_report
-from nemo_asr.scoring.report.records import score_transcripts, scores_table, write_scores
-from nemo_asr.tasks.families import connect, connect_classifier
+from nemo_asr.scoring.report.records import read_transcripts, score_rows, scores_table, write_scores
+from nemo_asr.scoring.sclite import FOLDER, TimedWord, write_sclite
+from nemo_asr.tasks.families import Wires, connect, connect_classifier
 from nemo_asr.tasks.recipe import load_recipe
-from nemo_asr.text.labels import main_metric
+from nemo_asr.text.labels import main_metric, spelled
+from nemo_asr.transcribe.engine import LabelAlignment, stride_of
 from nemo_asr.transcribe.model import TrainedModel, load_classifier, load_model
-from nemo_lite import NeuralModuleFactory
+from nemo_asr.transcribe.transcript import Hypothesis, hypothesis_of_path
+from nemo_lite import NeuralModuleFactory, NmTensor
 from nemo_lite.files import make_writable_folder, write_atomically
 from nemo_lite.options import factory_arguments
 
@@ -70,13 +80,18 @@ def _evaluate_sets(
     data = {tag: recipe.data_layer(path, training=False, **options) for tag, path in manifests}
     out = factory.on_first(lambda: make_writable_folder(folder))
     for tag, data_layer in data.items():
-        _, *wires = connect(model.modules, data_layer).scored  # all but the loss
+        dag = connect(model.modules, data_layer)
+        _, *wires = dag.scored  # all but the loss
+        times = None if recipe.reading.trim_silence else _times_of(dag)
         heard: list[str] = []
         said: list[str] = []
-        batches = factory.infer_batches(wires)  # come out on rank 0
-        for predictions, texts, lengths in batches:
+        words: list[list[TimedWord]] = []
+        batches = factory.infer_batches([*wires, *(times.wires if times else [])])  # come out on rank 0
+        for predictions, texts, lengths, *of_labels in batches:
             heard += post_process_predictions([predictions], recipe.labels)
             said += post_process_transcripts([texts], [lengths], recipe.labels)
+            if times:
+                words += _timed_words(of_labels, recipe.labels, times.frame_samples / recipe.sample_rate)
         if out is None:
             continue
         # Damaged files end the evaluation, unless the configuration allows some: then they are left out here too.
@@ -89,17 +104,73 @@ def _evaluate_sets(
         print(f"{name}{tag}: {_describe_rates(heard, said, metric)}")
         print(f"{name}{tag}: {batches.num_items} utterances, ids {batches.digest}, transcripts in {path}")
         if said:
-            scores, scores_file = score_transcripts(path), out / f"{tag}.scores.json"
+            rows = read_transcripts(path)
+            scores, scores_file = score_rows(rows), out / f"{tag}.scores.json"
             write_scores(scores_file, scores)
             print(f"{name}{tag}: {scores.interval_line(metric)}; by speaker, length and word in {scores_file}")
             if line := scores.variants_line(metric):
                 print(f"{name}{tag}: {line}")
+            files = write_sclite(out / FOLDER, tag, rows, words if times else None)
+            print(f"{name}{tag}: for sclite {', '.join(str(file) for file in files)}")
             if args.details:
                 print(f"\n{scores_table(scores)}\n")
     if args.report:
         facts = {"model": f"{model.place}, step {model.card.step}"}
         factory.on_first(lambda: try_report(folder, sets=list(data), facts=facts))
     return list(data)
+
+
+class _Times(NamedTuple):
+    """Wires that say when labels were found: a CTC path (B, T); or ids, starts and ends (B, N, U) of hypotheses.
+
+    Attributes:
+        wires: these.
+        frame_samples: how many samples a frame stands for.
+    """
+
+    wires: list[NmTensor]
+    frame_samples: int
+
+
+def _times_of(wires: Wires) -> _Times | None:
+    """Where the labels of a search lie in time; None where neither the search nor the model tells."""
+    frame, search = stride_of(wires.frames), wires.predictions.call
+    gives_ids = isinstance(wires.predictions.ntype.elements_type, HypothesesType)
+    if frame is None:
+        return None
+    if gives_ids and {"starts", "ends"} <= search.outputs.keys():
+        return _Times([wires.predictions, search.outputs["starts"], search.outputs["ends"]], frame)
+    if isinstance(search.module, GreedyCTCDecoder):
+        return _Times([wires.predictions], frame)
+    if wires.log_probs is None or wires.log_probs_lengths is None:
+        return None
+    found = {"ids" if gives_ids else "predictions": wires.predictions}
+    return _Times([LabelAlignment().connect(log_probs=wires.log_probs, length=wires.log_probs_lengths, **found)], frame)
+
+
+def _timed_words(values: Sequence[Tensor], labels: list[str], frame_seconds: float) -> list[list[TimedWord]]:
+    """The words of each utterance of a batch, from the values of :class:`_Times`."""
+    written = [spelled(label) for label in labels]
+    rows = []
+    for row in zip(*(value.cpu() for value in values), strict=True):
+        if len(row) == 1:
+            path = row[0].numpy()
+            found = hypothesis_of_path(path, np.zeros(len(path)), len(labels))
+        else:
+            ids, starts, ends = (value[0].tolist() for value in row)
+            number = sum(label >= 0 for label in ids)
+            found = Hypothesis(ids[:number], starts[:number], ends[:number], [0.0] * number)
+        rows.append(
+            [
+                TimedWord(
+                    "".join(written[found.ids[k]] for k in word).strip(),
+                    found.starts[word[0]] * frame_seconds,
+                    found.ends[word[-1]] * frame_seconds,
+                )
+                for word in found.words(written)
+            ]
+        )
+    return rows
 
 
 def _use_search(model: TrainedModel, args: Namespace, factory: NeuralModuleFactory, folder: Path) -> None:
