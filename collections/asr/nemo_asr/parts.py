@@ -183,6 +183,9 @@ def numbered_lines(path: str) -> Iterator[tuple[str, str]]:
 def _item_of(line: Line, manifest: str, place: str, with_text: bool) -> Fields:
     if line.duration is None:
         raise DataError("there is no duration", place=place, remedy="write the seconds of audio")
+    if line.channel_number is not None:
+        remedy = "leave it out for the average of all, or use AudioToTextDataLayer"
+        raise DataError("NeMo's items know no channel", place=place, got=str(line.channel_number), remedy=remedy)
     # The path as written, or beside the manifest where that alone leads to a file.
     path = os.path.expanduser(line.path)
     beside = os.path.join(os.path.dirname(manifest), path)

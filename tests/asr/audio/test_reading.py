@@ -133,6 +133,43 @@ def test_channels_are_averaged_over_the_right_axis(save):
     assert audio.num_channels == 3
 
 
+@pytest.mark.parametrize("int_values", [False, True])
+@pytest.mark.parametrize("subtype", ["FLOAT", "PCM_16"])
+def test_one_channel_is_read_as_it_is(subtype, int_values, save, monkeypatch):
+    channels = np.stack([tone(hertz=300), tone(hertz=500), tone(hertz=700)], axis=1)
+    path = save(channels, subtype=subtype)
+    monkeypatch.setattr("nemo_asr.audio.reading._PIECE_VALUES", 3000)
+    for channel in range(3):
+        audio = read_audio(path, sample_rate=RATE, channel=channel, offset=0.1, int_values=int_values)
+        np.testing.assert_allclose(audio.samples, channels[1600:, channel], atol=1e-4)
+        assert (audio.num_channels, audio.samples.flags["C_CONTIGUOUS"]) == (3, True)
+
+
+def test_a_channel_that_a_file_does_not_have_is_refused_with_those_that_it_has(save):
+    told = refusal(save(tone()), channel=1)
+    assert told.endswith("a.wav has no channel 1: wanted channel 0, or mix for the average of all")
+    stereo = save(np.stack([tone()] * 2, axis=1))
+    assert "has no channel 2: wanted a channel from 0 to 1, or mix" in refusal(stereo, channel=2)
+    assert "has no channel -1" in refusal(stereo, channel=-1)
+
+
+def test_a_channel_is_judged_by_its_own_samples(save):
+    channels = np.stack([tone(), np.full_like(tone(), np.nan)], axis=1)
+    path = save(channels, subtype="FLOAT")
+    for int_values in (False, True):
+        read_audio(path, sample_rate=RATE, channel=0, int_values=int_values)
+        assert "NaN" in refusal(path, channel=1, int_values=int_values)
+
+
+def test_all_channels_of_a_piece_are_shown_before_they_are_one(save):
+    channels = np.stack([tone(hertz=300), tone(hertz=500)], axis=1)
+    seen = []
+    with open_part(save(channels, subtype="FLOAT"), channel=0) as part:
+        (piece,) = part.pieces(observe=seen.append)
+    np.testing.assert_array_equal(seen[0], channels.astype(np.float32))
+    np.testing.assert_array_equal(piece, seen[0][:, 0])
+
+
 def test_many_blocks_of_many_channels_are_joined(save, monkeypatch):
     monkeypatch.setattr("nemo_asr.audio.reading._PIECE_VALUES", 1000)
     channels = np.stack([tone(), tone(hertz=500)], axis=1)
@@ -170,8 +207,9 @@ def test_an_offset_without_duration_reads_to_the_end(save):
 
 def test_int_values_clip_floats_beyond_full_scale_and_leave_the_rest(save):
     path = save(tone(amplitude=2.0), subtype="FLOAT")
-    assert read_audio(path, sample_rate=RATE).samples.max() > 1.9
-    assert read_audio(path, sample_rate=RATE, int_values=True).samples.max() <= 1.0
+    floats = read_audio(path, sample_rate=RATE).samples
+    assert floats.max() > 1.9
+    np.testing.assert_array_equal(read_audio(path, sample_rate=RATE, int_values=True).samples, floats.clip(-1, 1))
     quiet = save(tone(), "b.wav", subtype="PCM_16")
     both = [read_audio(quiet, sample_rate=RATE, int_values=flag).samples for flag in (False, True)]
     np.testing.assert_array_equal(*both)

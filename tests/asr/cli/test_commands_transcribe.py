@@ -8,6 +8,7 @@ import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import numpy as np
 import pytest
 import soundfile
 import torch
@@ -117,6 +118,59 @@ def test_the_lines_of_a_manifest_may_be_parts_and_json_goes_to_a_file(model, tal
     ]
     assert main([model, "dev.json", *CPU]) == 0
     assert capsys.readouterr().out == "talks/a.wav@0.17: ab\ntalks/a.wav: cab\n"
+
+
+@pytest.fixture
+def call(talks):
+    """The two sides of a call."""
+    record(talks / "one.wav", "cab")
+    record(talks / "two.wav", "abb")
+    sides = [soundfile.read(talks / name)[0] for name in ("one.wav", "two.wav")]
+    soundfile.write(talks / "call.wav", np.stack(sides, axis=1), 16000)
+    return "call.wav"
+
+
+def test_each_channel_of_a_call_has_its_transcript(model, call, talks, capsys):
+    assert main([model, call, "--channel", "each", *CPU]) == 0
+    assert capsys.readouterr().out == "call.wav channel 0: cab\ncall.wav channel 1: abb\n"
+    assert main([model, call, "--channel", "1", *CPU]) == 0
+    assert capsys.readouterr().out == "abb\n"
+    assert main([model, call, "talks/a.wav", "--channel", "each", "--format", "json", "--out", "found.json", *CPU]) == 0
+    lines = [json.loads(line) for line in (talks / "found.json").read_text().splitlines()]
+    assert [(line["channel"], line["text"]) for line in lines] == [(0, "cab"), (1, "abb"), (0, "cab")]
+    assert main([model, "found.json", *CPU]) == 0  # a manifest again
+    assert capsys.readouterr().out == ("call.wav channel 0: cab\ncall.wav channel 1: abb\ntalks/a.wav channel 0: cab\n")
+    assert main([model, call, "--channel", "each", "--format", "srt", "--out", "subtitles", *CPU]) == 0
+    assert sorted(path.name for path in Path("subtitles").iterdir()) == ["call_channel0.srt", "call_channel1.srt"]
+    assert Path("subtitles/call_channel1.srt").read_text().endswith("\nabb\n")
+
+
+def test_a_channel_in_a_line_comes_before_the_option(model, call, talks, capsys):
+    write_manifest(talks / "dev.json", [{"audio_filepath": call, "channel": 1}, {"audio_filepath": call}])
+    assert main([model, "dev.json", "--channel", "0", *CPU]) == 0
+    assert capsys.readouterr().out == "call.wav channel 1: abb\ncall.wav channel 0: cab\n"
+    assert main([model, "dev.json", "--channel", "each", *CPU]) == 0
+    assert capsys.readouterr().out.count("channel") == 3
+
+
+def test_without_the_option_channels_are_averaged(model, talks, capsys):
+    for arguments in ([], ["--channel", "mix"]):
+        assert main([model, "talks/b.mp3", "--format", "json", *arguments, *CPU]) == 0
+        line = json.loads(capsys.readouterr().out)
+        assert (line["text"], "channel" in line) == ("abba", False)
+
+
+def test_a_channel_that_is_not_there_is_one_line_and_the_others_go_on(model, call, talks, capsys):
+    assert main([model, "talks/a.wav", call, "none.wav", "--channel", "1", *CPU]) == 1
+    told = capsys.readouterr()
+    assert told.out == "call.wav channel 1: abb\n"
+    assert "error: talks/a.wav has no channel 1: wanted channel 0, or mix for the average of all\n" in told.err
+    assert main([model, call, "none.wav", "--channel", "each", *CPU]) == 1
+    assert capsys.readouterr().out.startswith("call.wav channel 0: cab\ncall.wav channel 1: ")
+    for value in ("left", "-1", "1.0", "99999"):
+        with pytest.raises(SystemExit):
+            main([model, call, f"--channel={value}", *CPU])
+        assert "is no channel: give 0 for the first, 1 for the second, mix or each" in capsys.readouterr().err
 
 
 def test_subtitles_of_several_recordings_go_to_a_folder(model, talks, capsys):

@@ -197,6 +197,33 @@ def test_lines_audio_and_silence_are_problems(folder):
     assert found["silence"].summary == "train.json: 1 utterance without sound"
 
 
+def test_channels_of_opposite_phases_are_a_problem_unless_one_of_them_is_named(folder):
+    loud, other = sound(301, 1.0).astype(np.float64), sound(302, 1.0).astype(np.float64)
+    pairs = {
+        "opposite": (loud, -loud),
+        "nearly": (loud, -0.9 * loud + 0.1 * other),
+        "unrelated": (loud, other),
+        "one_silent": (loud, 0 * loud),
+        "equal": (loud, loud),
+    }
+    samples = {name: np.stack(pair, axis=1).astype(np.int16) for name, pair in pairs.items()}
+    many = np.stack([sound(310 + number, 1.0) for number in range(20)], axis=1)
+    wide = [add(folder, f"{name}.wav", stereo, text=f"a {name}") for name, stereo in samples.items()]
+    found = found_in(folder, *clean(folder), *wide, add(folder, "many.wav", many, text="a many"))
+    assert sorted(found) == ["phase"]
+    assert found["phase"].summary == "train.json: 2 utterances whose channels cancel each other (opposite phases)"
+    assert [detail.split(" ", 1)[1] for detail in found["phase"].details] == [
+        'opposite.wav: the average is 120 dB below its channels; add "channel": 0',
+        'nearly.wav: the average is 23 dB below its channels; add "channel": 0',
+    ]
+    assert found_in(folder, *clean(folder), {**wide[0], "channel": 0}, {**wide[1], "channel": 1}) == {}
+
+
+def test_silence_in_all_channels_is_silence_and_no_matter_of_phases(folder):
+    found = found_in(folder, *clean(folder), add(folder, "zero.wav", np.zeros((16000, 2)), text="a b c"))
+    assert sorted(found) == ["silence"]
+
+
 def test_a_text_that_is_far_too_long_or_too_short_for_its_audio_is_named_the_worst_first(folder):
     slow = add(folder, "slow.wav", sound(201, 12.0), text="word")
     fast = add(folder, "fast.wav", sound(200, 1.0), text="so " * 30)
@@ -301,6 +328,15 @@ def test_parts_of_a_file_count_only_where_they_overlap(folder):
     assert len(shared(folder, [first], [second])) == 1
     assert shared(folder, [first], [third]) == []
     assert len(shared(folder, [whole], [third])) == 1
+
+
+def test_channels_of_a_file_are_no_leak_of_each_other(folder):
+    whole = add(folder, "call.wav", np.stack([sound(1), sound(2)], axis=1))
+    first, second = ({**whole, "channel": channel} for channel in (0, 1))
+    assert shared(folder, [first], [second]) == []
+    assert len(shared(folder, [first], [first])) == len(shared(folder, [first], [whole])) == 1
+    assert "leak" not in between(folder, [first], [second])
+    assert between(folder, [first], [whole])["leak"].details == ["e.json:1 = t.json:1 (call.wav)"]
 
 
 def test_only_lines_with_a_name_of_the_evaluation_set_are_looked_at(folder, monkeypatch):

@@ -74,6 +74,13 @@ def test_older_and_alternative_keys_are_understood(folder):
         (b'{"audio_filepath": "a", "duration": 1, "text": "b", "speaker": "\xff"}', "the byte 0xff is not UTF-8"),
         (b'{"audio_filepath": "a", "duration": 1, "text": "b", "speaker": 1e999}', "1e999 is no finite number"),
         (rb'{"audio_filepath": "a", "duration": 1, "text": "b\ud800"}', "half of a surrogate pair"),
+        (entry(channel=-1), "channel -1; write 0 for the first, 1 for the second, or mix for the average of all"),
+        (entry(channel="left"), "channel 'left'; write 0"),
+        (entry(channel=1024), "channel 1024; write 0"),
+        (entry(channel=0.5), r"channel: expected int \| str \| null, got float"),
+        (entry(channel=True), r"channel: expected int \| str \| null, got bool"),
+        (b'{"audio_filepath": "a", "duration": 1, "text": "b", "channel": 1, "channel": 0}', "the key channel occurs"),
+        (b'{"audio_filepath": "a", "duration": 1, "text": "b", "channel": "mix", "channel": 0}', "the key channel"),
         (entry(offset=1e308), r"offset 1e\+308 s; write the seconds"),
         (entry(duration=1e8), r"duration 1e\+08 s; write the seconds"),
     ],
@@ -102,6 +109,13 @@ def test_a_speaker_is_of_any_type(speaker, folder):
     assert Manifest.open("train.json").utterance(0).speaker == speaker
     write(folder / "train.json", entry())
     assert Manifest.open("train.json").utterance(0).speaker is None
+
+
+@pytest.mark.parametrize(("channel", "number"), [(0, 0), (7, 7), ("mix", None), (None, None)])
+def test_a_channel_is_a_number_or_the_average(channel, number, folder):
+    write(folder / "train.json", entry(channel=channel), entry())
+    manifest = Manifest.open("train.json")
+    assert [manifest.utterance(row).channel for row in range(2)] == [number, None]
 
 
 def test_of_many_bad_lines_the_first_five_are_listed_and_the_rest_counted(folder):

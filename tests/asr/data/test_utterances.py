@@ -100,6 +100,20 @@ def test_conversions_are_counted(manifest):
     assert loaded.values[1].tolist() == [1600, 4800]
 
 
+def test_a_line_may_name_a_channel_and_then_nothing_is_averaged(manifest, tmp_path):
+    lines = (tmp_path / "train.json").read_text().splitlines()
+    (number,) = (n for n, line in enumerate(lines) if json.loads(line)["audio_filepath"].endswith("3.wav"))
+    lines += [json.dumps({**json.loads(lines[number]), "channel": channel}) for channel in (0, 1, 2)]
+    (tmp_path / "channels.json").write_text("\n".join(lines) + "\n")
+    named = Manifest.open(str(tmp_path / "channels.json"))
+    loaded = load(dataset_of(named, sample_rate=8000), named, [len(lines) - 3, len(lines) - 2, len(lines) - 1])
+    both = torch.from_numpy(soundfile.read(tmp_path / "3.wav", dtype="float32")[0].T)
+    assert torch.equal(loaded.values[0], both)
+    assert "mixed_down" not in loaded.counts
+    ((_, fault),) = loaded.faults
+    assert fault.endswith("3.wav has no channel 2: wanted a channel from 0 to 1, or mix for the average of all")
+
+
 def test_faults_are_told_with_their_row_and_the_rest_of_the_batch_is_kept(manifest, tmp_path):
     (tmp_path / "2.wav").write_bytes(b"RIFF")
     (tmp_path / "3.wav").unlink()

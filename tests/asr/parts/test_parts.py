@@ -120,6 +120,14 @@ def test_classes_are_listed_sorted(manifest):
     assert SpeechLabel(["a"], [1.0], ["x"], [0.5])[0].offset == 0.5
 
 
+def test_a_line_that_names_a_channel_is_refused(tmp_path):
+    (tmp_path / "m.json").write_text('{"audio_filepath": "a.wav", "duration": 1, "text": "a", "channel": 1}\n')
+    with pytest.raises(
+        ValueError, match=r"m\.json:1: NeMo's items know no channel: got 1; leave it out for the average"
+    ):
+        ASRAudioText(str(tmp_path / "m.json"), parser=PARSER)
+
+
 def test_a_line_without_a_class_is_refused(tmp_path):
     (tmp_path / "m.json").write_text('{"audio_filepath": "a.wav", "duration": 1}\n')
     with pytest.raises(ValueError, match="a line has no class: wanted command, target or label"):

@@ -262,12 +262,19 @@ class Recording(NamedTuple):
     path: str
     offset: float
     duration: float
+    channel: int | None = None
 
     def read(self, sample_rate: int, first: float, seconds: float) -> Samples:
         """(T,) samples at ``sample_rate``: ``seconds`` from second ``first`` of this part of the file."""
         offset = self.offset + first
         audio = read_audio(
-            self.path, sample_rate=sample_rate, offset=offset, duration=seconds, strict=False, place=self.place
+            self.path,
+            sample_rate=sample_rate,
+            offset=offset,
+            duration=seconds,
+            channel=self.channel,
+            strict=False,
+            place=self.place,
         )
         return audio.samples
 
@@ -299,7 +306,8 @@ def read_recordings(manifest_path: str) -> list[Recording]:
     for place, line in lines:
         if line.duration is None:
             raise DataError("no duration; write the seconds of audio", place=place)
-        recordings.append(Recording(place, source.resolve(line.path), line.start or 0.0, line.duration))
+        path, start = source.resolve(line.path), line.start or 0.0
+        recordings.append(Recording(place, path, start, line.duration, line.channel_number))
     return recordings
 
 

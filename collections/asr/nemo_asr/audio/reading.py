@@ -300,13 +300,29 @@ class AudioFile:
         """The error about this file."""
         return DataError(f"{self.path} {problem}", place=self.place, got=got, wanted=wanted, remedy=remedy)
 
-    def pieces(self, first: int, count: int, *, int_values: bool = False) -> Iterator[Samples]:
+    def check_channel(self, channel: int | None) -> None:
+        """Raise DataError if there is no such channel, counted from 0; None is the average of all."""
+        if channel is not None and not 0 <= channel < self.num_channels:
+            wanted = "channel 0" if self.num_channels == 1 else f"a channel from 0 to {self.num_channels - 1}"
+            raise self.refusal(f"has no channel {channel}", wanted=f"{wanted}, or mix for the average of all")
+
+    def pieces(
+        self,
+        first: int,
+        count: int,
+        *,
+        channel: int | None = None,
+        int_values: bool = False,
+        observe: Callable[[Samples], None] | None = None,
+    ) -> Iterator[Samples]:
         """Mono samples from ``first`` on, ``count`` in all, a piece at a time; few are one piece.
 
         Args:
             first: the first sample.
             count: how many, within the file.
+            channel: which one, from 0; None: the average of all.
             int_values: read through 32-bit integers.
+            observe: gets the samples (T, channels) of each piece before they become one channel.
 
         Raises:
             DataError: there are fewer, or some are NaN, infinite or beyond ``MAX_AMPLITUDE``.
@@ -315,24 +331,24 @@ class AudioFile:
             self._file.seek(first)
         are_floats = self._subtype in ("FLOAT", "DOUBLE")
         # numpy makes the same floats of 16-bit samples as libsndfile does; reading a batch then takes half the time.
-        dtype = "int16" if self._subtype == "PCM_16" else "int32" if int_values else "float32"
+        # Stored floats are never read as whole numbers: libsndfile does not scale them, and all below 1 would be 0.
+        dtype = "int16" if self._subtype == "PCM_16" else "int32" if int_values and not are_floats else "float32"
         most, done = max(1, _PIECE_VALUES // self.num_channels), 0
         while done < count:
             wanted = min(most, count - done)
-            if are_floats and int_values:  # of NaN the decoder makes a whole number
-                self._check_range(self._read(wanted, "float32"))
-                self._file.seek(first + done)
             read = self._read(wanted, dtype)
             done += len(read)
             if len(read) < wanted:
                 raise self.refusal(f"is damaged: {count} samples promised, {done} could be read")
-            piece = scaled(read)
-            if self.num_channels > 1:
+            if observe is not None:
+                observe(scaled(read).reshape(len(read), self.num_channels))
+            piece = scaled(_of_channel(read, channel))
+            if piece.ndim > 1:
                 with np.errstate(over="ignore", invalid="ignore"):  # told by the check of their range
                     piece = piece.mean(axis=1)
             if are_floats:
                 self._check_range(piece)
-            yield piece
+            yield np.clip(piece, -1.0, 1.0) if are_floats and int_values else piece
 
     def _read(self, count: int, dtype: str) -> npt.NDArray[Any]:
         """(count,) or (count, channels) samples; fewer where the decoder has no more, and never what it did not read.
@@ -350,6 +366,11 @@ class AudioFile:
         if max(-least, most) > MAX_AMPLITUDE:
             got, wanted = f"{max(-least, most):.3g}", "floats of full scale 1, or whole numbers of 32 bits"
             raise self.refusal("has samples that are too large", got=got, wanted=wanted)
+
+
+def _of_channel(samples: npt.NDArray[Any], channel: int | None) -> npt.NDArray[Any]:
+    """(T,) samples of one channel of several; all of them where there is one, or for None."""
+    return samples if channel is None or samples.ndim == 1 else np.ascontiguousarray(samples[:, channel])
 
 
 def scaled(samples: npt.NDArray[Any]) -> Samples:
@@ -465,14 +486,22 @@ class AudioPart:
 
     Attributes:
         num_samples: at the file's rate.
+        channel: which one is read, from 0; None: the average of all.
         kind: of the file: WAV, FLAC, ...
         source_rate, num_channels, excess: see `Audio`.
     """
 
     def __init__(
-        self, file: AudioFile, first: int, num_samples: int, excess: float, claimed: float | None = None
+        self,
+        file: AudioFile,
+        first: int,
+        num_samples: int,
+        excess: float,
+        claimed: float | None = None,
+        channel: int | None = None,
     ) -> None:
         self._file, self._first, self.num_samples, self.excess = file, first, num_samples, excess
+        self.channel = channel
         self._claimed = claimed  # the duration that somebody wrote for it
         self.kind, self.source_rate, self.num_channels = file.kind, file.rate, file.num_channels
 
@@ -493,9 +522,13 @@ class AudioPart:
             problem = f"claims {count / file.rate:.0f} s of {file.num_channels} x {file.rate} samples a second"
             raise file.refusal(problem, wanted=f"at most {MAX_VALUES} samples in all", remedy="resample it")
 
-    def pieces(self, *, int_values: bool = False) -> Iterator[Samples]:
+    def pieces(
+        self, *, int_values: bool = False, observe: Callable[[Samples], None] | None = None
+    ) -> Iterator[Samples]:
         """Mono samples at the file's rate; see `AudioFile.pieces`. Of a part of any length, in bounded memory."""
-        return self._file.pieces(self._first, self.num_samples, int_values=int_values)
+        return self._file.pieces(
+            self._first, self.num_samples, channel=self.channel, int_values=int_values, observe=observe
+        )
 
     def samples(self, sample_rate: int | None, *, int_values: bool = False) -> Samples:
         """(T,) mono samples at ``sample_rate``, or at the file's rate.
@@ -532,6 +565,7 @@ def read_audio(
     sample_rate: int | None,
     offset: float | None = None,
     duration: float | None = None,
+    channel: int | None = None,
     int_values: bool = False,
     trim_silence: bool = False,
     strict: bool = True,
@@ -541,11 +575,12 @@ def read_audio(
     """Read a recording, or a part of it, as mono at ``sample_rate``.
 
     Args:
-        source: path or content of an audio file. Any rate; channels are averaged.
+        source: path or content of an audio file of any rate.
         sample_rate: samples a second wanted; another rate in the file is resampled. None: the file's own.
         offset: seconds where to start. None: at the beginning, and where ``duration`` is that of the file, but for
             rounding (10 ms; ``strict``: the tolerance), it is read as a whole.
         duration: seconds to read. None: to the end. At most an hour in both cases.
+        channel: which one, from 0; None: the average of all.
         int_values: read through 32-bit integers, as NeMo does under this name: floats beyond full scale are clipped.
         trim_silence: leave out what is more than 60 dB below the loudest part at both ends.
         strict: a whole file that is not ``duration`` long is an error, and a part beyond the end of the file. Otherwise
@@ -554,11 +589,11 @@ def read_audio(
         place: where the source is named (``manifest:line``), for messages.
 
     Raises:
-        DataError: the file is missing, empty, damaged, of another kind, shorter or longer than allowed, or has samples
-            that are not finite, are too large or too many.
+        DataError: the file is missing, empty, damaged, of another kind, shorter or longer than allowed, has no such
+            channel, or has samples that are not finite, are too large or too many.
     """
     with open_audio(source, name if isinstance(source, bytes) else source, place) as file:
-        part = _chosen(file, offset, duration, strict)
+        part = _chosen(file, offset, duration, channel, strict)
         samples = part.samples(sample_rate, int_values=int_values)
     loud = loud_part(samples) if trim_silence else slice(0, len(samples))
     return Audio(samples[loud], part.source_rate, part.num_channels, part.excess, loud.start)
@@ -570,6 +605,7 @@ def open_part(
     *,
     offset: float | None = None,
     duration: float | None = None,
+    channel: int | None = None,
     strict: bool = True,
     name: str = "the audio",
     place: str = "",
@@ -579,7 +615,7 @@ def open_part(
     Arguments and errors as `read_audio`; that a part is too long for one array is told by `AudioPart.samples`.
     """
     with open_audio(source, name if isinstance(source, bytes) else source, place) as file:
-        yield _chosen(file, offset, duration, strict)
+        yield _chosen(file, offset, duration, channel, strict)
 
 
 def audio_seconds(source: str | bytes, *, name: str = "the audio", place: str = "") -> float:
@@ -597,8 +633,11 @@ def audio_seconds(source: str | bytes, *, name: str = "the audio", place: str = 
         return file.seconds
 
 
-def _chosen(file: AudioFile, offset: float | None, duration: float | None, strict: bool) -> AudioPart:
+def _chosen(
+    file: AudioFile, offset: float | None, duration: float | None, channel: int | None, strict: bool
+) -> AudioPart:
     """The part that is asked for; see `read_audio`."""
+    file.check_channel(channel)
     excess = 0.0 if duration is None else _excess(file, offset, duration, strict)
     longer = duration is not None and file.seconds - duration > _ROUNDING_SECONDS
     is_whole = offset is None and duration is not None and (strict or not longer)
@@ -606,7 +645,7 @@ def _chosen(file: AudioFile, offset: float | None, duration: float | None, stric
     if count > _MOST_FRAMES:
         remedy = "write it again with a program that says it in the head"
         raise file.refusal("does not say how long it is", remedy=remedy)
-    return AudioPart(file, first, count, excess, duration)
+    return AudioPart(file, first, count, excess, duration, channel)
 
 
 def _excess(file: AudioFile, offset: float | None, duration: float, strict: bool) -> float:

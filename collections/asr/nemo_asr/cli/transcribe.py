@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,10 @@ from typing import Any, ClassVar, Literal
 import nemo_asr
 import nemo_lite
 from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting
+from nemo_asr.data.manifest import MIX
 from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.options import BeamSize, OwnModules, Search, check_search_options, search_arguments
-from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, recordings_of
+from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, EACH, Recording, recordings_of
 from nemo_asr.transcribe.onnx_model import SUFFIX, load_onnx_model
 from nemo_asr.transcribe.transcript import FORMATS, SUBTITLES, Transcribed, Transcript
 from nemo_lite.core.run_options import DeviceType
@@ -43,6 +44,7 @@ from nemo_lite.utils import logging
 # Any: a namespace has no types.
 
 PROGRAM = "nemo-lite transcribe"
+_MOST_DIGITS = 5  # of a channel
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -53,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     args = TranscribeParser().parse_args(arguments)
     with logging.patch_stdout_handler(sys.stderr):
-        recordings = recordings_of(args.audio)
+        recordings = recordings_of(args.audio, args.channel)
         _check_out(args, recordings)
         if args.model.endswith(SUFFIX):
             return _transcribe_with_onnx(args, recordings)
@@ -116,6 +118,15 @@ def _exit_code(result: Transcribed, recordings: Sequence[Recording]) -> int:
     return 2 if len(result.faults) == len(recordings) else 1
 
 
+def channel_choice(text: str) -> int | str:
+    """A type of argparse: the number of a channel, ``mix`` or ``each``."""
+    if text in (MIX, EACH):
+        return text
+    if text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS:
+        return int(text)
+    raise ArgumentTypeError(f"{text!r} is no channel: give 0 for the first, 1 for the second, {MIX} or {EACH}")
+
+
 @dataclass(frozen=True)
 class Transcription(OwnModules):
     """What is written of recordings, and their batches.
@@ -124,6 +135,8 @@ class Transcription(OwnModules):
         format: what to write.
         out: file to write; a folder for the subtitles of several recordings (default: stdout).
         segments: cut recordings at pauses, by their levels (energy), or transcribe them as they are (off).
+        channel: of recordings with several: 0 for the first, 1 for the second, mix for their average (default), or each
+            for a transcript of each; a channel in a manifest's line comes before it.
         nbest: write the N most probable texts of each recording with their scores, as text or json.
         batch_size: most recordings in a batch.
         batch_seconds: most seconds of audio computed at once; longer recordings are cut into overlapping windows.
@@ -135,6 +148,7 @@ class Transcription(OwnModules):
     format: str = option("text", choices=tuple(FORMATS))
     out: Path | None = option(None, metavar="PATH", type=Path)
     segments: Literal["energy", "off"] = option("energy", page="segments")
+    channel: int | str | None = option(None, type=channel_choice, metavar="{0,1,mix,each}")
     nbest: BeamSize | None = option(None, metavar="N")
     batch_size: PositiveInt = BATCH_SIZE
     batch_seconds: float = option(BATCH_SECONDS, type=seconds)
@@ -164,7 +178,7 @@ class TranscribeParser(LaunchedParser):
     """The options of ``nemo-lite transcribe``."""
 
     groups = (Transcription, Segments, Search, Device, Launch)
-    most_used = "format out segments decoder lm nbest batch_size num_workers placement"
+    most_used = "format out channel segments decoder lm nbest batch_size num_workers placement"
     pages = {
         "data": "what is written, batches, modules of your own",
         "segments": "where recordings are cut: pauses, lengths",
@@ -251,10 +265,15 @@ def _to_file(path: Path, text: str) -> None:
 
 
 def file_names(transcripts: Sequence[Transcript]) -> list[str]:
-    """A file's name without its ending for each transcript: the recording's, with a number where another has it."""
+    """A file's name without its ending for each transcript: the recording's, with a number where another has it.
+
+    Of one channel it ends in ``_channel0``, where that is the first.
+    """
     names: list[str] = []
     for transcript in transcripts:
         name = Path(transcript.source).stem
+        if transcript.channel is not None:
+            name = f"{name}_channel{transcript.channel}"
         numbered = (f"{name}_{number}" for number in range(2, len(names) + 3))
         names.append(name if name not in names else next(candidate for candidate in numbered if candidate not in names))
     return names

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from tqdm import tqdm
 
-from nemo_asr.audio.reading import open_part
+from nemo_asr.audio.reading import Samples, open_part
 from nemo_asr.data.manifest import Manifest, Utterance
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_lite import DataLayerNM
@@ -29,6 +29,11 @@ from nemo_lite.utils import logging
 
 _CHUNK_ROWS = 32
 _DIGEST_BYTES = 16
+_SILENCE = 1e-4  # peak amplitude: 80 dB below full scale
+# An average of channels with less than this share of the energy that unrelated sounds leave: of two equally loud ones a
+# correlation below -0.8. Unrelated sounds have 1, equal ones as many as there are channels.
+_CANCELLED = 0.2
+_MOST_DB = 120.0  # of a loss; there may be nothing left
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,8 @@ class Examined:
         num_channels: of the file.
         digest: of its samples: equal for equal samples, also in another lossless format.
         peak: the largest amplitude; full scale is 1.
+        lost_db: by how much the average of the channels is below them, in dB; 0 where it is not below what averages of
+            sounds that have nothing to do with each other are, or one channel is read.
         file: the file's identity in the file system, whatever its path is.
         problem: why it cannot be read, or nothing.
     """
@@ -54,6 +61,7 @@ class Examined:
     num_channels: int = 0
     digest: bytes = b""
     peak: float = 0.0
+    lost_db: float = 0.0
     file: tuple[int, int] = (0, 0)
     problem: str = ""
 
@@ -152,10 +160,13 @@ def _with_audio(item: Examined, strict: bool) -> Examined:
             duration=utterance.duration,
             strict=strict,
             place=utterance.place,
+            channel=utterance.channel,
         ) as audio:
             audio.check_size()  # training reads it into one array
             digest, peak = hashlib.blake2b(digest_size=_DIGEST_BYTES, salt=str(audio.source_rate).encode()), 0.0
-            for piece in audio.pieces():
+            levels = _Levels()
+            averaged = audio.num_channels > 1 and audio.channel is None
+            for piece in audio.pieces(observe=levels.add if averaged else None):
                 digest.update(piece.tobytes())
                 peak = max(peak, float(np.abs(piece).max()))
         status = os.stat(utterance.audio_path)
@@ -169,8 +180,31 @@ def _with_audio(item: Examined, strict: bool) -> Examined:
         num_channels=audio.num_channels,
         digest=digest.digest(),
         peak=peak,
+        lost_db=levels.lost_db,
         file=(status.st_dev, status.st_ino),
     )
+
+
+class _Levels:
+    """Energies of several channels, and of their average."""
+
+    def __init__(self) -> None:
+        self._channels = self._average = 0.0
+        self._num_channels = 0
+
+    def add(self, samples: Samples) -> None:
+        """Count some samples (T, channels)."""
+        self._num_channels = samples.shape[1]
+        self._channels += float(np.square(samples, dtype=np.float64).mean(axis=1).sum())
+        self._average += float(np.square(samples.mean(axis=1, dtype=np.float64)).sum())
+
+    @property
+    def lost_db(self) -> float:
+        """See `Examined`."""
+        unrelated = self._channels / max(self._num_channels, 1)  # the energy of the average of unrelated sounds
+        if self._average >= _CANCELLED * unrelated:
+            return 0.0
+        return min(10.0 * math.log10(self._channels / max(self._average, 1e-30)), _MOST_DB)
 
 
 # Figures of a set: audio, durations, texts, characters and speakers, as values that JSON can hold. No judgement.
@@ -253,7 +287,6 @@ _MOST_PER_SECOND = {"words": 10.0, "characters": 50.0}
 _OUTLIER_FACTOR, _OUTLIER_DEVIATIONS = 3.0, 5.0
 _FEWEST_FOR_OUTLIERS = 20
 _MAD_TO_DEVIATION = 1.4826  # of a normal distribution
-_SILENCE = 1e-4  # peak amplitude: 80 dB below full scale
 _SHOWN_CHARACTERS = 60
 
 
@@ -262,8 +295,8 @@ class Finding:
     """Something found about one or more utterances.
 
     Attributes:
-        kind: ``line``, ``audio``, ``silence``, ``speed``, ``duplicate``, ``contradiction``, ``leak``, ``frames``; not a
-            problem: ``duration``, ``path``, ``rate``, ``text``, ``speaker``, ``file``, ``shared``.
+        kind: ``line``, ``audio``, ``silence``, ``phase``, ``speed``, ``duplicate``, ``contradiction``, ``leak``,
+            ``frames``; not a problem: ``duration``, ``path``, ``rate``, ``text``, ``speaker``, ``file``, ``shared``.
         is_problem: whether the data should be mended.
         summary: one line.
         details: a line for each place.
@@ -279,12 +312,25 @@ def findings_in(examined: ExaminedSet) -> list[Finding]:
     """Problems and other findings in one set."""
     items, name = examined.readable, examined.name
     unreadable = [item.problem for item in examined.items if item.problem]
-    silent = [f"{i.place}: {i.utterance.audio_path}" for i in items if examined.with_audio and i.peak < _SILENCE]
+    opposite = [item for item in items if item.lost_db]
+    silent = [
+        f"{item.place}: {item.utterance.audio_path}"
+        for item in items
+        if examined.with_audio and item.peak < _SILENCE and not item.lost_db
+    ]
+    phases = [
+        f"{item.place}: {item.utterance.audio_path}: the average is {item.lost_db:.0f} dB below its channels; "
+        'add "channel": 0'
+        for item in sorted(opposite, key=lambda item: -item.lost_db)
+    ]
     speeds = _speed_outliers(items)
     findings = [
         Finding("line", True, f"{name}: lines that are not valid", examined.invalid),
         Finding("audio", True, f"{name}: {_some(len(unreadable))} whose audio or text cannot be used", unreadable),
         Finding("silence", True, f"{name}: {_some(len(silent))} without sound", silent),
+        Finding(
+            "phase", True, f"{name}: {_some(len(phases))} whose channels cancel each other (opposite phases)", phases
+        ),
         Finding("speed", True, f"{name}: {_some(len(speeds))} whose text hardly belongs to the audio", speeds),
         *_repeated(examined),
         *_unusual(examined),
@@ -326,6 +372,11 @@ def overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:
     return one[0] < other[1] and other[0] < one[1]
 
 
+def _may_share_samples(one: Utterance, other: Utterance) -> bool:
+    """Whether two utterances of a file may hear the same: not where each names a channel of its own."""
+    return one.channel is None or other.channel is None or one.channel == other.channel
+
+
 def _shared(
     one: ExaminedSet, other: ExaminedSet
 ) -> tuple[list[tuple[Examined, Examined]], list[tuple[Examined, Examined]]]:
@@ -337,7 +388,12 @@ def _shared(
     same, parts = [], []
     for item in other.readable if other.with_audio else ():
         near = by_file.get(item.file, ())
-        twin = by_digest.get(item.digest) or next((each for each in near if overlap(each.span, item.span)), None)
+        overlapping = (
+            each
+            for each in near
+            if overlap(each.span, item.span) and _may_share_samples(each.utterance, item.utterance)
+        )
+        twin = by_digest.get(item.digest) or next(overlapping, None)
         if twin:
             same.append((item, twin))
         elif near:
@@ -450,6 +506,8 @@ def shared_recordings(train: Manifest, evaluation: Manifest) -> list[tuple[str, 
         status = _status(utterance.audio_path)
         for other, its_status in near if status else ():
             if other.place in twins or not overlap(_span(utterance), _span(other)) or not status:
+                continue
+            if not _may_share_samples(utterance, other):
                 continue
             same = os.path.samestat(status, its_status)
             if not same and status.st_size == its_status.st_size and num_compared < _MOST_COMPARED:

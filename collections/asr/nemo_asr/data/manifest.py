@@ -64,6 +64,7 @@ class Utterance:
         text: the words as written; empty where there are none.
         duration: seconds; None: the audio is read to its end.
         offset: seconds into the audio; None: the utterance is the whole audio.
+        channel: of the audio, from 0; None: the average of all.
         speaker: as written, a value of any type; or None.
         note: what is unusual about it and no fault, to complete "12 utterances ...".
         span: where its audio is in a large file, such as a tar shard; None: it is a file of its own.
@@ -77,6 +78,7 @@ class Utterance:
     speaker: object = None
     note: str = ""
     span: Span | None = None
+    channel: int | None = None
 
 
 class UtteranceReader(Protocol[R_contra]):
@@ -205,14 +207,17 @@ def check_limits(min_duration: float | None, max_duration: float | None) -> None
 
 
 # A line of a manifest: ``audio_filepath`` (or ``audio_filename``), ``duration`` in seconds, ``text`` (or
-# ``text_filepath``, or ``normalized_text``), perhaps ``offset`` in seconds, ``speaker`` of any type, and a class.
+# ``text_filepath``, or ``normalized_text``), perhaps ``offset`` in seconds, ``channel``, ``speaker`` of any type,
+# and a class.
 # Relative paths start at the manifest's folder, or else at the working directory.
 
 
 MAX_LINE_BYTES = 1 << 20
 FROM_WORKING_DIRECTORY = "with a path that starts at the working directory, not at the manifest's folder"
+MIX = "mix"  # the average of all channels
 CLASS_KEYS = ("command", "target", "label")
 _MOST_SECONDS = 1e7  # four months
+_MOST_CHANNELS = 1024  # of libsndfile
 MANIFEST = FileKind("the manifest", 1 << 40, remedy="a manifest has one JSON object a line")  # read in blocks
 _TRANSCRIPT = FileKind("the text file", MAX_LINE_BYTES)
 
@@ -231,6 +236,7 @@ class Line(msgspec.Struct, gc=False):  # hundreds of thousands of them, and none
     text_filepath: str | UnsetType | None = UNSET
     normalized_text: str | UnsetType | None = UNSET
     offset: float | UnsetType | None = UNSET
+    channel: int | str | UnsetType | None = UNSET
     speaker: object = UNSET
     command: object = UNSET
     target: object = UNSET
@@ -247,10 +253,21 @@ class Line(msgspec.Struct, gc=False):  # hundreds of thousands of them, and none
         return None if self.offset is UNSET else self.offset
 
     @property
+    def channel_number(self) -> int | None:
+        """The channel, from 0, or None for the average of all."""
+        return self.channel if isinstance(self.channel, int) else None
+
+    @property
     def class_label(self) -> object:
         """The value under the first of ``CLASS_KEYS`` that is there, or None."""
         values = (self.command, self.target, self.label)
         return next((value for value in values if value is not UNSET and value is not None), None)
+
+    @property
+    def has_usable_channel(self) -> bool:
+        """Whether ``channel`` can be one, or is left out."""
+        channel = self.channel
+        return 0 <= channel < _MOST_CHANNELS if isinstance(channel, int) else channel in (UNSET, None, MIX)
 
     def problem(self, needs: Needs) -> str:
         """Why the line is not valid, or ""."""
@@ -265,6 +282,8 @@ class Line(msgspec.Struct, gc=False):  # hundreds of thousands of them, and none
             return f"duration {duration:g} s; write the seconds of audio, above 0"
         if self.offset and not 0.0 <= self.offset <= _MOST_SECONDS:
             return f"offset {self.offset:g} s; write the seconds from the start of the file, 0 or more"
+        if not self.has_usable_channel:
+            return f"channel {self.channel!r}; write 0 for the first, 1 for the second, or {MIX} for the average of all"
         if needs == "text" and not (self.text or self.text_filepath or self.normalized_text or "").strip():
             return "text is missing or empty; write the words, or delete the line"
         return ""
@@ -583,6 +602,7 @@ def _lines_if_all_valid(block: bytes, starts: Integers, needs: Needs) -> tuple[l
         if (line.audio_filepath or line.audio_filename)
         and (needs != "text" or (line.text or line.text_filepath or line.normalized_text or "").strip())
         and not (line.offset and not 0.0 <= line.offset <= _MOST_SECONDS)
+        and (line.channel is UNSET or line.has_usable_channel)
     ]
     with np.errstate(over="ignore"):
         seconds = np.array(usable, np.float32)  # NaN where there is none
@@ -603,10 +623,12 @@ def _may_repeat_keys(block: bytes, marks: bytes, lines: list[Line]) -> bool:
     num_quotes = marks.count(b'"') - 2 * len(lines) - 4 * (num_texts + num_paths)
     num_offsets = len(lines) - [line.offset for line in lines].count(UNSET)
     speakers = [line.speaker for line in lines if line.speaker is not UNSET]
-    if num_quotes == 2 * (num_offsets + len(speakers) + sum(isinstance(speaker, str) for speaker in speakers)):
+    channels = [line.channel for line in lines if line.channel is not UNSET]
+    num_texts_in_them = sum(isinstance(value, str) for value in (*speakers, *channels))
+    if num_quotes == 2 * (num_offsets + len(speakers) + len(channels) + num_texts_in_them):
         return False  # there are no other keys than those that the lines have, and none twice
     counts = {"duration": len(lines), "text": num_texts, "audio_filepath": num_paths}
-    counts |= {"offset": num_offsets, "speaker": len(speakers)}
+    counts |= {"offset": num_offsets, "speaker": len(speakers), "channel": len(channels)}
     for key in ("audio_filename", "text_filepath", "normalized_text"):
         counts[key] = len(lines) - [getattr(line, key) for line in lines].count(UNSET)
     return any(block.count(b'"%b"' % key.encode()) > count for key, count in counts.items() if count)
@@ -683,6 +705,7 @@ class LineReader:
             audio_path=audio_path,
             duration=line.duration,
             offset=line.start,
+            channel=line.channel_number,
             text=class_of(line) if self.labelled else source.text_of(line, place),
             speaker=None if line.speaker is UNSET else line.speaker,
             note=FROM_WORKING_DIRECTORY if elsewhere else "",

@@ -844,6 +844,8 @@ def _about(data_layer: DataLayerNM, item: int) -> dict[str, Any]:
         return {"place": data_layer.place_of(item)}
     utterance = data_layer.utterance_of(item)
     where: dict[str, Any] = {"offset": utterance.offset, "duration": utterance.duration}
+    if utterance.channel is not None:
+        where["channel"] = utterance.channel
     if utterance.speaker is not None:
         where["speaker"] = speaker_name(utterance.speaker)
     return {"place": utterance.place, "audio_filepath": utterance.audio_path, **where}

@@ -500,6 +500,7 @@ class SpeechDataset(ItemDataset[R, Item]):
             sample_rate=self.reading.sample_rate,
             offset=utterance.offset,
             duration=utterance.duration,
+            channel=utterance.channel,
             int_values=self.reading.int_values,
             trim_silence=self.reading.trim_silence,
             strict=self.reading.strict_data,
@@ -510,7 +511,7 @@ class SpeechDataset(ItemDataset[R, Item]):
             counts[OTHER_DURATION][round(audio.excess, 1)] += 1
         if audio.source_rate != self.reading.sample_rate:
             counts[RESAMPLED][audio.source_rate] += 1
-        if audio.num_channels > 1:
+        if audio.num_channels > 1 and utterance.channel is None:
             counts[MIXED_DOWN][audio.num_channels] += 1
         return audio.samples
 

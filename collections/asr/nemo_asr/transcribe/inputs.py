@@ -14,7 +14,7 @@ import soxr
 
 from nemo_asr.audio.reading import AUDIO_SUFFIXES, MAX_CONTENT_BYTES, Audio, Samples, loud_part, open_part, read_audio
 from nemo_asr.audio.segments import Span
-from nemo_asr.data.manifest import kind_of, read_lines
+from nemo_asr.data.manifest import MIX, kind_of, read_lines
 from nemo_lite.errors import DataError, UsageError
 
 # Recording: audio to be transcribed, measured and read; which ones go together. No torch in this file.
@@ -35,6 +35,7 @@ class Recording:
         offset: seconds into the audio where it begins; None: at the beginning. Samples are those of the part alone.
         duration: seconds; None: to the end of the audio.
         seconds: its length; 0 until `rows_of` has looked at it.
+        channel: of the audio, from 0; None: the average of all.
     """
 
     source: str
@@ -43,6 +44,7 @@ class Recording:
     offset: float | None = None
     duration: float | None = None
     seconds: float = 0.0
+    channel: int | None = None
 
     def measured(self) -> Recording:
         """The same with its length, which the head of the file says; itself where it is known.
@@ -55,7 +57,9 @@ class Recording:
         if isinstance(self.audio, np.ndarray):
             assert self.sample_rate is not None
             return replace(self, seconds=len(self.audio) / self.sample_rate)
-        with open_part(self.audio, offset=self.offset, duration=self.duration, strict=False) as part:
+        with open_part(
+            self.audio, offset=self.offset, duration=self.duration, channel=self.channel, strict=False
+        ) as part:
             return replace(self, seconds=part.seconds)
 
     @contextmanager
@@ -69,7 +73,9 @@ class Recording:
             assert self.sample_rate is not None
             yield [self.audio], self.sample_rate
             return
-        with open_part(self.audio, offset=self.offset, duration=self.duration, strict=False) as part:
+        with open_part(
+            self.audio, offset=self.offset, duration=self.duration, channel=self.channel, strict=False
+        ) as part:
             yield part.pieces(), part.source_rate
 
     def part(self, span: Span) -> Recording:
@@ -104,6 +110,7 @@ class Recording:
             sample_rate=sample_rate,
             offset=self.offset,
             duration=self.duration,
+            channel=self.channel,
             int_values=int_values,
             trim_silence=trim_silence,
             strict=False,
@@ -165,14 +172,17 @@ def batches_by_length(seconds: Mapping[int, float], batch_size: int, batch_secon
 
 
 STDIN = "-"
+EACH = "each"  # channel of a recording, one after the other
 
 
-def recordings_of(names: Sequence[str]) -> list[Recording]:
+def recordings_of(names: Sequence[str], channel: int | str | None = None) -> list[Recording]:
     """The recordings that some names stand for, in their order.
 
     Args:
         names: audio files; folders, of which all audio files are taken, also those in folders inside; manifests
             (``.json``, ``.jsonl``, and registered kinds); ``-`` for an audio file on stdin.
+        channel: of recordings whose line names none: one from 0; None or `MIX` for the average; `EACH`: a recording for
+            each channel that the file has.
 
     Raises:
         UsageError: a folder without audio, stdin without audio, or stdin twice.
@@ -180,7 +190,26 @@ def recordings_of(names: Sequence[str]) -> list[Recording]:
     """
     if names.count(STDIN) > 1:
         raise UsageError("stdin holds one recording", place=STDIN, got=f"{STDIN} {names.count(STDIN)} times")
-    return [recording for name in names for recording in _named(name)]
+    recordings = [recording for name in names for recording in _named(name)]
+    if channel in (None, MIX):
+        return recordings
+    return [with_channel for recording in recordings for with_channel in _with_channels(recording, channel)]
+
+
+def _with_channels(recording: Recording, channel: int | str | None) -> Iterator[Recording]:
+    """The recording with its channel, or one for each; see `recordings_of`."""
+    if recording.channel is not None:
+        yield recording
+    elif isinstance(channel, int):
+        yield replace(recording, channel=channel)
+    else:
+        assert not isinstance(recording.audio, np.ndarray), "those of a command line are files"
+        try:
+            with open_part(recording.audio) as part:
+                channels = range(part.num_channels)
+        except DataError:  # told when it is measured
+            channels = range(1)
+        yield from (replace(recording, channel=number) for number in channels)
 
 
 def _named(name: str) -> Iterator[Recording]:
@@ -191,7 +220,7 @@ def _named(name: str) -> Iterator[Recording]:
         source, lines = read_lines(str(path), "audio")
         for _, line in lines:
             audio = source.resolve(line.path)
-            yield Recording(audio, audio, offset=line.start, duration=line.duration)
+            yield Recording(audio, audio, offset=line.start, duration=line.duration, channel=line.channel_number)
     elif path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in AUDIO_SUFFIXES and file.is_file())
         if not files:

@@ -100,6 +100,7 @@ def joined(recording: Recording, segments: Sequence[Transcript], separator: str)
         offset=recording.offset,
         hypotheses=best_of_all([segment.hypotheses for segment in segments], separator),
         segments=tuple(spans),
+        channel=recording.channel,
     )
 
 

@@ -259,7 +259,13 @@ def heard_words(model: TrainedModel, manifest: str, batch_size: int = 16) -> Hea
     speller = Speller(layer.new_parser(), model.card.labels)
     utterances = [layer.utterance_of(row) for row in range(len(layer))]
     recordings = [
-        Recording(utterance.place, utterance.audio_path, offset=utterance.offset, duration=utterance.duration)
+        Recording(
+            utterance.place,
+            utterance.audio_path,
+            offset=utterance.offset,
+            duration=utterance.duration,
+            channel=utterance.channel,
+        )
         for utterance in utterances
     ]
     transcripts = transcripts_or_error(model.transcribed(recordings, batch_size=batch_size, calibration=None))

@@ -71,6 +71,7 @@ class Transcript:
         offset: seconds into the audio where a part of it begins, from which times count; None: it is the whole audio.
         hypotheses: the most probable texts, the best first, which is ``text``; empty where no n-best was asked for.
         segments: from when to when somebody speaks, in seconds; empty where the recording was not cut.
+        channel: of the audio, from 0; None: the average of all.
     """
 
     text: str
@@ -80,11 +81,13 @@ class Transcript:
     offset: float | None = None
     hypotheses: tuple[ScoredText, ...] = ()
     segments: tuple[Span, ...] = ()
+    channel: int | None = None
 
     @property
     def name(self) -> str:
-        """The source, with the offset where it is a part: ``a.wav@12.5``."""
-        return self.source if self.offset is None else f"{self.source}@{self.offset:g}"
+        """The source, with the offset where it is a part, and its channel: ``a.wav@12.5 channel 0``."""
+        name = self.source if self.offset is None else f"{self.source}@{self.offset:g}"
+        return name if self.channel is None else f"{name} channel {self.channel}"
 
     @property
     def separator(self) -> str:
@@ -201,7 +204,10 @@ def transcript_of(
         words.append(Word("".join(labels[ids[k]] for k in word).strip(), first, last, round(confidence, _DIGITS)))
     text = separator.join(word.text for word in words)
     duration = round(recording.seconds, _DIGITS)
-    return Transcript(text, tuple(words), duration, recording.source, recording.offset, tuple(hypotheses))
+    several = tuple(hypotheses)
+    return Transcript(
+        text, tuple(words), duration, recording.source, recording.offset, several, channel=recording.channel
+    )
 
 
 def scored_texts(hypotheses: Iterable[tuple[Sequence[int], float]], labels: Sequence[str]) -> tuple[ScoredText, ...]:
@@ -240,11 +246,15 @@ def as_text(transcript: Transcript) -> str:
 def as_json(transcript: Transcript) -> str:
     """A line of JSON, as in a manifest: ``audio_filepath``, ``offset`` of a part, ``duration``, ``text``, ``words``.
 
-    Of a recording that was cut also ``segments``, each with ``start`` and ``end``. With an n-best also ``hypotheses``,
-    each with ``text`` and ``score``.
+    Of one channel also ``channel``, of a recording that was cut ``segments``, each with ``start`` and ``end``. With an
+    n-best also ``hypotheses``, each with ``text`` and ``score``.
     """
-    offset = {} if transcript.offset is None else {"offset": transcript.offset}
-    line: dict[str, Any] = {"audio_filepath": transcript.source, **offset, "duration": transcript.duration}
+    line: dict[str, Any] = {"audio_filepath": transcript.source}
+    if transcript.offset is not None:
+        line["offset"] = transcript.offset
+    line["duration"] = transcript.duration
+    if transcript.channel is not None:
+        line["channel"] = transcript.channel
     line["text"] = transcript.text
     line["words"] = [asdict(word) for word in transcript.words]
     if transcript.segments:

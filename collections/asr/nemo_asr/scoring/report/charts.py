@@ -200,13 +200,16 @@ class Clip:
         return len(self.audio) + len(self.picture)
 
 
-def make_clip(path: str | Path, offset: float | None = None, duration: float | None = None) -> Clip:
+def make_clip(
+    path: str | Path, offset: float | None = None, duration: float | None = None, channel: int | None = None
+) -> Clip:
     """Read an utterance, at most its first 15 seconds.
 
     Args:
         path: WAV, FLAC or OGG.
         offset: seconds where it begins; None: the whole recording.
         duration: seconds; None: to the end.
+        channel: which one, from 0; None: the average of all.
 
     Raises:
         DataError: the recording cannot be read.
@@ -214,7 +217,9 @@ def make_clip(path: str | Path, offset: float | None = None, duration: float | N
     is_long = duration is not None and duration > MAX_SECONDS
     # Of a recording without a duration a little more, to see whether it goes on; it may last an hour.
     seconds = MAX_SECONDS if is_long else MAX_SECONDS + 1.0 if duration is None else duration
-    samples = read_audio(str(path), sample_rate=SAMPLE_RATE, offset=offset, duration=seconds, strict=False).samples
+    samples = read_audio(
+        str(path), sample_rate=SAMPLE_RATE, offset=offset, duration=seconds, channel=channel, strict=False
+    ).samples
     most = round(MAX_SECONDS * SAMPLE_RATE)
     is_cut = is_long or len(samples) > most
     samples = samples[:most]

@@ -138,6 +138,7 @@ class ScoredUtterance(msgspec.Struct, frozen=True):
         audio_filepath: the recording; None where the file does not say it.
         offset: seconds in the recording where the utterance begins; None: it is the whole recording.
         duration: seconds.
+        channel: of the recording, from 0; None: the average of all.
         speaker: who says it; None where the file does not say it.
         text, recognised: both texts before a score normaliser changed them; None where there was none.
         score_normalizer: its name.
@@ -153,6 +154,7 @@ class ScoredUtterance(msgspec.Struct, frozen=True):
     text: _Text | None = None
     recognised: _Text | None = None
     score_normalizer: str | None = None
+    channel: int | None = None
 
 
 _KIND = FileKind("the file of transcripts", 1 << 32)
@@ -547,7 +549,7 @@ class ClipMaker:
             return None, "the transcripts do not say where the recording is"
         folder = os.path.dirname(row.place.rpartition(":")[0])  # place: the manifest and its line
         try:
-            clip = make_clip(path_in_list(row.audio_filepath, folder), row.offset, row.duration)
+            clip = make_clip(path_in_list(row.audio_filepath, folder), row.offset, row.duration, row.channel)
         except DataError as error:
             return None, str(error)
         if clip.num_bytes > self._left:
