@@ -350,6 +350,32 @@ def normalize_(
     return features
 
 
+def normalize_by_speech_(
+    features: torch.Tensor, num_valid: torch.Tensor, levels: torch.Tensor, least_share: float, least: float = 0.0
+) -> torch.Tensor:
+    """The same for each feature, with mean and deviation of the loud frames alone, in place: (B, D, T).
+
+    So the silence around speech, however long, changes nothing in the features of the speech.
+
+    Args:
+        features: (B, D, T).
+        num_valid: (B,) valid frames.
+        levels: (B, T) of each frame, 0 or more; free to be changed.
+        least_share: of the loudest frame's level; frames of this level or more are loud.
+        least: a smaller deviation counts as this one.
+    """
+    fill_beyond_(levels, num_valid, -1.0)
+    loudest = levels.amax(1, keepdim=True) if levels.shape[1] else levels.new_zeros(levels.shape[0], 1)
+    is_loud = (levels >= loudest.clamp(min=0.0) * least_share).unsqueeze(1)
+    count = is_loud.sum(2, keepdim=True)
+    if features.shape[2]:
+        features -= features[:, :, 0].unsqueeze(2).clone()  # see `normalize_`
+    features -= (features * is_loud).sum(2, keepdim=True) / count.clamp(min=1)
+    deviation = torch.linalg.vector_norm(features * is_loud, dim=2, keepdim=True) / (count - 1).clamp(min=1).sqrt()
+    features /= (deviation + STD_FLOOR).clamp(min=least)
+    return fill_beyond_(features, num_valid, 0.0)
+
+
 def splice_frames(features: torch.Tensor, factor: int) -> torch.Tensor:
     """Stack each ``factor`` neighbouring frames into one: (B, D, T) -> (B, factor * D, T / factor).
 
@@ -593,10 +619,13 @@ class Featurizer:
 Dither: TypeAlias = Annotated[float, Between(0, 1_000)]  # audio of any scale: full scale may be 32768
 PadTo: TypeAlias = Annotated[int, Between(0, 4_096)]  # frames; 41 s
 Guard: TypeAlias = Annotated[float, Between(0, 1_000_000, above=True)]
-Normalization: TypeAlias = Literal["per_feature", "all_features", "none", False] | Mapping[str, Sequence[float]] | None
+Normalization: TypeAlias = (
+    Literal["per_feature", "per_feature_speech", "all_features", "none", False] | Mapping[str, Sequence[float]] | None
+)
 
 _AXES: dict[str | bool | None, tuple[int, ...]] = {
     "per_feature": (2,),
+    "per_feature_speech": (2,),
     "all_features": (1, 2),
     "none": (),
     None: (),
@@ -607,6 +636,7 @@ _MOST_FILTER_VALUES = 2**22  # 32 MB while they are made; speech has 2**15
 _LOG_MEL_OFFSET = 1e-6  # torchaudio.transforms.MFCC with log_mels=True
 _SMALLEST_POWER = 1e-10  # torchaudio.transforms.AmplitudeToDB
 _DYNAMIC_RANGE_DB = 80.0  # the same
+_SPEECH_RANGE_DB = 40.0  # vowels are up to 30 dB louder than the fricatives of a word
 
 
 def _register_filters(
@@ -719,8 +749,9 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
         n_window_size: the window in samples; ``window_size`` is then None.
         n_window_stride: the stride in samples; ``window_stride`` is then None.
         window: hann, hamming, blackman, bartlett, or ones.
-        normalize: "per_feature", "all_features", ``{"fixed_mean": [...], "fixed_std": [...]}`` with a number for each
-            feature, or None (False).
+        normalize: "per_feature"; "per_feature_speech", with mean and deviation of the frames within 40 dB of the
+            loudest, so that silence around the speech changes nothing; "all_features"; ``{"fixed_mean": [...],
+            "fixed_std": [...]}`` with a number for each feature; or None (False).
         n_fft: samples of a frame; by default the next power of 2.
         preemph: coefficient of the pre-emphasis, or None.
         features: mel bands.
@@ -801,6 +832,7 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
             raise UnknownNameError("normalize", str(normalize), names, place=place)
         else:
             self._over = _AXES[normalize]
+        self._by_speech = normalize == "per_feature_speech"
         self.register_buffer("fixed_mean", fixed_mean, persistent=False)
         self.register_buffer("fixed_std", fixed_std, persistent=False)
 
@@ -814,11 +846,15 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
         return into_bands(magnitudes, self.filters, self._band_blocks)
 
     def _finish(self, bands: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
+        levels = bands.sum(1) if self._by_speech else None
         if self.log:
             guard = self.log_zero_guard_value
             bands = (bands.add_(guard) if self.log_zero_guard_type == "add" else bands.clamp_(min=guard)).log_()
         if self.fixed_mean is not None and self.fixed_std is not None:
             return bands.sub_(self.fixed_mean).div_(self.fixed_std)
+        if levels is not None:
+            least_share = 10.0 ** (-_SPEECH_RANGE_DB / 20.0 * self.mag_power)
+            return normalize_by_speech_(bands, num_valid, levels, least_share, self.std_floor)
         return normalize_(bands, num_valid, self._over, self.std_floor) if self._over else bands
 
 
@@ -975,13 +1011,15 @@ class SpectrogramAugmentation(NonTrainableNM):
 
     Args:
         freq_masks: bands of features to mask.
-        time_masks: stretches of frames to mask.
+        time_masks: stretches of frames to mask; a float is a share, 0 to 1: so many for each frame of an utterance
+            (0.02: two in 100 frames), at most ``max_time_masks``.
         freq_width: features of the widest band.
         time_width: frames of the widest stretch; a float is a share, 0 to 1, of each utterance's frames (at least one).
         rect_masks: rectangles to mask.
         rect_time: frames of the widest rectangle.
         rect_freq: features of the widest rectangle.
         rng: generator of the draws, torch's, Python's or NumPy's; by default torch's own on the input's device.
+        max_time_masks: most stretches where ``time_masks`` is a share.
 
     Raises:
         UsageError: a negative number, a share outside 0 to 1, or an rng that is no generator.
@@ -997,7 +1035,7 @@ class SpectrogramAugmentation(NonTrainableNM):
     def __init__(
         self,
         freq_masks: Masks = 0,
-        time_masks: Masks = 0,
+        time_masks: Masks | Share = 0,
         freq_width: Width = 10,
         time_width: Width | Share = 10,
         rect_masks: Masks = 0,
@@ -1005,9 +1043,11 @@ class SpectrogramAugmentation(NonTrainableNM):
         rect_freq: Width = 20,
         rng: Rng | None = None,
         name: str | None = None,
+        max_time_masks: Masks = 20,
     ) -> None:
         super().__init__(name)
         place = type(self).__name__
+        self.max_time_masks = max_time_masks
         self.freq_masks, self.time_masks, self.rect_masks = freq_masks, time_masks, rect_masks
         self.freq_width, self.time_width = freq_width, time_width
         self.rect_time, self.rect_freq = rect_time, rect_freq
@@ -1015,6 +1055,9 @@ class SpectrogramAugmentation(NonTrainableNM):
         if isinstance(time_width, float) and time_width > 1.0:
             wanted = "a float from 0 to 1 (a share of the frames) or an int (frames)"
             raise UsageError("time_width is no share", place=place, got=str(time_width), wanted=wanted)
+        if isinstance(time_masks, float) and time_masks > 1.0:
+            wanted = "a float from 0 to 1 (masks for each frame) or an int (masks)"
+            raise UsageError("time_masks is no share", place=place, got=str(time_masks), wanted=wanted)
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         return {"augmented_spec": shapes["input_spec"]}
@@ -1031,12 +1074,20 @@ class SpectrogramAugmentation(NonTrainableNM):
             length = torch.full((num_rows,), num_frames, device=device)
         frames = length.to(device, torch.int64)
         bands = self._intervals(self.freq_masks, self.freq_width, features, num_features).any(1)
-        stretches = self._intervals(self.time_masks, self.time_width, frames, num_frames).any(1)
+        stretches = self._stretches(frames, num_frames)
         heights = self._intervals(self.rect_masks, self.rect_freq, features, num_features)
         widths = self._intervals(self.rect_masks, self.rect_time, frames, num_frames)
         # A product of 0/1 matrices counts the rectangles over each point, with no (B, masks, D, T) in between.
         rectangles = heights.transpose(1, 2).float() @ widths.float() > 0
         return input_spec.masked_fill(bands[:, :, None] | stretches[:, None, :] | rectangles, 0.0)
+
+    def _stretches(self, frames: torch.Tensor, num_frames: int) -> torch.Tensor:
+        """(B, num_frames) true where a mask in time is."""
+        if not isinstance(self.time_masks, float):
+            return self._intervals(self.time_masks, self.time_width, frames, num_frames).any(1)
+        intervals = self._intervals(self.max_time_masks, self.time_width, frames, num_frames)
+        wanted = (frames * self.time_masks).long()[:, None]
+        return (intervals & (torch.arange(self.max_time_masks, device=frames.device) < wanted)[..., None]).any(1)
 
     def _intervals(self, number: int, widest: int | float, sizes: torch.Tensor, axis_size: int) -> torch.Tensor:
         """Random intervals, (B, number, axis_size) true inside, each within the first ``sizes`` (B,) positions."""

@@ -15,11 +15,16 @@ from nemo_asr import TimeStretchAugmentation
 from nemo_asr.audio.augmentation import (
     AudioAugmentor,
     AudioSegment,
+    BabblePerturbation,
+    ClipPerturbation,
+    CodecPerturbation,
     GainPerturbation,
     ImpulsePerturbation,
     JoinPerturbation,
+    LowPassPerturbation,
     NoisePerturbation,
     Perturbation,
+    RirNoisePerturbation,
     ShiftPerturbation,
     SilencePerturbation,
     SpeedPerturbation,
@@ -190,6 +195,8 @@ def test_an_impulse_response_equals_convolution_from_its_peak(recordings):
 def test_no_perturbation_modifies_its_input_or_depends_on_more_than_the_generator(recordings):
     manifest = recordings(generator().normal(0, 0.1, RATE))
     arguments = {"speed": {"sr": RATE}, "noise": {"manifest_path": manifest}, "impulse": {"manifest_path": manifest}}
+    arguments["rir_noise"] = {"rir_manifest_path": manifest, "noise_manifest_path": manifest}
+    arguments["babble"] = {"manifest_path": manifest}
     for name, cls in perturbation_types.items():
         if cls is JoinPerturbation:
             continue  # it takes several
@@ -596,3 +603,107 @@ def test_join_is_given_once():
 def test_impossible_pauses_are_refused_by_name(config, message):
     with pytest.raises(UsageError, match=message):
         AudioAugmentor.from_config(config)
+
+
+# Rooms, other voices, codecs, filters, overload.
+
+
+def snr_db(samples, noisy):
+    return 20 * np.log10(rms(samples) / rms(noisy - samples))
+
+
+@pytest.fixture
+def responses(tmp_path):
+    """The manifest of one impulse response: a direct sound after 10 ms, and one echo."""
+    samples = np.zeros(800)
+    samples[80], samples[400] = 0.9, 0.3
+    soundfile.write(tmp_path / "room.wav", samples, RATE, subtype="FLOAT")
+    path = tmp_path / "rooms.json"
+    path.write_text(json.dumps({"audio_filepath": "room.wav", "duration": 0.1}))
+    return str(path)
+
+
+def test_speech_and_noise_in_one_room_keep_length_level_and_ratio(recordings, responses):
+    noises = recordings(generator().normal(0, 0.2, 3 * RATE))
+    noisy = RirNoisePerturbation(responses, noises, 10, 10).perturbed(tone(), RATE, generator(1))
+    room = ImpulsePerturbation(responses).perturbed(tone(), RATE, generator())
+    assert len(noisy) == RATE
+    assert snr_db(room, noisy) == pytest.approx(10, abs=0.1)
+
+
+def test_rooms_and_noises_are_checked_before_training(recordings, responses):
+    noises = recordings(np.ones(RATE))
+    augmentor = {"rir_noise": {"prob": 0.5, "rir_manifest_path": responses, "noise_manifest_path": noises}}
+    AudioAugmentor.from_config(augmentor).check_files()
+    (Path(noises).parent / "0.wav").unlink()
+    with pytest.raises(DataError, match=r"noises\.json:1: .*0\.wav"):
+        AudioAugmentor.from_config(augmentor).check_files()
+
+
+def test_babble_is_of_several_voices_at_the_ratio_asked_for(recordings):
+    voices = [tone(3.0, hz) for hz in (500, 1000, 2000)]
+    perturbation = BabblePerturbation(recordings(*voices), 8, 8, 10, 10)
+    noisy = perturbation.perturbed(tone(hz=3000), RATE, generator(2))
+    assert snr_db(tone(hz=3000), noisy) == pytest.approx(10, abs=0.1)
+    spectrum = np.abs(np.fft.rfft(noisy))
+    assert (spectrum[[500, 1000, 2000]] > 20 * np.median(spectrum)).all()
+
+
+def test_babble_of_short_recordings_fills_a_part_and_silence_adds_nothing(recordings):
+    noisy = BabblePerturbation(recordings(tone(0.2)), 1, 1, 10, 10).perturbed(tone(), RATE, generator(1))
+    assert np.count_nonzero(noisy != tone()) <= 0.2 * RATE
+    silent = np.zeros(RATE, np.float32)
+    assert not BabblePerturbation(recordings(tone(0.2))).perturbed(silent, RATE, generator(1)).any()
+
+
+@pytest.mark.parametrize(
+    ("codec", "least_db"),
+    [("alaw", 30), ("mulaw", 30), ("gsm", 3), ("g721", 15), ("mp3", 10), ("vorbis", 10), ("opus", 10)],
+)
+def test_a_codec_keeps_length_and_place_and_changes_samples(codec, least_db):
+    samples = tone(0.5, 440) * np.linspace(0.1, 1, RATE // 2, dtype=np.float32)
+    coded = CodecPerturbation([codec]).perturbed(samples, RATE, generator(1))
+    assert len(coded) == len(samples)
+    assert least_db < snr_db(samples[400:-400], coded[400:-400]) < 100
+
+
+def test_a_telephone_codec_loses_what_is_above_four_kilohertz():
+    rate, codec = 16000, CodecPerturbation(["mulaw"])
+    low, high = ((0.5 * np.sin(2 * np.pi * hz * np.arange(rate) / rate)).astype(np.float32) for hz in (1000.0, 6000.0))
+    assert rms(codec.perturbed(low, rate, generator())) == pytest.approx(rms(low), rel=0.02)
+    assert rms(codec.perturbed(high, rate, generator())) < 0.01
+
+
+@pytest.mark.parametrize("codec", ["alaw", "mp3", "opus"])
+def test_a_codec_takes_audio_beyond_full_scale_silence_and_nothing(codec):
+    loud = 4.0 * tone(0.5)
+    coded = CodecPerturbation([codec]).perturbed(loud, RATE, generator())
+    assert rms(coded) == pytest.approx(rms(loud), rel=0.1)
+    assert len(CodecPerturbation([codec]).perturbed(loud[:0], RATE, generator())) == 0
+    assert rms(CodecPerturbation([codec]).perturbed(np.zeros(100, np.float32), RATE, generator())) < 1e-3
+
+
+def test_a_codec_that_is_not_installed_is_refused_by_name(monkeypatch):
+    monkeypatch.setattr("soundfile.check_format", lambda *names: names[0] != "MP3")
+    with pytest.raises(UsageError, match=r"augmentor\.codec: the installed libsndfile .* has no mp3; leave it out"):
+        AudioAugmentor.from_config({"codec": {"prob": 0.5}})
+    with pytest.raises(UnknownNameError, match=r'codec "opsu" is not known.*did you mean opus'):
+        CodecPerturbation(["opsu"])
+    with pytest.raises(UsageError, match=r"augmentor\.codec: codecs is empty: wanted some of alaw, mulaw"):
+        CodecPerturbation([])
+
+
+def test_low_pass_keeps_what_is_below_the_cutoff_and_removes_what_is_above():
+    low_pass = LowPassPerturbation(1000, 1000)
+    assert rms(low_pass.perturbed(tone(hz=500), RATE, generator())) == pytest.approx(rms(tone(hz=500)), rel=0.01)
+    at_cutoff = rms(low_pass.perturbed(tone(hz=1000), RATE, generator())) / rms(tone(hz=1000))
+    assert 20 * np.log10(at_cutoff) == pytest.approx(-3, abs=0.1)
+    assert rms(low_pass.perturbed(tone(hz=2000), RATE, generator())) < 0.01 * rms(tone(hz=2000))
+
+
+def test_clip_cuts_the_loudest_samples_off_and_leaves_the_others():
+    samples = generator().normal(0, 0.1, 10_000).astype(np.float32)
+    clipped = ClipPerturbation(0.1, 0.1).perturbed(samples, RATE, generator())
+    assert np.count_nonzero(clipped != samples) == pytest.approx(1000, abs=5)
+    assert np.abs(clipped).max() == pytest.approx(np.sort(np.abs(samples))[9000], rel=1e-3)
+    assert len(ClipPerturbation().perturbed(samples[:0], RATE, generator())) == 0

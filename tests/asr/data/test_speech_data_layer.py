@@ -150,6 +150,23 @@ def test_a_manifest_of_noises_counts_by_content_too(machines: list[Path]) -> Non
     assert differing(prints(here), prints(there)) == {"noise.json"}
 
 
+def test_manifests_of_rooms_and_of_noises_count_by_content_too(machines: list[Path]) -> None:
+    def prints(folder: Path) -> dict[str, Any]:
+        noise, rooms = str(folder / "noise.json"), str(folder / "rooms.json")
+        return prints_in(
+            folder, augmentor={"rir_noise": {"prob": 0.5, "rir_manifest_path": rooms, "noise_manifest_path": noise}}
+        )
+
+    here, there = machines
+    for folder in machines:
+        (folder / "rooms.json").write_bytes((folder / "noise.json").read_bytes())
+    assert list(prints(here))[:3] == ["train.json", "rooms.json", "noise.json"]
+    assert prints(here) == prints(there)
+    with (there / "rooms.json").open("a") as file:
+        file.write("\n")
+    assert differing(prints(here), prints(there)) == {"rooms.json"}
+
+
 @pytest.fixture
 def archive(tmp_path, monkeypatch):
     """The utterances of ``make_set`` in ``sets/clips.zip``, number n as member ``n``."""

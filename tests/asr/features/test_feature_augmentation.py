@@ -57,6 +57,16 @@ def test_a_rectangle_has_its_time_on_the_time_axis():
     assert torch.equal(mask.sum((1, 2)), heights * widths_)
 
 
+def test_a_share_of_masks_gives_longer_utterances_more_of_them():
+    module = SpectrogramAugmentation(time_masks=0.02, time_width=1, max_time_masks=5, rng=generator())
+    mask = masked(module, (3, 2, 1000), torch.tensor([40, 200, 1000]), times=100)[:, 0].sum(1).view(100, 3)
+    # A width is 0 or 1, so half of the masks are seen; of 5 in 1000 frames few fall on one another.
+    assert mask[:, 0].max() == 0
+    assert mask[:, 1].max() == 4
+    assert mask[:, 2].max() == 5
+    assert mask[:, 2].float().mean() == pytest.approx(2.5, abs=0.3)
+
+
 def test_several_masks_add_up():
     module = SpectrogramAugmentation(
         freq_masks=3, freq_width=1, rect_masks=2, rect_time=1, rect_freq=1, rng=generator()
@@ -135,6 +145,7 @@ def test_off_the_cpu_no_value_is_read_by_the_host():
     [
         ({"freq_masks": -1}, r"^SpectrogramAugmentation\.freq_masks is -1, wanted int from 0 to 1000$"),
         ({"time_width": -0.1}, r"time_width is -0.1, wanted int from 0 to 65536 or float from 0 to 1"),
+        ({"time_masks": 1.5}, r"time_masks is no share: got 1\.5, wanted a float from 0 to 1"),
         ({"time_width": 1.5}, r"time_width is no share: got 1\.5, wanted a float from 0 to 1"),
         ({"rng": 7}, r"rng is no generator: got int; pass torch\.Generator\(\)\.manual_seed\(seed\), or random"),
     ],

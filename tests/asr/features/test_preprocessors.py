@@ -494,3 +494,68 @@ def test_impossible_mel_features_are_refused(arguments, error, message):
 def test_impossible_cepstra_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         AudioToMFCCPreprocessor(**arguments)
+
+
+# Statistics of the frames within 40 dB of the loudest.
+
+
+BY_SPEECH = {"normalize": "per_feature_speech", "pad_to": 0}
+
+
+def around(signal, seconds, level=0.0):
+    """One utterance with silence or noise of so many seconds at both ends: (1, T)."""
+    ends = level * torch.randn(2, int(seconds * RATE), generator=torch.Generator().manual_seed(1))
+    return torch.cat([ends[0], signal, ends[1]])[None]
+
+
+def test_statistics_of_speech_are_those_of_its_loud_frames():
+    signal, length = speech(16000)
+    signal[0, 4000:8000] *= 1e-4
+    raw, _ = run(evaluating(normalize=None, pad_to=0), signal, length)
+    processed, _ = run(evaluating(**BY_SPEECH), signal, length)
+    levels = raw.exp().sum(1)[0]
+    loud = raw[0][:, levels >= levels.max() * 1e-4]
+    assert 60 < loud.shape[1] < 80
+    expected = (raw[0] - loud.mean(1, keepdim=True)) / (loud.std(1, keepdim=True) + 1e-5)
+    torch.testing.assert_close(processed[0], expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("level", [0.0, 1e-4])
+def test_silence_around_speech_changes_no_feature_of_the_speech(level):
+    signal, length = speech(16000)
+    alone, _ = run(evaluating(**BY_SPEECH), signal, length)
+    padded = around(signal[0], 2.0, level)
+    inside = slice(200 + 3, 200 + 97)  # not the frames at the borders, which see both
+    processed, _ = run(evaluating(**BY_SPEECH), padded, torch.tensor([padded.shape[1]]))
+    assert (processed[0, :, inside] - alone[0, :, 3:97]).abs().mean() < 0.05
+    usual, _ = run(evaluating(pad_to=0), padded, torch.tensor([padded.shape[1]]))
+    first, _ = run(evaluating(pad_to=0), signal, length)
+    assert (usual[0, :, inside] - first[0, :, 3:97]).abs().mean() > 0.3, "with statistics of all frames it does"
+
+
+def test_statistics_of_speech_do_not_depend_on_the_batch():
+    signal, length = speech(16000, 4000, 9000)
+    together, _ = run(evaluating(**BY_SPEECH), signal, length)
+    for row, frames in enumerate([100, 25, 57]):
+        alone, _ = run(evaluating(**BY_SPEECH), signal[row : row + 1, : length[row]], length[row : row + 1])
+        torch.testing.assert_close(together[row, :, :frames], alone[0], atol=1e-4, rtol=1e-4)
+        assert not together[row, :, frames:].any()
+
+
+@pytest.mark.parametrize("num_samples", [0, 1, 160, 4000])
+def test_statistics_of_silence_are_finite(num_samples):
+    processed, _ = run(evaluating(**BY_SPEECH), torch.zeros(1, num_samples), torch.tensor([num_samples]))
+    assert torch.isfinite(processed).all()
+    assert not processed.any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("normalize", ["per_feature", "per_feature_speech"])
+def test_an_exported_preprocessor_gives_the_same_numbers(normalize):
+    module = evaluating(normalize=normalize)
+    free = torch.export.Dim.DYNAMIC
+    program = torch.export.export(module, speech(8000, 6000), dynamic_shapes=({0: free, 1: free}, {0: free})).module()
+    signal, length = speech(16000, 4000, 9000)
+    signal[:, 2000:4000] = 0.0
+    for exported, computed in zip(program(signal, length), run(module, signal, length), strict=True):
+        torch.testing.assert_close(exported, computed, atol=2e-3, rtol=1e-3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Annotated, Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import soundfile
 import soxr
 import torch
 
@@ -318,6 +320,8 @@ def read_recordings(manifest_path: str) -> list[Recording]:
 
 
 PauseSeconds: TypeAlias = Annotated[float, Between(0, 60)]
+Voices: TypeAlias = Annotated[int, Between(1, 100)]
+Hertz: TypeAlias = Annotated[float, Between(1, 384_000)]
 
 # Where a pause may be put: at least 8 frames of 10 ms in a row that are 35 dB below the loudest. Closures of plosives
 # inside words are mostly shorter.
@@ -672,6 +676,15 @@ class _RecordingPerturbation(Perturbation):
         super().__init__(rng)
         self._recordings = read_recordings(manifest_path)
 
+    def stretch(self, num_samples: int, sample_rate: int, rng: np.random.Generator) -> Samples:
+        """(num_samples,) of a random place of a random recording; zeros around a shorter one."""
+        recording = self._recordings[rng.integers(len(self._recordings))]
+        seconds = num_samples / sample_rate
+        first = rng.uniform(0.0, max(0.0, recording.duration - seconds))
+        found = recording.read(sample_rate, first, min(seconds, recording.duration))[:num_samples]
+        before = int(rng.integers(num_samples - len(found) + 1))
+        return np.pad(found, (before, num_samples - len(found) - before))
+
     def check_files(self) -> None:
         """See that each recording is there, can be read, and holds the seconds that its line says.
 
@@ -756,13 +769,229 @@ class ImpulsePerturbation(_RecordingPerturbation):
 
     def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
         recording = self._recordings[rng.integers(len(self._recordings))]
-        response = recording.read(sample_rate, 0.0, recording.duration)
-        n_fft = 1 << (len(samples) + len(response) - 1).bit_length()
-        convolved = np.fft.irfft(np.fft.rfft(samples, n_fft) * np.fft.rfft(response, n_fft), n_fft)
-        peak = int(np.argmax(np.abs(response)))
-        heard = convolved[peak : peak + len(samples)].astype(np.float32)
-        level = _rms(heard)
-        return heard * np.float32(_rms(samples) / level) if level else samples
+        return _in_room(samples, recording.read(sample_rate, 0.0, recording.duration))
+
+
+class RirNoisePerturbation(Perturbation):
+    """Speech and noise in one room: each is played through a random impulse response, and the noise is added.
+
+    Args:
+        rir_manifest_path: impulse responses, as of `impulse`.
+        noise_manifest_path: noises, as of `noise`.
+        min_snr_db: lowest ratio in dB.
+        max_snr_db: highest ratio in dB.
+
+    Raises:
+        DataError: a manifest or a recording that cannot be read, or a response of more than a minute.
+    """
+
+    def __init__(
+        self,
+        rir_manifest_path: str,
+        noise_manifest_path: str,
+        min_snr_db: float = 5.0,
+        max_snr_db: float = 30.0,
+        rng: NumbersRng | None = None,
+    ) -> None:
+        super().__init__(rng)
+        self._limits = _ordered("rir_noise", min_snr_db=min_snr_db, max_snr_db=max_snr_db)
+        self._room = ImpulsePerturbation(rir_manifest_path)
+        self._noise = NoisePerturbation(noise_manifest_path)
+
+    def check_files(self) -> None:
+        """See that the responses and the noises can be used.
+
+        Raises:
+            DataError: some cannot be used.
+        """
+        self._room.check_files()
+        self._noise.check_files()
+
+    def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
+        noise = self._noise.stretch(len(samples), sample_rate, rng)
+        snr_db = rng.uniform(*self._limits)
+        heard, noise = (self._room.perturbed(one, sample_rate, rng) for one in (samples, noise))
+        return _with_noise(heard, noise, snr_db)
+
+
+class BabblePerturbation(_RecordingPerturbation):
+    """Other people speak in the background: random recordings of a manifest, of equal loudness, at a drawn ratio.
+
+    Args:
+        manifest_path: JSON lines with audio_filepath and duration, optionally offset; the training set's will do.
+        min_voices: fewest recordings at a time.
+        max_voices: most recordings at a time.
+        min_snr_db: lowest ratio of the speech to all of them in dB.
+        max_snr_db: highest ratio in dB.
+
+    Raises:
+        DataError: a manifest or a recording that cannot be read.
+    """
+
+    def __init__(
+        self,
+        manifest_path: str,
+        min_voices: Voices = 3,
+        max_voices: Voices = 8,
+        min_snr_db: float = 10.0,
+        max_snr_db: float = 30.0,
+        rng: NumbersRng | None = None,
+    ) -> None:
+        super().__init__(manifest_path, rng)
+        self._limits = _ordered("babble", min_snr_db=min_snr_db, max_snr_db=max_snr_db)
+        self._voices = _ordered("babble", min_voices=min_voices, max_voices=max_voices)
+
+    def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
+        least, most = self._voices
+        snr_db, babble = rng.uniform(*self._limits), np.zeros_like(samples)
+        for _ in range(int(rng.integers(int(least), int(most) + 1))):
+            voice = self.stretch(len(samples), sample_rate, rng)
+            if level := _rms(voice):
+                babble += voice / np.float32(level)
+        return _with_noise(samples, babble, snr_db)
+
+
+# Perturbations of the way that speech takes to the recording: codecs, filters, overload.
+
+
+class _Codec(NamedTuple):
+    """How libsndfile writes a codec, at which rate; ``rate`` 0: that of the audio, or the next that it has."""
+
+    format: str
+    subtype: str
+    rate: int
+
+
+_CODECS = {
+    "alaw": _Codec("WAV", "ALAW", 8000),
+    "mulaw": _Codec("WAV", "ULAW", 8000),
+    "gsm": _Codec("WAV", "GSM610", 8000),
+    "g721": _Codec("AU", "G721_32", 8000),
+    "mp3": _Codec("MP3", "MPEG_LAYER_III", 0),
+    "vorbis": _Codec("OGG", "VORBIS", 0),
+    "opus": _Codec("OGG", "OPUS", 0),
+}
+_CODEC_RATES: dict[str, tuple[int, ...]] = {
+    "mp3": (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000),
+    "opus": (8000, 12000, 16000, 24000, 48000),
+}
+_FLEXIBLE = ("mp3", "vorbis", "opus")
+
+
+class CodecPerturbation(Perturbation):
+    """Through a lossy codec and back, as on a telephone or in a compressed file. The length stays.
+
+    alaw and mulaw are G.711, gsm is GSM 06.10, g721 is ADPCM: these are at 8 kHz, so frequencies above 4 kHz are lost.
+    mp3, vorbis and opus are at a strength of compression that is drawn evenly.
+
+    Args:
+        codecs: one of them is drawn: alaw, mulaw, gsm, g721, mp3, vorbis, opus.
+
+    Raises:
+        UnknownNameError: another codec.
+        UsageError: none, or one that the installed libsndfile does not have.
+    """
+
+    def __init__(self, codecs: Sequence[str] = ("alaw", "mulaw", "mp3", "opus"), rng: NumbersRng | None = None) -> None:
+        super().__init__(rng)
+        names = [codecs] if isinstance(codecs, str) else list(codecs)
+        if not names:
+            raise UsageError("codecs is empty", place="augmentor.codec", wanted=f"some of {', '.join(_CODECS)}")
+        for name in names:
+            codec = look_up("codec", name, _CODECS, "augmentor.codec")
+            if not soundfile.check_format(codec.format, codec.subtype):
+                problem = f"the installed libsndfile {soundfile.__libsndfile_version__} has no {name}"
+                raise UsageError(problem, place="augmentor.codec", remedy="leave it out, or upgrade soundfile")
+        self._names = names
+
+    def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
+        name = self._names[rng.integers(len(self._names))]
+        codec, strength = _CODECS[name], rng.uniform()
+        if not len(samples):
+            return samples
+        at_least = [rate for rate in _CODEC_RATES.get(name, ()) if rate >= sample_rate]
+        rate = codec.rate or (at_least[0] if at_least else max(_CODEC_RATES.get(name, (sample_rate,))))
+        sent: Samples = samples if rate == sample_rate else soxr.resample(samples, sample_rate, rate)
+        # Codecs of whole numbers would fold what is beyond full scale.
+        peak = max(1.0, float(np.abs(sent).max(initial=0.0)))
+        file = io.BytesIO()
+        options = {"compression_level": strength} if name in _FLEXIBLE else {}
+        soundfile.write(file, sent / np.float32(peak), rate, format=codec.format, subtype=codec.subtype, **options)
+        file.seek(0)
+        received, _ = soundfile.read(file, dtype="float32")
+        received = received if rate == sample_rate else soxr.resample(received, rate, sample_rate)
+        received = received[: len(samples)] * np.float32(peak)
+        return np.pad(received, (0, len(samples) - len(received)))
+
+
+class LowPassPerturbation(Perturbation):
+    """Without what is above a cutoff frequency, as by telephone, through a wall or a mask.
+
+    A Butterworth filter without delay; the cutoff, 3 dB down, is drawn evenly on a logarithmic scale.
+
+    Args:
+        min_hz: lowest cutoff in Hz.
+        max_hz: highest cutoff in Hz.
+        order: of the filter: it falls by so many times 6 dB an octave.
+    """
+
+    def __init__(
+        self,
+        min_hz: Hertz = 2000.0,
+        max_hz: Hertz = 7000.0,
+        order: Annotated[int, Between(1, 100)] = 8,
+        rng: NumbersRng | None = None,
+    ) -> None:
+        super().__init__(rng)
+        self._limits, self._order = _ordered("low_pass", min_hz=min_hz, max_hz=max_hz), order
+
+    def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
+        least, most = self._limits
+        cutoff = least * (most / least) ** rng.uniform()
+        # Zeros behind it: what the filter spreads over the end must not return at the beginning.
+        num_padded = len(samples) + sample_rate // 10
+        frequencies = np.fft.rfftfreq(num_padded, 1 / sample_rate)
+        gains = 1.0 / np.sqrt(1.0 + (frequencies / cutoff) ** (2 * self._order))
+        filtered = np.fft.irfft(np.fft.rfft(samples, num_padded) * gains, num_padded)
+        return filtered[: len(samples)].astype(np.float32)
+
+
+class ClipPerturbation(Perturbation):
+    """The loudest samples cut off at one level, as by an overloaded microphone; all others stay as they are.
+
+    Args:
+        min_share: least share of the samples that are cut off.
+        max_share: largest share of them.
+    """
+
+    def __init__(self, min_share: Share = 0.0, max_share: Share = 0.1, rng: NumbersRng | None = None) -> None:
+        super().__init__(rng)
+        self._limits = _ordered("clip", min_share=min_share, max_share=max_share)
+
+    def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
+        share = rng.uniform(*self._limits)
+        if not len(samples):
+            return samples
+        level = np.float32(np.quantile(np.abs(samples), 1.0 - share))
+        return np.clip(samples, -level, level)
+
+
+def _in_room(samples: Samples, response: Samples) -> Samples:
+    """The samples convolved with the response, its peak as the direct sound, at their mean power."""
+    n_fft = 1 << (len(samples) + len(response) - 1).bit_length()
+    convolved = np.fft.irfft(np.fft.rfft(samples, n_fft) * np.fft.rfft(response, n_fft), n_fft)
+    peak = int(np.argmax(np.abs(response)))
+    heard = convolved[peak : peak + len(samples)].astype(np.float32)
+    level = _rms(heard)
+    return heard * np.float32(_rms(samples) / level) if level else samples
+
+
+def _with_noise(samples: Samples, noise: Samples, snr_db: float) -> Samples:
+    """The noise added at a ratio of the mean powers; if either is silent, nothing is."""
+    level, noise_level = _rms(samples), _rms(noise)
+    if level == 0.0 or noise_level == 0.0:
+        return samples
+    return samples + noise * np.float32(level / noise_level * _amplitude(-snr_db))
 
 
 def _amplitude(decibels: float) -> float:
@@ -875,6 +1104,11 @@ perturbation_types: dict[str, type[Perturbation]] = {
     "white_noise": WhiteNoisePerturbation,
     "silence": SilencePerturbation,
     "join": JoinPerturbation,
+    "rir_noise": RirNoisePerturbation,
+    "babble": BabblePerturbation,
+    "codec": CodecPerturbation,
+    "low_pass": LowPassPerturbation,
+    "clip": ClipPerturbation,
 }
 """The perturbations that a configuration can name."""
 

@@ -593,11 +593,16 @@ class SpeechDataLayer(SpeechPorts):
         sounds: list[Path] = []
         if isinstance(augmentor, Mapping):
             with_paths = {
-                name: {key: Path(value) if key == "manifest_path" else value for key, value in settings.items()}
+                name: {key: Path(value) if key.endswith("manifest_path") else value for key, value in settings.items()}
                 for name, settings in augmentor.items()
             }
             fingerprint[f"{self.label}.augmentor"] = with_paths
-            sounds = [settings["manifest_path"] for settings in with_paths.values() if "manifest_path" in settings]
+            sounds = [
+                value
+                for settings in with_paths.values()
+                for key, value in settings.items()
+                if key.endswith("manifest_path")
+            ]
         files = digest_of_files([*self.utterances.paths, *sounds])
         return {**{name: Content(digest) for name, digest in files.items()}, **fingerprint}
 
