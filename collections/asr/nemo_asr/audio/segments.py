@@ -8,17 +8,21 @@ the recording's own quiet and loud levels.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import soxr
 
 from nemo_lite.errors import UsageError
 
 Samples: TypeAlias = "npt.NDArray[np.float32]"
 Levels: TypeAlias = "npt.NDArray[np.float32]"
+Decisions: TypeAlias = "npt.NDArray[np.bool_]"
+Detector: TypeAlias = "Callable[[Iterable[Samples], int], tuple[Decisions, float]]"
+"""From pieces of samples (T,) and their rate to a decision for each frame (N,) and the seconds of a frame."""
 
 FRAME_SECONDS = 0.01
 _SMOOTHED_FRAMES = 5  # of the mean power: single periods of a low voice are no pauses
@@ -121,9 +125,7 @@ def speech_spans(levels: Levels, frame_seconds: float, cutting: Cutting) -> list
     return spans_of_frames(smooth > speech_threshold(smooth), smooth, frame_seconds, cutting)
 
 
-def spans_of_frames(
-    is_speech: npt.NDArray[np.bool_], levels: Levels, frame_seconds: float, cutting: Cutting
-) -> list[Span]:
+def spans_of_frames(is_speech: Decisions, levels: Levels, frame_seconds: float, cutting: Cutting) -> list[Span]:
     """Segments from a decision for each frame.
 
     Args:
@@ -160,3 +162,23 @@ def spans_of_frames(
             start = cut
         spans.append(Span(start * frame_seconds, end * frame_seconds))
     return spans
+
+
+def in_chunks(
+    pieces: Iterable[Samples], sample_rate: int, wanted_rate: int, size: int, whole: bool = True
+) -> Iterator[Samples]:
+    """Samples at another rate in chunks of one size; the last one is padded with zeros, or shorter."""
+    stream = None if sample_rate == wanted_rate else soxr.ResampleStream(sample_rate, wanted_rate, 1)
+    rest = np.zeros(0, np.float32)
+    resampled = pieces if stream is None else itertools.chain(map(stream.resample_chunk, pieces), _last_of(stream))
+    for piece in resampled:
+        rest = np.concatenate([rest, piece])
+        for first in range(0, len(rest) - size + 1, size):
+            yield rest[first : first + size]
+        rest = rest[len(rest) // size * size :]
+    if len(rest):
+        yield np.pad(rest, (0, size - len(rest))) if whole else rest
+
+
+def _last_of(stream: soxr.ResampleStream) -> Iterator[Samples]:
+    yield stream.resample_chunk(np.zeros(0, np.float32), last=True)

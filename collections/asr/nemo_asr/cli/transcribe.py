@@ -22,6 +22,7 @@ from nemo_asr.options import BeamSize, OwnModules, Search, check_search_options,
 from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, EACH, Recording, recordings_of
 from nemo_asr.transcribe.onnx_model import SUFFIX, load_onnx_model
 from nemo_asr.transcribe.transcript import FORMATS, SUBTITLES, Transcribed, Transcript
+from nemo_asr.transcribe.voice_activity import load_detector
 from nemo_lite.core.run_options import DeviceType
 from nemo_lite.errors import UsageError, counted, marked, printable
 from nemo_lite.files import check_replaceable, make_writable_folder, write_atomically
@@ -79,6 +80,7 @@ def _transcribe_with_torch(args: Namespace, recordings: Sequence[Recording]) -> 
         decoder=decoder,
         nbest=args.nbest or 1,
         cutting=_cutting(args),
+        detector=load_detector(args.vad) if args.vad else None,
     )
     took = time.perf_counter() - start
     factory.on_first(lambda: _tell(args, result, took))
@@ -101,9 +103,12 @@ def _transcribe_with_onnx(args: Namespace, recordings: Sequence[Recording]) -> i
         )
         raise UsageError(problem, place=args.model, got=", ".join(unknown), remedy=remedy)
     model, options = load_onnx_model(args.model), search_arguments(args)
+    detector = load_detector(args.vad) if args.vad else None
     search = None if options is None else TextSearch(model.labels, **options)
     start = time.perf_counter()
-    result = model.transcribe(recordings, args.batch_size, args.batch_seconds, search, args.nbest or 1, _cutting(args))
+    result = model.transcribe(
+        recordings, args.batch_size, args.batch_seconds, search, args.nbest or 1, _cutting(args), detector
+    )
     _tell(args, result, time.perf_counter() - start)
     return _exit_code(result, recordings)
 
@@ -137,6 +142,8 @@ class Transcription(OwnModules):
         segments: cut recordings at pauses, by their levels (energy), or transcribe them as they are (off).
         channel: of recordings with several: 0 for the first, 1 for the second, mix for their average (default), or each
             for a transcript of each; a channel in a manifest's line comes before it.
+        vad: a voice-activity model in the place of levels: a classifier with the label speech, silero (the installed
+            package silero-vad), or its ONNX file.
         nbest: write the N most probable texts of each recording with their scores, as text or json.
         batch_size: most recordings in a batch.
         batch_seconds: most seconds of audio computed at once; longer recordings are cut into overlapping windows.
@@ -149,6 +156,7 @@ class Transcription(OwnModules):
     out: Path | None = option(None, metavar="PATH", type=Path)
     segments: Literal["energy", "off"] = option("energy", page="segments")
     channel: int | str | None = option(None, type=channel_choice, metavar="{0,1,mix,each}")
+    vad: str | None = option(None, page="segments", metavar="MODEL")
     nbest: BeamSize | None = option(None, metavar="N")
     batch_size: PositiveInt = BATCH_SIZE
     batch_seconds: float = option(BATCH_SECONDS, type=seconds)
@@ -201,7 +209,7 @@ class TranscribeParser(LaunchedParser):
         check_search_options(self, parsed)
         if parsed.nbest and parsed.format in SUBTITLES:
             self.error(f"--nbest has no effect with --format {parsed.format}; leave it out")
-        for name in names_of(Segments) if parsed.segments == "off" else ():
+        for name in ("vad", *names_of(Segments)) if parsed.segments == "off" else ():
             if getattr(parsed, name) != self.get_default(name):
                 self.error(f"--{name} has no effect with --segments off; leave it out")
         fold_precision(self, parsed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,12 +12,21 @@ import torch
 from torch import Tensor
 
 from nemo_asr.arguments import BatchSeconds, BatchSize, SampleRate, Workers
-from nemo_asr.audio.reading import Audio
-from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting
+from nemo_asr.audio.reading import Audio, Samples
+from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting, Decisions, Detector, in_chunks
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder, NBestCTCDecoder
 from nemo_asr.decoding.greedy import GreedyCTCDecoder, HypothesesType, label_ids
 from nemo_asr.models.jasper import valid_frames
-from nemo_asr.tasks.families import Model, Signal, Wires, connect, connect_features, is_lengths, signals_of
+from nemo_asr.tasks.families import (
+    Model,
+    Signal,
+    Wires,
+    connect,
+    connect_classifier,
+    connect_features,
+    is_lengths,
+    signals_of,
+)
 from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, named, padded, rows_of
 from nemo_asr.transcribe.segments import Segmented
 from nemo_asr.transcribe.transcript import (
@@ -30,13 +40,14 @@ from nemo_asr.transcribe.transcript import (
     transcript_of,
 )
 from nemo_asr.transcribe.transcript import Transcribed as Transcribed
-from nemo_lite import Dag, DataLayerNM, NeuralModule, NeuralModuleFactory, NmTensor, NonTrainableNM, logging
+from nemo_lite import Dag, DataLayerNM, DeviceType, NeuralModule, NeuralModuleFactory, NmTensor, NonTrainableNM, logging
 from nemo_lite.backends.pytorch.data.loaders import Counts, ItemDataset, PlannedLoader, Request, UnusableItems
 from nemo_lite.backends.pytorch.data.order import Plan, Shard
 from nemo_lite.core.neural_types import (
     AudioSignal,
     AxisKind,
     Index,
+    LabelsType,
     LengthsType,
     LogprobsType,
     NeuralType,
@@ -439,6 +450,7 @@ def transcribe(
     decoder: NeuralModule | None = None,
     nbest: int = 1,
     cutting: Cutting | None = DEFAULT_CUTTING,
+    detector: Detector | None = None,
     trim_silence: bool = False,
     int_values: bool = False,
 ) -> Transcribed:
@@ -464,6 +476,7 @@ def transcribe(
         decoder: a search in the place of the model's.
         nbest: above 1, transcripts have so many ``hypotheses``, of a decoder that is a ``BeamSearchCTCDecoder``.
         cutting: pauses and lengths of segments; None: recordings are transcribed as they are.
+        detector: says where somebody speaks, see `voice_activity`; None: the levels of the recording.
         trim_silence: leave out quiet ends of segments, as the data layer does with which the model was evaluated:
             see ``Recipe.reading``. Times count from the beginning of the recording all the same.
         int_values: read files through 32-bit integers, likewise.
@@ -481,7 +494,7 @@ def transcribe(
         search = NBestCTCDecoder(search, nbest)
     model = replace(model, greedy=search)
     recordings = [recording_of(item, audio_rate, number) for number, item in enumerate(audio)]
-    segmented = Segmented(recordings, cutting, labels)
+    segmented = Segmented(recordings, cutting, labels, detector)
     layer = RecordingsDataLayer(
         segmented.rows, sample_rate, batch_size, batch_seconds, num_workers, trim_silence, int_values
     )
@@ -607,3 +620,62 @@ def _plan(frames: NmTensor, frames_a_second: float, batch_seconds: float) -> Win
         return None
     longest, guess = (int(seconds * frames_a_second) for seconds in (batch_seconds, GUESSED_CONTEXT_SECONDS))
     return plan_windows(stride, context_frames(Dag([frames]).modules.values()), longest, guess)
+
+
+# Voice activity: a classifier in the place of levels.
+
+
+SPEECH = "speech"
+"""The class that is speech."""
+_WINDOW_SECONDS, _HOP_SECONDS, _WINDOWS = 0.63, 0.1, 256  # of a window, as in voice_activity.yaml; at a time
+_SPEECH_PROBABILITY = 0.5  # above is speech
+
+
+class SpeechDetector:
+    """Where somebody speaks, by a classifier of short pieces such as that of voice_activity.yaml; see `Detector`.
+
+    Args:
+        model: the modules of the classifier, which are set to evaluation mode.
+        labels: its classes.
+        sample_rate: samples a second that it takes.
+        place: where it was loaded from, for messages.
+
+    Raises:
+        UsageError: no class is ``speech``.
+    """
+
+    def __init__(self, model: Model, labels: Sequence[str], sample_rate: int, place: str) -> None:
+        if SPEECH not in labels:
+            problem, remedy = f"no label of this model is {SPEECH}", "train one with voice_activity.yaml"
+            raise UsageError(problem, place=place, got=", ".join(labels[:8]), remedy=remedy)
+        self._speech, self._rate = list(labels).index(SPEECH), sample_rate
+        audio = StandIn(
+            {
+                "audio_signal": NeuralType("B T", AudioSignal(freq=self._rate)),
+                "a_sig_length": NeuralType("B", LengthsType()),
+                "label": NeuralType("B", LabelsType()),
+                "label_length": NeuralType("B", LengthsType()),
+            }
+        )
+        for module in model.modules.values():
+            getattr(module, "eval", lambda: None)()
+        factory = NeuralModuleFactory(placement=DeviceType.CPU, set_default=False)
+        self._logits = factory.lower([connect_classifier(model, audio).logits])
+
+    def __call__(self, pieces: Iterable[Samples], sample_rate: int) -> tuple[Decisions, float]:
+        """The decision of a frame of 0.1 s is that of the window of 0.63 s around it."""
+        hop, size = round(_HOP_SECONDS * self._rate), round(_WINDOW_SECONDS * self._rate)
+        before = (size - hop) // 2
+        buffer, speech = np.zeros(before, np.float32), list[Decisions]()
+        end = [np.zeros(size - hop - before, np.float32)]
+        for chunk in itertools.chain(in_chunks(pieces, sample_rate, self._rate, hop * _WINDOWS, whole=False), end):
+            buffer = np.concatenate([buffer, chunk])
+            if len(buffer) < size:
+                continue
+            windows = np.lib.stride_tricks.sliding_window_view(buffer, size)[::hop]
+            lengths, zeros = torch.full((len(windows),), size), torch.zeros(len(windows), dtype=torch.int64)
+            with torch.inference_mode():
+                (logits,) = self._logits(torch.from_numpy(windows.copy()), lengths, zeros, zeros)
+            speech.append((logits.softmax(1)[:, self._speech] > _SPEECH_PROBABILITY).numpy())
+            buffer = buffer[len(windows) * hop :]
+        return np.concatenate([*speech, np.zeros(0, bool)]), _HOP_SECONDS

@@ -24,7 +24,7 @@ from nemo_asr.tasks.families import Model, connect
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.tasks.registry import TASKS
 from nemo_asr.text.subwords import Subwords, load_subwords
-from nemo_asr.transcribe.engine import stride_of, transcribe, transcripts_or_error
+from nemo_asr.transcribe.engine import SpeechDetector, stride_of, transcribe, transcripts_or_error
 from nemo_asr.transcribe.transcript import Transcribed, Transcript
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, StoredCheckpoint, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, fitted, read_tensors, save_module
@@ -505,6 +505,14 @@ class TrainedModel:
         of_model = {"trim_silence": reading.trim_silence, "int_values": reading.int_values}
         settings = {"calibration": card.calibration, **of_model, **settings}
         return transcribe(self.modules, card.labels, card.sample_rate, audio, **settings)
+
+    def speech_detector(self) -> SpeechDetector:
+        """Of a classifier one of whose classes is ``speech``: says where somebody speaks, for ``transcribe``.
+
+        Raises:
+            UsageError: no class is ``speech``.
+        """
+        return SpeechDetector(self.modules, self.card.labels, self.card.sample_rate, self.place)
 
     def save(self, folder: str | Path, licence: str | None = None) -> ModelCard:
         """Write a model folder; a model that is there already is replaced.

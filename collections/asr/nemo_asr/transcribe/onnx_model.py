@@ -5,18 +5,16 @@ What the file's metadata must say is written by `onnx_export`.
 
 from __future__ import annotations
 
-import mmap
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.audio.reading import Audio, Samples
-from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting
+from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting, Detector
 from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.scoring.calibration import Calibration
 from nemo_asr.transcribe.inputs import (
@@ -27,6 +25,7 @@ from nemo_asr.transcribe.inputs import (
     named,
     padded,
 )
+from nemo_asr.transcribe.onnx_session import ONNX_FILE, open_session
 from nemo_asr.transcribe.segments import Segmented
 from nemo_asr.transcribe.transcript import (
     ScoredText,
@@ -38,8 +37,8 @@ from nemo_asr.transcribe.transcript import (
     scored_texts,
     transcript_of,
 )
-from nemo_lite.errors import CheckpointError, DataError, UsageError, printable
-from nemo_lite.files import FileKind, open_file, parse_json
+from nemo_lite.errors import CheckpointError, DataError, printable
+from nemo_lite.files import parse_json
 from nemo_lite.utils import logging
 
 # Any: onnxruntime has no types.
@@ -49,10 +48,7 @@ FORMAT = "nemo_lite waveform model 1"
 SUFFIX = ".onnx"
 INPUTS = ("audio_signal", "length")
 OUTPUTS = ("log_probs", "log_probs_length")
-_KIND = FileKind("the ONNX file", (1 << 31) - 1, CheckpointError, "write it with nemo-lite export")
-_FIRST_BYTE = b"\x08"  # ir_version comes first
 _MOST_LABELS, _MOST_LABEL_CHARACTERS, _MOST_RATE = 65_536, 128, 655_350
-_INSTALL = "pip install onnxruntime"
 
 
 class OnnxModel:
@@ -77,7 +73,7 @@ class OnnxModel:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
-        self._session = _session(self.path)
+        self._session = open_session(self.path)
         self.metadata: Mapping[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
         try:
             if self.metadata["format"] != FORMAT:
@@ -108,6 +104,7 @@ class OnnxModel:
         search: TextSearch | None = None,
         nbest: int = 1,
         cutting: Cutting | None = DEFAULT_CUTTING,
+        detector: Detector | None = None,
     ) -> Transcribed:
         """Transcribe recordings, in batches of similar length; the result is in the order given.
 
@@ -121,8 +118,9 @@ class OnnxModel:
             search: for the labels of this model; None: greedy decoding.
             nbest: above 1, transcripts have so many ``hypotheses`` of the search.
             cutting: pauses and lengths of segments; None: recordings are transcribed as they are.
+            detector: says where somebody speaks; None: the levels of the recording.
         """
-        segmented, faults = Segmented(recordings, cutting, self.labels), dict[int, str]()
+        segmented, faults = Segmented(recordings, cutting, self.labels, detector), dict[int, str]()
         rows = segmented.rows
         seconds = {number: row.seconds for number, row in enumerate(rows)}
         by_row: dict[int, Transcript] = {}
@@ -181,7 +179,7 @@ def _flag(metadata: Mapping[str, str], name: str) -> bool:
 
 
 def _labels(text: str, place: str) -> list[str]:
-    labels = parse_json(text, place, _KIND)
+    labels = parse_json(text, place, ONNX_FILE)
     if not isinstance(labels, list):
         raise ValueError("labels are no list")
     texts = [label for label in labels if isinstance(label, str) and printable(label) == label]
@@ -189,38 +187,3 @@ def _labels(text: str, place: str) -> list[str]:
     if not 0 < len(labels) == len(short_texts) <= _MOST_LABELS:
         raise ValueError("labels are too many, or no short texts without control characters")
     return short_texts
-
-
-def _check_file(path: Path) -> None:
-    """See that the file can be a model, and holds all of it: other files that it names are not opened.
-
-    Raises:
-        CheckpointError: it is no regular file, is too large, or keeps tensors elsewhere.
-    """
-    with open_file(path, _KIND) as file:
-        if file.read(1) != _FIRST_BYTE:
-            raise CheckpointError("this is no ONNX file", place=str(path), wanted="a file of nemo-lite export")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            if any(_names_file(content, match.start()) for match in re.finditer(b"location", content)):
-                problem, remedy = "the ONNX file keeps tensors in another file", "export it again, as one file"
-                raise CheckpointError(problem, place=str(path), remedy=remedy)
-
-
-def _names_file(content: mmap.mmap, at: int) -> bool:
-    """Whether a text begins here, which is the key under which a tensor names its file; it may be within another."""
-    return at > 0 and not 0x20 <= content[at - 1] < 0x80
-
-
-def _session(path: Path) -> Any:
-    _check_file(path)
-    try:
-        import onnxruntime
-    except ImportError:
-        raise UsageError("the package onnxruntime is not installed", place=str(path), remedy=_INSTALL) from None
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # its errors are raised as well
-    try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has a class for each of its error codes, below RuntimeError or not
-        got = str(error).strip().partition("\n")[0]
-        raise CheckpointError("this is no ONNX file that can be run", place=str(path), got=got) from None

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from nemo_asr.audio.segments import Cutting, Span, frame_levels, frame_samples, speech_spans
+import numpy as np
+
+from nemo_asr.audio.segments import Cutting, Detector, Span, frame_levels, frame_samples, spans_of_frames, speech_spans
 from nemo_asr.text.labels import has_words
 from nemo_asr.transcribe.inputs import Recording, named
 from nemo_asr.transcribe.transcript import ScoredText, Transcribed, Transcript, transcribed
@@ -23,13 +25,20 @@ class Segmented:
         recordings: what to transcribe.
         cutting: how they are cut; None: each is one segment.
         labels: of the model: whether words have spaces between them.
+        detector: says where somebody speaks; None: the levels of the recording.
 
     Attributes:
         rows: the segments, with their lengths.
         faults: why recordings cannot be read, by their position.
     """
 
-    def __init__(self, recordings: Sequence[Recording], cutting: Cutting | None, labels: Sequence[str]) -> None:
+    def __init__(
+        self,
+        recordings: Sequence[Recording],
+        cutting: Cutting | None,
+        labels: Sequence[str],
+        detector: Detector | None = None,
+    ) -> None:
         self._cutting, self._separator = cutting, " " if has_words(labels) else ""
         self._recordings: dict[int, Recording] = {}  # those that can be read
         self._rows_of: dict[int, range] = {}
@@ -38,7 +47,9 @@ class Segmented:
         for position, recording in enumerate(recordings):
             try:
                 self._recordings[position] = recording.measured()
-                segments = [self._recordings[position]] if cutting is None else segments_of(recording, cutting)
+                segments = (
+                    [self._recordings[position]] if cutting is None else segments_of(recording, cutting, detector)
+                )
             except DataError as error:
                 self.faults[position] = named(recording, error)
                 continue
@@ -68,15 +79,23 @@ class Segmented:
         return transcribed(by_position, all_faults)
 
 
-def segments_of(recording: Recording, cutting: Cutting) -> list[Recording]:
+def segments_of(recording: Recording, cutting: Cutting, detector: Detector | None = None) -> list[Recording]:
     """The segments of a recording, as recordings with their lengths.
 
     Raises:
         DataError: it cannot be read.
     """
     with recording.pieces() as (pieces, sample_rate):
-        levels = frame_levels(pieces, sample_rate)
-    spans = speech_spans(levels, frame_samples(sample_rate) / sample_rate, cutting)
+        levels, frame_seconds = frame_levels(pieces, sample_rate), frame_samples(sample_rate) / sample_rate
+    if detector is None:
+        spans = speech_spans(levels, frame_seconds, cutting)
+    else:
+        with recording.pieces() as (pieces, sample_rate):
+            decisions, seconds = detector(pieces, sample_rate)
+        # The decision in the middle of each frame of levels.
+        numbers = ((np.arange(len(levels)) + 0.5) * frame_seconds / seconds).astype(np.int64)
+        is_speech = decisions[numbers.clip(max=len(decisions) - 1)]
+        spans = spans_of_frames(is_speech, levels, frame_seconds, cutting)
     whole = recording.measured()
     if len(spans) == 1 and spans[0].start <= 0.0 and spans[0].end >= whole.seconds:
         return [whole]  # with no offset that rounding might move

@@ -1,0 +1,130 @@
+"""Models that say where somebody speaks: silero-vad's file, a classifier of ours, and what is neither."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from toys.onnx_toy import write_toy
+
+from nemo_asr.audio.segments import DEFAULT_CUTTING
+from nemo_asr.tasks.recipe import recipe_from_text
+from nemo_asr.transcribe.inputs import Recording
+from nemo_asr.transcribe.model import TrainedModel, describe
+from nemo_asr.transcribe.segments import segments_of
+from nemo_asr.transcribe.voice_activity import load_detector
+from nemo_lite.errors import UsageError
+
+RATE = 16000
+CLASSIFIER = """labels: [background, speech]
+AudioToSpeechLabelDataLayer: {}
+AudioToMelSpectrogramPreprocessor: {features: 8, normalize: all_features}
+JasperEncoder:
+  activation: relu
+  jasper:
+    - {filters: 4, repeat: 1, kernel: [3], stride: [2], dilation: [1], dropout: 0.0, residual: false}
+"""
+
+
+def write_silero(path: Path) -> Path:
+    """The inputs and outputs of silero-vad: speech where the mean amplitude is above 0.01; the state counts chunks."""
+    constants = {"level": 0.01, "slope": 1000.0, "one": 1.0}
+    nodes = [
+        helper.make_node("Abs", ["input"], ["amplitude"]),
+        helper.make_node("ReduceMean", ["amplitude", "axis"], ["mean"], keepdims=1),
+        helper.make_node("Sub", ["mean", "level"], ["above"]),
+        helper.make_node("Mul", ["above", "slope"], ["scaled"]),
+        helper.make_node("Sigmoid", ["scaled"], ["output"]),
+        helper.make_node("Add", ["state", "one"], ["stateN"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "silero",
+        [
+            helper.make_tensor_value_info("input", TensorProto.FLOAT, [None, 576]),
+            helper.make_tensor_value_info("state", TensorProto.FLOAT, [2, None, 128]),
+            helper.make_tensor_value_info("sr", TensorProto.INT64, []),
+        ],
+        [
+            helper.make_tensor_value_info("output", TensorProto.FLOAT, [None, 1]),
+            helper.make_tensor_value_info("stateN", TensorProto.FLOAT, [2, None, 128]),
+        ],
+        [
+            numpy_helper.from_array(np.array([1]), "axis"),
+            *(numpy_helper.from_array(np.array(value, np.float32), name) for name, value in constants.items()),
+        ],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    return path
+
+
+def sound(*seconds: float, rate: int = RATE) -> np.ndarray:
+    """Noise of 0.1 and of 0.001 in turn."""
+    random = np.random.default_rng(0)
+    parts = [random.normal(0.0, (0.001, 0.1)[k % 2], round(length * rate)) for k, length in enumerate(seconds)]
+    return np.concatenate(parts).astype(np.float32)
+
+
+@pytest.mark.parametrize("rate", [RATE, 44100, 8000])
+def test_silero_cuts_at_its_frames_at_any_rate_of_the_recording(tmp_path, rate):
+    detector = load_detector(str(write_silero(tmp_path / "silero_vad.onnx")))
+    recording = Recording("a", sound(1.0, 2.0, 1.5, 1.0, 1.0, rate=rate), rate)
+    segments = segments_of(recording, DEFAULT_CUTTING, detector)
+    assert [segment.offset for segment in segments] == pytest.approx([0.85, 4.35], abs=0.08)
+    assert [segment.seconds for segment in segments] == pytest.approx([2.3, 1.3], abs=0.12)
+
+
+def test_decisions_do_not_depend_on_the_pieces(tmp_path):
+    detector = load_detector(str(write_silero(tmp_path / "silero_vad.onnx")))
+    samples = sound(0.4, 0.7, 0.33)
+    whole, seconds = detector([samples], RATE)
+    assert seconds == 0.032
+    assert len(whole) == -(-len(samples) // 512)
+    assert np.array_equal(whole, detector(np.array_split(samples, 23), RATE)[0])
+
+
+def test_another_onnx_file_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"this is no model of silero-vad: got inputs audio_signal, length, wanted"):
+        load_detector(str(write_toy(tmp_path / "toy.onnx")))
+
+
+def test_silero_is_found_in_its_package_without_importing_it(tmp_path, monkeypatch):
+    package = tmp_path / "silero_vad"
+    (package / "data").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError('it imports torch')")
+    write_silero(package / "data" / "silero_vad.onnx")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load_detector("silero")([sound(0.5, 0.5)], RATE)[0].any()
+    monkeypatch.undo()
+    sys.path_importer_cache.clear()
+    with pytest.raises(UsageError, match="silero-vad is not installed; pip install silero-vad, or name its file"):
+        load_detector("silero")
+
+
+@pytest.fixture
+def classifier(monkeypatch):
+    """Loading any folder gives a classifier without training."""
+    recipe = recipe_from_text(CLASSIFIER, "model.yaml")
+    model = TrainedModel("model", recipe, recipe.classifier(), describe(recipe))
+    monkeypatch.setattr("nemo_asr.load_classifier", lambda path: model, raising=False)
+    return model
+
+
+@pytest.mark.parametrize("seconds", [0.2, 0.63, 3.0, 30.05])
+def test_a_classifier_decides_each_tenth_of_a_second_whatever_the_pieces(classifier, seconds):
+    detector = load_detector("runs/VoiceActivity")
+    samples = sound(seconds / 2, seconds / 2)
+    whole, frame_seconds = detector([samples], RATE)
+    assert frame_seconds == 0.1
+    assert abs(len(whole) - seconds / 0.1) <= 1
+    assert np.array_equal(whole, detector(np.array_split(samples, 7), RATE)[0])
+
+
+def test_a_classifier_without_the_label_speech_is_refused(classifier):
+    classifier.card.labels[:] = ["one", "two"]
+    with pytest.raises(UsageError, match=r"no label of this model is speech: got one, two; train one"):
+        load_detector("runs/Commands")
