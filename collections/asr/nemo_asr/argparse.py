@@ -113,6 +113,8 @@ class AsrArgParser(NemoArgParser):
         if parsed.model_config:
             parsed.model_config = str(config_path(parsed.model_config))
         take_from_configuration(self, parsed)
+        if not parsed.train_dataset:
+            self.error("--train_dataset is missing")
         if parsed.num_gpus not in (None, parsed.num_processes):
             started = f"the launcher started {process.world_size}" if process else "no launcher started this process"
             self.error(
@@ -152,8 +154,6 @@ class AsrArgParser(NemoArgParser):
     def _check_needed(self, parsed: Any) -> None:
         if not parsed.model_config and not parsed.init_from:
             self.error("--model_config is missing")
-        if not parsed.train_dataset:
-            self.error("--train_dataset is missing")
         if (parsed.num_epochs is None) == (parsed.max_steps is None):
             got = "neither" if parsed.num_epochs is None else "both"
             self.error(f"how long to train must be said once: got {got}, wanted --num_epochs or --max_steps")
@@ -378,6 +378,12 @@ def _options_in(config: Config) -> dict[str, Any]:
             options |= section.plain()
         elif section is not None:
             problems.append(f"{config.place(key)}: {key} holds no mapping of arguments")
+    if "train_dataset" in config:
+        try:
+            options["train_dataset"] = ",".join(_sets_in(config["train_dataset"]))
+        except ValueError:
+            wanted = "a manifest, a list of them, or a mapping of manifests to weights"
+            problems.append(f"{config.place('train_dataset')}: train_dataset: wanted {wanted}")
     raise_if(problems)
     if (name := options.get("optimizer")) in _WENETS_OPTIMIZERS:
         options["optimizer"], decay = _WENETS_OPTIMIZERS[name]
@@ -385,6 +391,17 @@ def _options_in(config: Config) -> dict[str, Any]:
     if betas := options.pop("betas", None):
         options["beta1"], options["beta2"] = betas
     return options
+
+
+def _sets_in(value: Any) -> list[str]:
+    """The manifests that a configuration names, each with its weight as ``--train_dataset`` has it."""
+    if isinstance(value, str) and value:
+        return [value]
+    if isinstance(value, Config) and value:
+        return [f"{path}:{weight}" for path, weight in value.items()]
+    if isinstance(value, list) and value:
+        return [part for each in value for part in _sets_in(each)]
+    raise ValueError
 
 
 def _optimizer_options(

@@ -37,7 +37,7 @@ from nemo_lite.utils.nemo_logging import LEVELS, STYLES
 LOSS_SETTING = "loss."
 """Begins a setting that a recipe applies to its loss, whichever class that is."""
 # Keys of a configuration that give options of training, as WeNet's configurations have them.
-TRAINING_KEYS = ("optim", "optim_conf", "scheduler", "scheduler_conf", "lr_policy")
+TRAINING_KEYS = ("optim", "optim_conf", "scheduler", "scheduler_conf", "lr_policy", "train_dataset")
 # Of the search in decoding/, too.
 BEAM_SIZES = Between(1, 10_000)  # more than 1,000 gain nothing
 DEFAULT_BEAM_SIZE = 16
@@ -136,7 +136,7 @@ class TrainingData:
     """Manifests, batches, and how often to evaluate.
 
     Attributes:
-        train_dataset: manifest to train on; several are separated by commas.
+        train_dataset: manifest to train on; several are separated by commas, perhaps with weights (a.json:3,b.json:1).
         eval_datasets: manifests to evaluate, each a set of its own.
         batch_size: items per training batch and process (default: 64).
         eval_batch_size: items per evaluation batch and process.

@@ -19,6 +19,7 @@ import nemo_lite
 from nemo_asr.argparse import evaluation_steps, policy_of, steps_of_run
 from nemo_asr.data.check import warn_of_leaks
 from nemo_asr.data.speech_data_layer import (
+    SpeechDataLayer,
     clusters_in_data,
     hypotheses_in_data,
     references_in_data,
@@ -71,7 +72,7 @@ from nemo_lite.core.callbacks import TrackingCallback
 from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.show import show_plan, show_precision
 from nemo_lite.core.trackers import TRACKERS, MetricsFile, TensorboardTracker, TerminalLines, Tracker, Trackers
-from nemo_lite.errors import NemoLiteError
+from nemo_lite.errors import NemoLiteError, UsageError
 from nemo_lite.options import factory_arguments
 from nemo_lite.utils.nemo_logging import LogMode
 
@@ -218,6 +219,9 @@ class TrainingRun:
             options["strict_data"] = True
         batch_size = args.batch_size if training else args.eval_batch_size or args.batch_size
         layer = self.recipe.data_layer(manifest, training=training, batch_size=batch_size, **options)
+        if not training and isinstance(layer, SpeechDataLayer) and layer.utterances.weighted_sets:
+            remedy = "leave the weights out: all utterances are scored once"
+            raise UsageError("an evaluation set has weights", place="--eval_datasets", got=manifest, remedy=remedy)
         layer.worker_timeout = args.worker_timeout
         return layer
 

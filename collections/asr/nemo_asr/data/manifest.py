@@ -5,6 +5,7 @@ No torch in this file: ``nemo-lite transcribe FILE.onnx`` reads manifests, too.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import re
@@ -149,6 +150,11 @@ class Utterances(ABC, Generic[R]):
         return ",".join(self.paths)
 
     @property
+    def weighted_sets(self) -> tuple[Integers, Sequence[float]] | None:
+        """The first row of each set and the number of all rows, and the weights of the sets; None: they have none."""
+        return None
+
+    @property
     def seconds(self) -> float:
         """Seconds of audio in all."""
         return float(self.durations.sum(dtype=np.float64))
@@ -218,6 +224,7 @@ MIX = "mix"  # the average of all channels
 CLASS_KEYS = ("command", "target", "label")
 _MOST_SECONDS = 1e7  # four months
 _MOST_CHANNELS = 1024  # of libsndfile
+_MOST_WEIGHT = 1e6
 MANIFEST = FileKind("the manifest", 1 << 40, remedy="a manifest has one JSON object a line")  # read in blocks
 _TRANSCRIPT = FileKind("the text file", MAX_LINE_BYTES)
 
@@ -746,11 +753,13 @@ class Manifest(Utterances[LineRef]):
         offsets: (N,) where each line is in its file.
         lines: (N,) line number in its file, from 1.
         starts: (files + 1,) the first row of each file.
+        weights: of the files, where one is given.
     """
 
     offsets: npt.NDArray[np.int64]
     lines: npt.NDArray[np.int32]
     starts: npt.NDArray[np.int64]
+    weights: tuple[float, ...] = ()
 
     @classmethod
     def open(
@@ -766,7 +775,8 @@ class Manifest(Utterances[LineRef]):
         """Read and check every line of the manifests, then keep those whose duration is within the limits.
 
         Args:
-            paths: one path, several separated by commas, or a sequence of paths.
+            paths: one path, several separated by commas, or a sequence of paths. ``a.json:3`` has the weight 3 in
+                training, where others have 1.
             min_duration: seconds, inclusive; None for no limit.
             max_duration: seconds, inclusive; None for no limit.
             strict: relative audio paths start at the manifest's folder only. Otherwise one that leads nowhere there
@@ -781,7 +791,8 @@ class Manifest(Utterances[LineRef]):
                 valid; or nothing is left.
         """
         check_limits(min_duration, max_duration)
-        sources = [open_manifest(path, strict) for path in _checked_paths(paths)]
+        parts_of_paths, weights = _weighted(paths)
+        sources = [open_manifest(path, strict) for path in _checked_paths(parts_of_paths)]
         needs: Needs = "duration" if lenient else "text"
         parts = [_scan(source, needs, invalid) for source in sources]
         offsets, lines, durations = (np.concatenate(columns) for columns in zip(*parts, strict=True))
@@ -792,6 +803,7 @@ class Manifest(Utterances[LineRef]):
             lines=lines,
             durations=durations,
             starts=np.cumsum([0, *(len(part[0]) for part in parts)], dtype=np.int64),
+            weights=weights,
         )
         manifest = manifest.without(manifest.durations <= 0.0, "with a duration of 0 s or less")
         return manifest.between(min_duration, max_duration)
@@ -802,6 +814,11 @@ class Manifest(Utterances[LineRef]):
         sources = np.searchsorted(self.starts, index, side="right") - 1
         columns = (sources, self.offsets[index], self.lines[index])
         return [LineRef(*values) for values in zip(*(column.tolist() for column in columns), strict=True)]
+
+    @property
+    def weighted_sets(self) -> tuple[Integers, Sequence[float]] | None:
+        """The files, where one has a weight."""
+        return (self.starts, self.weights) if self.weights else None
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -851,12 +868,37 @@ def _scan(source: Source, needs: Needs, invalid: list[str] | None) -> tuple[npt.
     return tuple(np.concatenate(column) for column in zip(*columns, strict=True))
 
 
-def _checked_paths(paths: ManifestPaths) -> list[str]:
-    """Every path of the list: existing files, and what other kinds of manifests recognise."""
+_WEIGHT = re.compile(r"(.+):([^:/]*)")
+
+
+def _weighted(paths: ManifestPaths) -> tuple[list[str], tuple[float, ...]]:
+    """Every path of the list, and their weights; none where no path has one.
+
+    Raises:
+        UsageError: a weight is no number above 0.
+    """
     named = os.fspath(paths).split(",") if isinstance(paths, (str, os.PathLike)) else paths
     parts = [os.path.expanduser(os.fspath(part).strip()) for part in named]
+    weights: dict[int, float] = {}
+    for number, part in enumerate(parts):
+        written = _WEIGHT.fullmatch(part)
+        if written is None or os.path.exists(part):
+            continue
+        try:
+            weights[number] = float(written[2])
+        except ValueError:
+            weights[number] = math.nan
+        if not 0.0 < weights[number] <= _MOST_WEIGHT:
+            wanted = f"a number above 0, at most {_MOST_WEIGHT:g}"
+            raise UsageError("the weight of a set is no such number", place=part, got=repr(written[2]), wanted=wanted)
+        parts[number] = written[1]
+    return parts, tuple(weights.get(number, 1.0) for number in range(len(parts))) if weights else ()
+
+
+def _checked_paths(parts: list[str]) -> list[str]:
+    """Every path of the list: existing files, and what other kinds of manifests recognise."""
     if not parts or not all(parts):
-        problem = f'the list of manifests "{paths}" has an empty part'
+        problem = f'the list of manifests "{",".join(parts)}" has an empty part'
         raise DataError(problem, remedy="write a.json,b.json with no comma at the end")
     missing = [part for part in parts if not os.path.isfile(part) and kind_of(part) in (None, JsonLines)]
     if missing:

@@ -31,6 +31,7 @@ from nemo_asr.data.utterances import (
     ItemTensors,
     JoinedRows,
     Reading,
+    RepeatedRef,
     SpeechDataset,
 )
 from nemo_asr.scoring.normalize import score_normalizer
@@ -38,7 +39,7 @@ from nemo_asr.scoring.rates import Clusters, clusters_of
 from nemo_asr.text.labels import NO_LANGUAGE, shown_symbols
 from nemo_asr.text.parser import CharParser, make_parser
 from nemo_lite.backends.pytorch.data.loaders import Counts, PlannedLoader, UnusableItems, budget_of
-from nemo_lite.backends.pytorch.data.order import Batching, CostWords, Plan, Shard, plans
+from nemo_lite.backends.pytorch.data.order import Batching, CostWords, Plan, Shard, WeightedSets, plans
 from nemo_lite.backends.pytorch.data.worker_server import preload_in_workers
 from nemo_lite.backends.pytorch.nm import Copied, DataLayerNM
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType
@@ -47,6 +48,7 @@ from nemo_lite.core.shapes import Shape, symbol
 from nemo_lite.errors import DataChangedError, DataError, UsageError, counted, listed
 from nemo_lite.files import Content, digest_of, digest_of_files, make_writable_folder, write_atomically
 from nemo_lite.utils import logging
+from nemo_lite.utils.nemo_logging import LogMode
 
 # What can be known of a training set before audio is decoded: missing files, unusable texts, CTC feasibility.
 
@@ -527,7 +529,8 @@ class SpeechDataLayer(SpeechPorts):
             self.leave_out_textless()
             logging.info(self.utterances.summary())
         rows = self._joined_rows(shard) if training else None
-        plan_of = self._plans(training, shard, rows)
+        sets = self._weighted_sets(shard) if training else None
+        plan_of = self._plans(training, shard, rows, sets)
         if training and not plan_of(0).num_rounds:
             self._refuse_nothing_left(shard)
         return PlannedLoader(
@@ -535,7 +538,8 @@ class SpeechDataLayer(SpeechPorts):
             plan_of,
             list(self.output_ports),
             shard,
-            refs_of=partial(_refs_in_rows, self.utterances, rows),
+            refs_of=partial(_refs_of_places, self.utterances, rows, sets),
+            items_of=sets,
             training=training,
             account=self._account(training),
             num_workers=self.setting("num_workers", None),
@@ -552,9 +556,37 @@ class SpeechDataLayer(SpeechPorts):
         most = self._batching.max_batch_cost
         return JoinedRows(*self._augmentor.join, self.durations, shard.seed, self.join_reach, most)
 
-    def _plans(self, training: bool, shard: Shard, rows: JoinedRows | None) -> Callable[[int], Plan]:
+    def _weighted_sets(self, shard: Shard) -> WeightedSets | None:
+        """Which utterances each epoch has, where sets have weights; None: each once.
+
+        Raises:
+            UsageError: a set is empty, or its share of an epoch.
+        """
+        weighted = self.utterances.weighted_sets
+        if weighted is None:
+            return None
+        starts, weights = weighted
+        try:
+            sets = WeightedSets(starts.tolist(), weights, shard.seed, self._batching.shuffle)
+        except UsageError as error:
+            raise UsageError(error.problem, place=self.utterances.name, got=error.got, remedy=error.remedy) from None
+        sizes = np.diff(starts).tolist()
+        shares = (
+            f"{path} {count} of {size} utterances"
+            for path, count, size in zip(self.utterances.paths, sets.num_places, sizes, strict=True)
+        )
+        logging.info("An epoch takes, by the weights of the sets: %s", ", ".join(shares), mode=LogMode.ONCE)
+        return sets
+
+    def _plans(
+        self, training: bool, shard: Shard, rows: JoinedRows | None, sets: WeightedSets | None
+    ) -> Callable[[int], Plan]:
         """The batches of one rank by epoch."""
-        costs = self.durations if rows is None else lambda epoch: rows(epoch).durations
+
+        def costs(epoch: int) -> npt.NDArray[np.float32]:
+            durations = self.durations if rows is None else rows(epoch).durations
+            return durations if sets is None else durations[sets(epoch)]
+
         return plans(len(self), self._batching, shard, training=training, costs=costs)
 
     def _refuse_nothing_left(self, shard: Shard) -> None:
@@ -603,13 +635,22 @@ class SpeechDataLayer(SpeechPorts):
                 for key, value in settings.items()
                 if key.endswith("manifest_path")
             ]
+        if weighted := self.utterances.weighted_sets:
+            fingerprint[f"weights of {self.label}"] = list(weighted[1])
         files = digest_of_files([*self.utterances.paths, *sounds])
         return {**{name: Content(digest) for name, digest in files.items()}, **fingerprint}
 
 
-def _refs_in_rows(utterances: Utterances[R], rows: JoinedRows | None, epoch: int, items: Any) -> Sequence[Any]:
-    """What a worker needs to find the utterances at these positions, and those that stand behind them in a row."""
-    return utterances.refs(items) if rows is None else rows.refs(epoch, items, utterances.refs)
+def _refs_of_places(
+    utterances: Utterances[R], rows: JoinedRows | None, sets: WeightedSets | None, epoch: int, places: Any
+) -> Sequence[Any]:
+    """What a worker needs to find the utterances at these places, and those that stand behind them in a row."""
+    items = places if sets is None else sets(epoch)[places]
+    refs = utterances.refs(items) if rows is None else rows.refs(epoch, items, utterances.refs)
+    if sets is None:
+        return refs
+    turns = sets.turns(epoch)[places].tolist()
+    return [RepeatedRef(ref, turn) if turn else ref for ref, turn in zip(refs, turns, strict=True)]
 
 
 def _tell_counts(name: str, sample_rate: int, with_unknown: bool, counts: Counts) -> None:
@@ -656,7 +697,8 @@ class AudioToTextDataLayer(SpeechDataLayer):
     Relative paths start at the manifest's folder; one that leads nowhere there starts at the working directory.
 
     Args:
-        manifest_filepath: one manifest, several separated by commas, or a list.
+        manifest_filepath: one manifest, several separated by commas, or a list. ``a.json:3,b.json:1`` gives weights: in
+            training three of four utterances of an epoch are from the first.
         labels: the vocabulary; a label's position is its id.
         batch_size: utterances in a batch on one rank; -1 for the whole set.
         sample_rate: samples a second; files of another rate are resampled.

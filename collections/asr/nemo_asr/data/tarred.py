@@ -38,7 +38,7 @@ from nemo_asr.data.manifest import (
 )
 from nemo_asr.data.speech_data_layer import SpeechDataLayer, parser_maker
 from nemo_asr.data.utterances import FileSpans, ItemTensors, JoinedRows, Reading, collate
-from nemo_lite.backends.pytorch.data.order import Batching, Plan, Shard, sequential_plans
+from nemo_lite.backends.pytorch.data.order import Batching, Plan, Shard, WeightedSets, sequential_plans
 from nemo_lite.config import Between
 from nemo_lite.errors import MAX_LISTED, DataError, UsageError, counted, listed
 from nemo_lite.files import (
@@ -388,6 +388,9 @@ class TarredUtterances(Utterances[TarRef]):
         manifest = Manifest.open(
             manifests, strict=True, lenient=not strict
         )  # its paths lead nowhere: do not look for the files
+        if manifest.weights:
+            problem, remedy = "sets in tar shards have no weights", "leave them out, or train on the files themselves"
+            raise UsageError(problem, place=manifest.name, remedy=remedy)
         columns = match(manifest, paths, strict=strict)
         rows = columns["rows"]
         lost = np.ones(len(manifest), bool)
@@ -535,9 +538,12 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
         audio, labels = [item[0].numpy() for item in items], [item[2].tolist() for item in items]
         return collate(audio, labels, self._reading.pad_id or 0)
 
-    def _plans(self, training: bool, shard: Shard, rows: JoinedRows | None) -> Callable[[int], Plan]:
+    def _plans(
+        self, training: bool, shard: Shard, rows: JoinedRows | None, sets: WeightedSets | None
+    ) -> Callable[[int], Plan]:
         if not training:
-            return super()._plans(training, shard, rows)
+            return super()._plans(training, shard, rows, sets)
+        assert sets is None, "shards are read from front to back"
         assert isinstance(self.utterances, TarredUtterances)
         starts, batching, window = self.utterances.starts, self._batching, self._shuffle_n
         return sequential_plans(starts, batching, shard, window)

@@ -329,6 +329,13 @@ class JoinedRef(NamedTuple):
     others: tuple[Any, ...]
 
 
+class RepeatedRef(NamedTuple):
+    """Where an utterance is that has come ``turn`` times in the epoch before; its draws are others each time."""
+
+    ref: Any
+    turn: int
+
+
 class Rows(NamedTuple):
     """Which utterances an epoch joins.
 
@@ -422,7 +429,8 @@ class SpeechDataset(ItemDataset[R, Item]):
 
     def read(self, position: int, ref: R, request: Request[R], counts: Counts) -> Item:
         """Samples (T,) and label ids of one utterance, or of several in a row."""
-        first, others = ref if isinstance(ref, JoinedRef) else (ref, ())
+        once, *turn = ref if isinstance(ref, RepeatedRef) else (ref,)
+        first, others = once if isinstance(once, JoinedRef) else (once, ())
         parts, texts = [], []
         for number, one in enumerate((first, *others)):
             try:
@@ -438,7 +446,7 @@ class SpeechDataset(ItemDataset[R, Item]):
         ids = self._surrounded(texts[0] if len(texts) == 1 else self.parser.joined(texts))
         samples = parts[0]
         if self.augmentor is not None and request.training and self.reading.load_audio:
-            rng = np.random.default_rng([self.seed, request.epoch, position])
+            rng = np.random.default_rng([self.seed, request.epoch, position, *turn])
             if len(parts) > 1 and self.augmentor.join is not None:
                 samples = self.augmentor.join[1].joined(parts, self.reading.sample_rate, rng)
             samples = self.augmentor.perturbed(samples, self.reading.sample_rate, rng)

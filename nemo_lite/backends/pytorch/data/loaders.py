@@ -626,6 +626,8 @@ class PlannedLoader(BatchLoader):
         port_names: names of the output ports; a dictionary of values is read in this order.
         shard: this rank and the base of the workers' seeds.
         refs_of: what a worker needs in an epoch to find the items at some positions; by default the positions.
+        items_of: the positions in the data layer of the items that an epoch's plan numbers; by default these numbers.
+            ``refs_of`` gets the numbers.
         training: requests name spare items, and a batch of which no item can be used is an error (other ranks wait at
             the same step). Otherwise such a batch does not come: its number is missing among those of the others.
         account: notes what every batch noticed.
@@ -644,6 +646,7 @@ class PlannedLoader(BatchLoader):
         shard: Shard,
         *,
         refs_of: Callable[[int, Rows], Sequence[Any]] | None = None,
+        items_of: Callable[[int], Rows] | None = None,
         training: bool = False,
         account: UnusableItems | None = None,
         num_workers: int | None = None,
@@ -657,7 +660,7 @@ class PlannedLoader(BatchLoader):
         num_workers = workers_for(device, num_workers)
         self._plans, self._shard, self._port_names = plan_of, shard, tuple(port_names)
         self._plan_of = lru_cache(maxsize=1)(plan_of)
-        self._refs_of, self._training, self.account = refs_of, training, account
+        self._refs_of, self._items_of, self._training, self.account = refs_of, items_of, training, account
         self._sampler = EpochSampler()
         seeded: Dataset[Loaded] = SeededDataset(dataset, shard.seed, shard.rank)
         if num_workers:
@@ -734,7 +737,7 @@ class PlannedLoader(BatchLoader):
             yield Request(epoch, self._items(epoch, batches[index]), spares, self._training, position)
 
     def _items(self, epoch: int, rows: Rows) -> list[tuple[int, Any]]:
-        positions: list[int] = rows.tolist()
+        positions: list[int] = (rows if self._items_of is None else self._items_of(epoch)[rows]).tolist()
         return list(zip(positions, positions if self._refs_of is None else self._refs_of(epoch, rows), strict=True))
 
     def take_workers(self, earlier: BatchLoader) -> None:

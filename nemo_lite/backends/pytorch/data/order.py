@@ -6,8 +6,11 @@ No file is read and no tensor is made here. A *round* is one batch on every rank
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import pairwise
 from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias, get_args
 
@@ -275,6 +278,7 @@ def _left_over(num_items: int, world_size: int) -> UsageError:
 
 Costs: TypeAlias = "npt.NDArray[np.floating[Any]]"
 
+_STREAM_OF_SETS = 1 << 61  # draws of their own: no rank or epoch has this number
 # Buckets come from a sort by cost plus noise that is new in each epoch. More noise: more padding, but other neighbours.
 # Its mean is a multiple of the padding that the sort alone leaves: at 0.5 of it about half of the pairs of an epoch
 # meet again in the next one, at 24 a fiftieth. Within that it is as large as the padding in all stays at 1.9 %; at
@@ -357,6 +361,74 @@ def plans(
         return Plans(num_items, shard, make)
     plan = evaluation_plan(num_items, batching.batch_size, shard)
     return lambda epoch: plan
+
+
+class WeightedSets:
+    """Which items an epoch has, where sets of them have weights: a pure function of (sets, weights, seed, epoch).
+
+    An epoch has as many places as there are items, and each set has its share of them, exact but for one place. A set
+    goes through its items in passes, each in another order, from one epoch into the next: at any time no item of it
+    has come more than once more often than another. Places are numbered set by set.
+
+    Args:
+        starts: (sets + 1,) the first item of each set, and the number of all.
+        weights: of each set.
+        seed: base of the draws.
+        shuffle: another order in each pass; else that of the items.
+
+    Raises:
+        UsageError: a set has no item, or a share of less than one.
+    """
+
+    def __init__(self, starts: Sequence[int], weights: Sequence[float], seed: int = 0, shuffle: bool = True) -> None:
+        self._starts, self._seed, self._shuffle = [int(start) for start in starts], seed, shuffle
+        total, total_weight = self._starts[-1], math.fsum(weights)
+        wanted = [total * (weight / total_weight) for weight in weights]
+        # The largest remainders get the places that are left.
+        self.num_places = [int(share) for share in wanted]
+        by_remainder = sorted(range(len(wanted)), key=lambda number: self.num_places[number] - wanted[number])
+        for number in by_remainder[: total - sum(self.num_places)]:
+            self.num_places[number] += 1
+        for number, (first, last) in enumerate(pairwise(self._starts)):
+            if last == first or not self.num_places[number]:
+                got = f"{last - first} items, {self.num_places[number]} of the {total} places of an epoch"
+                problem, remedy = f"set {number + 1} would never come", "raise its weight, or leave it out"
+                raise UsageError(problem, place="weights", got=got, remedy=remedy)
+        self._of_epoch = lru_cache(maxsize=2)(self._drawn)
+
+    def __call__(self, epoch: int) -> Rows:
+        """The item at each place of an epoch."""
+        return self._of_epoch(epoch)[0]
+
+    def turns(self, epoch: int) -> Rows:
+        """How often the item at each place has come in the epoch before: 0 for the first time."""
+        return self._of_epoch(epoch)[1]
+
+    def _drawn(self, epoch: int) -> tuple[Rows, Rows]:
+        items, turns = [], []
+        for number, (first, last) in enumerate(pairwise(self._starts)):
+            size, count = last - first, self.num_places[number]
+            begin, end = epoch * count, (epoch + 1) * count
+            passes = range(begin // size, -(-end // size))
+            in_order = np.concatenate([self._pass(number, size, each) for each in passes])
+            of_set = in_order[begin - passes[0] * size : end - passes[0] * size]
+            items.append(first + of_set)
+            turns.append(_turns_of(of_set))
+        return np.concatenate(items), np.concatenate(turns)
+
+    def _pass(self, number: int, size: int, which: int) -> Rows:
+        if not self._shuffle:
+            return np.arange(size)
+        return np.random.default_rng([self._seed, number, which, _STREAM_OF_SETS]).permutation(size)
+
+
+def _turns_of(items: Rows) -> Rows:
+    """How often each of some numbers stands before its place."""
+    by_item = np.argsort(items, kind="stable")
+    ordered = items[by_item]
+    turns = np.empty(len(items), np.int64)
+    turns[by_item] = np.arange(len(items)) - np.searchsorted(ordered, ordered)
+    return turns
 
 
 def training_plan(num_items: int, batching: Batching, shard: Shard, epoch: int = 0, costs: Costs | None = None) -> Plan:

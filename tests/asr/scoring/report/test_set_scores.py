@@ -116,3 +116,20 @@ def test_rows_get_the_form_of_another_normaliser_from_the_texts_as_written():
     )
     assert (first.reference, first.hypothesis, first.score_normalizer) == ("five", "five", "english")
     assert (second.reference, second.hypothesis) == ("yes", "yes")
+
+
+def test_a_set_of_several_manifests_has_rates_by_source():
+    both = [{**row(1, "a b", "a b"), "place": "x/one.json:1"}, {**row(2, "a b", "a"), "place": "x/two.json:9"}]
+    found = scored(both)
+    assert [(each.name, each.num_errors, each.num_units) for each in found.by_source] == [
+        ("two.json", 1, 2),
+        ("one.json", 0, 2),
+    ]
+    assert scores_table(found).split()[0] == "source"
+    assert [each["name"] for each in json.loads(json.dumps(scores_as_json(found)))["by_source"]] == [
+        "two.json",
+        "one.json",
+    ]
+    same_names = [{**each, "place": f"{number}/test.json:1"} for number, each in enumerate(both)]
+    assert [each.name for each in scored(same_names).by_source] == ["1/test.json", "0/test.json"]
+    assert scored([row(1, "a", "a"), row(2, "a", "b")]).by_source == []

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from statistics import median
 from typing import Annotated, TypeAlias
 
@@ -332,6 +332,7 @@ class SetScores:
         by_word: which were lost, inserted and confused.
         variants: errors of words and of characters without case, without punctuation and without both; only those
             that change a text.
+        by_source: by manifest, where the set has several.
     """
 
     num_utterances: int
@@ -346,6 +347,7 @@ class SetScores:
     by_length: Sequence[GroupRate]
     by_word: WordErrors
     variants: Mapping[str, tuple[ErrorCounts, ErrorCounts]] = field(default_factory=dict)
+    by_source: Sequence[GroupRate] = ()
 
     @property
     def num_wrong(self) -> int:
@@ -394,6 +396,7 @@ def score_rows(rows: Sequence[ScoredUtterance]) -> SetScores:
         by_speaker=rates_by_speaker(errors, [row.speaker for row in rows]),
         by_length=by_length,
         by_word=word_errors(heard, said, use_cer),
+        by_source=rates_by_speaker(errors, _sources_of(rows)),
         variants=_variants(heard, said),
     )
 
@@ -414,6 +417,15 @@ _VARIANTS: Mapping[str, Callable[[str], str]] = {
     "without punctuation": without_punctuation,
     "without case and punctuation": lambda text: without_punctuation(without_case(text)),
 }
+
+
+def _sources_of(rows: Sequence[ScoredUtterance]) -> Sequence[str | None]:
+    """The manifest of each utterance, without folders where that is enough; None where all have the same."""
+    paths = [row.place.rpartition(":")[0] for row in rows]
+    if len({*paths}) == 1:
+        return [None] * len(rows)
+    names = {path: PurePath(path).name for path in paths}
+    return [names[path] if len({*names.values()}) == len(names) else path for path in paths]
 
 
 def score_transcripts(path: Path) -> SetScores:
@@ -477,6 +489,7 @@ def scores_as_json(scores: SetScores) -> Mapping[str, Json]:
         "unit": scores.unit,
         "by_speaker": groups(scores.by_speaker),
         "by_length": groups(scores.by_length),
+        "by_source": groups(scores.by_source),
         "lost": [[word, count, words.said[word]] for word, count in most_frequent(words.lost)],
         "inserted": [[word, count] for word, count in most_frequent(words.inserted)],
         "confused": [[said, heard, count] for (said, heard), count in most_frequent(words.confused)],
@@ -484,9 +497,10 @@ def scores_as_json(scores: SetScores) -> Mapping[str, Json]:
 
 
 def scores_table(scores: SetScores) -> str:
-    """The scores by speaker, by length and by word as text, for a terminal."""
+    """The scores by source, by speaker, by length and by word as text, for a terminal."""
     parts = []
-    for title, groups in (("speaker", scores.by_speaker), ("length", scores.by_length)):
+    tables = (("source", scores.by_source), ("speaker", scores.by_speaker), ("length", scores.by_length))
+    for title, groups in tables:
         if groups:
             header = (title, "utterances", f"{scores.unit}s", "errors", "rate", "95 % interval")
             lines = aligned([header, *map(_cells, groups[:MOST_SPEAKERS])], num_left=1)
