@@ -1,5 +1,6 @@
 """Vocabulary, parsers and the English normaliser."""
 
+import string
 import subprocess
 import sys
 import unicodedata
@@ -182,6 +183,32 @@ def test_punctuation_that_is_a_label_stays():
 
 def test_a_full_stop_in_the_labels_does_not_hide_abbreviations():
     assert make_parser([*ENGLISH, "."], "en").normalize("dr. who.") == "doctor who."
+
+
+@pytest.mark.parametrize(
+    ("written", "target"),
+    [
+        ("It's 5 p.m.?", "It's five p.m.?"),
+        ("Mr. Smith paid $5.50, didn't he?", "Mr. Smith paid five dollars and fifty cents, didn't he?"),
+        ("5 men came. 6 left!", "Five men came. Six left!"),
+        ("On Mon. 3 May 2024, we met.", "On Monday third May twenty twenty four, we met."),
+        ("No. 5 is 25 km.", "Number five is twenty five kilometers."),
+        ("At 10:30 a.m. sharp", "At ten thirty a.m. sharp"),
+        ("Visit www.example.com, U.S.", "Visit www.example.com, U.S."),
+        ("5 men", "five men"),  # nothing tells that this is a sentence
+        ("\u201cHello,\u201d she said\u2014twice.", "Hello, she said - twice."),
+    ],
+)
+def test_labels_with_case_and_punctuation_get_punctuated_targets(written, target):
+    parser = make_parser([*string.ascii_letters, *" '.,?!-"], "auto", do_lowercase=None)
+    assert parser.normalize(written) == target
+    assert parser(written) is not None
+    assert not parser.unknown
+
+
+def test_marks_that_are_no_labels_are_left_out_beside_those_that_are():
+    parser = make_parser([*string.ascii_letters, *" '?"], "auto", do_lowercase=None)
+    assert parser.normalize("Mr. Smith, is it 5 p.m.?") == "mister Smith is it five p m?"
 
 
 def test_accented_labels_are_not_turned_into_ascii():

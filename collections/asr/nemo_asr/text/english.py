@@ -241,7 +241,7 @@ MAGNITUDES = _table("k: thousand, m mn mm: million, b bn: billion, t tn: trillio
 
 
 _MONTH_NAMES = "january|february|march|april|may|june|july|august|september|october|november|december"
-_MONTHS = _MONTH_NAMES.split("|")
+_MONTHS = [month.capitalize() for month in _MONTH_NAMES.split("|")]
 _SHORT_MONTHS = "jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec"
 MONTH = rf"(?:{_MONTH_NAMES}|{_SHORT_MONTHS})\b"
 _DAYS = {day[:3]: day for day in ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")}
@@ -252,7 +252,7 @@ _HALF = r"(?:\s?(?P<half>[ap])\.?\s?m\b\.?)"
 
 
 def _month(name: str) -> str:
-    return next(month for month in _MONTHS if month.startswith(name[:3].lower()))
+    return next(month for month in _MONTHS if month.lower().startswith(name[:3].lower()))
 
 
 def _is_day(day: str) -> bool:
@@ -265,6 +265,11 @@ def _month_day(month: str, day: str, year_numeral: str | None) -> str:
 
 def _day_month(day: str, of: str, month: str, year_numeral: str | None) -> str:
     return f"{ordinal(int(day))} {of} {month} {short_year(year_numeral) if year_numeral else ''}"
+
+
+def _say_day(match: re.Match[str]) -> str:
+    day = _DAYS[match["day"].lower()]
+    return day.capitalize() if match["day"][0].isupper() else day
 
 
 def _say_iso(match: re.Match[str]) -> str:
@@ -339,7 +344,7 @@ def _say_era(match: re.Match[str]) -> str:
 
 # The order matters: a later pattern would match a part of what an earlier one takes whole.
 DATES = (
-    rule(rf"\b(?P<day>{'|'.join(_DAYS)})(?:s|rs|urs|nes)?\.,?\s(?={MONTH}|[0-9])", lambda m: _DAYS[m["day"].lower()]),
+    rule(rf"\b(?P<day>{'|'.join(_DAYS)})(?:s|rs|urs|nes)?\.,?\s(?={MONTH}|[0-9])", _say_day),
     rule(r"(?<![0-9/-])(?P<year>[0-9]{4})(?P<mark>[-/])(?P<month>[0-9]{2})(?P=mark)(?P<day>[0-9]{2})\b", _say_iso),
     rule(
         r"(?<![0-9/.-])(?P<first>[0-9]{1,2})(?P<mark>[-/.])(?P<second>[0-9]{1,2})(?P=mark)(?P<year>[0-9]{4})(?![0-9/-])",
@@ -684,6 +689,16 @@ _WORD_SIGNS = (
     rule(r"(?<=\w)\.(?=(?:com|org|net|edu|gov|io)\b)", "dot"),
 )
 _EQUALS = (rule(r"(?<=[\w)])\s?=\s?(?=[\w(.-])", "equals"),)
+# Stands for "a capital follows"; a character that no text has.
+_CAPITAL = "\ufdd0"
+_CAPITAL_LETTER = re.compile(rf"{_CAPITAL}\s*([a-z])")
+_HAS_SENTENCES = re.compile(r"[A-Z]|[.?!]$")
+# A number with which a sentence begins: not behind "No.", "p.m." or "Jan.".
+_NO_ENDS = "".join(rf"(?<!\b{word}\.)" for word in [*_SHORT_MONTHS.title().replace("?", "").split("|"), "Vol", "Fig"])
+_NO_ENDS += "".join(rf"(?<!\b{day.title()}\.)" for day in _DAYS) + r"(?<!\b[A-Za-z]\.)(?<!\b[A-Za-z]{2}\.)"
+_SENTENCE_NUMBER = re.compile(rf"(^|[.?!]{_NO_ENDS} )(?=[$€£#]?[0-9]|No\. ?[0-9])")
+_HALF_OF_DAY = re.compile(r"(?<= )([ap]) m(?=[ ,;:?!]|$)\.?")
+_GAP_BEFORE_MARK = re.compile(r" ([.,;:?!]+)(?= |$)")
 _APOSTROPHE = "'"
 _SMALL_LETTER = re.compile(r"[a-z]")
 _DIGIT = re.compile(r"[0-9]")
@@ -699,24 +714,46 @@ def normalize_english(text: str, keep: str = "'", lowercase: bool = True) -> str
         keep: characters that stay as they are: the punctuation and the accented letters of the vocabulary. Other
             punctuation becomes a space; other Latin letters become ASCII, see :func:`accented_letters`. Letters of
             other scripts and signs without an English word stay, so that the parser counts them.
-        lowercase: False keeps the case of the letters; the words for numbers are lower-case anyhow.
+        lowercase: False keeps the case of the letters. Words for numbers are lower-case then, but at the beginning of a
+            sentence, and names of months have a capital.
+
+    Where ``.`` and the case are kept, abbreviations stay as they are written: ``Mr.``, ``p.m.``, ``www.example.com``.
     """
     text = " ".join(text.split())
     if not text.isascii():
         text = _ascii_signs(unicodedata.normalize("NFC", text), keep)
-    text = say_numbers(say_abbreviations(text), keep)
+    written = text
+    if not lowercase:
+        text = _SENTENCE_NUMBER.sub(f"\\1{_CAPITAL}", text) if _HAS_SENTENCES.search(text) else text
+    text = say_numbers(say_abbreviations(text, "" if lowercase else keep), keep)
+    if "." in keep:
+        text = _HALF_OF_DAY.sub(r"\1.m.", text)
+        text = f"{text}." if written.endswith(".") and not text.endswith(".") else text
+    if not lowercase:
+        text = _CAPITAL_LETTER.sub(lambda match: match[1].upper(), text).replace(_CAPITAL, "")
     text = text.translate({ord(symbol): f" {word} " for symbol, word in _SYMBOLS.items() if symbol not in keep})
     text = without_accents(text.lower() if lowercase else text, keep)
     text = text.translate({ord(mark): " " for mark in string.punctuation if mark not in keep})
     words = (text.lower() if lowercase else text).split()
-    return " ".join(word for word in words if word.strip(_APOSTROPHE))  # alone, it was a quotation mark
+    text = " ".join(word for word in words if word.strip(_APOSTROPHE))  # alone, it was a quotation mark
+    return _GAP_BEFORE_MARK.sub(lambda match: match[1] if match[1] in keep else match[0], text)
 
 
-def say_abbreviations(text: str) -> str:
-    """``text`` with abbreviations, streets and Roman numerals after names in words, and single spaces."""
+def say_abbreviations(text: str, keep: str = "") -> str:
+    """``text`` with abbreviations, streets and Roman numerals after names in words, and single spaces.
+
+    Where a point is one of ``keep``, what is written with a point stays.
+    """
     if _SMALL_LETTER.search(text):
-        text = apply(WITH_CASE, text)
-    return apply((*ABBREVIATIONS, *_WORD_SIGNS), text) if "." in text or "/" in text else text
+        text = apply(_without_points(WITH_CASE) if "." in keep else WITH_CASE, text)
+    if "." not in text and "/" not in text:
+        return text
+    rules = (*ABBREVIATIONS, *_WORD_SIGNS)
+    return apply(_without_points(rules) if "." in keep else rules, text)
+
+
+def _without_points(rules: Iterable[Rule]) -> list[Rule]:
+    return [rule for rule in rules if r"\." not in rule.pattern.pattern]
 
 
 def say_numbers(text: str, keep: str = "") -> str:
