@@ -244,6 +244,23 @@ def test_labels_that_are_taken_as_english_say_so_once_in_the_log(caplog):
     assert not caplog.messages
 
 
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        (" абвгд", "The labels do not tell the language of the texts, so none is taken: numbers are not read out"),
+        ("今天 ", "Texts are read as zh, because of the script of the labels: numbers become words of it"),
+        (" абв1", ""),
+    ],
+)
+def test_the_log_says_which_language_the_labels_tell_and_what_becomes_of_numbers(labels, told, caplog):
+    logging._once.clear()
+    make_parser([*labels], "auto")
+    assert [line[: len(told)] for line in caplog.messages] == [told] * bool(told)
+    caplog.clear()
+    make_parser([*labels], "auto", language="ru")
+    assert not caplog.messages
+
+
 def test_a_parser_can_be_sent_to_another_process():
     parser = parser_of("fr")
     copy = pickle.loads(pickle.dumps(parser))

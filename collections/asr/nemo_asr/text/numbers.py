@@ -136,12 +136,15 @@ _MARKS = {
 _YEARS = frozenset({"de", "nl"})  # "neunzehnhundert", not "eintausendneunhundert"
 
 
+_APOSTROPHES = tuple("'\u2019\u02bc")
+
+
 def speak_numbers(text: str, language: str, can_write: Callable[[str], bool]) -> str:
     """``text`` with its numbers in words. A number whose words the labels cannot write stays, so that it is counted.
 
     Thousands may be grouped in the way of the language: ``1.000.000`` and ``3,5`` in German, ``1,000,000`` and ``3.5``
     in Korean, ``1 000 000`` in French. Digits in other groups of three that a telephone number may have are read group
-    by group. Ordinals, dates, times, units and signs are not read.
+    by group. Ordinals, dates, units: `nemo_asr.text.readings`.
 
     Args:
         text: any text.
@@ -155,7 +158,10 @@ def speak_numbers(text: str, language: str, can_write: Callable[[str], bool]) ->
         words = _words(match["whole"], match["fraction"], language)
         if words is None or not can_write(words):
             return match[0]
-        return words if language in _WITHOUT_SPACES else f" {words} "
+        if language in _WITHOUT_SPACES:
+            return words
+        # The ending of a Turkish case stands behind an apostrophe: "1999'da".
+        return f" {words}" if match.string[match.end() : match.end() + 1] in _APOSTROPHES else f" {words} "
 
     return _pattern(language in _POINT_LANGUAGES, language in _SPACE_LANGUAGES).sub(say, text)
 
@@ -189,8 +195,35 @@ def _words(whole: str, fraction: str | None, language: str) -> str | None:
     return ("" if language in _WITHOUT_SPACES else " ").join(said)
 
 
+def spoken_integer(number: int, language: str, kind: Kind = "cardinal") -> str:
+    """`number_words`, apart where num2words writes one word for what is written and read as several.
+
+    Turkish writes each numeral by itself: ``yirmi beş``. Slovak keeps those below 100 together, and thousands and
+    hundreds apart from what follows: ``tisíc dvesto tridsaťštyri``.
+    """
+    if language == "sk" and kind == "cardinal" and number % 1_000_000 >= 100:
+        millions, rest = number - number % 1_000_000, number % 1_000_000
+        thousands, hundreds, small = rest // 1000, rest % 1000 // 100, rest % 100
+        parts = [number_words(millions, language)] if millions else []
+        if thousands >= 100:
+            parts += [spoken_integer(thousands, language), "tisíc"]
+        elif thousands:
+            parts.append(number_words(thousands * 1000, language))
+        parts += [number_words(value, language) for value in (hundreds * 100, small) if value]
+        return " ".join(parts)
+    words = number_words(number, language, kind)
+    return " ".join(_TURKISH.findall(words)) if language == "tr" else words
+
+
+# Of numerals of which one begins as another, the longer first. What is behind the last belongs to it: "birinci".
+_TURKISH = re.compile(
+    r"(?:sıfır|milyon|milyar|trilyon|bir|iki|üç|dört|beş|altmış|altı|yetmiş|yedi|seksen|sekiz|doksan|dokuz|yirmi|otuz|"
+    r"kırk|elli|yüz|bin|on)(?:u?ncu|ü?ncü|i?nci|ı?ncı)?"
+)
+
+
 def _integer(number: int, language: str) -> str:
-    words = " ".join(number_words(number, language).split())
+    words = " ".join(spoken_integer(number, language).split())
     if not words or not all(character.isalpha() or not character.isalnum() for character in words):
         raise ValueError(words)
     return words

@@ -27,7 +27,7 @@ from nemo_asr.text.labels import (
     spoken,
 )
 from nemo_asr.text.labels import shown_symbols as shown_symbols
-from nemo_asr.text.numbers import speak_numbers
+from nemo_asr.text.readings import read_out
 from nemo_asr.text.subwords import Subwords
 from nemo_lite.errors import ConfigError, DataError, UsageError, counted, printable
 from nemo_lite.utils import logging
@@ -321,7 +321,7 @@ class SpokenNumbersParser(CharParser):
     def _normalize(self, text: str) -> str:
         text = self._unified(text)
         if _DIGIT.search(text):
-            text = speak_numbers(text, self.language, self._can_write)
+            text = read_out(text, self.language, self._can_write)
         return self._written(text)
 
     def _can_write(self, words: str) -> bool:
@@ -334,6 +334,14 @@ _DIGIT = re.compile("[0-9]")
 _TAKEN_AS_ENGLISH = (
     "Texts are read as English, because the letters of the labels are a to z: numbers, abbreviations and symbols "
     "become English words. For another language say which (--language CODE, or none)"
+)
+_TAKEN_AS_NONE = (
+    "The labels do not tell the language of the texts, so none is taken: numbers are not read out, and their digits, "
+    "which are no labels, are left out and counted. Say which language it is (--language CODE, or none)"
+)
+_TAKEN_BY_SCRIPT = (
+    "Texts are read as {0}, because of the script of the labels: numbers become words of it. For another language say "
+    "which (--language CODE, or none)"
 )
 _PARSERS = {"base": CharParser, "en": ENCharParser}
 _NAMES = {"auto": "by language and labels", "none": "texts as they are", **_PARSERS}
@@ -384,12 +392,19 @@ def make_parser(
         spoken = code or language_of(labels)
         if any(character.isdigit() for character in characters_of(labels)):
             spoken = NO_LANGUAGE
-        elif spoken == "en" and code is None:
-            logging.info(_TAKEN_AS_ENGLISH, mode=LogMode.ONCE)
+        elif code is None:
+            logging.info(_taken_as(spoken), mode=LogMode.ONCE)
         if spoken not in ("en", NO_LANGUAGE):
             return SpokenNumbersParser(labels, spoken, **settings)
         name = "en" if spoken == "en" else "base"
     return _PARSERS.get(name, CharParser)(labels, **settings)
+
+
+def _taken_as(language: str) -> str:
+    """The line about a language that the labels tell, or do not."""
+    if language == "en":
+        return _TAKEN_AS_ENGLISH
+    return _TAKEN_AS_NONE if language == NO_LANGUAGE else _TAKEN_BY_SCRIPT.format(language)
 
 
 def _nfc(text: str) -> str:

@@ -1,0 +1,66 @@
+"""Ordinals, dates, units and money as they are read."""
+
+import time
+
+import pytest
+
+from nemo_asr.text.labels import LANGUAGES
+from nemo_asr.text.numbers import spoken_integer
+from nemo_asr.text.readings import read_out, rules_of
+
+
+def read(text, language, can_write=lambda words: True):
+    return " ".join(read_out(text, language, can_write).split())
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "words"),
+    [
+        ("tr", "25 kişi, %20 ve 2. kat", "yirmi beş kişi, yüzde yirmi ve ikinci kat"),
+        ("tr", "1999'da 21'inci", "bin dokuz yüz doksan dokuz'da yirmi birinci"),
+        ("sk", "1234 a 25", "tisíc dvesto tridsaťštyri a dvadsaťpäť"),
+        ("de", "Am 3. Mai 2024", "Am dritten Mai zweitausendvierundzwanzig"),
+        ("de", "der 1. Platz im 19. Jahrhundert", "der erste Platz im neunzehnten Jahrhundert"),
+        ("de", "Es waren 3. Dann", "Es waren drei . Dann"),  # the end of a sentence
+        ("de", "am 03.05.2024 und vom 1.2. an", "am dritten Mai zweitausendvierundzwanzig und vom ersten Februar an"),
+        ("de", "am 32.5.2024", "am zweiunddreißig . fünf . zweitausendvierundzwanzig"),  # no date
+        ("de", "14:30 Uhr und 1 Uhr", "vierzehn Uhr dreißig und ein Uhr"),
+        ("de", "5,50 € für 3,5 km/h", "fünf Euro fünfzig für drei Komma fünf Kilometer pro Stunde"),
+        ("de", "1 Min. bei 20 °C, 25%", "eine Minute bei zwanzig Grad Celsius, fünfundzwanzig Prozent"),
+        ("fr", "le 1er mai, la 1re fois, 21ème", "le premier mai, la première fois, vingt et unième"),
+        ("fr", "25 % de 3 €", "vingt-cinq pour cent de trois euros"),
+        ("es", "el 1.º y la 2ª", "el primero y la segunda"),
+        ("nl", "de 2e keer", "de tweede keer"),
+        ("sv", "den 3:e maj", "den tredje maj"),
+        ("da", "den 3. maj", "den tredje maj"),
+        ("ja", "50%と5km", "五十パーセントと五キロメートル"),
+        ("ko", "50%", "오십 퍼센트"),
+    ],
+)
+def test_ordinals_dates_and_units_are_read_where_they_are_known(language, text, words):
+    assert read(text, language) == words
+
+
+def test_every_turkish_and_slovak_number_is_the_one_of_num2words_but_for_spaces():
+    for number in [*range(2000), *range(2000, 3_000_000, 7919)]:
+        assert "".join(spoken_integer(number, "tr").split()) == spoken_glued(number, "tr")
+    for number in [*range(2000), *range(2000, 1_000_000, 7919)]:
+        assert "".join(spoken_integer(number, "sk").split()) == spoken_glued(number, "sk")
+
+
+def spoken_glued(number, language):
+    from num2words import num2words
+
+    return "".join(num2words(number, lang=language).split())
+
+
+def test_what_the_labels_cannot_write_stays():
+    assert read("der 1. Mai, 25 %", "de", lambda words: "P" not in words) == "der erste Mai, fünfundzwanzig %"
+
+
+@pytest.mark.parametrize("language", [language for language in LANGUAGES if rules_of(language)])
+def test_a_long_text_is_read_in_time_that_grows_with_its_length(language):
+    for text in ("1." * 15_000, "am 1. " * 5_000, "7" * 30_000, "5,5 " * 7_500):
+        start = time.process_time()
+        read_out(text, language, lambda words: True)
+        assert time.process_time() - start < 3
