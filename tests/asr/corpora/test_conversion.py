@@ -236,15 +236,35 @@ def test_cuts_of_lhotse_become_an_utterance_for_each_supervision(tmp_path, is_pa
     assert mixed.startswith(f"{path}:2: only cuts of one recording are read: got MixedCut")
     assert in_memory == f'{path}:3: the recording is no single file: got memory, wanted a source of the type "file"'
     assert incomplete.startswith(f"{path}:4: the cut cannot be read: got no 'supervisions'")
-    assert broken.startswith(f"{path}:5: the cuts cannot be read: invalid JSON")
+    assert broken.startswith(f"{path}:5: the list cannot be read: invalid JSON")
 
 
 def test_cuts_whose_compression_is_damaged_are_one_error(tmp_path):
     audio = record(tmp_path / "r.flac", 2.0)
     lines = "".join(json.dumps(cut(audio, id=str(number))) + "\n" for number in range(400))
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(lines.encode())[:-9])
-    with pytest.raises(DataError, match=r"c\.jsonl\.gz: the cuts cannot be read: got \"Compressed file ended"):
+    with pytest.raises(DataError, match=r"c\.jsonl\.gz: the list cannot be read: got \"Compressed file ended"):
         make(tmp_path / "c.jsonl.gz")
+
+
+def test_a_list_of_wenet_is_read_with_its_parts(tmp_path):
+    record(tmp_path / "r.wav", 2.0)
+    lines = [
+        {"key": "a", "wav": "r.wav", "txt": "甚至出现"},
+        {"key": "b", "wav": "r.wav", "txt": "交易", "start": 0.5, "end": 1.5, "speaker": "S1"},
+        {"key": "c", "wav": "r.wav", "txt": "x", "start": "soon"},
+        {"key": "d", "txt": "x"},
+    ]
+    (tmp_path / "data.list").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made = make(tmp_path / "data.list")
+    assert made.kind == "wenet"
+    assert written(tmp_path / "data.json") == [
+        {"audio_filepath": "r.wav", "duration": 2.0, "text": "甚至出现"},
+        {"audio_filepath": "r.wav", "duration": 1.0, "text": "交易", "offset": 0.5, "speaker": "S1"},
+    ]
+    no_number, no_file = made.problems
+    assert no_number.startswith(f"{tmp_path}/data.list:3: the line cannot be read: got could not convert")
+    assert no_file.startswith(f"{tmp_path}/data.list:4: the line cannot be read: got no 'wav', wanted ")
 
 
 def test_sets_are_divided_by_speakers_and_the_same_each_time():
@@ -289,4 +309,4 @@ def test_what_is_no_corpus_is_told_with_the_kinds(tmp_path):
         make(tmp_path / "none")
     with pytest.raises(UnknownNameError, match=r'kind "kaldy" is not known; known: .*\(did you mean kaldi\?\)'):
         make(tmp_path, kind="kaldy")
-    assert [*KINDS] == ["common_voice", "kaldi", "lhotse", "table", "folder"]
+    assert [*KINDS] == ["common_voice", "kaldi", "lhotse", "wenet", "table", "folder"]

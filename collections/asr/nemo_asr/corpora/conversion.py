@@ -1,4 +1,4 @@
-"""Manifests of corpora as people have them: tables, folders of recordings with texts, Kaldi's lists, lhotse's cuts.
+"""Manifests of corpora as people have them: tables, folders of recordings with texts, lists of Kaldi, lhotse, WeNet.
 
 ``KINDS`` is the table of what can be read. A reader of one kind lists utterances: which file, which part of it, which
 words, who speaks. What all of them share is here: finding the kind, reading the lengths, writing the manifests. A line
@@ -350,7 +350,7 @@ def _kaldi_audio(written: str, folder: Path, place: str) -> tuple[Path, int | No
 # Cuts of lhotse: a JSON object a line, also compressed by gzip.
 
 
-_CUTS = FileKind("the cuts", 1 << 40)
+_CUTS = FileKind("the list", 1 << 40)
 _CUT_SUFFIXES = (".jsonl", ".jsonl.gz")
 _MOST_LINE_BYTES = 1 << 20
 
@@ -405,7 +405,7 @@ def _cuts(path: Path) -> Iterator[tuple[str, dict[str, Any] | DataError]]:
                 if line.strip():
                     yield place, _cut(line, place)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError("the cuts cannot be read", place=str(path), got=f'"{error}"') from None
+        raise DataError("the list cannot be read", place=str(path), got=f'"{error}"') from None
 
 
 def _cut(line: bytes, place: str) -> dict[str, Any] | DataError:
@@ -443,6 +443,38 @@ def _supervised(cut: dict[str, Any], path: Path, place: str) -> Iterator[Listed 
         )
 
 
+# Lists of WeNet: a JSON object a line, ``{"key": ..., "wav": FILE, "txt": TEXT}``.
+
+
+def is_wenet(path: Path) -> bool:
+    """Whether this is a list of WeNet (``data.list`` of the type raw)."""
+    if not path.is_file():
+        return False
+    try:
+        _, first = next(_cuts(path), ("", {}))
+    except DataError:
+        return False
+    return not isinstance(first, DataError) and {"wav", "txt"} <= first.keys()
+
+
+def wenet_utterances(path: Path) -> Iterator[Listed | DataError]:
+    """The utterances of a list; with ``start`` and ``end`` parts of recordings."""
+    for place, line in _cuts(path):
+        if isinstance(line, DataError):
+            yield line
+            continue
+        try:
+            start, end = float(line.get("start", 0.0)), line.get("end")
+            audio = Path(path_in_list(str(line["wav"]), str(path.parent)))
+            end = None if end is None else float(end)
+            yield Listed(place, audio, str(line["txt"]), str(line.get("speaker", "")), start, end)
+        except (KeyError, TypeError, ValueError) as error:
+            got = f"no {error}" if isinstance(error, KeyError) else str(error)
+            yield DataError(
+                "the line cannot be read", place=place, got=got, wanted='{"key": ..., "wav": ..., "txt": ...}'
+            )
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of corpora.
@@ -462,6 +494,11 @@ KINDS = {  # the first one that recognises a path reads it
     "common_voice": Kind("a language of Common Voice (TSV files beside clips/)", is_common_voice, common_voice_sets),
     "kaldi": Kind("data folders of Kaldi or WeNet (wav.scp, text, perhaps segments)", is_kaldi, kaldi_sets),
     "lhotse": Kind("cuts of lhotse (.jsonl, .jsonl.gz)", is_lhotse, lhotse_sets),
+    "wenet": Kind(
+        "a list of WeNet (a JSON object a line, with wav and txt)",
+        is_wenet,
+        lambda path: {path.name.split(".")[0]: wenet_utterances(path)},
+    ),
     "table": Kind("CSV or TSV files with columns for audio and text", is_table, table_sets),
     "folder": Kind("a folder of audio with a .txt of the same name beside each", is_folder, folder_sets),
 }
