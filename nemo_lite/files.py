@@ -25,7 +25,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from itertools import accumulate
@@ -42,6 +42,8 @@ FilePath: TypeAlias = str | os.PathLike[str]
 
 MAX_LINE_BYTES = 1 << 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_ADDRESS = re.compile(r"(?i:https?|ftp|s3|gs|az|hdfs):/{1,2}[^/]")
+DOWNLOAD = "download it first, and name the file"
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ class FileKind:
         return self.refusal(f"{self.name} is too large", place, got=got, wanted=f"at most {self.max_bytes} bytes")
 
 
+def is_address(path: FilePath) -> bool:
+    """Whether a path is one of the web or of a store (``https://``, ``s3://``), also where two slashes became one."""
+    return _ADDRESS.match(os.fspath(path)) is not None
+
+
 def kind_unless_file(status: os.stat_result) -> str:
     """The kind of something that is no file, in words; "" for a file."""
     if stat.S_ISREG(status.st_mode):
@@ -93,6 +100,8 @@ def open_descriptor(path: FilePath, kind: FileKind, *, place: FilePath = "") -> 
         # Without waiting: the opening of a named pipe would last until somebody writes into it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        if is_address(path):
+            raise replace(kind, remedy=DOWNLOAD).refusal(f"{kind.name} is an address, no file", place) from None
         reason = getattr(error, "strerror", None) or str(error)
         raise kind.refusal(f"{kind.name} cannot be opened ({reason})", place) from error
     try:

@@ -44,6 +44,7 @@ ORDERS = {
 # Imports inside functions: packages that a user may do without, and those whose import is worth putting off.
 LATE_IMPORTS = {
     "nemo_lite.backends.pytorch.compiling": "imports torch._dynamo, which is slow; only runs that compile pay for it",
+    "av": "optional: audio in MP4, WebM, AMR and WMA files",
     "argcomplete": "optional: completion of the options by a shell",
     "wandb": "optional: logging to Weights & Biases",
     "matplotlib": "optional: the curves of the demo",

@@ -18,6 +18,8 @@ import numpy.typing as npt
 import soundfile
 import soxr
 
+from nemo_asr.audio import containers
+from nemo_asr.audio.containers import Decoded, decode, kind_of_container
 from nemo_lite.errors import DataError, counted
 from nemo_lite.files import FileKind, open_descriptor
 from nemo_lite.files import kind_unless_file as kind_unless_file
@@ -253,13 +255,16 @@ class AudioFile:
         self._subtype = file.subtype  # once: it is looked up anew each time
         if self._subtype not in SUBTYPES or (self._subtype in _IN_BLOCKS and kind not in ("WAV", "W64")):
             raise self.refusal(f"has the codec {self._subtype}", remedy=REMEDY)
-        if not _RATES[0] <= self.rate <= _RATES[1]:
-            raise self.refusal(f"claims {self.rate} samples a second", wanted=f"{_RATES[0]} to {_RATES[1]}")
+        self._check_rate()
         self._compare_sizes(size)
         if kind == "SPHERE" and (count := _SPHERE_COUNT.search(read_at(_SPHERE_BYTES, 0))):
             self._promise(int(count[1]))
         if self.frames <= 0:
             raise self.refusal("holds no samples")
+
+    def _check_rate(self) -> None:
+        if not _RATES[0] <= self.rate <= _RATES[1]:
+            raise self.refusal(f"claims {self.rate} samples a second", wanted=f"{_RATES[0]} to {_RATES[1]}")
 
     def _compare_sizes(self, file_bytes: int) -> None:
         """Compare the sizes in the head with those of the file and of its codec."""
@@ -328,7 +333,7 @@ class AudioFile:
             DataError: there are fewer, or some are NaN, infinite or beyond ``MAX_AMPLITUDE``.
         """
         if first:
-            self._file.seek(first)
+            self._seek(first)
         are_floats = self._subtype in ("FLOAT", "DOUBLE")
         # numpy makes the same floats of 16-bit samples as libsndfile does; reading a batch then takes half the time.
         # Stored floats are never read as whole numbers: libsndfile does not scale them, and all below 1 would be 0.
@@ -350,6 +355,10 @@ class AudioFile:
                 self._check_range(piece)
             yield np.clip(piece, -1.0, 1.0) if are_floats and int_values else piece
 
+    def _seek(self, first: int) -> None:
+        """Go to a sample."""
+        self._file.seek(first)
+
     def _read(self, count: int, dtype: str) -> npt.NDArray[Any]:
         """(count,) or (count, channels) samples; fewer where the decoder has no more, and never what it did not read.
 
@@ -368,6 +377,31 @@ class AudioFile:
             raise self.refusal("has samples that are too large", got=got, wanted=wanted)
 
 
+class DecodedFile(AudioFile):
+    """A file of a kind that libsndfile does not read: see `nemo_asr.audio.containers`. All of it is decoded.
+
+    Args:
+        decoded: its samples.
+        kind: MP4, WebM, ...
+        path: what messages call it.
+        place: where it is named.
+    """
+
+    def __init__(self, decoded: Decoded, kind: str, path: str, place: str) -> None:
+        self._decoded, self.kind, self.path, self.place = decoded, kind, path, place
+        self.rate, self.num_channels, self.frames = decoded.rate, decoded.num_channels, decoded.frames
+        self._subtype, self._position = "FLOAT", 0
+        self._check_rate()
+
+    def _seek(self, first: int) -> None:
+        self._position = first
+
+    def _read(self, count: int, dtype: str) -> npt.NDArray[Any]:
+        samples = self._decoded.read(self._position, count)
+        self._position += len(samples)
+        return samples[:, 0] if self.num_channels == 1 else samples
+
+
 def _of_channel(samples: npt.NDArray[Any], channel: int | None) -> npt.NDArray[Any]:
     """(T,) samples of one channel of several; all of them where there is one, or for None."""
     return samples if channel is None or samples.ndim == 1 else np.ascontiguousarray(samples[:, channel])
@@ -383,7 +417,9 @@ def scaled(samples: npt.NDArray[Any]) -> Samples:
 
 @contextmanager
 def open_audio(source: str | bytes, path: str, place: str) -> Iterator[AudioFile]:
-    """The path or the content of an audio file, opened by libsndfile after a look at what it is.
+    """The path or the content of an audio file, opened after a look at what it is.
+
+    By libsndfile; MP4, WebM, AMR, AAC and WMA are decoded as a whole, see `nemo_asr.audio.containers`.
 
     Args:
         source: path or content.
@@ -395,6 +431,9 @@ def open_audio(source: str | bytes, path: str, place: str) -> Iterator[AudioFile
     """
     try:
         with _opened(source, place) as (handle, read_at, size):
+            if (container := kind_of_container(read_at(_HEAD_BYTES, 0))) is not None:
+                yield DecodedFile(_decoded(handle, container, path, place), container, path, place)
+                return
             kind = check_head(read_at, path, place)
             with soundfile.SoundFile(handle, closefd=False) as file:
                 yield AudioFile(file, kind, read_at, size, path, place)
@@ -403,6 +442,14 @@ def open_audio(source: str | bytes, path: str, place: str) -> Iterator[AudioFile
         text = getattr(error, "error_string", str(error)).rstrip(".")
         reason = _REASONS.get(getattr(error, "code", 0), text)
         raise DataError(f"{path} is damaged ({reason})", place=place) from None
+
+
+def _decoded(handle: int | io.BytesIO, kind: str, path: str, place: str) -> Decoded:
+    try:
+        return decode(handle, kind)
+    except DataError as error:
+        problem = f"{path} {error.problem}"
+        raise DataError(problem, place=place, got=error.got, wanted=error.wanted, remedy=error.remedy) from None
 
 
 class _Content(io.BytesIO):
@@ -425,7 +472,7 @@ def _opened(source: str | bytes, place: str) -> Iterator[tuple[int | io.BytesIO,
         descriptor = open_descriptor(source, _AUDIO_FILE)
     except DataError as error:
         problem = error.problem.replace(_AUDIO_FILE.name, f"{_AUDIO_FILE.name} {source}", 1)
-        raise DataError(problem, place=place, got=error.got, wanted=error.wanted) from None
+        raise DataError(problem, place=place, got=error.got, wanted=error.wanted, remedy=error.remedy) from None
     try:
         yield descriptor, partial(os.pread, descriptor), os.fstat(descriptor).st_size
     finally:
@@ -435,6 +482,11 @@ def _opened(source: str | bytes, place: str) -> Iterator[tuple[int | io.BytesIO,
 # Audio from files or bytes: one mono float32 array at the wanted rate, checked before use.
 # WAV, FLAC, OGG (Vorbis and Opus), MP3, AIFF, AU, CAF, W64 and NIST SPHERE, decoded by libsndfile a piece at a time:
 # a FLAC file of silence expands more than a thousand times. How much of it may be read is decided here, by its head.
+
+
+def audio_suffixes() -> frozenset[str]:
+    """The ends of names of audio files in small letters: of all that can be read with what is installed."""
+    return AUDIO_SUFFIXES | containers.SUFFIXES if containers.has_decoder() else AUDIO_SUFFIXES
 
 
 AUDIO_SUFFIXES = frozenset(

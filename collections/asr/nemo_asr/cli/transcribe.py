@@ -199,7 +199,7 @@ class TranscribeParser(LaunchedParser):
         add = self.add_argument
         model_help = "a run's folder, a model folder, a folder of checkpoints, or a file of nemo-lite export"
         add("model", metavar="MODEL", help=model_help)
-        kinds = "WAV, FLAC, OGG, Opus, MP3, AIFF, SPHERE and others"
+        kinds = "WAV, FLAC, OGG, Opus, MP3 and others; with PyAV or ffmpeg M4A, MP4, WebM and AMR"
         audio_help = f"audio files ({kinds}), folders of them, manifests, or - for stdin"
         add("audio", metavar="AUDIO", nargs="+", help=audio_help)
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tqdm import tqdm
 
-from nemo_asr.audio.reading import AUDIO_SUFFIXES, open_audio
+from nemo_asr.audio.reading import AUDIO_SUFFIXES, audio_suffixes, open_audio
 from nemo_asr.corpora.writing import Entry, as_written, write_manifest
 from nemo_lite.errors import DataError, FileInTheWayError, UnknownNameError, listed
 from nemo_lite.files import (
@@ -210,12 +210,12 @@ _SET_FOLDERS = ("train", "dev", "valid", "validation", "val", "test", "eval")
 
 def is_folder(path: Path) -> bool:
     """Whether there is a recording in this folder, or in one inside."""
-    return path.is_dir() and next(_files(path, AUDIO_SUFFIXES), None) is not None
+    return path.is_dir() and next(_files(path, audio_suffixes()), None) is not None
 
 
 def folder_sets(path: Path) -> Sets:
     """The recordings of a folder; of folders ``train``, ``dev``, ``test`` in it, where there are no others."""
-    folders = {file.relative_to(path).parts[0] for file in _files(path, AUDIO_SUFFIXES)}
+    folders = {file.relative_to(path).parts[0] for file in _files(path, audio_suffixes())}
     if folders and folders <= {*_SET_FOLDERS}:
         return {name: folder_utterances(path / name) for name in sorted(folders)}
     return {"manifest": folder_utterances(path)}
@@ -224,7 +224,7 @@ def folder_sets(path: Path) -> Sets:
 def folder_utterances(path: Path) -> Iterator[Listed | DataError]:
     """The recordings of a folder and of those inside, by name."""
     recordings: dict[Path, Path] = {}
-    for audio in sorted(_files(path, AUDIO_SUFFIXES)):
+    for audio in sorted(_files(path, audio_suffixes())):
         stem = audio.with_suffix("")
         if stem in recordings:
             problem = f"two recordings have one text: {recordings[stem].name} is used"

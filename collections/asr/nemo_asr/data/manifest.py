@@ -24,8 +24,10 @@ from msgspec import UNSET, UnsetType
 from nemo_asr.arguments import ManyPaths
 from nemo_lite.errors import MAX_LISTED, DataChangedError, DataError, UsageError, counted, did_you_mean, listed
 from nemo_lite.files import (
+    DOWNLOAD,
     FileKind,
     JsonLimits,
+    is_address,
     kind_unless_file,
     may_be_deeper,
     open_descriptor,
@@ -439,6 +441,8 @@ class Source(ABC):
     def resolve(self, path: str) -> str:
         """A path written in this manifest, ready to open."""
         path = os.path.expanduser(path)
+        if is_address(path):  # refused, with its whole name, where it is opened
+            return path
         # Looking for a file costs more than parsing its line; a folder that is not there has none of them.
         if self._only_beside or os.path.isabs(path) or not self._is_here(os.path.dirname(path)):
             return os.path.join(self.folder, path)
@@ -724,6 +728,8 @@ class LineReader:
             status = os.stat(utterance.audio_path)
         except OSError as error:
             problem, remedy = f"cannot be opened ({error.strerror})", "mend the path, or delete the line"
+            if is_address(utterance.audio_path):
+                problem, remedy = "is an address, no file", DOWNLOAD
         else:
             kind = kind_unless_file(status)
             if kind:
@@ -904,6 +910,8 @@ def _checked_paths(parts: list[str]) -> list[str]:
     if missing:
         is_there = os.path.exists(missing[0])
         problem = f"is {kind_unless_file(os.stat(missing[0]))}" if is_there else f"does not exist{_near(missing[0])}"
+        if is_address(missing[0]):
+            raise DataError("the manifest is an address, no file", place=missing[0], remedy=DOWNLOAD)
         more = f"missing as well: {', '.join(missing[1:])}" if missing[1:] else ""
         remedy = more or "name a file with one JSON object a line"
         raise DataError(f"the manifest {problem}", place=missing[0], remedy=remedy)

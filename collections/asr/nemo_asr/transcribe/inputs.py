@@ -12,10 +12,22 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
-from nemo_asr.audio.reading import AUDIO_SUFFIXES, MAX_CONTENT_BYTES, Audio, Samples, loud_part, open_part, read_audio
+from nemo_asr.audio import containers
+from nemo_asr.audio.reading import (
+    AUDIO_SUFFIXES,
+    MAX_CONTENT_BYTES,
+    Audio,
+    Samples,
+    audio_suffixes,
+    loud_part,
+    open_part,
+    read_audio,
+)
 from nemo_asr.audio.segments import Span
 from nemo_asr.data.manifest import MIX, kind_of, read_lines
-from nemo_lite.errors import DataError, UsageError
+from nemo_lite.errors import MAX_LISTED, DataError, UsageError, counted
+from nemo_lite.files import is_address
+from nemo_lite.utils import logging
 
 # Recording: audio to be transcribed, measured and read; which ones go together. No torch in this file.
 
@@ -172,6 +184,8 @@ def batches_by_length(seconds: Mapping[int, float], batch_size: int, batch_secon
 
 
 STDIN = "-"
+_ALL_SUFFIXES = AUDIO_SUFFIXES | containers.SUFFIXES
+_NOT_DECODED = "the recordings in this folder can be decoded by PyAV and ffmpeg only"
 EACH = "each"  # channel of a recording, one after the other
 
 
@@ -222,13 +236,21 @@ def _named(name: str) -> Iterator[Recording]:
             audio = source.resolve(line.path)
             yield Recording(audio, audio, offset=line.start, duration=line.duration, channel=line.channel_number)
     elif path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in AUDIO_SUFFIXES and file.is_file())
+        every = sorted(file for file in path.rglob("*") if file.suffix.lower() in _ALL_SUFFIXES and file.is_file())
+        suffixes = audio_suffixes()
+        files = [file for file in every if file.suffix.lower() in suffixes]
+        if not files and every:
+            raise UsageError(_NOT_DECODED, place=str(path), got=every[0].name, remedy=containers.REMEDY)
         if not files:
-            wanted = f"files ending in {', '.join(sorted(AUDIO_SUFFIXES))}"
+            wanted = f"files ending in {', '.join(sorted(suffixes))}"
             raise UsageError("there is no audio in this folder", place=str(path), wanted=wanted)
+        if len(files) < len(every):
+            left_out = [file.name for file in every if file.suffix.lower() not in suffixes]
+            some = ", ".join(left_out[:MAX_LISTED]) + (", ..." if len(left_out) > MAX_LISTED else "")
+            logging.warning(f"{path}: {counted(len(left_out), 'file')} left out ({some}): {containers.REMEDY}")
         yield from (Recording(str(file), str(file)) for file in files)
     else:
-        yield Recording(name, str(path))
+        yield Recording(name, name if is_address(name) else str(path))
 
 
 def _stdin() -> bytes:

@@ -1,0 +1,297 @@
+"""Audio in MP4, WebM, AMR, AAC and WMA files, which libsndfile does not read: decoded by PyAV, or else by ffmpeg.
+
+All samples are decoded once into an unnamed temporary file, from which any part of them is read: only decoding tells
+how many there are, and a part begins at its sample to the bit. Neither decoder is a dependency. No choice of parts,
+channels or rates here.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from threading import Lock
+from typing import IO, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from nemo_lite.errors import DataError
+
+Frames: TypeAlias = "npt.NDArray[np.float32]"  # (T, channels)
+
+SUFFIXES = frozenset({".m4a", ".m4b", ".mp4", ".mov", ".3gp", ".webm", ".mka", ".mkv", ".amr", ".awb", ".aac", ".wma"})
+REMEDY = "pip install av (the extra formats of nemo-lite) or install ffmpeg; or convert it to 16-bit WAV or FLAC"
+# By the name in messages: the first bytes, and ffmpeg's demuxer. It is named to it and never guessed: a guess may take
+# a text for a playlist, and open the files and addresses in it.
+_KINDS = {
+    "MP4": (rb"....(?:ftyp|moov|mdat|wide|free|skip)", "mov"),
+    "WebM": (rb"\x1a\x45\xdf\xa3", "matroska"),
+    "AMR": (rb"#!AMR(?:-WB)?\n", "amr"),
+    "AAC": (rb"\xff[\xf0\xf1\xf8\xf9]", "aac"),
+    "WMA": (rb"\x30\x26\xb2\x75\x8e\x66\xcf\x11", "asf"),
+}
+_CODECS = (
+    "aac,aac_latm,alac,flac,mp3,mp3float,mp2,mp2float,opus,libopus,vorbis,libvorbis,amrnb,amrwb,libopencore_amrnb,"
+    "libopencore_amrwb,wmav1,wmav2,wmapro,wmalossless,ac3,eac3,pcm_s16le,pcm_s16be,pcm_s24le,pcm_s32le,pcm_f32le,"
+    "pcm_alaw,pcm_mulaw,adpcm_ima_qt,adpcm_ms"
+)
+_SAMPLE_BYTES = 4
+_MOST_BYTES = 1 << 35  # of one file, decoded: 25 hours of two channels at 48 kHz
+_KEPT_BYTES = 1 << 32  # of decoded files that are kept, as a recording is measured, cut and read one after the other
+_KEPT_FILES = 256
+_AU_HEAD_BYTES = 24
+_AU_FLOATS = 6
+_READ_BYTES = 1 << 20
+_PARTIAL = "partial file"  # ffmpeg's words for a file that ends early, which it takes for its end
+_HELD_SHARE, _HELD_SECONDS = 0.01, 0.1  # by which fewer seconds than promised are no damage
+
+
+def kind_of_container(start: bytes) -> str | None:
+    """MP4, WebM, AMR, AAC or WMA, by the first bytes of a file; None: another kind."""
+    return next((kind for kind, (pattern, _) in _KINDS.items() if re.match(pattern, start, re.DOTALL)), None)
+
+
+def has_decoder() -> bool:
+    """Whether PyAV or ffmpeg is installed."""
+    return has_av() or shutil.which("ffmpeg") is not None
+
+
+def has_av() -> bool:
+    """Whether PyAV is installed."""
+    return find_spec("av") is not None
+
+
+@dataclass
+class Decoded:
+    """The samples of a file, all decoded.
+
+    Attributes:
+        rate: samples a second.
+        num_channels: channels.
+        frames: samples a channel.
+        file: where they are, float32, all channels of a moment together; closed with the last reference to it.
+    """
+
+    rate: int
+    num_channels: int
+    frames: int
+    file: IO[bytes]
+
+    def read(self, first: int, count: int) -> Frames:
+        """(count, channels) from a sample on; fewer at the end. Several threads may read."""
+        size = _SAMPLE_BYTES * self.num_channels
+        content = bytearray()
+        while len(content) < count * size:
+            some = os.pread(self.file.fileno(), count * size - len(content), first * size + len(content))
+            if not some:
+                break
+            content += some
+        return np.frombuffer(content, np.float32).reshape(-1, self.num_channels)
+
+
+class _Samples:
+    """The temporary file while it is written."""
+
+    def __init__(self) -> None:
+        self.file: IO[bytes] = tempfile.TemporaryFile(prefix="nemo-lite.")  # noqa: SIM115 - `Decoded` keeps it
+        self.num_bytes = 0
+
+    def add(self, samples: npt.NDArray[Any]) -> None:
+        """Append (T, channels).
+
+        Raises:
+            DataError: it is too much. Its text completes "a.m4a ...".
+            OSError: the disk is full.
+        """
+        self.num_bytes += samples.size * _SAMPLE_BYTES
+        if self.num_bytes > _MOST_BYTES:
+            wanted = f"at most {_MOST_BYTES >> 30} GiB of samples"
+            raise DataError("is too long", wanted=wanted, remedy="convert it to FLAC, or cut it")
+        self.file.write(np.ascontiguousarray(samples, np.float32).tobytes())
+
+    def decoded(self, rate: int, num_channels: int) -> Decoded:
+        """The whole file. DataError where there are no samples."""
+        self.file.flush()
+        if not self.num_bytes:
+            raise DataError("holds no samples")
+        return Decoded(rate, num_channels, self.num_bytes // (_SAMPLE_BYTES * num_channels), self.file)
+
+
+_kept: OrderedDict[tuple[int, ...], Decoded] = OrderedDict()
+_lock = Lock()
+
+
+def decode(handle: int | io.BytesIO, kind: str) -> Decoded:
+    """All samples of a file, decoded now or a moment ago.
+
+    Args:
+        handle: a descriptor, or the content.
+        kind: see `kind_of_container`.
+
+    Raises:
+        DataError: no decoder is installed, there is no audio, its codec is not allowed, or it is damaged. Its text
+            completes "a.m4a ...".
+    """
+    if isinstance(handle, io.BytesIO):
+        return _decode(handle, kind)
+    status = os.fstat(handle)
+    identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    with _lock:
+        if identity in _kept:
+            _kept.move_to_end(identity)
+            return _kept[identity]
+    decoded = _decode(handle, kind)
+    with _lock:
+        _kept[identity] = decoded
+        while len(_kept) > _KEPT_FILES or (len(_kept) > 1 and _num_kept_bytes() > _KEPT_BYTES):
+            _kept.popitem(last=False)
+    return decoded
+
+
+def _num_kept_bytes() -> int:
+    return sum(decoded.frames * decoded.num_channels * _SAMPLE_BYTES for decoded in _kept.values())
+
+
+def _decode(handle: int | io.BytesIO, kind: str) -> Decoded:
+    _, demuxer = _KINDS[kind]
+    try:
+        if has_av():
+            return _decode_with_av(handle, demuxer)
+        if (program := shutil.which("ffmpeg")) is not None:
+            return _decode_with_ffmpeg(program, handle, demuxer)
+    except OSError as error:
+        problem = f"cannot be decoded into a temporary file in {tempfile.gettempdir()} ({error.strerror})"
+        raise DataError(problem, remedy="free space there, or set TMPDIR to another folder") from None
+    raise DataError(f"is {kind}, which only PyAV and ffmpeg decode", remedy=REMEDY)
+
+
+# PyAV: FFmpeg's libraries as a wheel.
+
+
+def _decode_with_av(handle: int | io.BytesIO, demuxer: str) -> Decoded:
+    import av
+
+    samples = _Samples()
+    source = handle if isinstance(handle, io.BytesIO) else os.fdopen(os.dup(handle), "rb")
+    options = {"codec_whitelist": _CODECS}
+    try:
+        source.seek(0)
+        with source, av.open(source, format=demuxer, options=options, metadata_errors="replace") as container:
+            if not container.streams.audio:
+                raise DataError("holds no audio")
+            stream = container.streams.audio[0]
+            if stream.codec_context is None or stream.codec_context.name not in _CODECS.split(","):
+                name = stream.codec_context.name if stream.codec_context else "unknown"
+                raise DataError(f"has the codec {name}", remedy="convert it to 16-bit WAV or FLAC")
+            stream.codec_context.thread_count = 1
+            rate, num_channels = 0, 0
+            for frame in _frames(container, stream, is_mov=demuxer == "mov"):
+                if not rate:
+                    rate, num_channels = frame.rate, frame.num_channels
+                if (frame.rate, frame.num_channels) != (rate, num_channels):
+                    got = f"{frame.rate} Hz, {frame.num_channels} channels"
+                    wanted = f"{rate} Hz, {num_channels} channels, as at its beginning"
+                    raise DataError("changes its sample rate or channels", got=got, wanted=wanted)
+                samples.add(frame.samples)
+            decoded = samples.decoded(rate, num_channels)
+            if demuxer == "mov" and stream.duration and stream.time_base:
+                _check_promise(decoded.frames / rate, float(stream.duration * stream.time_base))
+            return decoded
+    except av.error.FFmpegError as error:
+        raise DataError(f"is damaged ({error.strerror or error})") from None
+
+
+@dataclass
+class _Frame:
+    samples: Frames
+    rate: int
+    num_channels: int
+
+
+def _frames(container: Any, stream: Any, *, is_mov: bool) -> Iterator[_Frame]:
+    """The frames of a stream; of the last one in MP4 only as many samples as its packet says to last."""
+    last = None
+    for frame in container.decode(stream):
+        if last is not None:
+            yield _frame_of(last, last.samples)
+        last = frame
+    if last is None:
+        return
+    count = last.samples
+    if is_mov and last.duration and last.time_base:
+        held = last.duration * last.time_base * last.sample_rate
+        if held.denominator == 1 and 0 < held < count:
+            count = int(held)
+    yield _frame_of(last, count)
+
+
+def _frame_of(frame: Any, count: int) -> _Frame:
+    values, num_channels = frame.to_ndarray(), frame.layout.nb_channels
+    columns = values.T if frame.format.is_planar else values.reshape(-1, num_channels)
+    floats = columns.astype(np.float32)
+    if values.dtype == np.uint8:
+        floats = (floats - 128.0) / 128.0
+    elif values.dtype.kind == "i":
+        floats *= np.float32(2.0 ** (1 - 8 * values.dtype.itemsize))
+    return _Frame(floats[:count], frame.sample_rate, num_channels)
+
+
+def _check_promise(held: float, promised: float) -> None:
+    if promised - held > max(_HELD_SECONDS, _HELD_SHARE * promised):
+        raise DataError(f"is damaged: {promised:.3f} s promised, {held:.3f} s could be read")
+
+
+# The command ffmpeg, where PyAV is not installed. It writes an AU file of floats into a pipe.
+
+
+def _decode_with_ffmpeg(program: str, handle: int | io.BytesIO, demuxer: str) -> Decoded:
+    samples = _Samples()
+    with tempfile.TemporaryFile() as content, tempfile.TemporaryFile() as messages:
+        if isinstance(handle, io.BytesIO):
+            content.write(handle.getvalue())
+            content.flush()
+        descriptor = content.fileno() if isinstance(handle, io.BytesIO) else handle
+        command = [program, "-nostdin", "-v", "error", "-xerror", "-threads", "1", "-protocol_whitelist", "file,pipe"]
+        command += ["-codec_whitelist", _CODECS, "-f", demuxer, "-i", f"file:/dev/fd/{descriptor}"]
+        command += ["-map", "0:a:0", "-vn", "-c:a", "pcm_f32be", "-f", "au", "pipe:1"]
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=messages, pass_fds=(descriptor,)
+        ) as process:
+            assert process.stdout is not None
+            try:
+                rate, num_channels = _copy_au(process.stdout, samples)
+            except BaseException:
+                process.kill()
+                raise
+        messages.seek(0)
+        told = messages.read(_READ_BYTES).decode("utf-8", "replace").strip().splitlines()
+        if process.returncode or any(_PARTIAL in line for line in told):
+            raise DataError(f"is damaged, or holds no audio ({told[-1] if told else 'ffmpeg failed'})")
+    return samples.decoded(rate, num_channels)
+
+
+def _copy_au(stream: IO[bytes], samples: _Samples) -> tuple[int, int]:
+    """Copy the samples of an AU file; its rate and channels, 0 where it ends within its head."""
+    head = stream.read(_AU_HEAD_BYTES)
+    if len(head) < _AU_HEAD_BYTES:
+        return 0, 0
+    magic, first, _, encoding, rate, num_channels = struct.unpack(">4sIIIII", head)
+    if magic != b".snd" or encoding != _AU_FLOATS or not rate or not num_channels:
+        raise DataError("cannot be decoded (ffmpeg wrote no AU file of floats)")
+    stream.read(first - _AU_HEAD_BYTES)
+    frame_bytes, pending = _SAMPLE_BYTES * num_channels, b""
+    while some := stream.read(_READ_BYTES):
+        pending += some
+        size = len(pending) // frame_bytes * frame_bytes
+        samples.add(np.frombuffer(pending[:size], ">f4"))
+        pending = pending[size:]
+    return rate, num_channels

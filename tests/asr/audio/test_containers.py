@@ -1,0 +1,246 @@
+"""Audio that PyAV or ffmpeg decodes: exact parts, channels, damage in one line; and what is said without either."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from nemo_asr.audio import containers
+from nemo_asr.audio.reading import audio_seconds, audio_suffixes, open_part, read_audio
+from nemo_asr.data.check import examine
+from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
+from nemo_asr.transcribe.inputs import recordings_of
+from nemo_lite.backends.pytorch.data.order import Shard
+from nemo_lite.errors import DataError, UsageError
+
+RATE = 16000
+HAS_AV, FFMPEG = containers.has_av(), shutil.which("ffmpeg")
+AMR = b"#!AMR\n" + b"".join(bytes([0x3C]) + bytes((7 * n + 13 * k) % 256 for k in range(31)) for n in range(50))
+needs_decoder = pytest.mark.skipif(not (HAS_AV or FFMPEG), reason="neither PyAV nor ffmpeg is installed")
+
+
+def tones(num_samples, num_channels=1):
+    times = np.arange(num_samples) / RATE
+    return np.stack([0.3 * np.sin(2 * np.pi * (440 + 220 * channel) * times) for channel in range(num_channels)], 1)
+
+
+def make(path, samples, codec="aac"):
+    """Encode samples of 16 kHz with what is installed."""
+    if FFMPEG:
+        soundfile.write(path.with_suffix(".source.wav"), samples, RATE)
+        words = [FFMPEG, "-y", "-v", "error", "-i", str(path.with_suffix(".source.wav"))]
+        subprocess.run([*words, "-c:a", codec, str(path)], check=True)
+        path.with_suffix(".source.wav").unlink()
+        return str(path)
+    import av
+
+    layout = "mono" if samples.shape[1] == 1 else "stereo"
+    rate = 48000 if codec == "libopus" else RATE
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=rate, layout=layout)
+        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples.T, np.float32), "fltp", layout)
+        frame.sample_rate, frame.pts = RATE, 0
+        resampler = av.AudioResampler(stream.codec_context.format.name, layout, rate, stream.codec_context.frame_size)
+        for some in (*resampler.resample(frame), *resampler.resample(None), None):
+            container.mux(stream.encode(some))
+    return str(path)
+
+
+@pytest.fixture(params=["av", "ffmpeg"])
+def decoder(request, monkeypatch):
+    """Each decoder that is installed, alone; nothing is kept from one test for another."""
+    if not (HAS_AV if request.param == "av" else FFMPEG):
+        pytest.skip(f"{request.param} is not installed")
+    monkeypatch.setattr(containers, "has_av", lambda: request.param == "av")
+    monkeypatch.setattr(containers, "_kept", OrderedDict())
+    return request.param
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch):
+    monkeypatch.setattr(containers, "has_av", lambda: False)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(containers, "_kept", OrderedDict())
+
+
+@pytest.mark.parametrize("num_samples", [RATE, RATE + 17, 3 * RATE + 1023])
+def test_as_many_samples_are_read_as_were_encoded(num_samples, decoder, tmp_path):
+    path = make(tmp_path / "a.m4a", tones(num_samples))
+    audio = read_audio(path, sample_rate=None)
+    assert (len(audio.samples), audio.source_rate, audio.num_channels) == (num_samples, RATE, 1)
+    middle = slice(4096, num_samples - 4096)  # an onset and an end ring
+    np.testing.assert_allclose(audio.samples[middle], tones(num_samples)[middle, 0], atol=0.02)
+    assert audio_seconds(path) == num_samples / RATE
+    assert read_audio(Path(path).read_bytes(), sample_rate=None).samples.tobytes() == audio.samples.tobytes()
+
+
+def test_a_part_is_to_the_bit_that_of_the_whole(decoder, tmp_path, monkeypatch):
+    path = make(tmp_path / "a.m4a", tones(2 * RATE, 2))
+    whole = read_audio(path, sample_rate=None).samples
+    monkeypatch.setattr("nemo_asr.audio.reading._PIECE_VALUES", 1000)
+    part = read_audio(path, sample_rate=None, offset=0.3, duration=0.4).samples
+    assert part.tobytes() == whole[4800:11200].tobytes()
+    assert "beyond the end" in refusal(path, offset=1.9, duration=1.0)
+    assert "disagrees with" in refusal(path, duration=1.0)
+
+
+def test_a_channel_is_that_channel(decoder, tmp_path):
+    path = make(tmp_path / "a.m4a", tones(RATE, 2))
+    for channel in range(2):
+        samples = read_audio(path, sample_rate=None, channel=channel).samples
+        np.testing.assert_allclose(samples[1024:-1024], tones(RATE, 2)[1024:-1024, channel], atol=0.03)
+    assert "has no channel 2: wanted a channel from 0 to 1" in refusal(path, channel=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"), [("a.webm", "libopus"), ("a.mp4", "aac"), ("a.mka", "flac"), ("a.wma", "wmav2")]
+)
+def test_other_containers_are_read(name, codec, decoder, tmp_path):
+    if name == "a.wma" and not FFMPEG:
+        pytest.skip("PyAV cannot make one")
+    path = make(tmp_path / name, tones(RATE), codec)
+    audio = read_audio(path, sample_rate=RATE)
+    assert abs(len(audio.samples) - RATE) <= 2048
+    spectrum = np.abs(np.fft.rfft(audio.samples))
+    assert spectrum.argmax() * RATE / len(audio.samples) == pytest.approx(440, abs=2)
+
+
+def test_telephones_amr_is_read(decoder, tmp_path):
+    (tmp_path / "a.amr").write_bytes(AMR)
+    audio = read_audio(str(tmp_path / "a.amr"), sample_rate=None)
+    assert (len(audio.samples), audio.source_rate) == (50 * 160, 8000)
+
+
+def test_a_long_file_is_decoded_once_and_a_changed_one_again(decoder, tmp_path, monkeypatch):
+    path = make(tmp_path / "a.m4a", tones(RATE))
+    calls, decode = [], containers._decode
+    monkeypatch.setattr(containers, "_decode", lambda *given: calls.append(1) or decode(*given))
+    with open_part(path) as one, open_part(path, offset=0.5) as other:  # both at once
+        assert [len(next(part.pieces())) for part in (one, other)] == [RATE, RATE // 2]
+    assert len(calls) == 1
+    make(tmp_path / "a.m4a", tones(2 * RATE))
+    assert audio_seconds(path) == 2.0
+    assert len(calls) == 2
+
+
+def test_what_is_kept_is_bounded(decoder, tmp_path, monkeypatch):
+    monkeypatch.setattr(containers, "_KEPT_BYTES", 4 * RATE)
+    for number in range(3):
+        audio_seconds(make(tmp_path / f"{number}.m4a", tones(RATE)))
+    assert len(containers._kept) == 1
+    monkeypatch.setattr(containers, "_MOST_BYTES", 4000)
+    monkeypatch.setattr(containers, "_kept", OrderedDict())
+    told = refusal(str(tmp_path / "0.m4a"))
+    assert told.endswith("0.m4a is too long: wanted at most 0 GiB of samples; convert it to FLAC, or cut it")
+
+
+def test_a_file_that_ends_early_is_damaged_and_never_short(decoder, tmp_path):
+    content = Path(make(tmp_path / "a.m4a", tones(20 * RATE))).read_bytes()
+    for share in (0.1, 0.5, 0.9):
+        assert "is damaged" in refusal(content[: int(share * len(content))])
+    if FFMPEG:  # the index at the beginning, so that all but the samples is there
+        command = [FFMPEG, "-v", "error", "-i", str(tmp_path / "a.m4a"), "-c", "copy", "-movflags", "+faststart"]
+        subprocess.run([*command, str(tmp_path / "b.m4a")], check=True)
+        assert "is damaged" in refusal((tmp_path / "b.m4a").read_bytes()[:-10000])
+
+
+def test_bytes_that_only_begin_like_a_container_are_refused_in_one_line(decoder):
+    for start in (
+        b"\0\0\0\x20ftypM4A ",
+        b"\x1a\x45\xdf\xa3",
+        b"#!AMR\n",
+        b"\xff\xf1",
+        b"\x30\x26\xb2\x75\x8e\x66\xcf\x11",
+    ):
+        for rest in (b"", bytes(500), b"#EXTM3U\nfile:///etc/passwd\n" * 20, np.random.default_rng(0).bytes(3000)):
+            refusal(start + rest)
+
+
+def test_a_playlist_is_no_audio_and_is_not_followed(decoder, tmp_path):
+    (tmp_path / "a.m4a").write_text("#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nsecret.m4a\n")
+    assert "is not a WAV" in refusal(str(tmp_path / "a.m4a"))
+
+
+def test_a_film_without_sound_holds_no_audio(decoder, tmp_path):
+    if not FFMPEG:
+        pytest.skip("ffmpeg is not installed")
+    command = [FFMPEG, "-v", "error", "-f", "lavfi", "-i", "color=size=32x32:duration=1", "-an"]
+    subprocess.run([*command, str(tmp_path / "a.mp4")], check=True)
+    assert "holds no audio" in refusal(str(tmp_path / "a.mp4"))
+
+
+def test_a_full_disk_is_one_line(decoder, tmp_path, monkeypatch):
+    path = make(tmp_path / "a.m4a", tones(RATE))
+
+    def full(self, samples):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(containers._Samples, "add", full)
+    assert "(No space left on device); free space there, or set TMPDIR" in refusal(path)
+
+
+@needs_decoder
+def test_training_checks_and_transcription_read_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "a.m4a", tones(RATE, 2))
+    line = {"audio_filepath": "a.m4a", "offset": 0.25, "duration": 0.5, "text": "a", "channel": 1}
+    (tmp_path / "train.json").write_text(json.dumps(line) + "\n")
+    layer = AudioToTextDataLayer("train.json", ["a"], 1, shuffle=False)
+    (batch,) = layer.loader(training=True, shard=Shard()).epoch(0)
+    assert batch.values[0].shape == (1, RATE // 2)
+    (item,) = examine("train.json").items
+    assert (item.seconds, item.num_channels, item.problem) == (0.5, 2, "")
+    (recording,) = recordings_of(["train.json"])
+    np.testing.assert_array_equal(recording.read(RATE).samples, batch.values[0][0].numpy())
+    (found,) = recordings_of([str(tmp_path)])  # folders too
+    assert found.source.endswith("a.m4a")
+    assert [each.channel for each in recordings_of(["a.m4a"], "each")] == [0, 1]
+
+
+def test_without_a_decoder_the_error_names_the_extra(nothing_installed, tmp_path):
+    remedy = "pip install av (the extra formats of nemo-lite) or install ffmpeg; or convert it to 16-bit WAV or FLAC"
+    (tmp_path / "a.amr").write_bytes(AMR)
+    told = refusal(str(tmp_path / "a.amr"))
+    assert told.endswith(f"a.amr is AMR, which only PyAV and ffmpeg decode; {remedy}")
+    assert ".m4a" not in audio_suffixes()
+    with pytest.raises(UsageError, match=r"can be decoded by PyAV and ffmpeg only: got a\.amr; pip install av"):
+        recordings_of([str(tmp_path)])
+
+
+def test_without_a_decoder_a_folder_says_what_it_leaves_out(nothing_installed, tmp_path, capsys):
+    soundfile.write(tmp_path / "b.wav", tones(100), RATE)
+    (tmp_path / "a.amr").write_bytes(AMR)
+    (found,) = recordings_of([str(tmp_path)])
+    assert found.source.endswith("b.wav")
+    assert "1 file left out (a.amr): pip install av" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["https://host/a.wav", "http://host/a.m4a", "s3://bucket/a.wav", "HTTPS://host/a.wav"])
+def test_an_address_is_refused_with_what_to_do(name, tmp_path):
+    told = f"the audio file {name} is an address, no file; download it first, and name the file"
+    assert refusal(name) == told
+    (recording,) = recordings_of([name])
+    assert recording.audio == name
+    (tmp_path / "train.json").write_text(json.dumps({"audio_filepath": name, "duration": 1, "text": "a"}) + "\n")
+    (item,) = examine(str(tmp_path / "train.json")).items
+    assert item.problem == f"{tmp_path}/train.json:1: {told}"
+
+
+def test_the_address_of_a_manifest_is_refused():
+    for read in (examine, lambda name: recordings_of([name])):
+        with pytest.raises(DataError, match="is an address, no file; download it first, and name the file"):
+            read("https://host/train.json")
+
+
+def refusal(source, **arguments):
+    with pytest.raises(DataError) as error:
+        read_audio(source, sample_rate=RATE, **arguments)
+    assert len(str(error.value).splitlines()) == 1
+    return str(error.value)
