@@ -19,6 +19,7 @@ QUICKLY = {
     "gpu.py": ("--quick",),
     "ddp_scaling.py": ("--quick", "--processes", "2"),
     "transcription.py": ("--quick", "--rounds", "1"),
+    "alignment.py": ("--quick",),
     "evaluation.py": ("--quick", "--rounds", "1"),
     "tarred_data.py": ("--quick", "--rounds", "1"),
 }

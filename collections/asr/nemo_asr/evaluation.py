@@ -41,7 +41,7 @@ from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.text.labels import main_metric, spelled
 from nemo_asr.transcribe.engine import LabelAlignment, stride_of
 from nemo_asr.transcribe.model import TrainedModel, load_classifier, load_model
-from nemo_asr.transcribe.transcript import Hypothesis, hypothesis_of_path
+from nemo_asr.transcribe.transcript import TimedLabels, labels_of_path
 from nemo_lite import NeuralModuleFactory, NmTensor
 from nemo_lite.files import make_writable_folder, write_atomically
 from nemo_lite.options import factory_arguments
@@ -155,11 +155,11 @@ def _timed_words(values: Sequence[Tensor], labels: list[str], frame_seconds: flo
     for row in zip(*(value.cpu() for value in values), strict=True):
         if len(row) == 1:
             path = row[0].numpy()
-            found = hypothesis_of_path(path, np.zeros(len(path)), len(labels))
+            found = labels_of_path(path, np.zeros(len(path)), len(labels))
         else:
             ids, starts, ends = (value[0].tolist() for value in row)
             number = sum(label >= 0 for label in ids)
-            found = Hypothesis(ids[:number], starts[:number], ends[:number], [0.0] * number)
+            found = TimedLabels(ids[:number], starts[:number], ends[:number], [0.0] * number)
         rows.append(
             [
                 TimedWord(

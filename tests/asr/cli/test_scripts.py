@@ -23,6 +23,9 @@ def declared():
     return dict(re.findall(r'^(\w+) = "(\S+)"$', section, re.MULTILINE))
 
 
+SINCE = {"align"}  # that no older installation has
+
+
 def test_every_subcommand_is_declared_and_there():
     subcommands = declared()
     assert subcommands.keys() >= {"train", "eval", "plan"}
@@ -30,6 +33,8 @@ def test_every_subcommand_is_declared_and_there():
         module, function = value.split(":")
         assert function in ("main", name)
         command = getattr(importlib.import_module(module), function)
+        if name in SINCE:
+            continue
         # Metadata of an older installation name each in a file of its own.
         assert importlib.import_module(f"nemo_asr.cli.{name}").main is command
         assert importlib.import_module(f"nemo_asr.commands.{name}").main is command

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nemo_asr.transcribe.inputs import Recording
-from nemo_asr.transcribe.transcript import Transcript, Word, hypothesis_of_path, transcript_of
+from nemo_asr.transcribe.transcript import Transcript, Word, labels_of_path, transcript_of
 
 LABELS = [" ", "a", "b"]
 BLANK = 3
@@ -13,7 +13,7 @@ BLANK = 3
 def made(path, probabilities=None, labels=LABELS, frame_seconds=0.1, duration=10.0):
     scores = np.log(probabilities or [0.5] * len(path))
     return transcript_of(
-        hypothesis_of_path(np.array(path), np.array(scores), len(labels)),
+        labels_of_path(np.array(path), np.array(scores), len(labels)),
         labels,
         Recording("a.wav", "a.wav", seconds=duration),
         frame_seconds,
@@ -41,7 +41,7 @@ def test_the_confidence_is_the_geometric_mean_over_the_frames_of_the_labels():
 def test_a_calibration_changes_each_confidence():
     scores, halved = np.log([0.5, 0.5, 0.9]), lambda confidence: confidence / 2
     found = transcript_of(
-        hypothesis_of_path(np.array([1, 0, 2]), np.array(scores), len(LABELS)),
+        labels_of_path(np.array([1, 0, 2]), np.array(scores), len(LABELS)),
         LABELS,
         Recording("a.wav", "a.wav", seconds=10.0),
         0.1,

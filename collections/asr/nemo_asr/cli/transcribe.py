@@ -19,6 +19,7 @@ from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting
 from nemo_asr.data.manifest import MIX
 from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.options import BeamSize, OwnModules, Search, check_search_options, search_arguments
+from nemo_asr.transcribe.alignment import Alignment
 from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, EACH, Recording, recordings_of
 from nemo_asr.transcribe.onnx_model import SUFFIX, load_onnx_model
 from nemo_asr.transcribe.transcript import FORMATS, SUBTITLES, Transcribed, Transcript
@@ -32,6 +33,7 @@ from nemo_lite.options import (
     LaunchedParser,
     NotNegativeFloat,
     NotNegativeInt,
+    OneLineParser,
     PositiveFloat,
     PositiveInt,
     arguments_of,
@@ -79,7 +81,7 @@ def _transcribe_with_torch(args: Namespace, recordings: Sequence[Recording]) -> 
         verbose=True,
         decoder=decoder,
         nbest=args.nbest or 1,
-        cutting=_cutting(args),
+        cutting=cutting_of(args),
         detector=load_detector(args.vad) if args.vad else None,
     )
     took = time.perf_counter() - start
@@ -107,13 +109,14 @@ def _transcribe_with_onnx(args: Namespace, recordings: Sequence[Recording]) -> i
     search = None if options is None else TextSearch(model.labels, **options)
     start = time.perf_counter()
     result = model.transcribe(
-        recordings, args.batch_size, args.batch_seconds, search, args.nbest or 1, _cutting(args), detector
+        recordings, args.batch_size, args.batch_seconds, search, args.nbest or 1, cutting_of(args), detector
     )
     _tell(args, result, time.perf_counter() - start)
     return _exit_code(result, recordings)
 
 
-def _cutting(args: Namespace) -> Cutting | None:
+def cutting_of(args: Namespace) -> Cutting | None:
+    """How recordings are cut, by the options; None: not at all."""
     return Cutting(**arguments_of(args, Segments)) if args.segments == "energy" else None
 
 
@@ -209,11 +212,16 @@ class TranscribeParser(LaunchedParser):
         check_search_options(self, parsed)
         if parsed.nbest and parsed.format in SUBTITLES:
             self.error(f"--nbest has no effect with --format {parsed.format}; leave it out")
-        for name in ("vad", *names_of(Segments)) if parsed.segments == "off" else ():
-            if getattr(parsed, name) != self.get_default(name):
-                self.error(f"--{name} has no effect with --segments off; leave it out")
+        check_segments(self, parsed)
         fold_precision(self, parsed)
         parsed.out = parsed.out and parsed.out.expanduser()
+
+
+def check_segments(parser: OneLineParser, parsed: Any) -> None:
+    """End the command where options of segments have no effect."""
+    for name in ("vad", *names_of(Segments)) if parsed.segments == "off" else ():
+        if getattr(parsed, name, None) != parser.get_default(name):
+            parser.error(f"--{name} has no effect with --segments off; leave it out")
 
 
 def _check_out(args: Namespace, recordings: Sequence[Recording]) -> None:
@@ -250,7 +258,7 @@ def _write(args: Namespace, transcripts: Sequence[Transcript], is_one: bool) -> 
     write = FORMATS[args.format]
     if args.format in SUBTITLES and not is_one:
         for name, transcript in zip(file_names(transcripts), transcripts, strict=True):
-            _to_file(args.out / f"{name}.{args.format}", write(transcript))
+            to_file(args.out / f"{name}.{args.format}", write(transcript))
         return
     with_names = args.format == "text" and not is_one
     lines = (
@@ -262,17 +270,18 @@ def _write(args: Namespace, transcripts: Sequence[Transcript], is_one: bool) -> 
     # Bytes of a file's name that are no UTF-8 become escapes, which JSON knows as well.
     text = text.encode("utf-8", errors="backslashreplace").decode("utf-8")
     if args.out is not None:
-        _to_file(args.out, text)
+        to_file(args.out, text)
     else:
         sys.stdout.write(text)
         sys.stdout.flush()
 
 
-def _to_file(path: Path, text: str) -> None:
+def to_file(path: Path, text: str) -> None:
+    """Write a text, all of it or nothing."""
     write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
 
 
-def file_names(transcripts: Sequence[Transcript]) -> list[str]:
+def file_names(transcripts: Sequence[Transcript] | Sequence[Alignment]) -> list[str]:
     """A file's name without its ending for each transcript: the recording's, with a number where another has it.
 
     Of one channel it ends in ``_channel0``, where that is the first.

@@ -151,12 +151,13 @@ class _Entry(TypedDict):
 class Entry(_Entry, total=False):
     """One manifest line: the audio's path relative to the manifest, seconds, the words.
 
-    Perhaps the speaker, and the part of the audio: seconds from its start, and the channel from 0.
+    Perhaps the speaker, the part of the audio (seconds from its start, the channel from 0), and how well the text fits.
     """
 
     speaker: str
     offset: float
     channel: int
+    score: float
 
 
 def numbered_lines(path: Path) -> list[tuple[str, str]]:

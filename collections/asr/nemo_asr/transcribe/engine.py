@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -30,11 +31,11 @@ from nemo_asr.tasks.families import (
 from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, named, padded, rows_of
 from nemo_asr.transcribe.segments import Segmented
 from nemo_asr.transcribe.transcript import (
-    Hypothesis,
     ScoredText,
+    TimedLabels,
     Transcript,
     align,
-    hypothesis_of_path,
+    labels_of_path,
     refuse_no_probabilities,
     scored_texts,
     transcript_of,
@@ -531,10 +532,10 @@ def _transcript(
     number = int(row["num_frames"])
     if "path" in row:
         path, scores = (row[name][:number].numpy() for name in ("path", "scores"))
-        best = hypothesis_of_path(path, scores, len(labels))
+        best = labels_of_path(path, scores, len(labels))
     else:
         num_labels = int((row["ids"][0] >= 0).sum())
-        best = Hypothesis(*(row[name][0, :num_labels].tolist() for name in Hypothesis._fields))
+        best = TimedLabels(*(row[name][0, :num_labels].tolist() for name in TimedLabels._fields))
         refuse_no_probabilities(max([0.0, *best.log_probs]))
     several: Sequence[ScoredText] = ()
     if "ids" in row and "totals" in row and len(row["ids"]) > 1:
@@ -679,3 +680,72 @@ class SpeechDetector:
             speech.append((logits.softmax(1)[:, self._speech] > _SPEECH_PROBABILITY).numpy())
             buffer = buffer[len(windows) * hop :]
         return np.concatenate([*speech, np.zeros(0, bool)]), _HOP_SECONDS
+
+
+# log_probs_of_rows: what alignment needs of a model. No labels and no words.
+
+
+class RowFrames(NamedTuple):
+    """The log-probabilities of one recording.
+
+    Attributes:
+        row: its position.
+        log_probs: (T, classes) natural logarithms.
+        start: seconds into the recording where the first frame begins.
+        frame_seconds: how much audio a frame stands for.
+    """
+
+    row: int
+    log_probs: npt.NDArray[np.floating[Any]]
+    start: float
+    frame_seconds: float
+
+
+def log_probs_of_rows(
+    model: Model,
+    sample_rate: int,
+    rows: Sequence[Recording],
+    faults: dict[int, str],
+    *,
+    batch_size: int = BATCH_SIZE,
+    batch_seconds: float = BATCH_SECONDS,
+    num_workers: int = 0,
+    factory: NeuralModuleFactory | None = None,
+    trim_silence: bool = False,
+    int_values: bool = False,
+) -> Iterator[RowFrames]:
+    """The log-probabilities of recordings, batch by batch, as `transcribe` computes them.
+
+    Args:
+        model: the modules, see ``Recipe.model``.
+        sample_rate: samples a second that the model takes.
+        rows: the recordings.
+        faults: takes why some of them cannot be read, by position.
+        batch_size, batch_seconds, num_workers, factory, trim_silence, int_values: as of `transcribe`.
+
+    Raises:
+        UsageError: the model has no log-probabilities of frames.
+    """
+    layer = RecordingsDataLayer(rows, sample_rate, batch_size, batch_seconds, num_workers, trim_silence, int_values)
+    factory = factory or NeuralModuleFactory.get_default_factory() or NeuralModuleFactory()
+    if len(layer.faults) < len(layer):
+        wires = connect(model, layer)
+        assert wires.features is not None
+        features = Signal(wires.features, wires.feature_lengths)
+        assert features.lengths is not None
+        source = signals_of(StandIn({"features": features.values.ntype, "length": features.lengths.ntype})())[0]
+        behind = connect_features(model, source)
+        if behind.log_probs is None or behind.log_probs_lengths is None:
+            raise UsageError("the model has no log-probabilities of frames, so texts cannot be aligned")
+        plan = _plan(behind.frames, sample_rate / (stride_of(features.values) or 1), batch_seconds)
+        windowed = Windowed([behind.log_probs], behind.log_probs_lengths, plan, factory)
+        log_probs, num_frames = windowed(features.values, features.lengths)
+        data = Dag([wires.frames]).data_node.outputs
+        frame_samples = stride_of(wires.frames)
+        wanted = [log_probs, num_frames, data["a_sig_length"], data["start"], data["position"]]
+        for batch in factory.infer_batches(wanted, verbose=False):
+            for values, number, num_samples, start, position in zip(*batch, strict=True):
+                seconds = (frame_samples or int(num_samples) / max(int(number), 1)) / sample_rate
+                frames = values[: int(number)].float().numpy()
+                yield RowFrames(int(position), frames, int(start) / sample_rate, seconds)
+    faults.update(layer.faults)

@@ -32,7 +32,7 @@ from nemo_asr.transcribe.transcript import (
     Transcribed,
     Transcript,
     align,
-    hypothesis_of_path,
+    labels_of_path,
     refuse_no_probabilities,
     scored_texts,
     transcript_of,
@@ -156,7 +156,7 @@ class OnnxModel:
         scores = np.take_along_axis(log_probs, path[:, None], axis=1)[:, 0]
         seconds = self.frame_seconds or len(audio.samples) / self.sample_rate / max(len(path), 1)
         start = audio.start / self.sample_rate
-        best = hypothesis_of_path(path, scores, len(self.labels))
+        best = labels_of_path(path, scores, len(self.labels))
         return transcript_of(best, self.labels, recording, seconds, start, self.calibration, several)
 
     def __str__(self) -> str:

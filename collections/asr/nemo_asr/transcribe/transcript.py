@@ -127,8 +127,8 @@ def refuse_no_probabilities(log_sum: float) -> None:
         raise UsageError(problem, got=got, wanted="0, as of a CTC head", remedy=remedy)
 
 
-class Hypothesis(NamedTuple):
-    """Labels that a search found in one recording, when, and how probable they are. U labels.
+class TimedLabels(NamedTuple):
+    """Labels of one recording, when they are said, and how probable they are. U labels.
 
     Attributes:
         ids: (U,).
@@ -140,6 +140,11 @@ class Hypothesis(NamedTuple):
     starts: Sequence[int]
     ends: Sequence[int]
     log_probs: Sequence[float]
+
+    def part(self, first: int, end: int) -> TimedLabels:
+        """The labels from a position to before another."""
+        own = slice(first, end)
+        return TimedLabels(self.ids[own], self.starts[own], self.ends[own], self.log_probs[own])
 
     def words(self, labels: Sequence[str]) -> Iterator[range]:
         """The positions of the labels of each word; of each label, where no label begins with a space."""
@@ -154,7 +159,7 @@ class Hypothesis(NamedTuple):
                 first = position
 
 
-def hypothesis_of_path(path: Path, scores: Scores, blank: int) -> Hypothesis:
+def labels_of_path(path: Path, scores: Scores, blank: int) -> TimedLabels:
     """The labels of a CTC path, repeats merged and blanks left out.
 
     Args:
@@ -166,13 +171,13 @@ def hypothesis_of_path(path: Path, scores: Scores, blank: int) -> Hypothesis:
     edges = [0, *(np.flatnonzero(path[1:] != path[:-1]) + 1).tolist(), len(path)]
     runs = [(first, end) for first, end in itertools.pairwise(edges) if first < end and path[first] != blank]
     starts, ends = [first for first, _ in runs], [end for _, end in runs]
-    return Hypothesis(
+    return TimedLabels(
         [int(path[first]) for first in starts], starts, ends, [float(sums[end] - sums[first]) for first, end in runs]
     )
 
 
 def transcript_of(
-    hypothesis: Hypothesis,
+    found: TimedLabels,
     labels: Sequence[str],
     recording: Recording,
     frame_seconds: float,
@@ -180,10 +185,10 @@ def transcript_of(
     calibration: Callable[[float], float] | None = None,
     hypotheses: Sequence[ScoredText] = (),
 ) -> Transcript:
-    """The transcript that a hypothesis stands for.
+    """The transcript that timed labels stand for.
 
     Args:
-        hypothesis: the labels.
+        found: the labels of the recording.
         labels: the vocabulary.
         recording: what it is of, with its length.
         frame_seconds: how much audio a frame stands for. Frame t lasts from t to t + 1 times it, behind ``start``.
@@ -193,9 +198,9 @@ def transcript_of(
     """
     labels = [spelled(label) for label in labels]
     separator = " " if has_words(labels) else ""
-    ids, starts, ends, log_probs = hypothesis
+    ids, starts, ends, log_probs = found
     words = []
-    for word in hypothesis.words(labels):
+    for word in found.words(labels):
         num_frames = sum(ends[k] - starts[k] for k in word)
         confidence = float(np.exp(sum(log_probs[k] for k in word) / num_frames))
         confidence = confidence if calibration is None else calibration(confidence)
@@ -345,9 +350,14 @@ def _clock(seconds: float, point: str) -> str:
 _WIDTH = 1024  # states of the band: 512 labels, about 40 s of speech
 _MOST_CELLS = 1 << 30  # bytes of the table of steps, beyond which the band is not widened
 
+_FILLER_COST = 2.0  # natural logarithm; a label that the text lacks costs 5 to 10, as the model is sure of it
+
 
 def align(
-    log_probs: npt.NDArray[np.floating[Any]], labels: Sequence[int], width: int = _WIDTH
+    log_probs: npt.NDArray[np.floating[Any]],
+    labels: Sequence[int],
+    width: int = _WIDTH,
+    fillers: Sequence[int] = (),
 ) -> npt.NDArray[np.int64]:
     """The most probable path of some labels: Viterbi's algorithm over labels with a blank around each.
 
@@ -362,6 +372,8 @@ def align(
         log_probs: (T, classes), of which the last is the blank.
         labels: ids.
         width: states of the first band, at least 4; texts of half as many labels are aligned without one.
+        fillers: positions from 0 to the number of labels: in front of these labels anything may be said, at a cost of
+            2 a frame. Frames of it are blank in the path.
 
     Returns:
         (T,) the label of each frame, or the blank.
@@ -375,11 +387,13 @@ def align(
         raise UsageError("the decoder found more labels than frames", got=f"{len(labels)} in {num_frames} frames")
     states = np.full(2 * len(labels) + 1, num_classes - 1)
     states[1::2] = labels
+    states[2 * np.array(fillers, np.int64)] = num_classes
     while True:
         width = min(width, len(states))
         trellis = _Trellis(states, repeats, num_frames, width)
         path, is_near_edge = trellis.path(log_probs)
         if not is_near_edge or 4 * width * num_frames > _MOST_CELLS:
+            path[path == num_classes] = num_classes - 1
             return path
         width *= 4
 
@@ -435,7 +449,8 @@ class _Trellis:
                 ways = np.stack([before[2:], before[1:-1], skipping])
                 self._steps[frame], best = ways.argmax(0), ways.max(0)
                 self._firsts[frame] = first
-            best = best + scores[self._states[first : first + width]]
+            with_filler = np.append(scores, max(scores[-1], scores.max() - _FILLER_COST))
+            best = best + with_filler[self._states[first : first + width]]
         return self._back(first + width - 1 if size == 1 or best[-1] >= best[-2] else first + width - 2)
 
     def _back(self, state: int) -> tuple[npt.NDArray[np.int64], bool]:

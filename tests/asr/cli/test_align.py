@@ -1,0 +1,102 @@
+"""nemo-lite align: made speech whose times are known, and recordings that cannot be aligned."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import soundfile
+from toys.tone_corpus import FREQUENCIES, write_manifest
+from toys.tone_model import train_tones
+
+from nemo_asr.cli.align import main
+from nemo_asr.transcribe.model import TrainedModel, describe
+from nemo_lite.errors import UsageError
+
+RATE = 16000
+TEXTS = ["cab", "abba", "bc", "acb", "bbca", "caca"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    recipe, modules = train_tones(tmp_path_factory.mktemp("corpus"))
+    folder = tmp_path_factory.mktemp("model")
+    TrainedModel("here", recipe, modules, describe(recipe)).save(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def talk(tmp_path, monkeypatch):
+    """A recording of several utterances, and when each label of it begins."""
+    monkeypatch.chdir(tmp_path)
+    rng, pieces, starts = np.random.default_rng(0), [], []
+    for text in TEXTS:
+        pieces.append(np.zeros(int(rng.uniform(0.5, 1.2) * RATE)))
+        for letter in text:
+            starts.append(sum(map(len, pieces)) / RATE)
+            tone = 0.3 * np.sin(2 * np.pi * FREQUENCIES[letter] * np.arange(int(0.15 * RATE)) / RATE)
+            pieces += [tone, np.zeros(int(0.02 * RATE))]
+    samples = np.concatenate([*pieces, np.zeros(RATE)])
+    soundfile.write("talk.wav", samples + rng.normal(0, 1e-3, len(samples)), RATE)
+    line = {"audio_filepath": "talk.wav", "duration": len(samples) / RATE, "text": ". ".join(TEXTS)}
+    write_manifest(tmp_path / "talk.json", [line])
+    return line, starts
+
+
+@pytest.mark.slow
+def test_labels_and_words_of_joined_utterances_begin_where_they_were_put(model, talk, capsys):
+    _, starts = talk
+    assert main([model, "talk.json", "--placement", "CPU"]) == 0
+    line = json.loads(capsys.readouterr().out)
+    labels = [label for segment in line["segments"] for label in segment["labels"]]
+    assert "".join(label["text"] for label in labels) == "".join(TEXTS)
+    errors = np.abs([label["start"] - start for label, start in zip(labels, starts, strict=True)])
+    assert np.median(errors) < 0.04
+    words = [word for segment in line["segments"] for word in segment["words"]]
+    firsts = np.cumsum([0, *map(len, TEXTS)])[:-1]
+    assert np.abs([word["start"] - starts[first] for word, first in zip(words, firsts, strict=True)]).max() < 0.04
+
+
+@pytest.mark.slow
+def test_a_long_recording_becomes_a_manifest_of_its_sentences(model, talk, tmp_path, capsys):
+    assert main([model, "talk.json", "--cut", "cut.json", "--placement", "CPU"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "cut.json").read_text().splitlines()]
+    assert [line["text"].rstrip(".") for line in lines] == TEXTS
+    assert min(line["score"] for line in lines) > -2
+    assert all(line["offset"] >= 0 and line["duration"] > 0.3 for line in lines)
+    assert capsys.readouterr().out == ""
+    assert main([model, "cut.json", "--format", "ctm", "--out", "cut.ctm", "--placement", "CPU"]) == 0
+    assert len((tmp_path / "cut.ctm").read_text().splitlines()) == len(TEXTS)
+
+
+@pytest.mark.slow
+def test_what_cannot_be_aligned_is_one_line_each_and_ends_no_other(model, talk, tmp_path, capsys):
+    line, _ = talk
+    bad = [{**line, "text": "cab " * 300}, {**line, "text": "cab d\u00e9"}, {**line, "text": ""}]
+    bad += [{**line, "audio_filepath": "none.wav"}]
+    write_manifest(tmp_path / "all.json", [bad[0], line, *bad[1:]])
+    assert main([model, "all.json", "--placement", "CPU"]) == 1
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == 1
+    errors = [text for text in told.err.splitlines() if "error:" in text]
+    assert len(errors) == 4
+    assert re.search(r"talk.wav: the text is longer than its recording: got 1199 labels in", errors[0])
+    assert 'all.json:3: talk.wav: the labels cannot spell the text: got "d" x1' in told.err.replace(str(tmp_path), "")
+    write_manifest(tmp_path / "bad.json", bad)
+    assert main([model, "bad.json", "--placement", "CPU"]) == 2
+
+
+def test_options_that_have_no_effect_and_places_that_are_none_are_refused(tmp_path, capsys):
+    for words, message in (
+        (["--min_score", "-1"], "--min_score has no effect without --cut"),
+        (["--segments", "off", "--min_pause", "1"], "--min_pause has no effect with --segments off"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["model", "talk.json", *words])
+        assert message in capsys.readouterr().err
+    with pytest.raises(UsageError, match=r"aligned by a model folder, not by an ONNX file; give the model folder"):
+        main(["a.onnx", "talk.json"])
+    line = {"audio_filepath": "a.wav", "duration": 1.0, "text": "a"}
+    write_manifest(tmp_path / "two.json", [line, line])
+    with pytest.raises(UsageError, match="textgrid files of several recordings need a folder: got 2 recordings"):
+        main(["model", str(tmp_path / "two.json"), "--format", "textgrid"])
