@@ -660,13 +660,13 @@ def _pause_places(samples: Samples, sample_rate: int) -> npt.NDArray[np.int64]:
 
 def _coloured_noise(num_samples: int, level: float, rng: np.random.Generator) -> Samples:
     """Noise of an RMS ``level`` whose power falls with frequency: from not at all (white) to 6 dB an octave (brown)."""
-    white = rng.standard_normal(num_samples, dtype=np.float32)
-    slope = rng.uniform(0.0, 1.0)
-    spectrum = np.fft.rfft(white)
+    n_fft = 1 << max(num_samples - 1, 1).bit_length()
+    real, imaginary = rng.standard_normal((2, n_fft // 2 + 1), dtype=np.float32)
     # Frequencies below a hundredth of the highest keep one level: rooms do not rumble without end.
-    positions = np.maximum(np.linspace(0.0, 1.0, len(spectrum)), 0.01)
-    noise = np.fft.irfft(spectrum * positions**-slope, num_samples)
-    return (noise * (level / max(_rms(noise.astype(np.float32)), 1e-12))).astype(np.float32)
+    positions = np.linspace(0.01, 1.0, n_fft // 2 + 1, dtype=np.float32)
+    shape = positions ** np.float32(-rng.uniform(0.0, 1.0))
+    noise = np.fft.irfft((real + 1j * imaginary) * shape, n_fft)[:num_samples].astype(np.float32)
+    return noise * np.float32(level / max(_rms(noise), 1e-12))
 
 
 class _RecordingPerturbation(Perturbation):
