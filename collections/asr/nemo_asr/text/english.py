@@ -795,7 +795,8 @@ def _ascii_signs(text: str, keep: str) -> str:
 def _ascii_digit(character: str) -> str:
     if not unicodedata.category(character).startswith("N") or character in _SYMBOLS:
         return character
-    same = unicodedata.normalize("NFKC", character)
+    value = unicodedata.decimal(character, -1)
+    same = unicodedata.normalize("NFKC", character) if value < 0 else str(value)
     return same if same.isascii() else character
 
 

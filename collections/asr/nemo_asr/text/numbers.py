@@ -212,6 +212,8 @@ def spoken_integer(number: int, language: str, kind: Kind = "cardinal") -> str:
         parts += [number_words(value, language) for value in (hundreds * 100, small) if value]
         return " ".join(parts)
     words = number_words(number, language, kind)
+    if language == "da":  # num2words has one million in the plural
+        words = re.sub(r"\ben (million|milliard)er\b", r"en \1", words)
     return " ".join(_TURKISH.findall(words)) if language == "tr" else words
 
 
