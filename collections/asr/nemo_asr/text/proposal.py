@@ -27,6 +27,7 @@ AUTO = "auto"
 _MOST_LETTERS, _NEARLY_ALL = 200, 0.999
 # Of an alphabet: letters of foreign names. Common Voice has a hundred of them in most languages of Europe.
 _RARE_SHARE = 1 / 20_000
+_SPOKEN_TEXTS = 20_000  # whose numbers are read out: their words have all letters that numbers need
 _DIGIT = re.compile("[0-9]")
 _MARK_IN_WORD = re.compile(rf"(?<=\w)[{APOSTROPHES}\u00b7](?=\w)")
 
@@ -78,7 +79,7 @@ def propose_labels(texts: Iterable[str], language: str | None = None) -> Proposa
         usual = _usual(text)
         letters.update(usual)
         marks.update(_MARK_IN_WORD.findall(usual))
-        if _DIGIT.search(usual):
+        if len(with_digits) < _SPOKEN_TEXTS and _DIGIT.search(usual):
             with_digits.append(usual)
     letters = Counter({c: count for c, count in letters.items() if is_letter(c) and c not in APOSTROPHES})
     rare = _rare_among(letters)
