@@ -131,6 +131,15 @@ def test_texts_and_recordings_without_the_other_are_named(tmp_path):
     assert len(written(tmp_path / "manifest.json")) == 1
 
 
+def test_a_recording_that_needs_a_missing_decoder_is_told_and_not_overlooked(tmp_path):
+    record(tmp_path / "a.wav")
+    (tmp_path / "b.m4a").write_bytes(b"\0\0\0\x1cftypM4A \0\0\2\0M4A isomiso2" + b"\0" * 200)
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("words")
+    (problem,) = make(tmp_path).problems
+    assert problem.startswith(f"{tmp_path}/b.txt: {tmp_path}/b.m4a ")
+
+
 def test_folders_named_as_sets_become_sets(tmp_path):
     for name in ("train/s1/a", "train/s2/b", "test/c"):
         record(tmp_path / f"{name}.wav")

@@ -26,7 +26,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tqdm import tqdm
 
-from nemo_asr.audio.reading import AUDIO_SUFFIXES, audio_suffixes, open_audio
+from nemo_asr.audio import containers
+from nemo_asr.audio.reading import AUDIO_SUFFIXES, open_audio
 from nemo_asr.corpora.writing import Entry, as_written, write_manifest
 from nemo_lite.errors import DataError, FileInTheWayError, UnknownNameError, listed
 from nemo_lite.files import (
@@ -40,6 +41,9 @@ from nemo_lite.files import (
     read_text,
 )
 from nemo_lite.files import numbered_lines as bytes_of_lines
+
+# Also of files that need a package to be decoded: where it is missing, their lines say so.
+_SUFFIXES = AUDIO_SUFFIXES | containers.SUFFIXES
 
 
 class Listed(NamedTuple):
@@ -191,7 +195,7 @@ def _audio_beside(table: Path, name: str) -> Path:
     """The file that a table names: beside it or in one of the usual folders, with its ending or without."""
     if "\0" in name or not name:
         return table.parent / "no name"
-    endings = ("",) if Path(name).suffix.lower() in AUDIO_SUFFIXES else ("", ".wav", ".mp3", ".flac")
+    endings = ("",) if Path(name).suffix.lower() in _SUFFIXES else ("", ".wav", ".mp3", ".flac")
     folders = [table.parent / folder for folder in _FOLDERS if (table.parent / folder).is_dir()]
     candidates = [folder / f"{name}{ending}" for folder in folders for ending in endings]
     if found := next((candidate for candidate in candidates if candidate.is_file()), None):
@@ -210,12 +214,12 @@ _SET_FOLDERS = ("train", "dev", "valid", "validation", "val", "test", "eval")
 
 def is_folder(path: Path) -> bool:
     """Whether there is a recording in this folder, or in one inside."""
-    return path.is_dir() and next(_files(path, audio_suffixes()), None) is not None
+    return path.is_dir() and next(_files(path, _SUFFIXES), None) is not None
 
 
 def folder_sets(path: Path) -> Sets:
     """The recordings of a folder; of folders ``train``, ``dev``, ``test`` in it, where there are no others."""
-    folders = {file.relative_to(path).parts[0] for file in _files(path, audio_suffixes())}
+    folders = {file.relative_to(path).parts[0] for file in _files(path, _SUFFIXES)}
     if folders and folders <= {*_SET_FOLDERS}:
         return {name: folder_utterances(path / name) for name in sorted(folders)}
     return {"manifest": folder_utterances(path)}
@@ -224,7 +228,7 @@ def folder_sets(path: Path) -> Sets:
 def folder_utterances(path: Path) -> Iterator[Listed | DataError]:
     """The recordings of a folder and of those inside, by name."""
     recordings: dict[Path, Path] = {}
-    for audio in sorted(_files(path, audio_suffixes())):
+    for audio in sorted(_files(path, _SUFFIXES)):
         stem = audio.with_suffix("")
         if stem in recordings:
             problem = f"two recordings have one text: {recordings[stem].name} is used"
@@ -339,7 +343,7 @@ def _kaldi_audio(written: str, folder: Path, place: str) -> tuple[Path, int | No
         words = shlex.split(written[:-1])
     except ValueError:
         words = []
-    files = [word for word in words[1:] if Path(word).suffix.lower() in AUDIO_SUFFIXES]
+    files = [word for word in words[1:] if Path(word).suffix.lower() in _SUFFIXES]
     if not words or Path(words[0]).name not in _UNPACKERS or len(files) != 1 or "|" in words:
         remedy = "run it once, and write the name of the file that it makes"
         raise DataError("the recording is a command, which is not run", place=place, got=written[:80], remedy=remedy)
