@@ -97,7 +97,11 @@ def test_words_are_found_in_subwords_too_and_the_classes_of_another_model_are_re
     ("given", "error", "message"),
     [
         ({"lexicon": "other.txt"}, DataError, r"other\.txt: the list of words cannot be opened"),
-        ({"lexicon": "upper.txt"}, UsageError, r"upper\.txt: the model's labels cannot spell .*: got 'AB'; write"),
+        (
+            {"lexicon": "upper.txt"},
+            UsageError,
+            r"upper\.txt: the model's labels cannot .*: got 'AB' \(no label has A B\); write",
+        ),
         ({"lm": "upper.arpa"}, UsageError, "the language model is of another vocabulary: got 2 words such as 'AB'"),
         ({"lm": "none.arpa"}, DataError, r"none\.arpa"),
         ({"beam_size": 0}, UsageError, "beam_size"),

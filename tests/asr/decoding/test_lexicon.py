@@ -41,7 +41,8 @@ def test_a_file_without_words_is_refused_by_its_name(content, message, tmp_path)
 
 
 def test_words_that_the_labels_cannot_spell_are_named_with_their_file():
-    with pytest.raises(UsageError, match=r"words\.txt: the model's labels cannot spell words .*: got 'x', 'Ab'; write"):
+    message = r"words\.txt: the model's labels cannot spell words .*: got 'x', 'Ab' \(no label has A x\); write"
+    with pytest.raises(UsageError, match=message):
         check_spellable(["ab", "x", "Ab"], SPELLING, "words.txt")
-    with pytest.raises(UsageError, match=r"'x4' and 2 more; write"):
+    with pytest.raises(UsageError, match=r"'x4' and 2 more \(no label has 0 1 2 3 4 5 6 x\); write"):
         check_spellable([f"x{number}" for number in range(7)], SPELLING, "words.txt")

@@ -9,7 +9,7 @@ import pytest
 from toys.language_model import BigramModel
 
 from nemo_asr.decoding.words import LEFT, Spelling, Weights, WordScores
-from nemo_lite.errors import UsageError
+from nemo_lite.errors import DataError, UsageError
 
 SPELLING = Spelling(["a", "b", " "])
 MODEL = BigramModel({("<s>", "ab"): -0.2, ("ab", "b"): -0.3, ("b", "</s>"): -0.1})
@@ -56,7 +56,11 @@ def test_other_weights_change_the_scores_and_nothing_else():
     ("given", "message"),
     [
         ({"lexicon": ["ab", "cab"]}, r"words\.txt: the model's labels cannot spell words of the list: got 'cab'"),
-        ({"hotwords": ["ab xy"]}, r"hot words: the model's labels cannot spell words of the list: got 'xy'"),
+        (
+            {"hotwords": ["ab xy"]},
+            r"hot words: the model's labels cannot spell words of the list: got 'xy' \(no label has x y\)",
+        ),
+        ({"hotwords": ["ab:101"]}, r"hot words: the weight of a hot word is out of range: got ab:101, wanted a weight"),
         ({"hotwords": ["ab"], "lexicon": ["b"]}, r"the lexicon lacks hot words: got ab; add them"),
         (
             {"model": BigramModel({("<s>", "AB"): -1.0, ("AB", "B"): -1.0})},
@@ -76,3 +80,23 @@ def test_weights_out_of_range_are_refused(given):
     (name,) = given
     with pytest.raises(UsageError, match=f"Weights.{name} is .*, wanted float from -?[0-9]+ to [0-9]+"):
         Weights(**given)
+
+
+def test_hot_words_have_weights_of_their_own_from_the_command_or_a_file(tmp_path):
+    (tmp_path / "names.txt").write_text("# names\nab : 9.5\nba bb\n")
+    words = WordScores(SPELLING, hotwords=["a:2", f"@{tmp_path}/names.txt"], weights=WEIGHTS)
+    gained = {word: closed(words, word)[0] - WEIGHTS.beta for word in ("a", "ab", "ba", "bb", "aa")}
+    assert gained == {"a": 2.0, "ab": 9.5, "ba": 4.0, "bb": 4.0, "aa": 0.0}
+    assert words.so_far[words.tree.nodes_of("ab", SPELLING)].tolist() == [4.75, 9.5]
+
+
+def test_a_list_of_hot_words_without_words_is_refused(tmp_path):
+    (tmp_path / "names.txt").write_text("# none\n")
+    with pytest.raises(DataError, match=r"names\.txt: the list has no words: wanted a word a line"):
+        WordScores(SPELLING, hotwords=[f"@{tmp_path}/names.txt"])
+
+
+def test_labels_with_a_colon_take_it_as_a_letter():
+    spelling = Spelling([" ", "a", ":", "2"])
+    words = WordScores(spelling, hotwords=["a:2"], weights=WEIGHTS)
+    assert words.tree.words == ["a:2"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,10 @@ class Spelling:
         """The numbers of a word's characters. KeyError for a character that is in no label."""
         return [self._numbers[character] for character in word]
 
+    def has_letter(self, character: str) -> bool:
+        """Whether some label writes this character."""
+        return character in self._numbers
+
     def can_spell(self, word: str) -> bool:
         """Whether some labels, one after another, write this word."""
         if not self._later:
@@ -96,6 +101,7 @@ LEFT = 1
 """The node of all characters that begin no word."""
 NO_WORD = -1
 _MOST_LETTERS = 1_000  # of a word; each costs memory while it is searched for
+_WEIGHTED = re.compile(r"(.*\S)\s*:\s*(\d+(?:\.\d+)?)")
 _LIST = FileKind("the list of words", 1 << 26, remedy="give a text file with a word a line")
 
 
@@ -156,6 +162,36 @@ def read_words(path: str | Path) -> list[str]:
     return list(dict.fromkeys(words))
 
 
+def weighted_words(hotwords: Iterable[str], spelling: Spelling) -> dict[str, float | None]:
+    """Hot words and the weight of each; None: the usual one. Of phrases each word counts.
+
+    Args:
+        hotwords: words, ``word:weight``, or ``@FILE`` of a text file with such a word a line; ``#`` for remarks.
+        spelling: of the labels; where one writes a colon, words have no weights.
+
+    Raises:
+        DataError: the file cannot be read, or has no words.
+        UsageError: a weight is out of range.
+    """
+    weights: dict[str, float | None] = {}
+    for entry in hotwords:
+        place, lines = "hot words", [entry]
+        if entry.startswith("@") and len(entry) > 1:
+            place = entry[1:]
+            lines = read_text(Path(place).expanduser(), _LIST).splitlines()
+            lines = [line for line in lines if line.strip() and not line.startswith("#")]
+            if not lines:
+                raise DataError("the list has no words", place=place, wanted="a word a line")
+        for line in lines:
+            match = None if spelling.has_letter(":") else _WEIGHTED.fullmatch(line.strip())
+            words, weight = (match[1], float(match[2])) if match else (line, None)
+            if weight is not None and HOTWORD_WEIGHTS.refuses(weight):
+                problem, got = "the weight of a hot word is out of range", line.strip()
+                raise UsageError(problem, place=place, got=got, wanted=f"a weight {HOTWORD_WEIGHTS}")
+            weights |= dict.fromkeys(words.split(), weight)
+    return weights
+
+
 def check_spellable(words: Sequence[str], spelling: Spelling, place: str) -> None:
     """See that the labels can spell all words.
 
@@ -165,6 +201,8 @@ def check_spellable(words: Sequence[str], spelling: Spelling, place: str) -> Non
     bad = [word for word in words if not spelling.can_spell(word)]
     if bad:
         listed = ", ".join(map(repr, bad[:5])) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
+        if letters := sorted({letter for word in bad for letter in word if not spelling.has_letter(letter)}):
+            listed += f" (no label has {' '.join(letters[:10])}{' ...' if len(letters) > 10 else ''})"
         problem = "the model's labels cannot spell words of the list"
         raise UsageError(problem, place=place, got=listed, remedy="write them in the labels' letters and case")
 
@@ -211,7 +249,8 @@ class WordScores:
         spelling: of the model's labels.
         lexicon: the only words that there may be; None: any.
         model: the language model; None: none.
-        hotwords: words, or phrases whose words count each, that are more probable here than elsewhere.
+        hotwords: words, or phrases whose words count each, that are more probable here than elsewhere; see
+            `weighted_words`.
         weights: what each of them counts.
         place: where the lexicon is, for errors.
 
@@ -237,9 +276,9 @@ class WordScores:
     ) -> None:
         self.spelling, self._model = spelling, model
         self.is_closed = lexicon is not None
-        hot = list(dict.fromkeys(word for phrase in hotwords for word in phrase.split()))
+        hot = weighted_words(hotwords, spelling)
         check_spellable(lexicon or [], spelling, place)
-        check_spellable(hot, spelling, "hot words")
+        check_spellable(list(hot), spelling, "hot words")
         if lexicon is not None and (outside := set(hot).difference(lexicon)):
             remedy = "add them to the list, or leave them out"
             raise UsageError("the lexicon lacks hot words", got=", ".join(sorted(outside)[:5]), remedy=remedy)
@@ -256,10 +295,10 @@ class WordScores:
         """Score with other weights from now on."""
         self._weights = weights
         # What each word is worth beside the language model; the last place is that of unknown words.
-        hot = set(self._hot)
-        is_hot = np.array([word in hot for word in self.tree.words] + [False])
+        of_word = {word: weights.hotword_weight if own is None else own for word, own in self._hot.items()}
+        is_hot = np.array([word in of_word for word in self.tree.words] + [False])
         self._word_bonus = np.full(len(is_hot), float(weights.beta))
-        self._word_bonus[is_hot] += weights.hotword_weight
+        self._word_bonus += [*(of_word.get(word, 0.0) for word in self.tree.words), 0.0]
         if self._model:
             self._word_bonus[(self._in_model == UNKNOWN) & ~is_hot] += weights.unknown_score
         if self.is_closed:
@@ -267,9 +306,9 @@ class WordScores:
         self.so_far: Scores = np.zeros(len(self.tree.word_at))
         # As soon as no word goes on like this, what the unknown word will cost counts, so that it takes no places.
         self.so_far[LEFT] = self._word_bonus[-1] - weights.beta
-        for word in self._hot:
+        for word, weight in of_word.items():
             nodes = self.tree.nodes_of(word, self.spelling)
-            share = weights.hotword_weight * np.arange(1, len(nodes) + 1) / len(nodes)
+            share = weight * np.arange(1, len(nodes) + 1) / len(nodes)
             self.so_far[nodes] = np.maximum(self.so_far[nodes], share)
 
     def start(self) -> int:
