@@ -89,6 +89,14 @@ def test_evaluation_joins_nothing(folder):
     assert all(0 not in ids for _, ids in items_of(layer, training=False).values())
 
 
+def test_rows_are_drawn_anew_by_epoch_and_seed_and_are_the_same_for_the_same():
+    durations = np.ones(200)
+    others = rows_of(durations, epoch=1, seed=3).others
+    assert np.array_equal(others, rows_of(durations, epoch=1, seed=3).others)
+    assert not np.array_equal(others, rows_of(durations, epoch=2, seed=3).others)
+    assert not np.array_equal(others, rows_of(durations, epoch=1, seed=4).others)
+
+
 def test_no_row_is_longer_than_the_limit():
     durations = np.random.default_rng(0).uniform(1, 12, 2000)
     rows = rows_of(durations, max_duration=16.7, max_gap=0.5)
