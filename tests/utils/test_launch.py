@@ -73,6 +73,15 @@ def test_machines_with_different_numbers_of_processes():
     assert who_am_i(environ=odd).num_nodes is None
 
 
+def test_machines_follow_from_the_numbers_of_processes_where_the_launcher_has_as_many_on_each():
+    """Variables set by hand, or by an old launcher. torch's are alike on all machines, those of MPI may differ."""
+    by_hand = without(torchrun(4, 0, WORLD_SIZE="6", LOCAL_WORLD_SIZE="2", MASTER_ADDR="node1"), "GROUP_WORLD_SIZE")
+    assert who_am_i(environ=by_hand).num_nodes == 3
+    assert who_am_i(environ={**by_hand, "WORLD_SIZE": "5"}).num_nodes is None
+    assert who_am_i(environ={**openmpi(1, 4, 2), "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}).num_nodes is None
+    assert who_am_i(environ=openmpi(1, 4, 4)).num_nodes == 1
+
+
 def test_a_virtual_local_rank_is_zero_on_all():
     assert who_am_i(environ=torchrun(1, 0)).local_rank == 0
 

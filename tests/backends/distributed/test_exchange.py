@@ -191,11 +191,22 @@ def test_what_cannot_travel_is_refused_with_its_type_and_place(value: Any, messa
     ],
 )
 def test_bytes_of_another_origin_run_nothing_and_are_refused(text: str, message: str) -> None:
-    content = text.encode()
-    parcel = torch.tensor(list(len(content).to_bytes(8, "little") + content), dtype=torch.uint8)
+    parcel = parcel_of(text)
     told = rf"^rank 3 sent data that nemo_lite did not write: got .*{message}.*; see that all ranks run the same"
     with pytest.raises(DistributedError, match=told):
         decode(parcel, rank=3)
+
+
+def parcel_of(text: str, extra: int = 0) -> torch.Tensor:
+    """A parcel whose header says that it is longer by so many bytes."""
+    content = text.encode()
+    return torch.tensor(list((len(content) + extra).to_bytes(8, "little") + content), dtype=torch.uint8)
+
+
+def test_a_header_longer_than_its_parcel_is_refused_also_where_what_is_there_can_be_read() -> None:
+    assert decode(parcel_of("[1]")) == [1]
+    with pytest.raises(DistributedError, match=r"rank 3 sent data .*: got .*a header of 4 bytes in a parcel of 11"):
+        decode(parcel_of("[1]", 1), rank=3)
 
 
 # Between processes
