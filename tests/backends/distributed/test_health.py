@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,36 +23,52 @@ from nemo_lite.backends.pytorch.distributed import health
 from nemo_lite.backends.pytorch.distributed.health import (
     ABORTED,
     LEFT,
+    RULES,
     RUNS,
     Diagnosis,
     HealthMonitor,
     HeartbeatChannel,
     Observation,
+    Round,
     Status,
-    Timeouts,
     diagnose,
-    diagnose_error,
-    diagnose_lost_store,
     launcher_of_this_process,
     state_of_process,
 )
 from nemo_lite.backends.pytorch.distributed.rendezvous import Member, meet
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.errors import DataError
+from nemo_lite.interruption import Interrupted
 from nemo_lite.utils.launch import ProcessInfo, who_am_i
 
 # Who is to blame, from what is known of each rank
-
-
-TIMEOUTS = Timeouts(collective=60.0, silence=6.0, silence_after_error=2.4)
 
 
 def seen(rank, status=None, silent=0.0, process=""):
     return Observation(Member(rank, f"node{rank}", 100 + rank, "eth0", "", f"machine{rank}"), status, silent, process)
 
 
-def found(observations, has_all_heartbeats=True):
-    return diagnose(observations, TIMEOUTS, has_all_heartbeats)
+def found(observations, has_all_heartbeats=True, **events):
+    ranks = list(observations)
+    return diagnose(Round(ranks, ranks[-1].member, 60.0, 6.0, has_all_heartbeats, **events))
+
+
+def test_the_table_at_the_head_of_the_file_has_the_rules_in_their_order():
+    """Who reads the code finds each event there."""
+    _, head, body, _ = re.split(r"^=[ =]+=\n", health.__doc__.split("The events", 1)[1], flags=re.MULTILINE)
+    assert head.split()[0] == "rule"
+    rules = [line.split()[0] for line in body.splitlines() if line[0] not in " " and not line.startswith("no rule")]
+    assert list(dict.fromkeys(rules)) == [rule.__name__ for rule in RULES]
+
+
+def test_of_several_events_the_first_rule_counts():
+    lost = {"launcher": 7, "store": "node0:29500"}
+    ranks = [seen(0, waiting(61.0)), seen(1, None, process="gone")]
+    assert found(ranks, error=ValueError("bad"), **lost).problem == "rank 1 (node1, pid 101) stopped: ValueError: bad"
+    assert found(ranks, **lost).problem.startswith("the launcher of rank 1 (node1, pid 101) is gone: process 7 was ")
+    assert found(ranks, store="node0:29500").problem.startswith("rank 0 (node0, pid 100) is gone: the store that it")
+    assert found(ranks).problem == "rank 1 (node1, pid 101) is gone: its process has ended"
+    assert found([seen(0, None, process="gone")], store="node0:29500").problem.endswith("gone: its process has ended")
 
 
 def blamed(observations, has_all_heartbeats=True):
@@ -202,28 +219,30 @@ def test_a_hung_rank_of_several_is_told_with_who_waits_for_it():
 
 def test_a_lost_store_is_told_with_who_served_it():
     server = seen(0, Status(5, 12, "evaluation"))
-    assert diagnose_lost_store(server, "node0:29500", 6.0).problem == (
+    silent, by_launcher = {"store": "node0:29500", "store_silence": 6.0}, {"rank_serves_store": False}
+    assert found([server], **silent).problem == (
         "rank 0 (node0, pid 100) cannot be reached: the store that it serves at node0:29500 has not answered for 6 s, "
         "last seen at step 12 in evaluation"
     )
-    assert diagnose_lost_store(server._replace(process="stopped"), "node0:29500", 6.0).problem == (
+    assert found([server._replace(process="stopped")], **silent).problem == (
         "rank 0 (node0, pid 100) is stopped (SIGSTOP, Ctrl-Z or a debugger), last seen at step 12 in evaluation"
     )
-    assert diagnose_lost_store(None, "node0:29500", 6.0).problem == (
+    assert found([server], **silent, **by_launcher).problem == (
         "the launcher of the first machine cannot be reached: its store at node0:29500 has not answered for 6 s"
     )
-    assert diagnose_lost_store(None, "node0:29500", 0.0).problem == (
+    assert found([server], store="node0:29500", **by_launcher).problem == (
         "the launcher of the first machine is gone: its store at node0:29500 was closed"
     )
 
 
 def test_of_an_error_the_first_line_and_the_exit_code_are_kept():
-    member = seen(1).member
-    failure = diagnose_error(member, 3, DataError("no\nlines", place="a.json:1"))
+    failure = found([seen(1)], error=DataError("no\nlines", place="a.json:1"), step=3)
     assert failure.problem == "rank 1 (node1, pid 101) stopped at step 3: DataError: a.json:1: no ..."
     assert (failure.exit_code, failure.error().exit_code) == (2, 2)
-    codes = [diagnose_error(member, None, e).exit_code for e in (ValueError(), KeyboardInterrupt(), SystemExit(7))]
-    assert codes == [1, 130, 7]
+    ends = ValueError(), KeyboardInterrupt(), SystemExit(7), Interrupted(signal.SIGTERM), Interrupted(signal.SIGINT)
+    assert [found([seen(1)], error=error).exit_code for error in ends] == [1, 130, 7, 75, 130]
+    stopped = found([seen(1)], error=Interrupted(signal.SIGTERM), step=3)
+    assert stopped.problem == "rank 1 (node1, pid 101) was stopped by SIGTERM at step 3"
 
 
 def test_what_lies_in_the_store_comes_back_as_it_was():
@@ -380,6 +399,48 @@ def end_in_order():
 def test_a_run_whose_ranks_end_in_order_one_after_the_other_says_nothing():
     ends = on_ranks(3, end_in_order)
     assert [(end.code, end.err, end.result) for end in ends] == [(0, "", 2)] * 3
+
+
+def fail_when_rank_0_is_done():
+    with group(timeout=20.0, grace=20.0) as (monitor, rank):
+        steps(monitor, 3)
+        if rank == 1:
+            time.sleep(0.7)
+            raise DataError("duration is negative")
+        if rank == 2:
+            time.sleep(1.4)
+            monitor.check()
+
+
+def test_rank_0_waits_for_the_others_when_it_leaves_and_ends_with_the_error_of_one_that_fails_meanwhile():
+    """It serves the store: if it left at once, ranks 0 and 2 would not know that the run failed."""
+    ends = on_ranks(3, fail_when_rank_0_is_done)
+    assert [end.code for end in ends] == [2, 2, 2]
+    text = printed([ends[0], ends[2]])
+    assert text.count(" stopped at step 2: DataError: duration is negative") == 1
+    assert text.count("ends because of rank 1; another rank of this machine prints the report") == 1
+
+
+def fail_on_rank_0_while_another_computes():
+    with group(timeout=20.0, grace=4.0) as (monitor, rank):
+        vote(monitor)
+        if rank == 0:
+            try:
+                raise DataError("duration is negative")
+            except DataError as error:
+                monitor.report_own_error(error)
+            began = time.perf_counter()
+            monitor.leave()
+            print(time.perf_counter() - began, flush=True)
+            os._exit(2)
+        time.sleep(60)
+
+
+def test_rank_0_does_not_stay_for_a_rank_that_knows_that_the_run_ends():
+    """Only such a rank's own process stays while it cleans up, however long it computes."""
+    failed, computing = on_ranks(2, fail_on_rank_0_while_another_computes)
+    assert float(failed.out) < 2.0
+    assert (failed.code, computing.code) == (2, 2)
 
 
 def be_ready():
@@ -611,7 +672,8 @@ def test_a_rank_with_an_error_of_its_own_does_not_print_the_report_that_comes_to
     monitor = HealthMonitor.__new__(HealthMonitor)
     monitor._me, monitor.step, monitor._state = Member(1, "node1", 7, "", "", ""), None, RUNS
     monitor._telling, monitor._has_told = threading.Lock(), False
-    monitor._status, monitor._diagnosis, monitor._diagnosis_known = Status(), None, threading.Event()
+    monitor._round = Round([seen(1)], monitor._me, 60.0, 6.0, sees_all=False)
+    monitor._diagnosis, monitor._diagnosis_known = None, threading.Event()
     monkeypatch.setattr(monitor, "_end", lambda state: monitor._accept(Diagnosis("rank 0 stopped", blamed=[0]), True))
     monitor.report_own_error(DataError("no audio"))
     monitor._tell()

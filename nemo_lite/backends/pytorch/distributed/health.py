@@ -1,11 +1,10 @@
 """Why a run of several ranks ends: heartbeats, and one reason that all ranks know, print and exit with.
 
-How it works. Beside the thread that trains, a rank has two. The *heartbeat thread* writes a :class:`Status` to the
-store of the ranks twice a second, reads those of the others (rank 0 of all, the others that of rank 0), and looks at
-the processes of its own machine. Where the run cannot go on, :func:`diagnose` says why, and which rank is to blame. The
-first such :class:`Diagnosis` in the store counts for all ranks. The *exit thread* prints it and ends the process if its
-main thread does not: that may hang in a collective for ever. It also watches the heartbeat thread, because a store
-whose machine is cut off never answers.
+How it works: events, a state, a report. Twice a second each rank writes a :class:`Status` to the store of the ranks,
+reads those of the others (rank 0 of all, the others that of rank 0) and looks at the processes of its own machine. What
+it has observed is a :class:`Round`. :func:`diagnose` gives the reason why the run cannot go on, by the first of RULES
+that applies, and which rank is to blame. The first :class:`Diagnosis` in the store counts for all ranks, which print it
+and end.
 
 States of a rank, as its heartbeats tell them::
 
@@ -14,39 +13,55 @@ States of a rank, as its heartbeats tell them::
       |---knows a diagnosis----> TOLD     it ends because of another rank
       '---C++ ends the process-> ABORTED  kept from ending until there is a diagnosis, then as RUNS
 
-What happens, who notices, what is printed (in full by one rank of each machine, in a line by the others), exit code.
-``silence`` is ``--dist_silence_timeout``, ``collective`` is ``--dist_timeout``:
+The events, by the rule that finds each, in the order of RULES; who notices; what is printed (in full by one rank of
+each machine, in a line by the others); the exit code. ``silence`` is ``--dist_silence_timeout``, ``collective`` is
+``--dist_timeout``:
 
-==============================  =======================================  ===========================================
-event                           noticed by, after                        printed; code
-==============================  =======================================  ===========================================
-a process ends without a word   ranks of its machine, at the next beat;  rank 1 ... is gone: its process has ended,
-(killed, out of memory)         elsewhere after ``silence``, or 2.4 s    last seen at step 11 in backward; 3
-                                once a connection broke
-a machine or its link fails     the others, after ``silence``            rank 1 ... is gone: no sign of life for 6 s; 3
-a process is stopped            the others, after ``silence``            rank 1 ... is stopped (SIGSTOP, ...); 3
-a rank hangs                    rank 0, when one that waits for it has   rank 1 ... hangs at step 11 in forward of
-                                waited for ``collective``; the others    encoder, while rank 0 waits for it in
-                                if rank 0 is silent itself               backward, and a table of all ranks; 3
-ranks make different calls      the same                                 mismatched collectives: rank 0 is in ...; 3
-the network loses data          the same                                 ... does not end although all ranks are in
-                                                                         it; 3
-a rank left in order, another   the rank that waits for it, at once      rank 1 ... has ended while rank 0 waits for
-still waits for it                                                       it; 3 (0 on the rank that left)
-an error on one rank            itself: it stores it                     its own error; elsewhere: rank 1 ... stopped
-                                                                         at step 11: DataError: ...; that error's
-a stop signal to one rank       itself, likewise                         rank 1 ... was stopped by SIGTERM; 75
-an exchange fails               the rank; it waits 5 s for the cause     the cause, if one of the above is found; else
-                                                                         an exchange between the ranks failed ...; 3
-C++ ends a process              itself, by ``before_abort``              mismatched collectives or: a C++ error
-                                                                         stopped rank 1 ...; 3
-rank 0 ends, which serves the   the others: its process or its store is  rank 0 ... is gone; 3
-store                           gone
-the store of a launcher ends    all, at the next beat                    the launcher of the first machine is gone; 3
-the store does not answer       all, by the exit thread after            rank 0 ... cannot be reached: the store ...
-                                ``silence``                              has not answered for 6 s; 3
-a torchrun is killed            its ranks, at the next beat              the launcher of rank 1 ... is gone; 3
-==============================  =======================================  ===========================================
+=============  ====================================  ==================================  ===============================
+rule           event                                 noticed by, after                   printed; code
+=============  ====================================  ==================================  ===============================
+own_error      an error on one rank                  itself: it stores it                its own error; elsewhere: rank
+                                                                                         1 ... stopped at step 11:
+                                                                                         DataError: ...; that error's
+own_error      a stop signal to one rank             itself, likewise                    rank 1 ... was stopped by
+                                                                                         SIGTERM; 75
+launcher_gone  a torchrun is killed                  its ranks, at the next beat         the launcher of rank 1 ... is
+                                                                                         gone; 3
+store_lost     the store of a launcher ends          all, at the next beat               the launcher of the first
+                                                                                         machine is gone; 3
+store_lost     the store does not answer             all, after ``silence``              rank 0 ... cannot be reached:
+                                                                                         the store ... has not answered
+                                                                                         for 6 s; 3
+rank_gone      a process ends without a word         ranks of its machine, at the next   rank 1 ... is gone: its process
+               (killed, out of memory)               beat; elsewhere after ``silence``,  has ended, last seen at step 11
+                                                     or 2.4 s once a connection broke    in backward; 3
+rank_gone      rank 0 ends, which serves the store   the others: its store is closed     rank 0 ... is gone; 3
+                                                     (or store_lost); or it does not
+                                                     answer for 3 beats, and its process
+                                                     is gone
+rank_gone      a machine or its link fails           the others, after ``silence``       rank 1 ... is gone: no sign of
+                                                                                         life for 6 s; 3
+rank_gone      a process is stopped                  the others, after ``silence``       rank 1 ... is stopped (SIGSTOP,
+                                                                                         ...); 3
+left_early     a rank left in order, another still   the rank that waits for it, at      rank 1 ... has ended while rank
+               waits for it                          once                                0 waits for it; 3 (0 on the
+                                                                                         rank that left)
+aborted        C++ ends a process                    itself, by ``before_abort``         mismatched collectives or: a
+                                                                                         C++ error stopped rank 1 ...; 3
+hung           a rank hangs                          rank 0, when one that waits for it  rank 1 ... hangs at step 11 in
+                                                     has waited for ``collective``; the  forward of encoder, while rank
+                                                     others if rank 0 is silent itself   0 waits for it in backward, and
+                                                                                         a table of all ranks; 3
+hung           ranks make different calls            the same                            mismatched collectives: rank 0
+                                                                                         is in ...; 3
+hung           the network loses data                the same                            ... does not end although all
+                                                                                         ranks are in it; 3
+no rule        this rank itself stalls (a suspended  itself                              nothing: the others were not
+               machine) for more than 2 s                                                silent for that long
+no rule        an exchange fails                     the rank; it waits 5 s for the      the cause, if one of the above
+                                                     cause                               is found; else an exchange
+                                                                                         between the ranks failed ...; 3
+=============  ====================================  ==================================  ===============================
 
 What ranks that have not met yet are told is in ``rendezvous``; where a rank is, and how it prints and ends, in
 ``process``.
@@ -98,6 +113,8 @@ _LOST = "its machine or the network to it failed, or its process was ended: see 
 _SEE_OUTPUT = "see the end of that process' own output"
 # After a C++ error: until the heartbeats of all ranks say where they are now.
 _SETTLED_SECONDS = 1.5
+# A process that ends closes its connections; so once one has broken, this is enough, however long links may be down.
+_SILENCE_AFTER_ERROR_SECONDS = 2.4
 
 RUNS, LEFT, FAILED, TOLD, ABORTED = "runs", "left", "failed", "told", "aborted"
 RUNNING = (RUNS, ABORTED)
@@ -201,95 +218,134 @@ class Diagnosis(NamedTuple):
         return f"ends {why}; another rank of this machine prints the report"
 
 
-class Timeouts(NamedTuple):
-    """Timeouts.
+class Round(NamedTuple):
+    """The events that a rank has observed in one round: all that a diagnosis follows from.
 
     Attributes:
+        ranks: in order of the ranks, this one included.
+        me: this rank.
         collective: seconds that a rank may wait in a collective.
-        silence: seconds without a heartbeat.
-        silence_after_error: the same, once a connection has broken somewhere.
+        silence: seconds that it may be without a heartbeat.
+        sees_all: true on rank 0. Other ranks only know rank 0's heartbeats.
+        error: this rank ends with it.
+        step: at which step that was.
+        launcher: the torchrun that started this rank, where it has ended.
+        store: the address of the store, where it does not answer.
+        store_silence: seconds that it has not answered; 0 if it closed its connections.
+        rank_serves_store: rank 0 does, and not a launcher.
     """
 
+    ranks: Sequence[Observation]
+    me: Member
     collective: float
     silence: float
-    silence_after_error: float
+    sees_all: bool
+    error: BaseException | None = None
+    step: int | None = None
+    launcher: int | None = None
+    store: str = ""
+    store_silence: float = 0.0
+    rank_serves_store: bool = True
+
+    @property
+    def running(self) -> dict[int, Status]:
+        """The last heartbeats of the ranks that have not said that they ended."""
+        return {rank.member.rank: rank.status for rank in self.ranks if rank.runs and rank.status}
+
+    @property
+    def judges_hangs(self) -> bool:
+        """This rank says who hangs: rank 0, and the others when rank 0 is silent."""
+        return self.sees_all or self.ranks[0].silent_seconds >= self.silence
 
 
-def diagnose(observations: Sequence[Observation], timeouts: Timeouts, has_all_heartbeats: bool) -> Diagnosis | None:
-    """Why the ranks cannot go on, by the first rule that applies; ``None`` while they can.
-
-    Args:
-        observations: in order of the ranks, this one included.
-        timeouts: when to give up.
-        has_all_heartbeats: true on rank 0. Other ranks only know rank 0's status; they judge hangs only when rank 0 is
-            silent.
-    """
-    diagnosis = _find_gone(observations, timeouts) or _find_left(observations)
-    if diagnosis is None and (has_all_heartbeats or observations[0].silent_seconds >= timeouts.silence):
-        diagnosis = _find_aborted(observations) or _find_hung(observations, timeouts)
-    return diagnosis
+def diagnose(seen: Round) -> Diagnosis | None:
+    """Why the ranks cannot go on, by the first of RULES that applies; ``None`` while they can."""
+    return next(filter(None, (rule(seen) for rule in RULES)), None)
 
 
-def _find_gone(observations: Sequence[Observation], timeouts: Timeouts) -> Diagnosis | None:
-    """The first running rank whose process has ended, or that is silent for too long and is not known to be alive.
+def own_error(seen: Round) -> Diagnosis | None:
+    """This rank ends with an error of its own, or because of a signal."""
+    if seen.error is None:
+        return None
+    at_step = "" if seen.step is None else f" at step {seen.step}"
+    if isinstance(seen.error, Interrupted):
+        problem, exit_code = f"{seen.me} was {seen.error}{at_step}", seen.error.exit_code
+    else:
+        problem, exit_code = f"{seen.me} stopped{at_step}: {summary(seen.error)}", exit_code_of(seen.error)
+    return Diagnosis(problem, _SEE_OUTPUT, exit_code=exit_code, blamed=[seen.me.rank])
 
-    Too long is ``timeouts.silence``, or ``timeouts.silence_after_error`` once a rank reports an error of the network.
-    """
-    network_failed = any(seen.status and seen.status.network_failed for seen in observations)
-    allowed = timeouts.silence_after_error if network_failed else timeouts.silence
-    for seen in observations:
-        if not seen.runs:
-            continue
-        if seen.process == "gone":
-            return _gone(seen, "is gone: its process has ended")
+
+def launcher_gone(seen: Round) -> Diagnosis | None:
+    """The torchrun that started this rank has ended before it."""
+    if seen.launcher is None:
+        return None
+    sign = f"is gone: process {seen.launcher} was killed or has ended; nothing would end its ranks"
+    remedy = "start this machine's command again: the run goes on from its newest checkpoint"
+    return Diagnosis(f"the launcher of {seen.me} {sign}", remedy)
+
+
+def store_lost(seen: Round) -> Diagnosis | None:
+    """The store does not answer any more, and the process that serves it is not known to have ended."""
+    if not seen.store or (seen.rank_serves_store and seen.ranks[0].process == "gone"):
+        return None
+    verb = "cannot be reached" if seen.store_silence else "is gone"
+    sign = f"has not answered for {seen.store_silence:.0f} s" if seen.store_silence else "was closed"
+    if seen.rank_serves_store:
+        return _gone(seen.ranks[0], f"{verb}: the store that it serves at {seen.store} {sign}")
+    return Diagnosis(f"the launcher of the first machine {verb}: its store at {seen.store} {sign}", _LOST)
+
+
+def rank_gone(seen: Round) -> Diagnosis | None:
+    """The first running rank whose process has ended, or that is silent for too long and is not known to be alive."""
+    is_broken = any(rank.status and rank.status.network_failed for rank in seen.ranks)
+    allowed = min(seen.silence / 2.5, _SILENCE_AFTER_ERROR_SECONDS) if is_broken else seen.silence
+    for rank in seen.ranks:
         # Before its first heartbeat a rank may be busy, as in a slow start of its GPU: it gets as long as a collective.
-        limit = allowed if seen.status else timeouts.collective
+        limit = allowed if rank.status else seen.collective
+        if rank.runs and rank.process == "gone":
+            return _gone(rank, "is gone: its process has ended")
         # A process that is alive but silent is waited for as for one that hangs: something blocks its threads.
-        if seen.process != "alive" and seen.silent_seconds >= limit:
-            return _gone(seen, f"is gone: no sign of life for {seen.silent_seconds:.0f} s")
+        if rank.runs and rank.process != "alive" and rank.silent_seconds >= limit:
+            return _gone(rank, f"is gone: no sign of life for {rank.silent_seconds:.0f} s")
     return None
 
 
-def _gone(seen: Observation, sign: str) -> Diagnosis:
-    last = f", last seen {seen.status.at_step}" if seen.status else ""
-    problem, remedy = f"{seen.member} {sign}{last}", _ENDED if seen.process else _LOST
-    if seen.process == "stopped":
-        problem = f"{seen.member} is stopped (SIGSTOP, Ctrl-Z or a debugger){last}"
-        remedy = f"continue it with kill -CONT {seen.member.pid}: it ends then, as the others do; start the run again"
-    return Diagnosis(problem, remedy, blamed=[seen.member.rank])
+def _gone(rank: Observation, sign: str) -> Diagnosis:
+    last = f", last seen {rank.status.at_step}" if rank.status else ""
+    problem, remedy = f"{rank.member} {sign}{last}", _ENDED if rank.process else _LOST
+    if rank.process == "stopped":
+        problem = f"{rank.member} is stopped (SIGSTOP, Ctrl-Z or a debugger){last}"
+        remedy = f"continue it with kill -CONT {rank.member.pid}: it ends then, as the others do; start the run again"
+    return Diagnosis(problem, remedy, blamed=[rank.member.rank])
 
 
-def _find_left(observations: Sequence[Observation]) -> Diagnosis | None:
-    """A rank that left in order before a collective that another one is in."""
-    for seen in observations:
-        if seen.status is None or seen.status.state != LEFT:
-            continue
-        for other in observations:
-            status = other.status
-            if other.runs and status and status.collective and status.num_collectives > seen.status.num_collectives:
-                problem = f"{seen.member} has ended while rank {other.member.rank} waits for it {status.at_step}"
-                return Diagnosis(problem, _SEE_OUTPUT, blamed=[seen.member.rank])
+def left_early(seen: Round) -> Diagnosis | None:
+    """A rank left in order before a collective that another one is in."""
+    ended = [(rank.member, rank.status) for rank in seen.ranks if rank.status and rank.status.state == LEFT]
+    for member, last in ended:
+        for waiter, status in seen.running.items():
+            if status.collective and status.num_collectives > last.num_collectives:
+                problem = f"{member} has ended while rank {waiter} waits for it {status.at_step}"
+                return Diagnosis(problem, _SEE_OUTPUT, blamed=[member.rank])
     return None
 
 
-def _find_aborted(observations: Sequence[Observation]) -> Diagnosis | None:
-    """A rank that a C++ error would have ended: because the ranks sent each other different things, or by itself."""
-    for seen in observations:
-        status = seen.status
-        if status is None or status.state != ABORTED or status.seconds < _SETTLED_SECONDS:
+def aborted(seen: Round) -> Diagnosis | None:
+    """C++ would have ended a rank: because the ranks sent each other different things, or for an error of its own."""
+    for rank, status in seen.running.items():
+        if not seen.judges_hangs or status.state != ABORTED or status.seconds < _SETTLED_SECONDS:
             continue
-        waiting = [(other.status, other.member.rank) for other in observations if other.runs and other.status]
-        places = grouped((other.at_step, rank) for other, rank in waiting if other.waits)
+        places = grouped((other.at_step, waiter) for waiter, other in seen.running.items() if other.waits)
         if status.waits and len(places) > 1:
-            return _mismatched(places, as_table(observations))
-        problem = f"a C++ error stopped {seen.member} {status.at_step}"
-        remedy = f"rank {seen.member.rank} printed it: see what stands after its line with `terminate called`"
-        return Diagnosis(problem, remedy, as_table(observations), blamed=[seen.member.rank])
+            return _mismatched(places, seen)
+        problem = f"a C++ error stopped {seen.ranks[rank].member} {status.at_step}"
+        remedy = f"rank {rank} printed it: see what stands after its line with `terminate called`"
+        return Diagnosis(problem, remedy, as_table(seen.ranks), blamed=[rank])
     return None
 
 
-def _find_hung(observations: Sequence[Observation], timeouts: Timeouts) -> Diagnosis | None:
-    """The ranks to blame when one that waits has waited for ``timeouts.collective``.
+def hung(seen: Round) -> Diagnosis | None:
+    """A rank that waits has waited for ``collective``: for whom?
 
     A rank waits in a labelled collective and in BACKWARD; and wherever it is, once it has sent more gradients than
     another one: nccl exchanges them in the background, and any later call may wait for the GPU. In a transfer between
@@ -298,98 +354,66 @@ def _find_hung(observations: Sequence[Observation], timeouts: Timeouts) -> Diagn
 
     Limit: a rank that computes without end in its own backward counts as waiting, and is never blamed.
     """
-    running = {seen.member.rank: seen.status for seen in observations if seen.runs and seen.status}
+    running = seen.running
     # The last heartbeat of a silent rank is too old to say what it does.
-    silent = {seen.member.rank for seen in observations if seen.silent_seconds >= timeouts.silence}
+    silent = {rank.member.rank for rank in seen.ranks if rank.silent_seconds >= seen.silence}
     fewest_sent = min((status.num_sent for status in running.values()), default=0)
     waiting = {
         rank: status
         for rank, status in running.items()
         if (status.waits or status.num_sent > fewest_sent) and rank not in silent
     }
-    overdue = {rank: status for rank, status in waiting.items() if status.seconds >= timeouts.collective}
-    if not overdue:
+    overdue = {rank: status for rank, status in waiting.items() if status.seconds >= seen.collective}
+    if not overdue or not seen.judges_hangs:
         return None
     # A transfer first: two ranks that are stuck in one keep all others waiting.
     waiter = max(overdue, key=lambda rank: (overdue[rank].partner is not None, overdue[rank].seconds))
-    status, table = overdue[waiter], as_table(observations)
-    if status.partner is not None:
+    status = overdue[waiter]
+    if status.partner is None:
+        progress = {
+            rank: (other.num_sent, other.num_collectives) for rank, other in running.items() if rank not in waiting
+        }
+        late = [rank for rank, done in progress.items() if done == min(progress.values())]
+    else:
         partner = running.get(status.partner)
-        if partner is None or partner.collective == status.collective:
-            return Diagnosis(f"{status.collective} does not end although both ranks are in it", _NETWORK, table)
-        return _hung(observations, [status.partner], waiter, status, table)
-    progress = {
-        rank: (status.num_sent, status.num_collectives) for rank, status in running.items() if rank not in waiting
-    }
-    if progress:
-        blamed = [rank for rank, done in progress.items() if done == min(progress.values())]
-        return _hung(observations, blamed, waiter, status, table)
-    places = grouped((f"in {status.where}", rank) for rank, status in waiting.items())
+        late = [status.partner] if partner and partner.collective != status.collective else []
+    if late:
+        return _late(late, waiter, status, seen)
+    if status.partner is not None:
+        problem = f"{status.collective} does not end although both ranks are in it"
+        return Diagnosis(problem, _NETWORK, as_table(seen.ranks))
+    places = grouped((f"in {other.where}", rank) for rank, other in waiting.items())
     if len(places) > 1:
-        return _mismatched(places, table)
+        return _mismatched(places, seen)
     # The backward pass is not a collective alone: it computes, too.
     computes = "" if status.collective else "either one of them computes there without end, or "
-    return Diagnosis(f"{status.where} does not end although all ranks are in it", computes + _NETWORK, table)
+    problem = f"{status.where} does not end although all ranks are in it"
+    return Diagnosis(problem, computes + _NETWORK, as_table(seen.ranks))
 
 
-def _hung(
-    observations: Sequence[Observation], blamed: Sequence[int], waiter: int, waiting: Status, table: str
-) -> Diagnosis:
-    statuses = [(seen.member, seen.status) for seen in observations if seen.member.rank in blamed and seen.status]
+def _late(late: Sequence[int], waiter: int, waiting: Status, seen: Round) -> Diagnosis:
+    statuses = [(rank.member, rank.status) for rank in seen.ranks if rank.member.rank in late and rank.status]
     hangs = ", ".join(f"{member} hangs {status.at_step}" for member, status in statuses)
-    it, it_was = ("it", "it was") if len(blamed) == 1 else ("them", "they were")
+    it, it_was = ("it", "it was") if len(late) == 1 else ("them", "they were")
     place = waiting.where
     if not waiting.waits:
         place = f"the exchange of gradients of step {waiting.sent_step}, in the background (itself {waiting.at_step}),"
     # The seconds of the rank that waits: those of the other one start again with each line that it reaches.
     problem = f"{hangs}, while rank {waiter} waits for {it} in {place} for {_seconds(waiting.seconds)}"
-    remedy = (
-        f"see the output of {named_ranks(blamed)}; if {it_was} only slow there, raise --dist_timeout (dist_timeout=)"
-    )
-    return Diagnosis(problem, remedy, table, blamed=list(blamed))
+    remedy = f"see the output of {named_ranks(late)}; if {it_was} only slow there, raise --dist_timeout (dist_timeout=)"
+    return Diagnosis(problem, remedy, as_table(seen.ranks), blamed=late)
 
 
-def _mismatched(places: Sequence[tuple[str, Sequence[int]]], table: str) -> Diagnosis:
+def _mismatched(places: Sequence[tuple[str, Sequence[int]]], seen: Round) -> Diagnosis:
     ranks_at = ", ".join(f"{named_ranks(ranks)} {'are' if len(ranks) > 1 else 'is'} {place}" for place, ranks in places)
     remedy = (
         "every rank has to make the same calls in the same order: look for one that depends on the rank or its data"
     )
-    return Diagnosis(f"mismatched collectives: {ranks_at}", remedy, table)
+    return Diagnosis(f"mismatched collectives: {ranks_at}", remedy, as_table(seen.ranks))
 
 
-def diagnose_error(member: Member, step: int | None, error: BaseException) -> Diagnosis:
-    """A rank ends with an error of its own."""
-    at_step = "" if step is None else f" at step {step}"
-    if isinstance(error, Interrupted):
-        problem, exit_code = f"{member} was {error}{at_step}", error.exit_code
-    else:
-        problem, exit_code = f"{member} stopped{at_step}: {summary(error)}", exit_code_of(error)
-    return Diagnosis(problem, _SEE_OUTPUT, exit_code=exit_code, blamed=[member.rank])
-
-
-def diagnose_lost_store(server: Observation | None, address: str, silent_seconds: float) -> Diagnosis:
-    """The store does not answer any more.
-
-    Args:
-        server: the rank that serves it; ``None`` for the launcher.
-        address: of the store.
-        silent_seconds: how long it has not answered; 0 if it closed its connections.
-    """
-    verb = "cannot be reached" if silent_seconds else "is gone"
-    sign = f"at {address} {f'has not answered for {silent_seconds:.0f} s' if silent_seconds else 'was closed'}"
-    if server is None:
-        return Diagnosis(f"the launcher of the first machine {verb}: its store {sign}", _LOST)
-    if server.process == "gone":
-        return _gone(server, "is gone: its process has ended")
-    return _gone(server, f"{verb}: the store that it serves {sign}")
-
-
-def diagnose_lost_launcher(member: Member, launcher: int) -> Diagnosis:
-    """The torchrun that started a rank has ended before it."""
-    problem = (
-        f"the launcher of {member} is gone: process {launcher} was killed or has ended; nothing would end its ranks"
-    )
-    return Diagnosis(problem, "start this machine's command again: the run goes on from its newest checkpoint")
+RULES = (own_error, launcher_gone, store_lost, rank_gone, left_early, aborted, hung)
+"""The first that applies counts. The head of this file has a table of them."""
 
 
 def as_table(observations: Sequence[Observation]) -> str:
@@ -457,7 +481,7 @@ _OWN_STALL_SECONDS = 2.0
 
 
 class HeartbeatChannel:
-    """This rank's heartbeats in the store, and what it has seen of the others. Used by the heartbeat thread.
+    """This rank's heartbeats in the store, and its observations of the others. Used by the heartbeat thread.
 
     Rank 0 reads all ranks' heartbeats, the others read rank 0's.
     """
@@ -466,10 +490,10 @@ class HeartbeatChannel:
         self._store = meeting.connect()
         self._members, self._me = meeting.members, meeting.members[info.rank]
         self._watched = meeting.members if info.rank == 0 else meeting.members[:1]
-        now = self._last_read = time.monotonic()
-        self._seen: dict[int, tuple[Status | None, float]] = {member.rank: (None, now) for member in meeting.members}
-        self._server = None if info.agent_hosts_store else meeting.members[0]
-        self.address = f"{info.master[0]}:{info.master[1]}"
+        self._last_read = now = time.monotonic()
+        self._heartbeats: dict[int, tuple[Status | None, float]] = {
+            member.rank: (None, now) for member in self._members
+        }
 
     def publish(self, status: Status) -> None:
         """Write this rank's status, and let ranks that wait for a checkpoint know that more of it has been written."""
@@ -509,54 +533,43 @@ class HeartbeatChannel:
         Of a rank whose process is gone the last heartbeat counts.
         """
         # Processes first: one that left in order says so before it ends.
-        processes = {member.rank: self._process_of(member) for member in self._members}
+        processes = [self.process_of(member) for member in self._members]
         now = time.monotonic()
         if now - self._last_read > _OWN_STALL_SECONDS:
             stall = now - self._last_read
-            self._seen = {rank: (status, since + stall) for rank, (status, since) in self._seen.items()}
+            self._heartbeats = {rank: (status, since + stall) for rank, (status, since) in self._heartbeats.items()}
         self._last_read = now
-        gone = [member for member in self._members if processes[member.rank] == "gone"]
-        keys = {member.rank: f"beat/{member.rank}" for member in (*self._watched, *gone) if member != self._me}
+        gone = [member for member, process in zip(self._members, processes, strict=True) if process == "gone"]
+        ranks = dict.fromkeys(member.rank for member in (*self._watched, *gone) if member != self._me)
         # multi_get blocks on a missing key: whether a rank has written its first heartbeat is checked before.
-        ready = [rank for rank, key in keys.items() if self._seen[rank][0] or self._store.check([key])]
-        heartbeats = self._store.multi_get([keys[rank] for rank in ready]) if ready else []
+        ready = [rank for rank in ranks if self._heartbeats[rank][0] or self._store.check([f"beat/{rank}"])]
+        texts = self._store.multi_get([f"beat/{rank}" for rank in ready]) if ready else []
         now = time.monotonic()
-        for rank, heartbeat in zip(ready, heartbeats, strict=True):
-            status, before = Status(*json.loads(heartbeat)), self._seen[rank][0]
+        for rank, text in zip(ready, texts, strict=True):
+            status, before = Status(*json.loads(text)), self._heartbeats[rank][0]
             if before is None or status.beat != before.beat:
-                self._seen[rank] = (status, now)
-        self._seen[self._me.rank] = (own_status, now)
+                self._heartbeats[rank] = (status, now)
+        self._heartbeats[self._me.rank] = (own_status, now)
         observations = []
-        for member in self._members:
-            status_seen, since = self._seen[member.rank]
-            silent_seconds = now - since if member in self._watched else 0.0
-            observations.append(Observation(member, status_seen, silent_seconds, processes[member.rank]))
+        for member, process in zip(self._members, processes, strict=True):
+            last, since = self._heartbeats[member.rank]
+            observations.append(Observation(member, last, now - since if member in self._watched else 0.0, process))
         return observations
 
-    def store_server(self) -> Observation | None:
-        """The rank that serves the store, its process as it is now; ``None`` if the launcher serves it."""
-        if self._server is None:
-            return None
-        return Observation(self._server, self._seen[self._server.rank][0], 0.0, self._process_of(self._server))
-
-    def server_is_gone(self) -> bool:
-        """Whether the rank that serves the store is known to have ended."""
-        server = self.store_server()
-        return server is not None and server.process == "gone"
-
-    def _process_of(self, member: Member) -> str:
+    def process_of(self, member: Member) -> str:
+        """The state of another rank's process, "" where it is not on this machine."""
         is_here = member.process_space == self._me.process_space and member != self._me
         return state_of_process(member.pid) if is_here else ""
 
 
-# The threads.
+# The threads. Beside the one that trains, a rank has the heartbeat thread, which observes and decides, and the exit
+# thread: a call of the heartbeat thread to a store whose machine is cut off may block for ever, as the main thread may
+# in a collective, and the process must end all the same.
 
 # From the diagnosis until the process is ended: main threads clean up in it.
 _GRACE_SECONDS = 3.0
 # How long a main thread whose collective failed waits for the cause.
 _CAUSE_SECONDS = 5.0
-# A process that ends closes its connections; so once one has broken, this is enough, however long links may be down.
-_SILENCE_AFTER_ERROR_SECONDS = 2.4
 
 
 class HealthMonitor:
@@ -589,12 +602,17 @@ class HealthMonitor:
     ) -> None:
         self.step: int | None = None
         self.is_asynchronous = False
-        after_error = min(silence_seconds / 2.5, _SILENCE_AFTER_ERROR_SECONDS)
-        self._timeouts = Timeouts(timeout_seconds, silence_seconds, after_error)
         self._beat_seconds, self._grace_seconds = beat_seconds, grace_seconds
         self._channel = HeartbeatChannel(meeting, info)
         self._me, self._is_first = meeting.members[info.rank], info.rank == 0
         self._launcher = launcher_of_this_process()
+        self._store_address = f"{info.master[0]}:{info.master[1]}"
+        # The heartbeat thread makes it anew with each beat; the others read it.
+        ranks = [Observation(member, None) for member in meeting.members]
+        rank_serves_store = not info.agent_hosts_store
+        self._round = Round(
+            ranks, self._me, timeout_seconds, silence_seconds, self._is_first, rank_serves_store=rank_serves_store
+        )
         self._reader = ActivityReader(threading.get_ident())
         self._error_before = getattr(sys, "last_value", None)
         # The main thread sets these, the heartbeat thread sends them, the exit thread reads the state. Number of
@@ -606,14 +624,11 @@ class HealthMonitor:
         self._own_error: Diagnosis | None = None
         self._waits_anew = False  # the heartbeat thread takes it back
         # The main thread sets these, the other two read them.
-        self._is_over = False
-        self._beat_now = threading.Event()
-        # The heartbeat thread sets these. It alone uses the last status and its time; the main thread waits for the
-        # last beat and looks at the others' states; the exit thread sees from the number that the store still answers.
+        self._is_over, self._beat_now = threading.Event(), threading.Event()
+        # The heartbeat thread sets these: its last status and since when it is the same; the state that it has sent
+        # last; a number from which the exit thread sees that the store still answers.
         self._status, self._status_since = Status(), time.monotonic()
-        self._observations: Sequence[Observation] = []
-        self._last_beat_written = threading.Event()
-        self._num_beats = 0
+        self._sent_state, self._num_beats = RUNS, 0
         # The heartbeat thread or the exit thread sets these, once and in this order; all three read them.
         self._prints_all = False
         self._diagnosis: Diagnosis | None = None
@@ -686,7 +701,7 @@ class HealthMonitor:
             # The main thread is no longer there; the others must still see that this rank waits.
             where = self._reader.of(error).text
             self._failed_in = Activity(where, waits=True)
-        if self._state in RUNNING and not self._is_over:
+        if self._state in RUNNING and not self._is_over.is_set():
             self._network_failed = True
             self._beat_now.set()
             self._diagnosis_known.wait(_CAUSE_SECONDS)
@@ -713,13 +728,13 @@ class HealthMonitor:
             # The user reads this error; another rank's, which may be the same, adds nothing, also if it comes later.
             self._has_told = True
         if self._diagnosis is None:
-            self._own_error = diagnose_error(self._me, self.step, error)
+            self._own_error = diagnose(self._round._replace(error=error, step=self.step))
         tells_others = self._diagnosis is None and not getattr(error, "is_common", False)
         self._end(FAILED if tells_others else TOLD)
 
     def leave(self) -> None:
         """Tell the others that this rank ends in order. Rank 0, which serves the store, leaves last."""
-        if self._is_over:
+        if self._is_over.is_set():
             return
         error = getattr(sys, "last_value", None)
         if error is not None and error is not self._error_before:
@@ -727,12 +742,14 @@ class HealthMonitor:
         is_orderly = self._state == RUNS
         if is_orderly:
             self._end(LEFT)
-        if self._is_first:
-            self._await_others(self._timeouts.collective if is_orderly else self._grace_seconds)
-        if is_orderly and self._diagnosis is not None:
-            self._exit_thread.join()  # the run failed after this rank's part: the process ends with the reason
+        if self._is_first and is_orderly:
+            self._await_others(self._round.collective, until_failure=True)
+        if self._is_first and (not is_orderly or self._diagnosis is not None):
+            self._await_others(self._grace_seconds, until_failure=False)  # they read the reason in the store
         self._tell()
-        self._is_over = True
+        if is_orderly and self._diagnosis is not None:
+            end_process(self.exit_code)  # the run failed after this rank's part
+        self._is_over.set()
         self._beat_now.set()
         self._heartbeat_thread.join(self._beat_seconds)
         never_abort()
@@ -744,20 +761,20 @@ class HealthMonitor:
         return 1 if failure is None else failure.error().exit_code
 
     def _end(self, state: str) -> None:
-        self._last_beat_written.clear()
+        """Set the last state, and wait until the others can read it."""
         self._state = state
         self._beat_now.set()
         deadline = time.monotonic() + _CAUSE_SECONDS
-        while self._heartbeat_thread.is_alive() and time.monotonic() < deadline:
-            if self._last_beat_written.wait(self._beat_seconds / 10):
-                return
+        while self._sent_state != state and self._heartbeat_thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(self._beat_seconds / 10)
 
-    def _await_others(self, seconds: float) -> None:
+    def _await_others(self, seconds: float, until_failure: bool) -> None:
+        """Wait until no other rank runs, the store is lost, or one of them fails."""
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and any(
-            seen.runs and seen.process != "gone" for seen in self._observations if seen.member != self._me
-        ):
-            if self._state == LEFT and self._diagnosis_known.wait(self._beat_seconds):
+        while time.monotonic() < deadline and self._heartbeat_thread.is_alive():
+            others = [rank for rank in self._round.ranks if rank.member != self._me]
+            has_failed = until_failure and self._diagnosis is not None
+            if has_failed or not any(rank.runs and rank.process != "gone" for rank in others):
                 return
             time.sleep(self._beat_seconds / 10)
 
@@ -765,16 +782,15 @@ class HealthMonitor:
 
     def _beat(self) -> None:
         """Beat until this rank's end is told; a store that is lost ends the thread, which the exit thread sees."""
-        while not self._channel.server_is_gone():  # its worker processes may keep the store of a gone process open
+        while True:
             state, is_known = self._state, self._diagnosis is not None
             try:
                 self._beat_once(state)
             except dist.DistError:
                 return
             self._num_beats += 1
-            if state not in RUNNING:
-                self._last_beat_written.set()
-            if self._is_over or ((state not in RUNNING or is_known) and not self._is_first):
+            self._sent_state = state
+            if self._is_over.is_set() or ((state not in RUNNING or is_known) and not self._is_first):
                 return
             is_hurried = self._network_failed or state != RUNS or self._diagnosis is not None
             self._beat_now.wait(self._beat_seconds / 4 if is_hurried else self._beat_seconds)
@@ -789,13 +805,13 @@ class HealthMonitor:
         if is_settled and not self._is_first:
             return  # nothing more to learn; and torch prints a trace if the rank that serves the store ends meanwhile
         diagnosis = self._channel.diagnosis()
-        self._observations = self._channel.observe(self._status)
+        launcher_gone = self._launcher is not None and state_of_process(self._launcher) == "gone"
+        launcher = self._launcher if launcher_gone else None
+        self._round = self._round._replace(ranks=self._channel.observe(self._status), launcher=launcher)
         if is_settled:
             return
-        if diagnosis is None and self._launcher is not None and state_of_process(self._launcher) == "gone":
-            diagnosis = diagnose_lost_launcher(self._me, self._launcher)
         if diagnosis is None and state != TOLD:
-            diagnosis = diagnose(self._observations, self._timeouts, self._is_first)
+            diagnosis = diagnose(self._round)
         if diagnosis is not None:
             self._accept(*self._channel.agree_on(diagnosis))
 
@@ -821,13 +837,6 @@ class HealthMonitor:
             self._waits_anew, self._status_since = False, time.monotonic()
         seconds = time.monotonic() - self._status_since
         return now._replace(beat=before.beat + 1, seconds=seconds, network_failed=self._network_failed)
-
-    def _lose_store(self, silent_seconds: float = 0.0) -> None:
-        """The store is lost. That is in order where the rank that served it left in order, or this one is leaving."""
-        server = self._channel.store_server()
-        if self._state in RUNNING and (server is None or server.runs):
-            diagnosis = diagnose_lost_store(server, self._channel.address, silent_seconds)
-            self._accept(diagnosis, self._channel.is_lowest_but(diagnosis.blamed))
 
     def _accept(self, diagnosis: Diagnosis, prints_all: bool) -> None:
         if self._diagnosis is None:
@@ -855,23 +864,33 @@ class HealthMonitor:
     # Called by the exit thread
 
     def _exit_if_stuck(self) -> None:
+        """End the process once there is a diagnosis, if the main thread does not. The store may be lost meanwhile."""
         idle, num_beats = 0, 0
         while not self._diagnosis_known.wait(self._beat_seconds):
-            if self._is_over or self._state == FAILED:
+            if self._is_over.is_set() or self._state == FAILED:
                 return
-            idle, num_beats = (idle + 1 if self._num_beats == num_beats else 0), self._num_beats
             # Counted in turns of this loop: a process that was stopped itself makes none.
-            if not self._heartbeat_thread.is_alive() or (idle > 2 and self._channel.server_is_gone()):
-                self._lose_store()
-            elif idle * self._beat_seconds >= self._timeouts.silence:
-                self._lose_store(self._timeouts.silence)
+            idle, num_beats = (idle + 1 if self._num_beats == num_beats else 0), self._num_beats
+            if not self._heartbeat_thread.is_alive() or (idle > 2 and self._server_process() == "gone"):
+                self._lose_store(0.0)
+            elif idle * self._beat_seconds >= self._round.silence:
+                self._lose_store(self._round.silence)
                 idle = 0
-        if self._state == FAILED or self._is_over:
+        if self._is_over.is_set() or self._state == FAILED:
             return
         self._tell()
-        deadline = time.monotonic() + self._grace_seconds
-        while time.monotonic() < deadline and self._state != LEFT:
-            if self._is_over:
-                return
-            time.sleep(self._beat_seconds / 10)
-        end_process(self.exit_code)
+        if not self._is_over.wait(self._grace_seconds):
+            end_process(self.exit_code)
+
+    def _server_process(self) -> str:
+        """The process of the rank that serves the store, as it is now."""
+        return self._channel.process_of(self._round.ranks[0].member) if self._round.rank_serves_store else ""
+
+    def _lose_store(self, silence: float) -> None:
+        """The store is lost. That is in order where the rank that served it left in order, or this one is leaving."""
+        server = self._round.ranks[0]._replace(process=self._server_process())
+        if self._state in RUNNING and (server.runs or not self._round.rank_serves_store):
+            ranks = [server, *self._round.ranks[1:]]
+            diagnosis = diagnose(self._round._replace(ranks=ranks, store=self._store_address, store_silence=silence))
+            if diagnosis is not None:
+                self._accept(diagnosis, self._channel.is_lowest_but(diagnosis.blamed))
