@@ -167,7 +167,7 @@ def test_no_report_is_written_where_none_is_wanted(trained, corpus, tmp_path):
     options, _ = trained
     finished = run_script("jasper_eval.py", *options, "--eval_datasets", corpus / "dev.json", "--no-report")
     assert finished.code == 0, finished.err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dev.scores.json", "dev.transcripts.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dev.scores.json", "dev.transcripts.jsonl", "sclite"]
 
 
 def test_evaluation_leaves_out_damaged_files_where_the_configuration_allows_them(trained, corpus, tmp_path):
