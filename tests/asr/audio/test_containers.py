@@ -145,10 +145,20 @@ def test_a_file_that_ends_early_is_damaged_and_never_short(decoder, tmp_path):
     content = Path(make(tmp_path / "a.m4a", tones(20 * RATE))).read_bytes()
     for share in (0.1, 0.5, 0.9):
         assert "is damaged" in refusal(content[: int(share * len(content))])
-    if FFMPEG:  # the index at the beginning, so that all but the samples is there
-        command = [FFMPEG, "-v", "error", "-i", str(tmp_path / "a.m4a"), "-c", "copy", "-movflags", "+faststart"]
-        subprocess.run([*command, str(tmp_path / "b.m4a")], check=True)
-        assert "is damaged" in refusal((tmp_path / "b.m4a").read_bytes()[:-10000])
+
+
+@pytest.mark.skipif(not (HAS_AV and FFMPEG), reason="PyAV and ffmpeg are needed to make such a file")
+def test_a_file_that_ends_between_two_packets_is_damaged(decoder, tmp_path):
+    import av
+
+    command = [str(FFMPEG), "-v", "error", "-i", make(tmp_path / "a.m4a", tones(20 * RATE)), "-c", "copy"]
+    # The index at the beginning, so that all but the samples is there.
+    subprocess.run([*command, "-movflags", "+faststart", str(tmp_path / "b.m4a")], check=True)
+    with av.open(str(tmp_path / "b.m4a")) as container:
+        starts = [packet.pos for packet in container.demux() if packet.pos]
+    content = (tmp_path / "b.m4a").read_bytes()
+    for end in (starts[-100], starts[-100] + 7):
+        assert "is damaged" in refusal(content[:end])
 
 
 def test_bytes_that_only_begin_like_a_container_are_refused_in_one_line(decoder):

@@ -52,6 +52,8 @@ _AU_HEAD_BYTES = 24
 _AU_FLOATS = 6
 _READ_BYTES = 1 << 20
 _PARTIAL = "partial file"  # ffmpeg's words for a file that ends early, which it takes for its end
+_LENGTH = re.compile(r"Duration: (\d+):(\d\d):(\d\d\.\d+)")  # of the file: a film's pictures may last longer
+_PICTURES = "Video:"
 _HELD_SHARE, _HELD_SECONDS = 0.01, 0.1  # by which fewer seconds than promised are no damage
 
 
@@ -260,7 +262,19 @@ def _decode_with_ffmpeg(program: str, handle: int | io.BytesIO, demuxer: str) ->
             content.write(handle.getvalue())
             content.flush()
         descriptor = content.fileno() if isinstance(handle, io.BytesIO) else handle
-        command = [program, "-nostdin", "-v", "error", "-xerror", "-threads", "1", "-protocol_whitelist", "file,pipe"]
+        command = [
+            program,
+            "-nostdin",
+            "-hide_banner",
+            "-nostats",
+            "-v",
+            "level+info",
+            "-xerror",
+            "-threads",
+            "1",
+            "-protocol_whitelist",
+            "file,pipe",
+        ]
         command += ["-codec_whitelist", _CODECS, "-f", demuxer, "-i", f"file:/dev/fd/{descriptor}"]
         command += ["-map", "0:a:0", "-vn", "-c:a", "pcm_f32be", "-f", "au", "pipe:1"]
         with subprocess.Popen(
@@ -274,9 +288,16 @@ def _decode_with_ffmpeg(program: str, handle: int | io.BytesIO, demuxer: str) ->
                 raise
         messages.seek(0)
         told = messages.read(_READ_BYTES).decode("utf-8", "replace").strip().splitlines()
-        if process.returncode or any(_PARTIAL in line for line in told):
-            raise DataError(f"is damaged, or holds no audio ({told[-1] if told else 'ffmpeg failed'})")
-    return samples.decoded(rate, num_channels)
+        errors = [line for line in told if "[error]" in line or "[fatal]" in line]
+        if process.returncode or any(_PARTIAL in line for line in errors):
+            reason = errors[0].rpartition("] ")[2] if errors else "ffmpeg failed"
+            raise DataError(f"is damaged, or holds no audio ({reason})")
+    decoded = samples.decoded(rate, num_channels)
+    length = next(filter(None, map(_LENGTH.search, told)), None)
+    if demuxer == "mov" and length and not any(_PICTURES in line for line in told):
+        hours, minutes, seconds = map(float, length.groups())
+        _check_promise(decoded.frames / rate, hours * 3600 + minutes * 60 + seconds)
+    return decoded
 
 
 def _copy_au(stream: IO[bytes], samples: _Samples) -> tuple[int, int]:
