@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,9 +23,12 @@ from nemo_asr.decoding.greedy import (
     post_process_predictions,
     post_process_transcripts,
 )
+from nemo_asr.decoding.words import Spelling, weighted_words
 from nemo_asr.options import search_arguments, unique_tags
+from nemo_asr.scoring.calibration import right_words
 from nemo_asr.scoring.rates import (
     Clusters,
+    UtteranceErrors,
     all_pairs,
     bootstrap_interval,
     class_errors,
@@ -32,17 +36,18 @@ from nemo_asr.scoring.rates import (
     classification_confusion_matrix,
     count_errors,
     equal_error_rate,
+    units_of,
 )
 from nemo_asr.scoring.report.page import compare_folders, comparison_table, try_report
 from nemo_asr.scoring.report.records import read_transcripts, score_rows, scores_table, write_scores
 from nemo_asr.scoring.sclite import FOLDER, TimedWord, write_sclite
 from nemo_asr.tasks.families import Wires, connect, connect_classifier
 from nemo_asr.tasks.recipe import load_recipe
-from nemo_asr.text.labels import main_metric, spelled
+from nemo_asr.text.labels import has_words, main_metric, spelled
 from nemo_asr.transcribe.engine import LabelAlignment, stride_of
 from nemo_asr.transcribe.model import TrainedModel, load_classifier, load_model
 from nemo_asr.transcribe.transcript import TimedLabels, labels_of_path
-from nemo_lite import NeuralModuleFactory, NmTensor
+from nemo_lite import DataLayerNM, NeuralModuleFactory, NmTensor
 from nemo_lite.files import make_writable_folder, write_atomically
 from nemo_lite.options import factory_arguments
 
@@ -92,12 +97,17 @@ def _evaluate_sets(
             said += post_process_transcripts([texts], [lengths], recipe.labels)
             if times:
                 words += _timed_words(of_labels, recipe.labels, times.frame_samples / recipe.sample_rate)
+        without_hotwords = _heard_without_hotwords(model, args, factory, data_layer) if args.hotwords else []
         if out is None:
             continue
         # Damaged files end the evaluation, unless the configuration allows some: then they are left out here too.
         assert batches.items is not None, "data layers of speech number their items"
+        references = said
         texts = texts_to_score(data_layer, batches.items, said, heard, args.score_normalizer)
         said, heard = texts.references, texts.hypotheses
+        if args.hotwords:
+            plain = texts_to_score(data_layer, batches.items, references, without_hotwords, args.score_normalizer)
+            without_hotwords = plain.hypotheses
         path = out / f"{tag}.transcripts.jsonl"
         write_transcripts(path, data_layer, batches.items, *texts)
         metric = args.eval_metric or main_metric(recipe.labels)
@@ -112,12 +122,77 @@ def _evaluate_sets(
                 print(f"{name}{tag}: {line}")
             files = write_sclite(out / FOLDER, tag, rows, words if times else None)
             print(f"{name}{tag}: for sclite {', '.join(str(file) for file in files)}")
+            if args.hotwords:
+                clusters = clusters_in_data(data_layer, batches.items)
+                use_cer = not has_words(recipe.labels)
+                hot = _hotwords(args, model)
+                for line in hotword_lines(hot, said, without_hotwords, heard, use_cer, clusters):
+                    print(f"{name}{tag}: {line}")
             if args.details:
                 print(f"\n{scores_table(scores)}\n")
     if args.report:
         facts = {"model": f"{model.place}, step {model.card.step}"}
         factory.on_first(lambda: try_report(folder, sets=list(data), facts=facts))
     return list(data)
+
+
+def _hotwords(args: Namespace, model: TrainedModel) -> list[str]:
+    return list(weighted_words(args.hotwords, Spelling(model.recipe.labels)))
+
+
+def _heard_without_hotwords(
+    model: TrainedModel, args: Namespace, factory: NeuralModuleFactory, data_layer: DataLayerNM
+) -> list[str]:
+    """What the same search hears without hot words."""
+    arguments = {name: value for name, value in (search_arguments(args) or {}).items() if "hotword" not in name}
+    search = BeamSearchCTCDecoder(model.recipe.labels, **arguments)
+    dag = connect(replace(model.modules, greedy=search), data_layer)
+    batches = factory.infer_batches([dag.predictions])
+    return [text for (predictions,) in batches for text in post_process_predictions([predictions], model.recipe.labels)]
+
+
+def hotword_lines(
+    hot: Sequence[str],
+    said: Sequence[str],
+    before: Sequence[str],
+    after: Sequence[str],
+    use_cer: bool = False,
+    clusters: Clusters | None = None,
+) -> list[str]:
+    """How often each hot word was found without and with hot words, and the error rate of all other words.
+
+    Args:
+        hot: the words.
+        said: references.
+        before, after: hypotheses without and with hot words.
+        use_cer: each character is a word, as where the labels have no space.
+        clusters: which utterances belong together, for the interval.
+    """
+    words, others, found = set(hot), list[str](), list[Counter[str]]()
+    spoken = [list(units_of(reference, use_cer)) for reference in said]
+    counts = Counter(word for row in spoken for word in row if word in words)
+    lengths = np.array([sum(word not in words for word in row) for row in spoken], np.int64)
+    for name, heard in (("without", before), ("with", after)):
+        hits, errors = Counter[str](), list[int]()
+        for row, reference, hypothesis in zip(spoken, said, heard, strict=True):
+            right = right_words(units_of(hypothesis, use_cer), row)
+            hits.update(word for word, is_right in zip(row, right, strict=True) if is_right and word in words)
+            missed = sum(word in words and not is_right for word, is_right in zip(row, right, strict=True))
+            # Words that nobody said count, hot ones too: that is what hot words cost.
+            errors.append(count_errors([hypothesis], [reference], use_cer).errors - missed)
+        found.append(hits)
+        rate = UtteranceErrors(np.array(errors, np.int64), lengths, clusters)
+        if lengths.sum():
+            interval = bootstrap_interval(rate)
+            others.append(f"{rate.rate:.2%} ({interval.low:.2%} to {interval.high:.2%}) {name}")
+    lines = [
+        f"hot word {word}: {found[0][word]} of {counts[word]} found without, {found[1][word]} with"
+        for word in hot
+        if counts[word]
+    ]
+    if absent := [word for word in hot if not counts[word]]:
+        lines.append(f"hot words that nobody says here: {', '.join(absent[:10])}{', ...' if absent[10:] else ''}")
+    return [*lines, f"error rate of the other words: {', '.join(others)} hot words"] if others else lines
 
 
 class _Times(NamedTuple):
