@@ -32,7 +32,7 @@ def test_help_is_shown_where_there_is_no_torch(words: str) -> None:
 def test_an_onnx_file_transcribes_where_there_is_no_torch(tmp_path: Path) -> None:
     model = write_toy(tmp_path / "toy.onnx", METADATA | {"sample_rate": "16000", "frame_seconds": str(1 / 16000)})
     soundfile.write(tmp_path / "a.wav", np.array([1, 2, 0, 3], np.float32), 16000, subtype="FLOAT")
-    words = ["transcribe", str(model), str(tmp_path / "a.wav"), "--format", "json", "--nbest", "2"]
+    words = ["transcribe", str(model), str(tmp_path / "a.wav"), "--format", "json", "--nbest", "2", "--segments", "off"]
     ended = subprocess.run([sys.executable, "-c", SCRIPT, *words], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)

@@ -40,7 +40,8 @@ def test_only_the_first_process_keeps_results_and_needs_the_checkpoints(options,
     ends = on_ranks(2, run_apart, tmp_path, "jasper_eval.py", [*words, "--out", "results", "--shard_weights"])
     assert [end.code for end in ends] == [0, 0], ends[0].err + ends[1].err
     assert ends[0].out.count("dev: WER ") == 1
-    assert left_in(tmp_path / "0/results") == {"dev.transcripts.jsonl", "dev.scores.json", "report.html"}
+    of_sclite = {f"sclite/dev.{name}" for name in ("ref.trn", "hyp.trn", "ref.stm", "hyp.ctm")}
+    assert left_in(tmp_path / "0/results") == {"dev.transcripts.jsonl", "dev.scores.json", "report.html"} | of_sclite
     assert not (tmp_path / "1/results").exists()
 
 

@@ -105,7 +105,7 @@ def test_an_evaluation_gives_the_same_on_any_number_of_processes_and_during_trai
         check_all_ended_well(ends)
         results = [line for line in ends[0].out.splitlines() if line.startswith(("dev: ", "train: "))]
         assert "\n".join(results).replace(str(out), str(tmp_path / "1")) in alone.out
-        assert len(results) == 6  # of each set: rates, items, where the transcripts are
+        assert len(results) == 8  # of each set: rates, items, where the transcripts and the files of sclite are
         assert not any(end.out for end in ends[1:])
         for name in ("dev.transcripts.jsonl", "train.transcripts.jsonl"):
             assert (out / name).read_bytes() == (tmp_path / "1" / name).read_bytes()

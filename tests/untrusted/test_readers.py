@@ -19,6 +19,7 @@ IMPORTS_BY_NAME = {
     "nemo_lite/backends/pytorch/optimizers.py": "apex, which may be missing",
     "nemo_lite/utils/optimizers.py": "torch's optimizers, whose names are listed without torch",
     "nemo_lite/backends/pytorch/precision.py": "apex, which may be missing",
+    "nemo_lite/cli/dispatch.py": "the packages that entry points name",
     "nemo_lite/compat.py": "modules of the package that its table of old paths names, and names that a stub file lists",
     "nemo_lite/options.py": "files that the user names with --import",
     "collections/asr/nemo_asr/cli/data.py": "the corpora that the command lists",

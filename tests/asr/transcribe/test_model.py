@@ -188,7 +188,9 @@ def test_a_model_needs_no_file_of_the_perturbations_that_it_was_trained_with(rec
     assert nemo_asr.init_from(tmp_path / "model", new, recipe_of()).is_complete
     model.save(tmp_path / "again")
     assert "mine" in read_model(tmp_path / "again").config
-    told = r"configuration\):\d+:\d+: AudioToTextDataLayer\.\w+\.augmentor\.mine is not a key; known: gain, .*--import"
+    told = (
+        r"configuration\):\d+:\d+: AudioToTextDataLayer\.\w+\.augmentor\.mine is not a key; known: .*gain, .*--import"
+    )
     if where.startswith("train"):
         with pytest.raises(ConfigError, match=told):
             model.recipe.data_layer(str(tmp_path / "a.json"), training=True, batch_size=1)

@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import nemo_asr
 import nemo_lite
@@ -39,6 +39,7 @@ from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, nam
 from nemo_asr.transcribe.model import TrainedModel
 from nemo_asr.transcribe.onnx_model import SUFFIX
 from nemo_asr.transcribe.texts import open_texts, text_layer
+from nemo_lite.config import Between
 from nemo_lite.errors import DataError, UsageError, counted, marked, printable
 from nemo_lite.files import check_replaceable, make_writable_folder
 from nemo_lite.options import (
@@ -85,7 +86,7 @@ class Aligning(OwnModules):
     out: Path | None = option(None, metavar="PATH", type=Path)
     cut: Path | None = option(None, metavar="MANIFEST", type=Path)
     longest: PositiveFloat = option(20.0, needs="cut")
-    min_score: float | None = option(None, metavar="X", type=float, needs="cut")
+    min_score: Annotated[float, Between(-1e6, 0.0)] | None = option(None, needs="cut")
     delay: NotNegativeFloat | None = None
     segments: Literal["energy", "off"] = option("energy", page="segments")
     batch_size: PositiveInt = BATCH_SIZE

@@ -174,6 +174,11 @@ class ConnectionCheck:
             remedy = "give the folder of the run or its model in place of the configuration, or write the labels out"
             self.problems.append(f"{self._config.place('labels')}: {problem}; {remedy}")
             return []
+        if not lists and model.get("labels") is not None:
+            got = shown(model.get("labels"))
+            wanted = "a list of the " + ("classes" if self._of_classes else f"characters or {AUTO}")
+            self.problems.append(f"{self._config.place('labels')}: labels is {got}, wanted {wanted}")
+            return []
         if not lists:
             what = "classes" if self._of_classes else "characters"
             self.problems.append(f"{self._config.place()}: labels is missing, the list of the model's {what}")

@@ -275,10 +275,10 @@ def _timed_words(words: Sequence[list[int]], said: SaidText, written: Sequence[s
         first = word[0]
         is_behind_space = first > 0 and not written[said.timed.ids[first - 1]].strip()
         onset, time = (float(values[said.timed.starts[first]]) for values in (said.onsets, said.times))
-        is_first, last_onset = onset != last_onset, onset
-        if is_first and abs(time - delay - onset) <= _NEAR_ONSET:
+        opens_span, last_onset = onset != last_onset, onset
+        if opens_span and abs(time - delay - onset) <= _NEAR_ONSET:
             start = onset
-        elif is_behind_space and not is_first:
+        elif is_behind_space and not opens_span:
             space = float(said.times[said.timed.starts[first - 1]])
             start = max(space, time - _LONGEST_SPACE) - delay
         else:

@@ -495,7 +495,7 @@ def transcribe(
         search = NBestCTCDecoder(search, nbest)
     model = replace(model, greedy=search)
     recordings = [recording_of(item, audio_rate, number) for number, item in enumerate(audio)]
-    segmented = Segmented(recordings, cutting, labels, detector)
+    segmented = Segmented(recordings, cutting, labels, detector, nbest)
     layer = RecordingsDataLayer(
         segmented.rows, sample_rate, batch_size, batch_seconds, num_workers, trim_silence, int_values
     )

@@ -120,7 +120,7 @@ class OnnxModel:
             cutting: pauses and lengths of segments; None: recordings are transcribed as they are.
             detector: says where somebody speaks; None: the levels of the recording.
         """
-        segmented, faults = Segmented(recordings, cutting, self.labels, detector), dict[int, str]()
+        segmented, faults = Segmented(recordings, cutting, self.labels, detector, nbest), dict[int, str]()
         rows = segmented.rows
         seconds = {number: row.seconds for number, row in enumerate(rows)}
         by_row: dict[int, Transcript] = {}

@@ -26,6 +26,7 @@ class Segmented:
         cutting: how they are cut; None: each is one segment.
         labels: of the model: whether words have spaces between them.
         detector: says where somebody speaks; None: the levels of the recording.
+        nbest: above 1, the transcript of a recording in which nobody speaks has one empty hypothesis.
 
     Attributes:
         rows: the segments, with their lengths.
@@ -38,7 +39,9 @@ class Segmented:
         cutting: Cutting | None,
         labels: Sequence[str],
         detector: Detector | None = None,
+        nbest: int = 1,
     ) -> None:
+        self._nothing = (ScoredText("", 0.0),) if nbest > 1 else ()
         self._cutting, self._separator = cutting, " " if has_words(labels) else ""
         self._recordings: dict[int, Recording] = {}  # those that can be read
         self._rows_of: dict[int, range] = {}
@@ -74,8 +77,11 @@ class Segmented:
             elif all(row in by_row for row in rows):
                 transcripts = [by_row[row] for row in rows]
                 whole = self._recordings[position]
-                is_whole = self._cutting is None
-                by_position[position] = transcripts[0] if is_whole else joined(whole, transcripts, self._separator)
+                if self._cutting is None:
+                    by_position[position] = transcripts[0]
+                else:
+                    transcript = joined(whole, transcripts, self._separator)
+                    by_position[position] = transcript if rows else replace(transcript, hypotheses=self._nothing)
         return transcribed(by_position, all_faults)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-import nemo_asr
 from nemo_asr.audio.segments import Decisions, Detector, Samples, in_chunks
 from nemo_asr.transcribe.onnx_session import open_session
 from nemo_lite.errors import UsageError
@@ -41,8 +40,9 @@ def load_detector(model: str) -> Detector:
         return _Silero(Path(package.submodule_search_locations[0]) / "data" / "silero_vad.onnx")
     if model.endswith(".onnx"):
         return _Silero(Path(model).expanduser())
-    detector: Detector = nemo_asr.load_classifier(model).speech_detector()
-    return detector
+    from nemo_asr.transcribe.model import load_classifier
+
+    return load_classifier(model).speech_detector()
 
 
 class _Silero:
