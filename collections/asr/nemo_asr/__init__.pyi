@@ -35,6 +35,7 @@ from nemo_asr.models.jasper import JasperEncoder as JasperEncoder
 from nemo_asr.models.jasper import set_batch_norm_momentum as set_batch_norm_momentum
 from nemo_asr.models.losses import CTCLossNM as CTCLossNM
 from nemo_asr.models.speaker import JasperDecoderForSpkrClass as JasperDecoderForSpkrClass
+from nemo_asr.scoring.callbacks import WordErrorRate as WordErrorRate
 from nemo_asr.scoring.rates import word_error_rate as word_error_rate
 from nemo_asr.seeds import train_seeds as train_seeds
 from nemo_asr.tasks.families import Classifier as Classifier
