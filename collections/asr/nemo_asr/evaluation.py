@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,7 @@ from nemo_asr.decoding.greedy import (
     post_process_predictions,
     post_process_transcripts,
 )
-from nemo_asr.decoding.words import Spelling, weighted_words
+from nemo_asr.decoding.words import Spelling, weighted_phrases
 from nemo_asr.options import search_arguments, unique_tags
 from nemo_asr.scoring.calibration import right_words
 from nemo_asr.scoring.rates import (
@@ -43,7 +43,7 @@ from nemo_asr.scoring.report.records import read_transcripts, score_rows, scores
 from nemo_asr.scoring.sclite import FOLDER, TimedWord, write_sclite
 from nemo_asr.tasks.families import Wires, connect, connect_classifier
 from nemo_asr.tasks.recipe import load_recipe
-from nemo_asr.text.labels import has_words, main_metric, spelled
+from nemo_asr.text.labels import main_metric, spelled
 from nemo_asr.transcribe.engine import LabelAlignment, stride_of
 from nemo_asr.transcribe.model import TrainedModel, load_classifier, load_model
 from nemo_asr.transcribe.transcript import TimedLabels, labels_of_path
@@ -124,7 +124,7 @@ def _evaluate_sets(
             print(f"{name}{tag}: for sclite {', '.join(str(file) for file in files)}")
             if args.hotwords:
                 clusters = clusters_in_data(data_layer, batches.items)
-                use_cer = not has_words(recipe.labels)
+                use_cer = main_metric(recipe.labels) == "cer"
                 hot = _hotwords(args, model)
                 for line in hotword_lines(hot, said, without_hotwords, heard, use_cer, clusters):
                     print(f"{name}{tag}: {line}")
@@ -137,7 +137,7 @@ def _evaluate_sets(
 
 
 def _hotwords(args: Namespace, model: TrainedModel) -> list[str]:
-    return list(weighted_words(args.hotwords, Spelling(model.recipe.labels)))
+    return list(weighted_phrases(args.hotwords, Spelling(model.recipe.labels)))
 
 
 def _heard_without_hotwords(
@@ -162,22 +162,24 @@ def hotword_lines(
     """How often each hot word was found without and with hot words, and the error rate of all other words.
 
     Args:
-        hot: the words.
+        hot: the words and phrases.
         said: references.
         before, after: hypotheses without and with hot words.
         use_cer: each character is a word, as where the labels have no space.
         clusters: which utterances belong together, for the interval.
     """
-    words, others, found = set(hot), list[str](), list[Counter[str]]()
+    others, found = list[str](), list[Counter[str]]()
     spoken = [list(units_of(reference, use_cer)) for reference in said]
-    counts = Counter(word for row in spoken for word in row if word in words)
-    lengths = np.array([sum(word not in words for word in row) for row in spoken], np.int64)
+    places = [_places_of(hot, row, use_cer) for row in spoken]
+    covered = [{unit for _, units in row for unit in units} for row in places]
+    counts = Counter(phrase for row in places for phrase, _ in row)
+    lengths = np.array([len(row) - len(hidden) for row, hidden in zip(spoken, covered, strict=True)], np.int64)
     for name, heard in (("without", before), ("with", after)):
         hits, errors = Counter[str](), list[int]()
-        for row, reference, hypothesis in zip(spoken, said, heard, strict=True):
+        for row, of_row, hidden, reference, hypothesis in zip(spoken, places, covered, said, heard, strict=True):
             right = right_words(units_of(hypothesis, use_cer), row)
-            hits.update(word for word, is_right in zip(row, right, strict=True) if is_right and word in words)
-            missed = sum(word in words and not is_right for word, is_right in zip(row, right, strict=True))
+            hits.update(phrase for phrase, units in of_row if all(right[unit] for unit in units))
+            missed = sum(not right[unit] for unit in hidden)
             # Words that nobody said count, hot ones too: that is what hot words cost.
             errors.append(count_errors([hypothesis], [reference], use_cer).errors - missed)
         found.append(hits)
@@ -193,6 +195,20 @@ def hotword_lines(
     if absent := [word for word in hot if not counts[word]]:
         lines.append(f"hot words that nobody says here: {', '.join(absent[:10])}{', ...' if absent[10:] else ''}")
     return [*lines, f"error rate of the other words: {', '.join(others)} hot words"] if others else lines
+
+
+def _places_of(phrases: Sequence[str], row: Sequence[str], use_cer: bool) -> list[tuple[str, range]]:
+    """Which phrases stand where among the words of a row."""
+    starts = defaultdict[str, list[int]](list)
+    for place, word in enumerate(row):
+        starts[word].append(place)
+    places = []
+    for phrase in phrases:
+        words = list(units_of(phrase, use_cer))
+        for start in starts.get(words[0], ()):
+            if list(row[start : start + len(words)]) == words:
+                places.append((phrase, range(start, start + len(words))))
+    return places
 
 
 class _Times(NamedTuple):

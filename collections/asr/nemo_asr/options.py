@@ -363,10 +363,10 @@ class Search:
         beam_size: hypotheses that go on after each frame (default: 16).
         lexicon: the only words that there may be, one a line.
         lm: n-gram language model: ARPA, also gzipped, or a binary of KenLM.
-        hotwords: words that are more probable here than elsewhere; word:8 has its own weight, @FILE has a word a line.
+        hotwords: words and phrases that are more probable here; word:8 has its own weight, @FILE has one a line.
         alpha: factor of the language model's logarithms (default: 0.5).
         beta: added for each word (default: 1).
-        hotword_weight: added for each hot word without a weight of its own (default: 6).
+        hotword_weight: added for each hot word or phrase without a weight of its own (default: 6).
         weights: take alpha and beta from a file that --search_weights wrote.
     """
 

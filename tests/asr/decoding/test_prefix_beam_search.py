@@ -189,3 +189,74 @@ def test_a_hot_word_is_found_where_another_one_is_a_little_more_probable():
 def test_limits_out_of_range_are_refused(given, message):
     with pytest.raises(UsageError, match=message):
         Limits(**given)
+
+
+def worth_of_phrases(text, phrases, has_words):
+    """The weight of each phrase for each place where it stands, also within others."""
+    text, gap = (f" {text} ", " ") if has_words else (text, "")
+    patterns = [(p if p[0] >= "\u4e00" else gap + p) + ("" if p[-1] >= "\u4e00" else gap) for p in phrases]
+    weights = dict(zip(patterns, phrases.values(), strict=True))
+    return sum(weight * text.startswith(p, at) for p, weight in weights.items() for at in range(len(text)))
+
+
+HOT = {
+    "letters": (["a", "b", " "], {"a": 1.5, "b a": 3.0, "a b": 2.0, "ab": 1.0, "ab b a": 2.5}),
+    "pieces": (["\u2581a", "b", "\u2581ab"], {"ab": 2.0, "abb a": 1.5, "a a": 3.0, "abb": 1.0}),
+    "a piece of a space": (["\u2581", "b", "\u2581ab"], {"ab": 2.0, "b ab": 1.5, "bb": 3.0}),
+    "no spaces": (
+        ["\u5317", "\u4eac", "\u4eba"],
+        {"\u5317\u4eac": 2.0, "\u4eac\u4eba": 1.5, "\u4eba\u4eba": 3.0, "\u4eac": 0.5},
+    ),
+    "both": (
+        ["\u2581\u5317", "\u4eac", "\u2581a"],
+        {"\u5317\u4eac": 2.0, "\u4eac a": 1.5, "a": 1.0, "\u4eac\u4eac": 3.0},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HOT)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("with_model", [False, True], ids=["phrases", "phrases and a language model"])
+def test_a_text_gains_the_weight_of_each_hot_phrase_wherever_it_stands(kind, seed, with_model):
+    labels, phrases = HOT[kind]
+    (log_probs,), spelling, weights = random_log_probs(1, 6, seed), Spelling(labels), Weights(0.7, 0.5, unknown_score=0)
+    words_of = {" ".join(p) if not spelling.has_words else p for p in phrases}
+    known = {word: -0.3 for phrase in words_of for word in phrase.split() if spelling.can_spell(word)}
+    model = BigramModel({("<s>", word): score for word, score in known.items()}, other=-1.5) if with_model else None
+    expected = {}
+    for ids in all_ids(6):
+        written = "".join(labels[label] for label in ids).replace("\u2581", " ")
+        if " " not in labels or not (written.startswith(" ") or "  " in written):
+            words = written.split() if spelling.has_words else list(written)
+            score = acoustic(log_probs, ids) + word_score(" ".join(words), weights, known, model)
+            text = (" " if spelling.has_words else "").join(words)
+            score += worth_of_phrases(text, phrases, spelling.has_words)
+            key = written.strip()  # a piece of a space writes a second one
+            expected[key] = np.logaddexp(score, expected.get(key, -math.inf))
+    best = sorted(expected, key=expected.__getitem__, reverse=True)[:4]
+    hot = [f"{phrase}:{weight}" for phrase, weight in phrases.items()]
+    words = WordScores(spelling, None, model, hot, weights)
+    (found,) = search(log_probs[None].numpy(), [6], Limits(1100, min_log_prob=-100.0), words, nbest=4, labels=labels)
+    assert [text_of(one.ids, labels) for one in found] == best
+    assert [one.score for one in found] == pytest.approx([expected[text] for text in best], abs=1e-5)
+
+
+def test_many_hot_phrases_give_what_they_give_when_little_is_kept(monkeypatch):
+    labels, phrases = HOT["letters"]
+    log_probs, lengths = random_log_probs(5, 20).numpy(), [20] * 5
+    found = []
+    for kept in (1 << 20, 9):
+        monkeypatch.setattr("nemo_asr.decoding.words._MOST_KEPT", kept)
+        found.append(search(log_probs, lengths, Limits(8), WordScores(Spelling(labels), hotwords=list(phrases))))
+    assert found[0] == found[1]
+
+
+def test_a_phrase_that_goes_on_counts_before_its_end():
+    """Its first word alone is less probable than another; the beam of 2 keeps it."""
+    probabilities = np.full((1, 4, 4), 1e-3)
+    for frame, (first, second) in enumerate([(0.3, 0.7), (0.5, 0.5), (0.1, 0.9), (0.1, 0.9)]):
+        probabilities[0, frame, [[0, 1], [1, 0], [2, 1], [1, 0]][frame]] = first, second
+    plain = WordScores(Spelling(LABELS), weights=Weights(beta=0.0))
+    hot = WordScores(Spelling(LABELS), hotwords=["ab b:9"], weights=Weights(beta=0.0))
+    texts = [text_of(search(np.log(probabilities), [4], Limits(2), w)[0][0].ids, LABELS) for w in (plain, hot)]
+    assert texts[0] != texts[1] == "ab b"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,15 +24,28 @@ def closed(words, word, state=0):
     return float(scores[0]), int(states[0])
 
 
+def hot_scores(phrases, spelling, text, labels=("a", "b", " ")):
+    """What the hot phrases are worth behind each label of a text, and behind its end."""
+    node, total, scores = np.array([[phrases.start]]), 0.0, []
+    for label in text:
+        before = phrases.so_far[node.item()]
+        node, change = phrases.look_up(node, np.array([[labels.index(label)]]))
+        node, total = node[0], total + change.item() - (before if scores else 0)
+        scores.append(total)
+    return [*scores, total - phrases.so_far[node.item()] + phrases.end(node[0]).item()]
+
+
 def test_a_word_has_the_models_natural_logarithm_its_bonus_and_that_of_unknown_and_hot_words():
     words = WordScores(SPELLING, None, MODEL, ["bb a"], WEIGHTS)
     score, state = closed(words, "ab", words.start())
     assert score == pytest.approx(0.5 * math.log(10) * -0.2 + 0.25)
     assert closed(words, "b", state)[0] == pytest.approx(0.5 * math.log(10) * -0.3 + 0.25)
     assert closed(words, "aaa")[0] == pytest.approx(0.5 * math.log(10) * -3 + 0.25 - 7)
-    assert closed(words, "bb")[0] == pytest.approx(0.5 * math.log(10) * -3 + 0.25 + 4)  # unknown, and hot
+    # A word of a hot phrase is no unknown word; the phrase counts apart.
+    assert closed(words, "bb")[0] == pytest.approx(0.5 * math.log(10) * -3 + 0.25)
     assert words.so_far[LEFT] == -7
-    assert words.so_far[words.tree.nodes_of("bb", SPELLING)].tolist() == [2, 4]
+    assert hot_scores(words.phrases, SPELLING, "bb a") == pytest.approx([4 / 3, 8 / 3, 8 / 3, 4, 4])
+    assert hot_scores(words.phrases, SPELLING, "bb b") == pytest.approx([4 / 3, 8 / 3, 8 / 3, 4 / 3, 0])
 
 
 def test_a_lexicon_has_no_other_words():
@@ -58,7 +72,7 @@ def test_other_weights_change_the_scores_and_nothing_else():
         ({"lexicon": ["ab", "cab"]}, r"words\.txt: the model's labels cannot spell words of the list: got 'cab'"),
         (
             {"hotwords": ["ab xy"]},
-            r"hot words: the model's labels cannot spell words of the list: got 'xy' \(no label has x y\)",
+            r"hot words: the model's labels cannot spell words of the list: got 'ab xy' \(no label has x y\)",
         ),
         ({"hotwords": ["ab:101"]}, r"hot words: the weight of a hot word is out of range: got ab:101, wanted a weight"),
         ({"hotwords": ["ab"], "lexicon": ["b"]}, r"the lexicon lacks hot words: got ab; add them"),
@@ -83,20 +97,19 @@ def test_weights_out_of_range_are_refused(given):
 
 
 def test_hot_words_have_weights_of_their_own_from_the_command_or_a_file(tmp_path):
-    (tmp_path / "names.txt").write_text("# names\nab : 9.5\nba bb\n")
-    words = WordScores(SPELLING, hotwords=["a:2", f"@{tmp_path}/names.txt"], weights=WEIGHTS)
-    gained = {word: closed(words, word)[0] - WEIGHTS.beta for word in ("a", "ab", "ba", "bb", "aa")}
-    assert gained == {"a": 2.0, "ab": 9.5, "ba": 4.0, "bb": 4.0, "aa": 0.0}
-    assert words.so_far[words.tree.nodes_of("ab", SPELLING)].tolist() == [4.75, 9.5]
+    (tmp_path / "names.txt").write_text("# names\nab : 9.5\nba  bb\n")
+    words = WordScores(SPELLING, hotwords=["a:2", f"@{tmp_path}/names.txt"], weights=replace(WEIGHTS, beta=0.0))
+    gained = {text: hot_scores(words.phrases, SPELLING, text)[-1] for text in ("a", "ab", "ba", "ba bb", "aa", "a ab")}
+    assert gained == {"a": 2.0, "ab": 9.5, "ba": 0.0, "ba bb": 4.0, "aa": 0.0, "a ab": 11.5}
 
 
 def test_a_list_of_hot_words_without_words_is_refused(tmp_path):
     (tmp_path / "names.txt").write_text("# none\n")
-    with pytest.raises(DataError, match=r"names\.txt: the list has no words: wanted a word a line"):
+    with pytest.raises(DataError, match=r"names\.txt: the list has no words: wanted a word or phrase a line"):
         WordScores(SPELLING, hotwords=[f"@{tmp_path}/names.txt"])
 
 
 def test_labels_with_a_colon_take_it_as_a_letter():
     spelling = Spelling([" ", "a", ":", "2"])
-    words = WordScores(spelling, hotwords=["a:2"], weights=WEIGHTS)
-    assert words.tree.words == ["a:2"]
+    words = WordScores(spelling, hotwords=["a:2"], weights=replace(WEIGHTS, beta=0.0))
+    assert hot_scores(words.phrases, spelling, "a:2", " a:2")[-1] == 4

@@ -19,3 +19,14 @@ def test_characters_are_words_where_there_are_no_spaces():
     assert hotword_lines(["\u4eac"], ["\u5317\u4eac"], ["\u5317"], ["\u5317\u4eac"], True)[0] == (
         "hot word \u4eac: 0 of 1 found without, 1 with"
     )
+
+
+def test_a_phrase_is_found_as_a_whole_and_its_words_elsewhere_are_other_words():
+    said, before, after = ["new york is new"], ["new fork is new"], ["new york is now"]
+    lines = hotword_lines(["new york"], said, before, after)
+    assert lines[0] == "hot word new york: 0 of 1 found without, 1 with"
+    assert lines[1].startswith("error rate of the other words: 0.00% (")
+    assert ", 50.00% (" in lines[1]
+    assert hotword_lines(["\u5317\u4eac"], ["\u53bb\u5317\u4eac"], ["\u5317"], ["\u5317\u4eac"], True)[0].endswith(
+        ": 0 of 1 found without, 1 with"
+    )

@@ -5,8 +5,10 @@ import sys
 
 import numpy as np
 import pytest
+import soundfile
 from toys.onnx_toy import METADATA, RATE, write_toy
 
+from nemo_asr.cli.transcribe import main
 from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.transcribe.inputs import Recording
 from nemo_asr.transcribe.onnx_model import OnnxModel, load_onnx_model
@@ -129,6 +131,18 @@ def test_a_search_finds_words_of_a_list_with_times_and_an_nbest(toy, tmp_path):
     assert found.hypotheses[0].score > found.hypotheses[1].score
     (one,) = model.transcribe([sound], search=search, cutting=None).transcripts
     assert (one.text, one.hypotheses) == (found.text, ())
+
+
+def test_hot_phrases_of_the_command_change_what_an_onnx_file_hears(tmp_path, capsys):
+    toy = write_toy(tmp_path / "toy.onnx", METADATA | {"sample_rate": "1000", "frame_seconds": "0.001"})
+    soundfile.write(tmp_path / "a.wav", np.array([4, 1, 1, 4, 0, 2, 3], np.float32), 1000, subtype="FLOAT")
+    heard = []
+    for hot in ([], ["--hotwords", "ab bc:8"], ["--hotwords", "ab:0", "--beta", "0"]):
+        assert main([str(toy), str(tmp_path / "a.wav"), "--segments", "off", *hot]) == 0
+        heard.append(capsys.readouterr().out.strip())
+    assert [line.split("\t")[-1] for line in heard] == ["a bc", "ab bc", "a bc"]
+    with pytest.raises(UsageError, match=r"hot words: .* got 'ab xyz' \(no label has x y z\); write them in"):
+        main([str(toy), str(tmp_path / "a.wav"), "--hotwords", "ab xyz"])
 
 
 def test_a_search_for_other_labels_is_refused(toy):

@@ -60,10 +60,10 @@ class BeamSearchCTCDecoder(NonTrainableNM):
         beam_size: hypotheses of an utterance that go on after each frame.
         lexicon: the only words that there may be: a text file with a word a line.
         lm: a language model: an ARPA file, perhaps compressed by gzip, or a binary of KenLM.
-        hotwords: words that are more probable here than elsewhere; of phrases each word counts.
+        hotwords: words and phrases that are more probable here than elsewhere.
         alpha: factor of the language model's logarithms.
         beta: added for each word.
-        hotword_weight: added for each hot word.
+        hotword_weight: added for each hot word or phrase.
         unknown_score: added for each word that the language model does not know.
         min_log_prob: natural logarithm; a less probable label begins no new hypothesis in that frame.
         name: the module's name.

@@ -225,7 +225,8 @@ class _Beams:
         parent_key: (B, K) the key of the hypothesis without the last label.
         node: (B, K) in the tree of words, behind the labels of the word that is being spelled.
         state: (B, K) of the language model, in front of that word.
-        word_score: (B, K) of all complete words.
+        hot_node: (B, K) in the automaton of hot phrases.
+        word_score: (B, K) of all complete words and hot phrases.
     """
 
     def __init__(self, num: int, width: int, blank: int, words: WordScores | None) -> None:
@@ -237,6 +238,8 @@ class _Beams:
         self.key, self.parent_key = np.zeros(shape, np.uint64), np.full(shape, _NO_PARENT)
         self.key[:, 1:] = np.arange(1, width)
         self.node, self.state = np.full(shape, ROOT), np.full(shape, words.start() if words else 0)
+        self._phrases = words.phrases if words else None
+        self.hot_node = np.full(shape, self._phrases.start if self._phrases else ROOT)
         self.word_score = np.zeros(shape)
         self._history: list[tuple[Ints, Ints]] = []  # of each step: the place of the source, the label or -1
 
@@ -281,8 +284,10 @@ class _Beams:
         rows = np.arange(num)[:, None]
         ended = self._words_of(labels, grown)
         stayed_score = np.logaddexp(stay_blank, stay_label) + self.word_score[:num]
-        if self._words:
+        if self._words and self._words.has_tree:
             stayed_score = stayed_score + self._words.so_far[self.node[:num]]
+        if self._phrases:
+            stayed_score = stayed_score + self._phrases.so_far[self.hot_node[:num]]
         scores = np.concatenate([stayed_score, (grown + ended.word_score).reshape(num, -1)], axis=1)
 
         # Of each chosen one: did it stay or grow, from which place (b, K) of the beam, and by which label?
@@ -300,35 +305,49 @@ class _Beams:
         with_label = np.where(stayed, stay_label[rows, source], grown[rows, source, label_place])
         self.with_label[:num] = np.where(is_alive, with_label, _NEVER)
         self.last[:num] = np.where(grew, label, self.last[:num][rows, source])
-        if self._words:
+        word_score = self.word_score[:num][rows, source]
+        if self._words and self._words.has_tree:
             begins = grew & ended.begins[rows, label_place]
             self.state[:num] = np.where(begins, ended.states[rows, source], self.state[:num][rows, source])
-            gained = np.where(begins, ended.scores[rows, source], 0.0)
-            self.word_score[:num] = self.word_score[:num][rows, source] + gained
+            word_score = word_score + np.where(begins, ended.scores[rows, source], 0.0)
             node = ended.nodes[rows, source, label_place]
             self.node[:num] = np.where(grew, node, self.node[:num][rows, source])
+        if self._phrases:
+            places = (rows * self._width + source) * num_labels + label_place
+            hot_node = np.where(grew, ended.hot_nodes.take(places), self.hot_node[:num][rows, source])
+            self.hot_node[:num] = hot_node
+            gained = ended.hot_scores.take(places) - self._phrases.so_far[hot_node]
+            word_score = word_score + np.where(grew, gained, 0.0)
+        self.word_score[:num] = word_score
         self._history.append((source, np.where(grew, label, -1)))
 
     def _words_of(self, labels: Ints, grown: Floats) -> _Ended:
         """What words are worth where each label follows each hypothesis."""
         num = len(labels)
         nodes, states, word_score = self.node[:num], self.state[:num], self.word_score[:num, :, None]
-        if self._words is None:
-            return _Ended(word_score, np.zeros(labels.shape, bool), word_score[:, :, 0], states, nodes[:, :, None])
-        spelling, tree = self._words.spelling, self._words.tree
-        begins = spelling.begins[labels]
-        is_root = nodes == ROOT
-        scores, states = np.zeros(nodes.shape), states.copy()
-        # Most frames have no label with which a word begins, and then no word ends.
-        ends = (begins[:, None, :] & (grown > _NEVER)).any(axis=2) & ~is_root
-        scores[ends], states[ends] = self._words.close(nodes[ends], states[ends])
-        behind = np.where(begins[:, None, :], ROOT, nodes[:, :, None])
-        for characters in spelling.characters.T:
-            behind = tree.following[behind, characters[labels][:, None, :]]
-        word_score = word_score + np.where(begins[:, None, :], scores[:, :, None], 0.0) + self._words.so_far[behind]
-        # A second space would write nothing.
-        word_score[is_root[:, :, None] & spelling.is_space[labels][:, None, :]] = _NEVER
-        return _Ended(word_score, begins, scores, states, behind)
+        begins = np.zeros(labels.shape, bool)
+        following: npt.NDArray[np.integer] = np.zeros((1, 1, 1), np.int64)
+        hot_nodes, hot_scores = np.zeros((1, 1, 1), np.int64), word_score
+        scores = np.zeros(nodes.shape)
+        if self._words is not None and self._words.has_tree:
+            spelling, tree = self._words.spelling, self._words.tree
+            begins = spelling.begins[labels]
+            is_root = nodes == ROOT
+            states = states.copy()
+            # Most frames have no label with which a word begins, and then no word ends.
+            ends = (begins[:, None, :] & (grown > _NEVER)).any(axis=2) & ~is_root
+            scores[ends], states[ends] = self._words.close(nodes[ends], states[ends])
+            following = np.where(begins[:, None, :], ROOT, nodes[:, :, None])
+            for characters in spelling.characters.T:
+                following = tree.following[following, characters[labels][:, None, :]]
+            ended = np.where(begins[:, None, :], scores[:, :, None], 0.0)
+            word_score = word_score + ended + self._words.so_far[following]
+            # A second space would write nothing.
+            word_score[is_root[:, :, None] & spelling.is_space[labels][:, None, :]] = _NEVER
+        if self._phrases:
+            hot_nodes, hot_scores = self._phrases.look_up(self.hot_node[:num], labels)
+            word_score = word_score + hot_scores
+        return _Ended(word_score, begins, scores, states, following, hot_nodes, hot_scores)
 
     def finish(self, frames: FrameLabels, nbest: int, labels: Sequence[str] | None) -> list[list[Hypothesis]]:
         """The best hypotheses of each utterance, in the order of the rows."""
@@ -341,6 +360,8 @@ class _Beams:
             ends = complete & (self.node != ROOT)
             scores, states[ends] = self._words.close(self.node[ends], self.state[ends])
             total[ends] += scores
+            if self._phrases:
+                total[alive] += self._phrases.end(self.hot_node[alive])
             total[alive] += self._words.end(states[alive])
         # Where the lexicon has no word as any of them ends, the words before that one are what was found.
         is_cut: npt.NDArray[np.bool_] = np.logical_not(complete.any(axis=1))
@@ -388,6 +409,8 @@ class _Ended(NamedTuple):
         scores: (b, K) of the word that then ends.
         states: (b, K) of the language model behind it.
         nodes: (b, K, C) in the tree, behind the label.
+        hot_nodes: (b, K, C) in the automaton of hot phrases, behind the label.
+        hot_scores: (b, K, C) what they change.
     """
 
     word_score: Floats
@@ -395,6 +418,8 @@ class _Ended(NamedTuple):
     scores: Floats
     states: Ints
     nodes: npt.NDArray[np.integer]
+    hot_nodes: Ints
+    hot_scores: Floats
 
 
 def _together(best: Hypothesis, other: Hypothesis) -> Hypothesis:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from nemo_asr.decoding.ngram import UNKNOWN, Ids, LanguageModel, Scores, load_language_model
 from nemo_asr.options import ALPHAS, BETAS, HOTWORD_WEIGHTS
-from nemo_asr.text.labels import spelled
+from nemo_asr.text.labels import is_without_spaces, spelled
 from nemo_lite.config import Between, refuse_out_of_range
 from nemo_lite.errors import DataError, UsageError
 from nemo_lite.files import FileKind, read_text
@@ -82,13 +82,23 @@ class Spelling:
 
     def can_spell(self, word: str) -> bool:
         """Whether some labels, one after another, write this word."""
-        if not self._later:
-            return word in self._first
-        reached = {end for end in range(1, min(self._longest, len(word)) + 1) if word[:end] in self._first}
+        return self._writes(word, self._first, self._later)
+
+    def can_write(self, phrase: str) -> bool:
+        """Whether some labels write these words; those of a script without spaces also within longer words."""
+        anywhere, words = self._first | self._later, phrase.split()
+        loose = [not self.has_words or is_without_spaces(word[0]) for word in words]
+        pieces = [(anywhere, anywhere) if free else (self._first, self._later) for free in loose]
+        return bool(words) and all(self._writes(word, *two) for word, two in zip(words, pieces, strict=True))
+
+    def _writes(self, word: str, first: Set[str], later: Set[str]) -> bool:
+        if not later:
+            return word in first
+        reached = {end for end in range(1, min(self._longest, len(word)) + 1) if word[:end] in first}
         for start in range(1, len(word)):
             if start in reached:
                 ends = range(start + 1, min(start + self._longest, len(word)) + 1)
-                reached.update(end for end in ends if word[start:end] in self._later)
+                reached.update(end for end in ends if word[start:end] in later)
         return bool(word) and len(word) in reached
 
 
@@ -101,6 +111,7 @@ LEFT = 1
 """The node of all characters that begin no word."""
 NO_WORD = -1
 _MOST_LETTERS = 1_000  # of a word; each costs memory while it is searched for
+_MOST_KEPT = 1 << 22  # pairs of a node and a label that are kept, 16 bytes each
 _WEIGHTED = re.compile(r"(.*\S)\s*:\s*(\d+(?:\.\d+)?)")
 _LIST = FileKind("the list of words", 1 << 26, remedy="give a text file with a word a line")
 
@@ -162,15 +173,17 @@ def read_words(path: str | Path) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-def weighted_words(hotwords: Iterable[str], spelling: Spelling) -> dict[str, float | None]:
-    """Hot words and the weight of each; None: the usual one. Of phrases each word counts.
+def weighted_phrases(hotwords: Iterable[str], spelling: Spelling) -> dict[str, float | None]:
+    """Hot words and phrases, and the weight of each; None: the usual one.
 
     Args:
-        hotwords: words, ``word:weight``, or ``@FILE`` of a text file with such a word a line; ``#`` for remarks.
-        spelling: of the labels; where one writes a colon, words have no weights.
+        hotwords: words or phrases, ``phrase:weight``, or ``@FILE`` of a text file with such a phrase a line; ``#`` for
+            remarks.
+        spelling: of the labels; where one writes a colon, phrases have no weights, and where none writes a space,
+            spaces in phrases are left out.
 
     Raises:
-        DataError: the file cannot be read, or has no words.
+        DataError: the file cannot be read, has no phrases, or one that is too long.
         UsageError: a weight is out of range.
     """
     weights: dict[str, float | None] = {}
@@ -181,30 +194,203 @@ def weighted_words(hotwords: Iterable[str], spelling: Spelling) -> dict[str, flo
             lines = read_text(Path(place).expanduser(), _LIST).splitlines()
             lines = [line for line in lines if line.strip() and not line.startswith("#")]
             if not lines:
-                raise DataError("the list has no words", place=place, wanted="a word a line")
+                raise DataError("the list has no words", place=place, wanted="a word or phrase a line")
         for line in lines:
             match = None if spelling.has_letter(":") else _WEIGHTED.fullmatch(line.strip())
             words, weight = (match[1], float(match[2])) if match else (line, None)
             if weight is not None and HOTWORD_WEIGHTS.refuses(weight):
                 problem, got = "the weight of a hot word is out of range", line.strip()
                 raise UsageError(problem, place=place, got=got, wanted=f"a weight {HOTWORD_WEIGHTS}")
-            weights |= dict.fromkeys(words.split(), weight)
+            phrase = (" " if spelling.has_words else "").join(words.split())
+            if len(phrase) > _MOST_LETTERS:
+                got, wanted = f"{phrase[:40]!r}... of {len(phrase)} characters", f"at most {_MOST_LETTERS}"
+                raise DataError("a hot word is too long", place=place, got=got, wanted=wanted)
+            if phrase:
+                weights[phrase] = weight
     return weights
 
 
-def check_spellable(words: Sequence[str], spelling: Spelling, place: str) -> None:
-    """See that the labels can spell all words.
+def check_spellable(words: Iterable[str], spelling: Spelling, place: str, are_phrases: bool = False) -> None:
+    """See that the labels can spell all words, or phrases.
 
     Raises:
         UsageError: some words cannot be spelled; the first ones are named.
     """
-    bad = [word for word in words if not spelling.can_spell(word)]
+    bad = [word for word in words if not (spelling.can_write(word) if are_phrases else spelling.can_spell(word))]
     if bad:
         listed = ", ".join(map(repr, bad[:5])) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
-        if letters := sorted({letter for word in bad for letter in word if not spelling.has_letter(letter)}):
+        if letters := sorted(
+            {letter for word in bad for letter in word if letter != " " and not spelling.has_letter(letter)}
+        ):
             listed += f" (no label has {' '.join(letters[:10])}{' ...' if len(letters) > 10 else ''})"
         problem = "the model's labels cannot spell words of the list"
         raise UsageError(problem, place=place, got=listed, remedy="write them in the labels' letters and case")
+
+
+# HotPhrases: which hot words and phrases a text has, label by label. How labels are searched is not here.
+
+
+class HotPhrases:
+    """Words and phrases that count wherever they stand in a text: one automaton over characters for all of them.
+
+    A text gains the weight of a phrase each time that the phrase stands in it, also where two overlap. A phrase begins
+    and ends with a word, but one in a script without spaces may stand within a longer word. While a phrase goes on, the
+    share of its weight that its letters so far have counts; what does not go on loses that again.
+
+    Where each label leads from a node is worked out when a search first comes there, and kept: a step costs a look-up,
+    whatever the number of phrases.
+    Source: Aho and Corasick, "Efficient String Matching: An Aid to Bibliographic Search", CACM 1975.
+
+    Args:
+        phrases: what counts.
+        spelling: of the labels, which can write all of them.
+
+    Attributes:
+        start: the node in front of a text.
+        so_far: (nodes,) what the phrases that go on here are worth.
+    """
+
+    def __init__(self, phrases: Iterable[str], spelling: Spelling) -> None:
+        self._gap = spelling.num_characters  # the number of the gap between words
+        self._width = self._gap + 1
+        gaps = np.where(spelling.begins & spelling.has_words, self._gap, NOTHING)
+        self._steps: list[Ids] = [gaps, *spelling.characters.T]  # what a label writes, a character a step
+        self._first = np.where(gaps != NOTHING, gaps, self._steps[1])
+        self._is_space, self._has_gaps, self._num_labels = spelling.is_space, spelling.has_words, len(gaps)
+        # node * width + character: the node behind, in the order of their making. The first is the gap in front.
+        paths = {self._gap: 1}
+        depths, ends, nodes, phrase_of, shares = [0, 1], list[int](), list[int](), list[int](), list[float]()
+        for position, phrase in enumerate(phrases):
+            numbers = self._numbers(phrase, spelling)
+            node, letters, num_letters = ROOT, 0, sum(number != self._gap for number in numbers)
+            for number in numbers:
+                depth = depths[node] + 1
+                node = paths.setdefault(node * self._width + number, len(paths) + 1)
+                if node == len(depths):
+                    depths.append(depth)
+                letters += number != self._gap
+                nodes.append(node)
+                phrase_of.append(position)
+                shares.append(letters / num_letters)
+            shares[-1] = 0.0  # the whole phrase counts by its weight, for good
+            ends.append(node)
+        self._ends, self._nodes, self._phrase_of = np.array(ends), np.array(nodes), np.array(phrase_of)
+        self._shares = np.array(shares)
+        keys = np.fromiter(paths, np.int64)
+        order = np.argsort(keys)
+        self._keys = np.append(keys[order], np.iinfo(np.int64).max)
+        self._behind = order + 1
+        before, characters = np.divmod(keys, self._width)
+        self._is_behind_gap = np.append(False, characters == self._gap)
+        # The node of the longest end of a node's characters that some phrase begins with.
+        self._shorter = np.zeros(len(depths), np.int64)
+        self._levels = np.split(np.argsort(depths, kind="stable"), np.cumsum(np.bincount(depths))[:-1])[1:]
+        for level in self._levels[1:]:
+            self._shorter[level] = self._step(self._shorter[before[level - 1]], characters[level - 1])
+        self.start = 1 if spelling.has_words else ROOT
+        size = _MOST_KEPT // self._num_labels + 1, self._num_labels  # memory is taken as rows are filled
+        self._following, self._scores = np.empty(size, np.int64), np.empty(size)
+
+    def use(self, weights: Sequence[float], word_bonus: float) -> None:
+        """Score with these weights, one for each phrase, and this bonus for each word, from now on."""
+        self._word_bonus = word_bonus
+        self._gains: Scores = np.zeros(len(self._shorter))
+        np.add.at(self._gains, self._ends, weights)
+        self.so_far: Scores = np.zeros(len(self._shorter))
+        np.maximum.at(self.so_far, self._nodes, self._shares * np.array(weights)[self._phrase_of])
+        for level in self._levels:
+            self._gains[level] += self._gains[self._shorter[level]]
+            self.so_far[level] = np.maximum(self.so_far[level], self.so_far[self._shorter[level]])
+
+        self._forget()
+
+    def look_up(self, nodes: Ids, labels: Ids) -> tuple[Ids, Scores]:
+        """Labels (B, C) follow at nodes (B, K): (B, K, C) the nodes behind them; the change of the score.
+
+        The change holds `so_far` of the node behind. It is minus infinity for a second space in a row.
+        """
+        if self._row_of[nodes].min(initial=0) < 0:
+            self._prepare(nodes)
+        places = self._row_of[nodes][:, :, None] * self._num_labels + labels[:, None, :]
+        return self._following.take(places), self._scores.take(places)
+
+    def end(self, nodes: Ids) -> Scores:
+        """The text ends at nodes (N,): the weights of the phrases that end there, and the bonus of the last word."""
+        nodes, gains = nodes.copy(), np.zeros(len(nodes))
+        self._follow(nodes, gains, np.full(len(nodes), self._gap))
+        return gains
+
+    def _forget(self) -> None:
+        """Begin again with a row for the root alone."""
+        self._row_of = np.full(len(self._shorter), -1)
+        self._row_of[ROOT], self._num_rows = 0, 1
+        every = np.arange(self._num_labels)
+        self._following[0], self._scores[0] = self._extend(np.zeros_like(every), every)
+
+    def _prepare(self, nodes: Ids) -> None:
+        """Work out the rows of nodes (B, K) that have none."""
+        if self._num_rows * self._num_labels > _MOST_KEPT:
+            self._forget()
+        chain = [np.unique(nodes[self._row_of[nodes] < 0])]
+        while len(chain[-1]):
+            shorter = np.unique(self._shorter[chain[-1]])
+            chain.append(shorter[self._row_of[shorter] < 0])
+        for some in reversed(chain[:-1]):
+            self._add_rows(some[self._row_of[some] < 0])
+
+    def _add_rows(self, nodes: Ids) -> None:
+        """Rows of nodes (N,): where no phrase goes on by a label's first character, as at the shorter node."""
+        rows = np.arange(self._num_rows, self._num_rows + len(nodes))
+        self._num_rows += len(nodes)
+        if self._num_rows > len(self._following):
+            size = 2 * self._num_rows, self._num_labels
+            self._following, self._scores = np.resize(self._following, size), np.resize(self._scores, size)
+        self._row_of[nodes] = rows
+        like = self._row_of[self._shorter[nodes]]
+        self._following[rows], self._scores[rows] = self._following[like], self._scores[like]
+        first, last = (np.searchsorted(self._keys, (nodes + more) * self._width) for more in (0, 1))
+        owners = np.repeat(np.arange(len(nodes)), last - first)
+        paths = np.arange(len(owners)) - np.repeat(np.cumsum(last - first) - last, last - first)
+        is_other = np.zeros((len(nodes), self._width), bool)
+        is_other[owners, self._keys[paths] % self._width] = True
+        is_other[:, NOTHING] = True
+        is_other[:, self._gap] |= self._is_behind_gap[nodes]
+        places, labels = np.nonzero(is_other[:, self._first])
+        self._following[rows[places], labels], self._scores[rows[places], labels] = self._extend(nodes[places], labels)
+
+    def _extend(self, nodes: Ids, labels: Ids) -> tuple[Ids, Scores]:
+        """Labels (N,) follow at nodes (N,): the nodes behind them, and the changes of the score."""
+        behind, gains = nodes.copy(), np.full(len(nodes), 0.0 if self._has_gaps else self._word_bonus)
+        for characters in self._steps:
+            self._follow(behind, gains, characters[labels])
+        gains[self._is_space[labels] & self._is_behind_gap[nodes]] = -np.inf
+        return behind, gains + self.so_far[behind]
+
+    def _follow(self, nodes: Ids, gains: Scores, characters: Ids) -> None:
+        """Go on by a character each, in place. A gap behind a gap writes nothing."""
+        moves = np.flatnonzero((characters != NOTHING) & ~((characters == self._gap) & self._is_behind_gap[nodes]))
+        nodes[moves] = self._step(nodes[moves], characters[moves])
+        gains[moves] += self._gains[nodes[moves]]
+        if self._has_gaps:
+            gains[moves] += np.where(characters[moves] == self._gap, self._word_bonus, 0.0)
+
+    def _step(self, nodes: Ids, characters: Ids) -> Ids:
+        """The nodes (N,) behind one more character; where none is, that of the longest end that goes on."""
+        following, places = np.full(len(nodes), ROOT), np.arange(len(nodes))
+        while len(places):
+            keys = nodes * self._width + characters
+            rows = np.searchsorted(self._keys, keys)
+            is_path = self._keys[rows] == keys
+            following[places[is_path]] = self._behind[rows[is_path]]
+            is_left = ~is_path & (nodes != ROOT)
+            places, characters, nodes = places[is_left], characters[is_left], self._shorter[nodes[is_left]]
+        return following
+
+    def _numbers(self, phrase: str, spelling: Spelling) -> list[int]:
+        """The characters of a phrase, with gaps where a word has to begin or end."""
+        ends = [[] if not spelling.has_words or is_without_spaces(phrase[end]) else [self._gap] for end in (0, -1)]
+        inner = [[self._gap] if character == " " else spelling.numbers(character) for character in phrase]
+        return [number for part in (ends[0], *inner, ends[1]) for number in part]
 
 
 # WordScores: what a hypothesis gains or loses by its words: a lexicon, a language model, hot words. No search here.
@@ -226,7 +412,7 @@ class Weights:
     Attributes:
         alpha: factor of the language model's logarithms.
         beta: added for each word; above 0 it favours more and shorter words.
-        hotword_weight: added for each hot word.
+        hotword_weight: added for each hot word or phrase.
         unknown_score: added for each word that the language model does not know.
 
     Raises:
@@ -249,14 +435,15 @@ class WordScores:
         spelling: of the model's labels.
         lexicon: the only words that there may be; None: any.
         model: the language model; None: none.
-        hotwords: words, or phrases whose words count each, that are more probable here than elsewhere; see
-            `weighted_words`.
+        hotwords: words and phrases that are more probable here than elsewhere; see `weighted_phrases`.
         weights: what each of them counts.
         place: where the lexicon is, for errors.
 
     Attributes:
         spelling: as given.
         tree: the words that are told apart.
+        phrases: the hot words and phrases; None: there are none.
+        has_tree: whether words are told apart: by a lexicon or a language model. Else the phrases have the scores.
         is_closed: whether a lexicon says which words there are.
         so_far: (nodes,) what a word that is not complete is worth, by its node in the tree.
 
@@ -276,29 +463,31 @@ class WordScores:
     ) -> None:
         self.spelling, self._model = spelling, model
         self.is_closed = lexicon is not None
-        hot = weighted_words(hotwords, spelling)
+        self._hot = weighted_phrases(hotwords, spelling)
+        self.has_tree = lexicon is not None or model is not None or not self._hot
         check_spellable(lexicon or [], spelling, place)
-        check_spellable(list(hot), spelling, "hot words")
-        if lexicon is not None and (outside := set(hot).difference(lexicon)):
+        check_spellable(self._hot, spelling, "hot words", are_phrases=True)
+        hot_words = {word for phrase in self._hot for word in (phrase.split() if spelling.has_words else phrase)}
+        if lexicon is not None and (outside := hot_words.difference(lexicon)):
             remedy = "add them to the list, or leave them out"
             raise UsageError("the lexicon lacks hot words", got=", ".join(sorted(outside)[:5]), remedy=remedy)
         model_words = list(model.words) if model else []
-        self.tree = Lexicon([*(model_words if lexicon is None else lexicon), *hot], spelling)
+        # Hot words are told apart from unknown ones where those cost something.
+        self.tree = Lexicon(lexicon if lexicon is not None else [*model_words, *(hot_words if model else [])], spelling)
+        self.phrases = HotPhrases(self._hot, spelling) if self._hot else None
+        self._hot_words = hot_words
         positions = {word: position for position, word in enumerate(model_words)}
         self._in_model: Ids = np.array([positions.get(word, UNKNOWN) for word in self.tree.words] + [UNKNOWN], np.int64)
         if model and (self._in_model == UNKNOWN).all():
             _refuse(model_words, spelling, lexicon is None)
-        self._hot = hot
         self.use(weights or Weights())
 
     def use(self, weights: Weights) -> None:
         """Score with other weights from now on."""
         self._weights = weights
         # What each word is worth beside the language model; the last place is that of unknown words.
-        of_word = {word: weights.hotword_weight if own is None else own for word, own in self._hot.items()}
-        is_hot = np.array([word in of_word for word in self.tree.words] + [False])
+        is_hot = np.array([word in self._hot_words for word in self.tree.words] + [False])
         self._word_bonus = np.full(len(is_hot), float(weights.beta))
-        self._word_bonus += [*(of_word.get(word, 0.0) for word in self.tree.words), 0.0]
         if self._model:
             self._word_bonus[(self._in_model == UNKNOWN) & ~is_hot] += weights.unknown_score
         if self.is_closed:
@@ -306,10 +495,9 @@ class WordScores:
         self.so_far: Scores = np.zeros(len(self.tree.word_at))
         # As soon as no word goes on like this, what the unknown word will cost counts, so that it takes no places.
         self.so_far[LEFT] = self._word_bonus[-1] - weights.beta
-        for word, weight in of_word.items():
-            nodes = self.tree.nodes_of(word, self.spelling)
-            share = weight * np.arange(1, len(nodes) + 1) / len(nodes)
-            self.so_far[nodes] = np.maximum(self.so_far[nodes], share)
+        if self.phrases:
+            beta = 0.0 if self.has_tree else weights.beta
+            self.phrases.use([weights.hotword_weight if own is None else own for own in self._hot.values()], beta)
 
     def start(self) -> int:
         """The state of the language model in front of a text."""
