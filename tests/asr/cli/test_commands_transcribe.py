@@ -179,6 +179,9 @@ def test_subtitles_of_several_recordings_go_to_a_folder(model, talks, capsys):
     assert re.fullmatch(
         r"1\n00:00:00,\d{3} --> 00:00:01,\d{3}\nabba\n", (talks / "subtitles/b.srt").read_text(encoding="utf-8")
     )
+    assert main([model, "talks/a.wav", "--format", "vtt", "--out", "subtitles", *CPU]) == 0
+    assert (talks / "subtitles/a.vtt").is_file()  # one recording, and a folder that is there
+    capsys.readouterr()
     assert main([model, "talks/a.wav", "--format", "vtt", *CPU]) == 0
     assert capsys.readouterr().out.startswith("WEBVTT\n\n00:00:00.")
     assert main([model, "talks/a.wav", "--format", "vtt", "--out", "one.vtt", *CPU]) == 0
@@ -284,6 +287,8 @@ def test_two_ranks_give_the_same_transcripts_as_one(model, talks, capsys):
 
 
 def test_files_have_the_names_of_their_recordings():
+    alike = [Transcript("", (), 0.0, source) for source in ("a/memo.m4a", "a/memo.wav", "b/memo.wav", "b/memo.wav")]
+    assert file_names(alike) == ["memo.m4a", "memo.wav", "memo", "memo_2"]
     sources = ["a/one.wav", "b/one.mp3", "one_2.wav", "stdin"]
     found = file_names([Transcript("", (), 0.0, source) for source in sources])
     assert found == ["one", "one_2", "one_2_2", "stdin"]

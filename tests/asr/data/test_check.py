@@ -197,6 +197,21 @@ def test_lines_audio_and_silence_are_problems(folder):
     assert found["silence"].summary == "train.json: 1 utterance without sound"
 
 
+def test_pauses_that_training_would_keep_are_told_the_longest_first_and_no_problem(folder):
+    tone = 0.3 * np.sin(np.arange(16000) / 5)
+    ends = add(folder, "ends.wav", np.concatenate([np.zeros(24000), tone, np.zeros(8000)]), text="a b c")
+    inside = add(folder, "inside.wav", np.concatenate([tone, np.zeros(32000), tone]), text="a b c d e")
+    short = add(folder, "short.wav", np.concatenate([tone, np.zeros(12800), tone]), text="a b c d e f")
+    found = found_in(folder, ends, inside, short)
+    assert list(found) == ["pause"]
+    assert not found["pause"].is_problem
+    assert found["pause"].details == ["train.json:2: 2.0 of 4.0 s: inside.wav", "train.json:1: 1.5 of 3.0 s: ends.wav"]
+    assert found["pause"].summary == (
+        "train.json: 2 utterances with a pause of 1 s or more, which train and eval leave in, but transcribe cuts out; "
+        "nemo-lite align MODEL MANIFEST --cut NEW.json --longest 3 cuts there, with the texts"
+    )
+
+
 def test_channels_of_opposite_phases_are_a_problem_unless_one_of_them_is_named(folder):
     loud, other = sound(301, 1.0).astype(np.float64), sound(302, 1.0).astype(np.float64)
     pairs = {

@@ -68,6 +68,7 @@ class Cutting:
 
 
 DEFAULT_CUTTING = Cutting()
+LONG_PAUSE = 1.0  # seconds; models that have heard no silence fail from about here on (recipes.md has the rates)
 
 
 def frame_samples(sample_rate: int) -> int:
@@ -123,6 +124,15 @@ def speech_spans(levels: Levels, frame_seconds: float, cutting: Cutting) -> list
     mean_power = np.convolve(power, np.full(_SMOOTHED_FRAMES, 1 / _SMOOTHED_FRAMES), mode="valid")
     smooth = (10.0 * np.log10(mean_power)).astype(np.float32)
     return spans_of_frames(smooth > speech_threshold(smooth), smooth, frame_seconds, cutting)
+
+
+def longest_pause(levels: Levels, frame_seconds: float) -> float:
+    """Seconds of the longest part in which nobody speaks, the ends included; 0 where nobody speaks at all."""
+    spans = speech_spans(levels, frame_seconds, Cutting(padding=0.0))
+    if not spans:
+        return 0.0
+    edges = [0.0, *(second for span in spans for second in span), len(levels) * frame_seconds]
+    return max(end - start for start, end in zip(edges[::2], edges[1::2], strict=True))
 
 
 def spans_of_frames(is_speech: Decisions, levels: Levels, frame_seconds: float, cutting: Cutting) -> list[Span]:

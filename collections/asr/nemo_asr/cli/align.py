@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import nemo_asr
 import nemo_lite
 from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting, Span, frame_levels, frame_samples, speech_spans
-from nemo_asr.cli.transcribe import Segments, check_segments, cutting_of, file_names, to_file
+from nemo_asr.cli.transcribe import Segments, check_segments, cutting_of, file_names, is_folder, to_file
 from nemo_asr.corpora.writing import write_manifest
 from nemo_asr.data.manifest import Utterance
 from nemo_asr.options import OwnModules
@@ -277,15 +277,16 @@ def _parts(recording: Recording, cutting: Cutting | None) -> Iterator[tuple[Reco
 
 def _check_places(args: Namespace, utterances: Sequence[Utterance]) -> None:
     """UsageError where the results have no place to go to; before any work is done."""
-    needs_folder = args.format in _WRITERS and len(utterances) > 1
-    if needs_folder and args.out is None:
+    several = args.format in _WRITERS and len(utterances) > 1
+    needs_folder = several or (args.format in _WRITERS and is_folder(args.out))
+    if several and args.out is None:
         problem, got = f"{args.format} files of several recordings need a folder", f"{len(utterances)} recordings"
         raise UsageError(problem, got=got, remedy="give --out FOLDER")
-    for path, is_folder in ((args.out, needs_folder), (args.cut, False)):
+    for path, for_folder in ((args.out, needs_folder), (args.cut, False)):
         if path is not None:
-            if not is_folder:
+            if not for_folder:
                 check_replaceable(path)
-            make_writable_folder(path if is_folder else path.parent)
+            make_writable_folder(path if for_folder else path.parent)
 
 
 def _write(args: Namespace, alignments: Sequence[Alignment], is_one: bool) -> None:
@@ -297,7 +298,7 @@ def _write(args: Namespace, alignments: Sequence[Alignment], is_one: bool) -> No
         write_manifest(args.cut, kept)
         left_out = f", {len(lines) - len(kept)} below the score {least:g} left out" if len(kept) < len(lines) else ""
         print(f"{args.cut}: {counted(len(kept), 'utterance')}{left_out}", file=sys.stderr)
-    if args.format in _WRITERS and not is_one:
+    if args.format in _WRITERS and (not is_one or is_folder(args.out)):
         for name, alignment in zip(names, alignments, strict=True):
             to_file(args.out / f"{name}.{_ENDINGS[args.format]}", _WRITERS[args.format](alignment))
         return

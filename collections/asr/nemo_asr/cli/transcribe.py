@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from argparse import ArgumentTypeError, Namespace
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,7 +142,7 @@ class Transcription(OwnModules):
 
     Attributes:
         format: what to write.
-        out: file to write; a folder for the subtitles of several recordings (default: stdout).
+        out: file to write; a folder, which is made, for the subtitles of several recordings (default: stdout).
         segments: cut recordings at pauses, by their levels (energy), or transcribe them as they are (off).
         channel: of recordings with several: 0 for the first, 1 for the second, mix for their average (default), or each
             for a transcript of each; a channel in a manifest's line comes before it.
@@ -226,14 +227,20 @@ def check_segments(parser: OneLineParser, parsed: Any) -> None:
 
 def _check_out(args: Namespace, recordings: Sequence[Recording]) -> None:
     """UsageError where the results have no place to go to; before any work is done."""
-    needs_folder = args.format in SUBTITLES and len(recordings) > 1
-    if needs_folder and args.out is None:
+    several = args.format in SUBTITLES and len(recordings) > 1
+    needs_folder = several or (args.format in SUBTITLES and is_folder(args.out))
+    if several and args.out is None:
         problem, got = f"{args.format} files of several recordings need a folder", f"{len(recordings)} recordings"
         raise UsageError(problem, got=got, remedy="give --out FOLDER")
     if args.out is not None:
         if not needs_folder:
             check_replaceable(args.out)
         make_writable_folder(args.out if needs_folder else args.out.parent)
+
+
+def is_folder(out: Path | None) -> bool:
+    """Whether the results go into a folder that is there, also those of one recording."""
+    return out is not None and out.is_dir()
 
 
 def _tell(args: Namespace, result: Transcribed, took: float) -> None:
@@ -256,7 +263,7 @@ def _tell(args: Namespace, result: Transcribed, took: float) -> None:
 
 def _write(args: Namespace, transcripts: Sequence[Transcript], is_one: bool) -> None:
     write = FORMATS[args.format]
-    if args.format in SUBTITLES and not is_one:
+    if args.format in SUBTITLES and (not is_one or is_folder(args.out)):
         for name, transcript in zip(file_names(transcripts), transcripts, strict=True):
             to_file(args.out / f"{name}.{args.format}", write(transcript))
         return
@@ -282,13 +289,18 @@ def to_file(path: Path, text: str) -> None:
 
 
 def file_names(transcripts: Sequence[Transcript] | Sequence[Alignment]) -> list[str]:
-    """A file's name without its ending for each transcript: the recording's, with a number where another has it.
+    """A file's name without its ending for each transcript: the recording's.
 
-    Of one channel it ends in ``_channel0``, where that is the first.
+    Where two recordings differ in their endings alone, as ``memo.m4a`` and ``memo.wav``, the endings stay; where they
+    are in different folders, the second one has a number. Of one channel it ends in ``_channel0``, where that is the
+    first.
     """
     names: list[str] = []
+    sources = {Path(transcript.source) for transcript in transcripts}
+    same_stem = Counter((source.parent, source.stem) for source in sources)
     for transcript in transcripts:
-        name = Path(transcript.source).stem
+        source = Path(transcript.source)
+        name = source.stem if same_stem[source.parent, source.stem] == 1 else source.name
         if transcript.channel is not None:
             name = f"{name}_channel{transcript.channel}"
         numbered = (f"{name}_{number}" for number in range(2, len(names) + 3))

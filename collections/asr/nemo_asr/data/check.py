@@ -18,6 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 from nemo_asr.audio.reading import Samples, open_part
+from nemo_asr.audio.segments import LONG_PAUSE, frame_levels, frame_samples, longest_pause
 from nemo_asr.data.manifest import Manifest, Utterance
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_lite import DataLayerNM
@@ -50,6 +51,7 @@ class Examined:
         peak: the largest amplitude; full scale is 1.
         lost_db: by how much the average of the channels is below them, in dB; 0 where it is not below what averages of
             sounds that have nothing to do with each other are, or one channel is read.
+        pause: seconds of the longest part in which nobody speaks, by levels; 0 where nobody speaks at all.
         file: the file's identity in the file system, whatever its path is.
         problem: why it cannot be read, or nothing.
     """
@@ -62,6 +64,7 @@ class Examined:
     digest: bytes = b""
     peak: float = 0.0
     lost_db: float = 0.0
+    pause: float = 0.0
     file: tuple[int, int] = (0, 0)
     problem: str = ""
 
@@ -163,12 +166,17 @@ def _with_audio(item: Examined, strict: bool) -> Examined:
             channel=utterance.channel,
         ) as audio:
             audio.check_size()  # training reads it into one array
-            digest, peak = hashlib.blake2b(digest_size=_DIGEST_BYTES, salt=str(audio.source_rate).encode()), 0.0
-            levels = _Levels()
+            digest = hashlib.blake2b(digest_size=_DIGEST_BYTES, salt=str(audio.source_rate).encode())
+            levels, peaks = _Levels(), [0.0]
             averaged = audio.num_channels > 1 and audio.channel is None
-            for piece in audio.pieces(observe=levels.add if averaged else None):
-                digest.update(piece.tobytes())
-                peak = max(peak, float(np.abs(piece).max()))
+
+            def pieces() -> Iterator[Samples]:
+                for piece in audio.pieces(observe=levels.add if averaged else None):
+                    digest.update(piece.tobytes())
+                    peaks.append(float(np.abs(piece).max()))
+                    yield piece
+
+            frames = frame_levels(pieces(), audio.source_rate)
         status = os.stat(utterance.audio_path)
     except (DataError, OSError) as error:
         return replace(item, problem=str(error))
@@ -179,8 +187,9 @@ def _with_audio(item: Examined, strict: bool) -> Examined:
         sample_rate=audio.source_rate,
         num_channels=audio.num_channels,
         digest=digest.digest(),
-        peak=peak,
+        peak=max(peaks),
         lost_db=levels.lost_db,
+        pause=longest_pause(frames, frame_samples(audio.source_rate) / audio.source_rate),
         file=(status.st_dev, status.st_ino),
     )
 
@@ -296,7 +305,8 @@ class Finding:
 
     Attributes:
         kind: ``line``, ``audio``, ``silence``, ``phase``, ``speed``, ``duplicate``, ``contradiction``, ``leak``,
-            ``frames``; not a problem: ``duration``, ``path``, ``rate``, ``text``, ``speaker``, ``file``, ``shared``.
+            ``frames``; not a problem: ``pause``, ``duration``, ``path``, ``rate``, ``text``, ``speaker``, ``file``,
+            ``shared``.
         is_problem: whether the data should be mended.
         summary: one line.
         details: a line for each place.
@@ -440,7 +450,12 @@ def _unusual(examined: ExaminedSet) -> list[Finding]:
     shared = sorted((group for group in by_text.values() if len(group) > 1), key=len, reverse=True)
     texts = [f'{len(group)} times "{_short(group[0].utterance.text)}"' for group in shared]
     several = several if len(several) > 1 else []
+    pausing = sorted((item for item in items if item.pause >= LONG_PAUSE), key=lambda item: -item.pause)
+    pauses = [f"{i.place}: {i.pause:.1f} of {i.seconds:.1f} s: {i.utterance.audio_path}" for i in pausing]
+    uncut = f"with a pause of {LONG_PAUSE:g} s or more, which train and eval leave in, but transcribe cuts out"
+    remedy = "nemo-lite align MODEL MANIFEST --cut NEW.json --longest 3 cuts there, with the texts"
     return [
+        Finding("pause", False, f"{name}: {_some(len(pauses))} {uncut}; {remedy}", pauses),
         Finding("duration", False, f"{name}: {_some(len(durations))} of another duration than written", durations),
         Finding("path", False, f"{name}: {_some(len(paths))} with a path that starts at the working directory", paths),
         Finding("rate", False, f"{name}: {len(several)} sample rates", several),
