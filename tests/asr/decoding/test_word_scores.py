@@ -28,11 +28,10 @@ def hot_scores(phrases, spelling, text, labels=("a", "b", " ")):
     """What the hot phrases are worth behind each label of a text, and behind its end."""
     node, total, scores = np.array([[phrases.start]]), 0.0, []
     for label in text:
-        before = phrases.so_far[node.item()]
         node, change = phrases.look_up(node, np.array([[labels.index(label)]]))
-        node, total = node[0], total + change.item() - (before if scores else 0)
+        node, total = node[0], total + change.item()
         scores.append(total)
-    return [*scores, total - phrases.so_far[node.item()] + phrases.end(node[0]).item()]
+    return [*scores, total + phrases.end(node[0]).item()]
 
 
 def test_a_word_has_the_models_natural_logarithm_its_bonus_and_that_of_unknown_and_hot_words():

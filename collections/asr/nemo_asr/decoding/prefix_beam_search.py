@@ -226,7 +226,7 @@ class _Beams:
         node: (B, K) in the tree of words, behind the labels of the word that is being spelled.
         state: (B, K) of the language model, in front of that word.
         hot_node: (B, K) in the automaton of hot phrases.
-        word_score: (B, K) of all complete words and hot phrases.
+        word_score: (B, K) of all complete words, and of hot phrases.
     """
 
     def __init__(self, num: int, width: int, blank: int, words: WordScores | None) -> None:
@@ -286,8 +286,6 @@ class _Beams:
         stayed_score = np.logaddexp(stay_blank, stay_label) + self.word_score[:num]
         if self._words and self._words.has_tree:
             stayed_score = stayed_score + self._words.so_far[self.node[:num]]
-        if self._phrases:
-            stayed_score = stayed_score + self._phrases.so_far[self.hot_node[:num]]
         scores = np.concatenate([stayed_score, (grown + ended.word_score).reshape(num, -1)], axis=1)
 
         # Of each chosen one: did it stay or grow, from which place (b, K) of the beam, and by which label?
@@ -314,10 +312,8 @@ class _Beams:
             self.node[:num] = np.where(grew, node, self.node[:num][rows, source])
         if self._phrases:
             places = (rows * self._width + source) * num_labels + label_place
-            hot_node = np.where(grew, ended.hot_nodes.take(places), self.hot_node[:num][rows, source])
-            self.hot_node[:num] = hot_node
-            gained = ended.hot_scores.take(places) - self._phrases.so_far[hot_node]
-            word_score = word_score + np.where(grew, gained, 0.0)
+            self.hot_node[:num] = np.where(grew, ended.hot_nodes.take(places), self.hot_node[:num][rows, source])
+            word_score = word_score + np.where(grew, ended.hot_scores.take(places), 0.0)
         self.word_score[:num] = word_score
         self._history.append((source, np.where(grew, label, -1)))
 

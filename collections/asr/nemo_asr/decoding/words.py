@@ -307,7 +307,7 @@ class HotPhrases:
     def look_up(self, nodes: Ids, labels: Ids) -> tuple[Ids, Scores]:
         """Labels (B, C) follow at nodes (B, K): (B, K, C) the nodes behind them; the change of the score.
 
-        The change holds `so_far` of the node behind. It is minus infinity for a second space in a row.
+        The change holds what phrases that go on are worth (`so_far`). It is minus infinity for a second space in a row.
         """
         if self._row_of[nodes].min(initial=0) < 0:
             self._prepare(nodes)
@@ -315,9 +315,9 @@ class HotPhrases:
         return self._following.take(places), self._scores.take(places)
 
     def end(self, nodes: Ids) -> Scores:
-        """The text ends at nodes (N,): the weights of the phrases that end there, and the bonus of the last word."""
-        nodes, gains = nodes.copy(), np.zeros(len(nodes))
-        self._follow(nodes, gains, np.full(len(nodes), self._gap))
+        """The text ends at nodes (N,): the change of the score, by the last word and by phrases, complete or not."""
+        behind, gains = nodes.copy(), -self.so_far[nodes]
+        self._follow(behind, gains, np.full(len(nodes), self._gap))
         return gains
 
     def _forget(self) -> None:
@@ -348,6 +348,7 @@ class HotPhrases:
         self._row_of[nodes] = rows
         like = self._row_of[self._shorter[nodes]]
         self._following[rows], self._scores[rows] = self._following[like], self._scores[like]
+        self._scores[rows] += (self.so_far[self._shorter[nodes]] - self.so_far[nodes])[:, None]
         first, last = (np.searchsorted(self._keys, (nodes + more) * self._width) for more in (0, 1))
         owners = np.repeat(np.arange(len(nodes)), last - first)
         paths = np.arange(len(owners)) - np.repeat(np.cumsum(last - first) - last, last - first)
@@ -364,7 +365,7 @@ class HotPhrases:
         for characters in self._steps:
             self._follow(behind, gains, characters[labels])
         gains[self._is_space[labels] & self._is_behind_gap[nodes]] = -np.inf
-        return behind, gains + self.so_far[behind]
+        return behind, gains + self.so_far[behind] - self.so_far[nodes]
 
     def _follow(self, nodes: Ids, gains: Scores, characters: Ids) -> None:
         """Go on by a character each, in place. A gap behind a gap writes nothing."""
