@@ -21,6 +21,7 @@ QUICKLY = {
     "transcription.py": ("--quick", "--rounds", "1"),
     "alignment.py": ("--quick",),
     "evaluation.py": ("--quick", "--rounds", "1"),
+    "hotwords.py": ("--quick",),
     "tarred_data.py": ("--quick", "--rounds", "1"),
 }
 GOLDEN = {
