@@ -131,7 +131,7 @@ def test_a_long_file_is_decoded_once_and_a_changed_one_again(decoder, tmp_path, 
 
 
 def test_what_is_kept_is_bounded(decoder, tmp_path, monkeypatch):
-    monkeypatch.setattr(containers, "_KEPT_BYTES", 4 * RATE)
+    monkeypatch.setattr(containers, "KEPT_BYTES", 4 * RATE)
     for number in range(3):
         audio_seconds(make(tmp_path / f"{number}.m4a", tones(RATE)))
     assert len(containers._kept) == 1

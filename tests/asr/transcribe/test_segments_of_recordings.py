@@ -155,3 +155,16 @@ def test_levels_of_two_hours_are_found_in_bounded_memory(tmp_path):
     assert len(rows) == 360
     assert rows[-1].offset == pytest.approx(7180.0, abs=0.2)
     assert peak < 100e6  # 7,200 s of samples are 460 MB
+
+
+def test_segments_of_an_mp3_file_are_to_the_bit_those_of_the_whole_in_any_order(sounds, tmp_path):
+    pieces = sounds("cab", "abbacab", "bc", "accab")
+    noise = np.random.default_rng(0).normal(0, 1e-3, RATE).astype(np.float32)
+    soundfile.write(tmp_path / "a.mp3", np.concatenate([part for piece in pieces for part in (noise, piece)]), RATE)
+    recording = Recording("a.mp3", str(tmp_path / "a.mp3"))
+    whole, segments = recording.read(RATE).samples, segments_of(recording, DEFAULT_CUTTING)
+    assert len(segments) == 4
+    for segment in reversed(segments):
+        first = round(segment.offset * RATE)
+        samples = segment.read(RATE).samples
+        assert samples.tobytes() == whole[first : first + len(samples)].tobytes()

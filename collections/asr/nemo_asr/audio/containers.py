@@ -1,8 +1,8 @@
-"""Audio in MP4, WebM, AMR, AAC and WMA files, which libsndfile does not read: decoded by PyAV, or else by ffmpeg.
+"""Audio that is decoded once, as a whole, into an unnamed temporary file, from which any part of it is read.
 
-All samples are decoded once into an unnamed temporary file, from which any part of them is read: only decoding tells
-how many there are, and a part begins at its sample to the bit. Neither decoder is a dependency. No choice of parts,
-channels or rates here.
+MP4, WebM, AMR, AAC and WMA files, which libsndfile does not read, are decoded by PyAV, or else by ffmpeg: only decoding
+tells how many samples there are, and a part begins at its sample to the bit. Neither decoder is a dependency. Files of
+other kinds are kept here likewise (`decode_pieces`). No choice of parts, channels or rates here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import struct
 import subprocess
 import tempfile
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from threading import Lock
@@ -46,8 +47,8 @@ _CODECS = (
 )
 _SAMPLE_BYTES = 4
 _MOST_BYTES = 1 << 35  # of one file, decoded: 25 hours of two channels at 48 kHz
-_KEPT_BYTES = 1 << 32  # of decoded files that are kept, as a recording is measured, cut and read one after the other
-_KEPT_FILES = 256
+KEPT_BYTES = 1 << 32  # of decoded files that are kept, as a recording is measured, cut and read one after the other
+KEPT_FILES = 256
 _AU_HEAD_BYTES = 24
 _AU_FLOATS = 6
 _READ_BYTES = 1 << 20
@@ -80,15 +81,17 @@ class Decoded:
         rate: samples a second.
         num_channels: channels.
         frames: samples a channel.
-        file: where they are, float32, all channels of a moment together; closed with the last reference to it.
+        file: where they are, all channels of a moment together; closed with the last reference to it.
+        dtype: of a sample, which has four bytes: float32 or int32.
     """
 
     rate: int
     num_channels: int
     frames: int
     file: IO[bytes]
+    dtype: str = "float32"
 
-    def read(self, first: int, count: int) -> Frames:
+    def read(self, first: int, count: int) -> npt.NDArray[Any]:
         """(count, channels) from a sample on; fewer at the end. Several threads may read."""
         size = _SAMPLE_BYTES * self.num_channels
         content = bytearray()
@@ -97,13 +100,14 @@ class Decoded:
             if not some:
                 break
             content += some
-        return np.frombuffer(content, np.float32).reshape(-1, self.num_channels)
+        return np.frombuffer(content, self.dtype).reshape(-1, self.num_channels)
 
 
 class _Samples:
     """The temporary file while it is written."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: str = "float32") -> None:
+        self.dtype = dtype
         self.file: IO[bytes] = tempfile.TemporaryFile(prefix="nemo-lite.")  # noqa: SIM115 - `Decoded` keeps it
         self.num_bytes = 0
 
@@ -118,61 +122,99 @@ class _Samples:
         if self.num_bytes > _MOST_BYTES:
             wanted = f"at most {_MOST_BYTES >> 30} GiB of samples"
             raise DataError("is too long", wanted=wanted, remedy="convert it to FLAC, or cut it")
-        self.file.write(np.ascontiguousarray(samples, np.float32).tobytes())
+        self.file.write(np.ascontiguousarray(samples, self.dtype).tobytes())
 
     def decoded(self, rate: int, num_channels: int) -> Decoded:
         """The whole file. DataError where there are no samples."""
         self.file.flush()
         if not self.num_bytes:
             raise DataError("holds no samples")
-        return Decoded(rate, num_channels, self.num_bytes // (_SAMPLE_BYTES * num_channels), self.file)
+        return Decoded(rate, num_channels, self.num_bytes // (_SAMPLE_BYTES * num_channels), self.file, self.dtype)
 
 
-_kept: OrderedDict[tuple[int, ...], Decoded] = OrderedDict()
+_kept: OrderedDict[Hashable, Decoded] = OrderedDict()
 _lock = Lock()
 
 
-def decode(handle: int | io.BytesIO, kind: str) -> Decoded:
+def num_bytes(frames: int, num_channels: int) -> int:
+    """Of the temporary file of so many samples a channel."""
+    return frames * num_channels * _SAMPLE_BYTES
+
+
+def decode(handle: int | io.BytesIO, kind: str, identity: Hashable) -> Decoded:
     """All samples of a file, decoded now or a moment ago.
 
     Args:
         handle: a descriptor, or the content.
         kind: see `kind_of_container`.
+        identity: of the content: another one where it is changed.
 
     Raises:
         DataError: no decoder is installed, there is no audio, its codec is not allowed, or it is damaged. Its text
             completes "a.m4a ...".
     """
-    if isinstance(handle, io.BytesIO):
-        return _decode(handle, kind)
-    status = os.fstat(handle)
-    identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return _kept_or(identity, lambda: _decode(handle, kind))
+
+
+def decode_pieces(
+    pieces: Callable[[], Iterable[npt.NDArray[Any]]], rate: int, num_channels: int, dtype: str, identity: Hashable
+) -> Decoded:
+    """All samples of a file that something else decodes, decoded now or a moment ago.
+
+    Args:
+        pieces: gives the samples (T, channels) from the first one on; called where they are not kept.
+        rate: samples a second.
+        num_channels: channels.
+        dtype: float32 or int32.
+        identity: of the content: another one where it is changed.
+
+    Raises:
+        DataError: there are too many, or the disk is full. Its text completes "a.mp3 ...".
+    """
+
+    def written() -> Decoded:
+        samples = _Samples(dtype)
+        for piece in pieces():
+            samples.add(piece)
+        return samples.decoded(rate, num_channels)
+
+    return _kept_or((identity, dtype), written)
+
+
+def _kept_or(identity: Hashable, decode: Callable[[], Decoded]) -> Decoded:
     with _lock:
         if identity in _kept:
             _kept.move_to_end(identity)
             return _kept[identity]
-    decoded = _decode(handle, kind)
+    with _disk_errors():
+        decoded = decode()
     with _lock:
         _kept[identity] = decoded
-        while len(_kept) > _KEPT_FILES or (len(_kept) > 1 and _num_kept_bytes() > _KEPT_BYTES):
+        while len(_kept) > KEPT_FILES or (len(_kept) > 1 and _num_kept_bytes() > KEPT_BYTES):
             _kept.popitem(last=False)
     return decoded
 
 
+@contextmanager
+def _disk_errors() -> Iterator[None]:
+    """A full disk as DataError."""
+    try:
+        yield
+    except OSError as error:
+        problem = f"cannot be decoded into a temporary file in {tempfile.gettempdir()} ({error.strerror})"
+        raise DataError(problem, remedy="free space there, or set TMPDIR to another folder") from None
+
+
 def _num_kept_bytes() -> int:
-    return sum(decoded.frames * decoded.num_channels * _SAMPLE_BYTES for decoded in _kept.values())
+    return sum(num_bytes(decoded.frames, decoded.num_channels) for decoded in _kept.values())
 
 
 def _decode(handle: int | io.BytesIO, kind: str) -> Decoded:
     _, demuxer = _KINDS[kind]
-    try:
-        if has_av():
-            return _decode_with_av(handle, demuxer)
-        if (program := shutil.which("ffmpeg")) is not None:
-            return _decode_with_ffmpeg(program, handle, demuxer)
-    except OSError as error:
-        problem = f"cannot be decoded into a temporary file in {tempfile.gettempdir()} ({error.strerror})"
-        raise DataError(problem, remedy="free space there, or set TMPDIR to another folder") from None
+    if has_av():
+        return _decode_with_av(handle, demuxer)
+    if (program := shutil.which("ffmpeg")) is not None:
+        return _decode_with_ffmpeg(program, handle, demuxer)
     raise DataError(f"is {kind}, which only PyAV and ffmpeg decode", remedy=REMEDY)
 
 

@@ -7,11 +7,11 @@ import math
 import os
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ import soundfile
 import soxr
 
 from nemo_asr.audio import containers
-from nemo_asr.audio.containers import Decoded, decode, kind_of_container
+from nemo_asr.audio.containers import Decoded, decode, decode_pieces, kind_of_container
 from nemo_lite.errors import DataError, counted
 from nemo_lite.files import FileKind, open_descriptor
 from nemo_lite.files import kind_unless_file as kind_unless_file
@@ -208,7 +208,10 @@ def _in_words(rate: int, channels: int, bits: int) -> str:
 SAMPLE_BYTES = {"PCM_S8": 1, "PCM_U8": 1, "PCM_16": 2, "PCM_24": 3, "PCM_32": 4, "FLOAT": 4, "DOUBLE": 8}
 SAMPLE_BYTES |= {"ULAW": 1, "ALAW": 1}
 _IN_BLOCKS = ("MS_ADPCM", "IMA_ADPCM")
-SUBTYPES = frozenset({*SAMPLE_BYTES, *_IN_BLOCKS, "VORBIS", "OPUS", "MPEG_LAYER_III"})
+# Their decoders have a memory: behind a seek, libsndfile gives samples that differ from those of the whole, by up to
+# 4e-3 with libsndfile 1.2.2, and an MP3 file is searched from its beginning for each.
+_WITH_MEMORY = frozenset({"VORBIS", "OPUS", "MPEG_LAYER_III"})
+SUBTYPES = frozenset({*SAMPLE_BYTES, *_IN_BLOCKS, *_WITH_MEMORY})
 
 # Samples of all channels that may be decoded into one array: an hour of two channels at 96 kHz, or of twelve at 16 kHz.
 MAX_VALUES = 2 * 96000 * 3600
@@ -229,6 +232,14 @@ _W64_CHUNK_BYTES = 24  # of the head of a chunk, which its size counts as well
 _REASONS = {7: "no samples can be found in it"}
 
 
+class _SoundFile(soundfile.SoundFile):  # type: ignore[misc]
+    """Of soundfile, which seeks behind each read to where it is; decoders of MP3 then give other samples."""
+
+    def seekable(self) -> bool:
+        """False: read on as libsndfile does. `seek` works all the same."""
+        return False
+
+
 class AudioFile:
     """An open audio file.
 
@@ -244,6 +255,7 @@ class AudioFile:
         rate: samples a second.
         num_channels: channels.
         frames: samples a channel.
+        decoded_bytes: of the temporary file from which its parts are read; 0: they are read from the file.
 
     Raises:
         DataError: its codec, rate or number of samples is not usable, or its head promises more than there is.
@@ -253,6 +265,7 @@ class AudioFile:
         self._file, self.kind, self.path, self.place = file, kind, path, place
         self.rate, self.num_channels, self.frames = file.samplerate, file.channels, file.frames
         self._subtype = file.subtype  # once: it is looked up anew each time
+        self.decoded_bytes = 0
         if self._subtype not in SUBTYPES or (self._subtype in _IN_BLOCKS and kind not in ("WAV", "W64")):
             raise self.refusal(f"has the codec {self._subtype}", remedy=REMEDY)
         self._check_rate()
@@ -377,6 +390,59 @@ class AudioFile:
             raise self.refusal("has samples that are too large", got=got, wanted=wanted)
 
 
+class _ExactFile(AudioFile):
+    """A file whose codec has a memory: a part is read from the whole, which is decoded once into a temporary file.
+
+    Arguments as of `AudioFile`, and the identity of the content.
+    """
+
+    def __init__(
+        self,
+        file: soundfile.SoundFile,
+        kind: str,
+        read_at: ReadAt,
+        size: int,
+        path: str,
+        place: str,
+        identity: Hashable,
+    ) -> None:
+        super().__init__(file, kind, read_at, size, path, place)
+        self._identity, self._position = identity, 0
+        if self._subtype in _WITH_MEMORY:
+            self.decoded_bytes = containers.num_bytes(self.frames, self.num_channels)
+
+    def _seek(self, first: int) -> None:
+        if self.decoded_bytes:
+            self._position = first
+        else:
+            super()._seek(first)
+
+    def _read(self, count: int, dtype: str) -> npt.NDArray[Any]:
+        if not self._position:
+            return super()._read(count, dtype)
+        try:
+            whole = decode_pieces(
+                partial(self._whole, dtype), self.rate, self.num_channels, dtype, identity=self._identity
+            )
+        except DataError as error:
+            raise self.refusal(error.problem, got=error.got, wanted=error.wanted, remedy=error.remedy) from None
+        samples = whole.read(self._position, count)
+        self._position += len(samples)
+        return samples[:, 0] if self.num_channels == 1 else samples
+
+    def _whole(self, dtype: str) -> Iterator[npt.NDArray[Any]]:
+        """All samples, in pieces."""
+        # A decoder of MP3 that goes back to the beginning gives other samples.
+        assert self._file.tell() == 0, "of an open file either a part is read, or the whole"
+        done, most = 0, max(1, _PIECE_VALUES // self.num_channels)
+        while done < self.frames:
+            piece = super()._read(min(most, self.frames - done), dtype)
+            if not len(piece):  # told where they are missing
+                return
+            done += len(piece)
+            yield piece
+
+
 class DecodedFile(AudioFile):
     """A file of a kind that libsndfile does not read: see `nemo_asr.audio.containers`. All of it is decoded.
 
@@ -390,6 +456,7 @@ class DecodedFile(AudioFile):
     def __init__(self, decoded: Decoded, kind: str, path: str, place: str) -> None:
         self._decoded, self.kind, self.path, self.place = decoded, kind, path, place
         self.rate, self.num_channels, self.frames = decoded.rate, decoded.num_channels, decoded.frames
+        self.decoded_bytes = containers.num_bytes(self.frames, self.num_channels)
         self._subtype, self._position = "FLOAT", 0
         self._check_rate()
 
@@ -416,7 +483,7 @@ def scaled(samples: npt.NDArray[Any]) -> Samples:
 
 
 @contextmanager
-def open_audio(source: str | bytes, path: str, place: str) -> Iterator[AudioFile]:
+def open_audio(source: str | bytes, path: str, place: str, exact: bool = False) -> Iterator[AudioFile]:
     """The path or the content of an audio file, opened after a look at what it is.
 
     By libsndfile; MP4, WebM, AMR, AAC and WMA are decoded as a whole, see `nemo_asr.audio.containers`.
@@ -425,18 +492,22 @@ def open_audio(source: str | bytes, path: str, place: str) -> Iterator[AudioFile
         source: path or content.
         path: what messages call it.
         place: where it is named.
+        exact: parts of MP3, Vorbis and Opus are to the bit those of the whole, which is decoded once for all of them.
 
     Raises:
         DataError: it is missing, empty, damaged or of another kind; also inside the block.
     """
     try:
-        with _opened(source, place) as (handle, read_at, size):
+        with _opened(source, place) as (handle, read_at, size, identity):
             if (container := kind_of_container(read_at(_HEAD_BYTES, 0))) is not None:
-                yield DecodedFile(_decoded(handle, container, path, place), container, path, place)
+                yield DecodedFile(_decoded(handle, container, path, place, identity), container, path, place)
                 return
             kind = check_head(read_at, path, place)
-            with soundfile.SoundFile(handle, closefd=False) as file:
-                yield AudioFile(file, kind, read_at, size, path, place)
+            with _SoundFile(handle, closefd=False) as file:
+                if exact:
+                    yield _ExactFile(file, kind, read_at, size, path, place, identity)
+                else:
+                    yield AudioFile(file, kind, read_at, size, path, place)
     except (soundfile.SoundFileError, OSError) as error:
         # The whole text of a libsndfile error would name our descriptor as the file.
         text = getattr(error, "error_string", str(error)).rstrip(".")
@@ -444,9 +515,9 @@ def open_audio(source: str | bytes, path: str, place: str) -> Iterator[AudioFile
         raise DataError(f"{path} is damaged ({reason})", place=place) from None
 
 
-def _decoded(handle: int | io.BytesIO, kind: str, path: str, place: str) -> Decoded:
+def _decoded(handle: int | io.BytesIO, kind: str, path: str, place: str, identity: Hashable) -> Decoded:
     try:
-        return decode(handle, kind)
+        return decode(handle, kind, identity)
     except DataError as error:
         problem = f"{path} {error.problem}"
         raise DataError(problem, place=place, got=error.got, wanted=error.wanted, remedy=error.remedy) from None
@@ -462,11 +533,28 @@ class _Content(io.BytesIO):
         return self.tell()
 
 
+class _Opened(NamedTuple):
+    """An open file, or content.
+
+    Attributes:
+        handle: for the decoder.
+        read_at: reads bytes without moving the decoder's position.
+        size: bytes.
+        identity: of the content.
+    """
+
+    handle: int | io.BytesIO
+    read_at: ReadAt
+    size: int
+    identity: Hashable
+
+
 @contextmanager
-def _opened(source: str | bytes, place: str) -> Iterator[tuple[int | io.BytesIO, ReadAt, int]]:
-    """A handle for the decoder, a function that reads bytes without moving the decoder's position, and the size."""
+def _opened(source: str | bytes, place: str) -> Iterator[_Opened]:
+    identity: tuple[object, ...]
     if isinstance(source, bytes):
-        yield _Content(source), lambda size, start: source[start : start + size], len(source)
+        identity = ("content", len(source), hash(source))  # Python keeps the hash of an object: many parts cost one
+        yield _Opened(_Content(source), lambda size, start: source[start : start + size], len(source), identity)
         return
     try:
         descriptor = open_descriptor(source, _AUDIO_FILE)
@@ -474,7 +562,9 @@ def _opened(source: str | bytes, place: str) -> Iterator[tuple[int | io.BytesIO,
         problem = error.problem.replace(_AUDIO_FILE.name, f"{_AUDIO_FILE.name} {source}", 1)
         raise DataError(problem, place=place, got=error.got, wanted=error.wanted, remedy=error.remedy) from None
     try:
-        yield descriptor, partial(os.pread, descriptor), os.fstat(descriptor).st_size
+        status = os.fstat(descriptor)
+        identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        yield _Opened(descriptor, partial(os.pread, descriptor), status.st_size, identity)
     finally:
         os.close(descriptor)
 
@@ -541,6 +631,7 @@ class AudioPart:
         channel: which one is read, from 0; None: the average of all.
         kind: of the file: WAV, FLAC, ...
         source_rate, num_channels, excess: see `Audio`.
+        decoded_bytes: see `AudioFile`.
     """
 
     def __init__(
@@ -556,6 +647,7 @@ class AudioPart:
         self.channel = channel
         self._claimed = claimed  # the duration that somebody wrote for it
         self.kind, self.source_rate, self.num_channels = file.kind, file.rate, file.num_channels
+        self.decoded_bytes = file.decoded_bytes
 
     @property
     def seconds(self) -> float:
@@ -621,6 +713,7 @@ def read_audio(
     int_values: bool = False,
     trim_silence: bool = False,
     strict: bool = True,
+    exact: bool = False,
     name: str = "the audio",
     place: str = "",
 ) -> Audio:
@@ -637,6 +730,8 @@ def read_audio(
         trim_silence: leave out what is more than 60 dB below the loudest part at both ends.
         strict: a whole file that is not ``duration`` long is an error, and a part beyond the end of the file. Otherwise
             ``duration`` is the most that is read, as in NeMo, and ``Audio.excess`` has the difference.
+        exact: parts of MP3, Vorbis and Opus are to the bit those of the whole, which is decoded once for all of them;
+            otherwise they are sought, and the first moments of a part may differ.
         name: what messages call a source that is no path.
         place: where the source is named (``manifest:line``), for messages.
 
@@ -644,7 +739,7 @@ def read_audio(
         DataError: the file is missing, empty, damaged, of another kind, shorter or longer than allowed, has no such
             channel, or has samples that are not finite, are too large or too many.
     """
-    with open_audio(source, name if isinstance(source, bytes) else source, place) as file:
+    with open_audio(source, name if isinstance(source, bytes) else source, place, exact) as file:
         part = _chosen(file, offset, duration, channel, strict)
         samples = part.samples(sample_rate, int_values=int_values)
     loud = loud_part(samples) if trim_silence else slice(0, len(samples))
@@ -659,6 +754,7 @@ def open_part(
     duration: float | None = None,
     channel: int | None = None,
     strict: bool = True,
+    exact: bool = False,
     name: str = "the audio",
     place: str = "",
 ) -> Iterator[AudioPart]:
@@ -666,7 +762,7 @@ def open_part(
 
     Arguments and errors as `read_audio`; that a part is too long for one array is told by `AudioPart.samples`.
     """
-    with open_audio(source, name if isinstance(source, bytes) else source, place) as file:
+    with open_audio(source, name if isinstance(source, bytes) else source, place, exact) as file:
         yield _chosen(file, offset, duration, channel, strict)
 
 

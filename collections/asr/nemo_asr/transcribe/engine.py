@@ -28,7 +28,7 @@ from nemo_asr.tasks.families import (
     is_lengths,
     signals_of,
 )
-from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, named, padded, rows_of
+from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, batches_of, named, padded, rows_of
 from nemo_asr.transcribe.segments import Segmented
 from nemo_asr.transcribe.transcript import (
     ScoredText,
@@ -395,8 +395,7 @@ class RecordingsDataLayer(DataLayerNM):
         good = [position for position in range(len(self)) if position not in self.faults]
         # Few recordings do not all go to the first rank.
         most = min(self.batch_size, max(1, -(-len(good) // shard.world_size)))
-        seconds = {position: self.recordings[position].seconds for position in good}
-        batches = batches_by_length(seconds, most, self._batch_seconds)
+        batches = batches_of({position: self.recordings[position] for position in good}, most, self._batch_seconds)
         numbers = range(shard.rank, len(batches), shard.world_size)
         rows = [np.array(batches[number], np.int64) for number in numbers]
         return Plan(rows, -(-len(batches) // shard.world_size), numbers=numbers)

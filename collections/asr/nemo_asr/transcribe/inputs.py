@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from nemo_asr.audio.reading import (
     AUDIO_SUFFIXES,
     MAX_CONTENT_BYTES,
     Audio,
+    AudioPart,
     Samples,
     audio_suffixes,
     loud_part,
@@ -48,6 +49,7 @@ class Recording:
         duration: seconds; None: to the end of the audio.
         seconds: its length; 0 until `rows_of` has looked at it.
         channel: of the audio, from 0; None: the average of all.
+        decoded_bytes: of the temporary file from which its parts are read, see `AudioFile`; 0 until it is measured.
     """
 
     source: str
@@ -57,6 +59,7 @@ class Recording:
     duration: float | None = None
     seconds: float = 0.0
     channel: int | None = None
+    decoded_bytes: int = 0
 
     def measured(self) -> Recording:
         """The same with its length, which the head of the file says; itself where it is known.
@@ -69,10 +72,8 @@ class Recording:
         if isinstance(self.audio, np.ndarray):
             assert self.sample_rate is not None
             return replace(self, seconds=len(self.audio) / self.sample_rate)
-        with open_part(
-            self.audio, offset=self.offset, duration=self.duration, channel=self.channel, strict=False
-        ) as part:
-            return replace(self, seconds=part.seconds)
+        with self._open(self.audio) as part:
+            return replace(self, seconds=part.seconds, decoded_bytes=part.decoded_bytes)
 
     @contextmanager
     def pieces(self) -> Iterator[tuple[Iterable[Samples], int]]:
@@ -85,10 +86,13 @@ class Recording:
             assert self.sample_rate is not None
             yield [self.audio], self.sample_rate
             return
-        with open_part(
-            self.audio, offset=self.offset, duration=self.duration, channel=self.channel, strict=False
-        ) as part:
+        with self._open(self.audio) as part:
             yield part.pieces(), part.source_rate
+
+    def _open(self, audio: str | bytes) -> AbstractContextManager[AudioPart]:
+        return open_part(
+            audio, offset=self.offset, duration=self.duration, channel=self.channel, strict=False, exact=True
+        )
 
     def part(self, span: Span) -> Recording:
         """A part of it as a recording, whose ``offset`` counts from the beginning of the audio."""
@@ -126,6 +130,7 @@ class Recording:
             int_values=int_values,
             trim_silence=trim_silence,
             strict=False,
+            exact=True,
         )
 
 
@@ -178,6 +183,28 @@ def batches_by_length(seconds: Mapping[int, float], batch_size: int, batch_secon
             batches.append([])
         batches[-1].append(position)
     return batches
+
+
+def batches_of(recordings: Mapping[int, Recording], batch_size: int, batch_seconds: float) -> list[list[int]]:
+    """Positions in batches as of `batches_by_length`, of a few files after the others.
+
+    Files that are decoded as a whole are taken in groups that can be kept until their last part is read, so each is
+    decoded once. All others are one group.
+    """
+    by_file: dict[str | bytes | None, list[int]] = {}
+    for position, recording in recordings.items():
+        audio = None if isinstance(recording.audio, np.ndarray) or not recording.decoded_bytes else recording.audio
+        by_file.setdefault(audio, []).append(position)
+    groups: list[dict[int, float]] = [{}]
+    num_bytes = num_files = 0
+    for positions in by_file.values():
+        size = max(recordings[position].decoded_bytes for position in positions)
+        if num_files and size and (num_bytes + size > containers.KEPT_BYTES or num_files == containers.KEPT_FILES):
+            groups.append({})
+            num_bytes = num_files = 0
+        num_bytes, num_files = num_bytes + size, num_files + bool(size)
+        groups[-1].update({position: recordings[position].seconds for position in positions})
+    return [batch for group in groups for batch in batches_by_length(group, batch_size, batch_seconds)]
 
 
 # Which recordings a command line names: files, folders, manifests and stdin. None of them is decoded in here.

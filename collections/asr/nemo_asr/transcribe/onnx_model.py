@@ -21,7 +21,7 @@ from nemo_asr.transcribe.inputs import (
     BATCH_SECONDS,
     BATCH_SIZE,
     Recording,
-    batches_by_length,
+    batches_of,
     named,
     padded,
 )
@@ -122,9 +122,8 @@ class OnnxModel:
         """
         segmented, faults = Segmented(recordings, cutting, self.labels, detector, nbest), dict[int, str]()
         rows = segmented.rows
-        seconds = {number: row.seconds for number, row in enumerate(rows)}
         by_row: dict[int, Transcript] = {}
-        for batch in batches_by_length(seconds, batch_size, batch_seconds):
+        for batch in batches_of(dict(enumerate(rows)), batch_size, batch_seconds):
             audios: dict[int, Audio] = {}
             for number in batch:
                 try:
