@@ -8,14 +8,18 @@ from toys.tone_corpus import write_manifest
 
 from nemo_asr.audio.reading import read_audio
 from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
-from nemo_asr.transcribe.engine import RecordingsDataLayer, recording_of
-from nemo_asr.transcribe.inputs import Recording, recordings_of
+from nemo_asr.transcribe.engine import RecordingsDataLayer
+from nemo_asr.transcribe.inputs import Recording, recordings_in, recordings_of
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.errors import UsageError
 
 
 def sound(num_samples, seed=0):
     return np.random.default_rng(seed).normal(0, 0.1, num_samples).astype(np.float32)
+
+
+def recording_of(audio, rate, number):
+    return recordings_in([None] * number + [audio], rate)[-1]
 
 
 def layer_of(*seconds, **settings):

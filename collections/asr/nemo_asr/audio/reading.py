@@ -320,9 +320,7 @@ class AudioFile:
 
     def check_channel(self, channel: int | None) -> None:
         """Raise DataError if there is no such channel, counted from 0; None is the average of all."""
-        if channel is not None and not 0 <= channel < self.num_channels:
-            wanted = "channel 0" if self.num_channels == 1 else f"a channel from 0 to {self.num_channels - 1}"
-            raise self.refusal(f"has no channel {channel}", wanted=f"{wanted}, or mix for the average of all")
+        check_channel(channel, self.num_channels, self.path, self.place)
 
     def pieces(
         self,
@@ -467,6 +465,21 @@ class DecodedFile(AudioFile):
         samples = self._decoded.read(self._position, count)
         self._position += len(samples)
         return samples[:, 0] if self.num_channels == 1 else samples
+
+
+def check_channel(channel: int | None, num_channels: int, path: str, place: str = "") -> None:
+    """Raise DataError if there is no such channel, counted from 0; None is the average of all.
+
+    Args:
+        channel: the channel.
+        num_channels: how many there are.
+        path: what messages call the recording.
+        place: where it is named.
+    """
+    if channel is not None and not 0 <= channel < num_channels:
+        wanted = "channel 0" if num_channels == 1 else f"a channel from 0 to {num_channels - 1}"
+        problem = f"{path} has no channel {channel}"
+        raise DataError(problem, place=place, wanted=f"{wanted}, or mix for the average of all")
 
 
 def _of_channel(samples: npt.NDArray[Any], channel: int | None) -> npt.NDArray[Any]:

@@ -17,11 +17,10 @@ from typing import Any, ClassVar, Literal
 import nemo_asr
 import nemo_lite
 from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting
-from nemo_asr.data.manifest import MIX
 from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.options import BeamSize, OwnModules, Search, check_search_options, search_arguments
 from nemo_asr.transcribe.alignment import Alignment
-from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, EACH, Recording, recordings_of
+from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, channel_choice, recordings_of
 from nemo_asr.transcribe.onnx_model import SUFFIX, load_onnx_model
 from nemo_asr.transcribe.transcript import FORMATS, SUBTITLES, Transcribed, Transcript
 from nemo_asr.transcribe.voice_activity import load_detector
@@ -127,13 +126,13 @@ def _exit_code(result: Transcribed, recordings: Sequence[Recording]) -> int:
     return 2 if len(result.faults) == len(recordings) else 1
 
 
-def channel_choice(text: str) -> int | str:
+def _channel(text: str) -> int | str | None:
     """A type of argparse: the number of a channel, ``mix`` or ``each``."""
-    if text in (MIX, EACH):
-        return text
-    if text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS:
-        return int(text)
-    raise ArgumentTypeError(f"{text!r} is no channel: give 0 for the first, 1 for the second, {MIX} or {EACH}")
+    channel = int(text) if text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS else text
+    try:
+        return channel_choice(channel)
+    except UsageError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,7 @@ class Transcription(OwnModules):
     format: str = option("text", choices=tuple(FORMATS))
     out: Path | None = option(None, metavar="PATH", type=Path)
     segments: Literal["energy", "off"] = option("energy", page="segments")
-    channel: int | str | None = option(None, type=channel_choice, metavar="{0,1,mix,each}")
+    channel: int | str | None = option(None, type=_channel, metavar="{0,1,mix,each}")
     vad: str | None = option(None, page="segments", metavar="MODEL")
     nbest: BeamSize | None = option(None, metavar="N")
     batch_size: PositiveInt = BATCH_SIZE

@@ -28,7 +28,16 @@ from nemo_asr.tasks.families import (
     is_lengths,
     signals_of,
 )
-from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, batches_of, named, padded, rows_of
+from nemo_asr.transcribe.inputs import (
+    BATCH_SECONDS,
+    BATCH_SIZE,
+    Recording,
+    batches_of,
+    named,
+    padded,
+    recordings_in,
+    rows_of,
+)
 from nemo_asr.transcribe.segments import Segmented
 from nemo_asr.transcribe.transcript import (
     ScoredText,
@@ -281,37 +290,6 @@ class Windowed(NonTrainableNM):
 # RecordingsDataLayer: recordings of any kind in batches of similar length. A bad one does not end the others.
 
 
-def recording_of(audio: Any, sample_rate: int | None, number: int) -> Recording:
-    """A recording of a path, or of an array of samples.
-
-    Args:
-        audio: a path; or (T,), (channels, T) or (T, channels) samples, floats of full scale 1 or whole numbers of 16 or
-            32 bits. Of two axes the shorter one is that of the channels, which are averaged.
-        sample_rate: of an array, in Hz.
-        number: its position among those given, by which messages name an array.
-
-    Raises:
-        UsageError: an array without a sample rate, of another shape or kind, empty, or with values that are not finite.
-    """
-    if isinstance(audio, (bytes, Recording)):
-        return audio if isinstance(audio, Recording) else Recording(f"audio[{number}]", audio)
-    if not isinstance(audio, (np.ndarray, Tensor)):
-        return Recording(str(audio), str(audio))
-    samples, place = np.asarray(audio.detach().cpu() if isinstance(audio, Tensor) else audio), f"audio[{number}]"
-    if sample_rate is None or sample_rate < 1:
-        raise UsageError("an array has no sample rate", place=place, remedy="give sample_rate=16000, or what it is")
-    if samples.ndim not in (1, 2) or samples.size == 0 or samples.dtype.kind not in "if":
-        wanted = "(T,), (channels, T) or (T, channels) floats or whole numbers"
-        raise UsageError("this is no audio", place=place, got=f"{samples.shape} {samples.dtype}", wanted=wanted)
-    scale = 2.0 ** (1 - 8 * samples.dtype.itemsize) if samples.dtype.kind == "i" else 1.0
-    channels = np.atleast_2d(samples)
-    channels = channels.T if channels.shape[0] > channels.shape[1] else channels
-    floats = channels.astype(np.float32).mean(axis=0) * np.float32(scale)
-    if not np.isfinite(floats).all():
-        raise UsageError("samples are NaN or infinite", place=place)
-    return Recording(place, floats, sample_rate)
-
-
 class RecordingsDataLayer(DataLayerNM):
     """Recordings to be transcribed: audio (B, T) at ``sample_rate`` and its lengths (B,), the longest first.
 
@@ -440,6 +418,7 @@ def transcribe(
     audio: Sequence[Any],
     *,
     audio_rate: int | None = None,
+    channel: int | str | None = None,
     batch_size: int = BATCH_SIZE,
     batch_seconds: float = BATCH_SECONDS,
     num_workers: int = 0,
@@ -464,8 +443,10 @@ def transcribe(
         model: the modules, see ``Recipe.model``.
         labels: the vocabulary, without the blank.
         sample_rate: samples a second that the model takes.
-        audio: paths, arrays of samples (see `recording_of`), or `Recording` objects.
+        audio: paths, content of audio files, arrays of samples or `Recording` objects, see `recordings_in`.
         audio_rate: samples a second of the arrays.
+        channel: of recordings with several: one from 0, ``mix`` or None for the average of all, or ``each`` for a
+            transcript of each, one after the other; then faults count these. A channel of a `Recording` comes before.
         batch_size: most recordings in a batch.
         batch_seconds: most seconds of audio that are computed at once, which bounds memory.
         num_workers: processes that read audio.
@@ -482,7 +463,8 @@ def transcribe(
         int_values: read files through 32-bit integers, likewise.
 
     Raises:
-        UsageError: an array is no audio or has no rate; numbers out of range; ``nbest`` of a decoder without it.
+        UsageError: an array is no audio or has no rate; a channel that can be none; numbers out of range; ``nbest`` of
+            a decoder without it.
     """
     if batch_seconds <= 0:
         raise UsageError("batch_seconds must be above 0", got=f"{batch_seconds:g}")
@@ -493,7 +475,7 @@ def transcribe(
             raise UsageError(problem, got=f"nbest {nbest}, {type(search).__name__}", remedy=remedy)
         search = NBestCTCDecoder(search, nbest)
     model = replace(model, greedy=search)
-    recordings = [recording_of(item, audio_rate, number) for number, item in enumerate(audio)]
+    recordings = recordings_in(audio, audio_rate, channel)
     segmented = Segmented(recordings, cutting, labels, detector, nbest)
     layer = RecordingsDataLayer(
         segmented.rows, sample_rate, batch_size, batch_seconds, num_workers, trim_silence, int_values

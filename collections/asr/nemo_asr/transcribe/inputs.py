@@ -6,7 +6,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,7 @@ from nemo_asr.audio.reading import (
     AudioPart,
     Samples,
     audio_suffixes,
+    check_channel,
     loud_part,
     open_part,
     read_audio,
@@ -43,7 +46,7 @@ class Recording:
 
     Attributes:
         source: what it is called in transcripts and messages.
-        audio: the path or the content of an audio file, or samples (T,) with full scale 1.
+        audio: the path or the content of an audio file, or samples (T,) or (T, channels) with full scale 1.
         sample_rate: of samples, in Hz.
         offset: seconds into the audio where it begins; None: at the beginning. Samples are those of the part alone.
         duration: seconds; None: to the end of the audio.
@@ -71,6 +74,7 @@ class Recording:
             return self
         if isinstance(self.audio, np.ndarray):
             assert self.sample_rate is not None
+            check_channel(self.channel, 1 if self.audio.ndim == 1 else self.audio.shape[1], self.source)
             return replace(self, seconds=len(self.audio) / self.sample_rate)
         with self._open(self.audio) as part:
             return replace(self, seconds=part.seconds, decoded_bytes=part.decoded_bytes)
@@ -84,7 +88,7 @@ class Recording:
         """
         if isinstance(self.audio, np.ndarray):
             assert self.sample_rate is not None
-            yield [self.audio], self.sample_rate
+            yield [_mono(self.audio, self.channel)], self.sample_rate
             return
         with self._open(self.audio) as part:
             yield part.pieces(), part.source_rate
@@ -117,8 +121,9 @@ class Recording:
         """
         if isinstance(self.audio, np.ndarray):
             assert self.sample_rate is not None
-            same = self.sample_rate == sample_rate
-            samples: Samples = self.audio if same else soxr.resample(self.audio, self.sample_rate, sample_rate)
+            samples = _mono(self.audio, self.channel)
+            if self.sample_rate != sample_rate:
+                samples = soxr.resample(samples, self.sample_rate, sample_rate)
             loud = loud_part(samples) if trim_silence else slice(0, len(samples))
             return Audio(samples[loud], self.sample_rate, 1, start=loud.start)
         return read_audio(
@@ -132,6 +137,14 @@ class Recording:
             strict=False,
             exact=True,
         )
+
+
+def _mono(samples: Samples, channel: int | None) -> Samples:
+    """(T,) samples of a channel, or the average of all."""
+    if samples.ndim == 1:
+        return samples
+    one: Samples = samples.mean(axis=1) if channel is None else np.ascontiguousarray(samples[:, channel])
+    return one
 
 
 def rows_of(recordings: Sequence[Recording]) -> tuple[list[Recording], dict[int, str]]:
@@ -207,13 +220,106 @@ def batches_of(recordings: Mapping[int, Recording], batch_size: int, batch_secon
     return [batch for group in groups for batch in batches_by_length(group, batch_size, batch_seconds)]
 
 
+# Channels, and what Python hands over: paths, content, arrays.
+
+
+EACH = "each"  # channel of a recording, one after the other
+_MOST_CHANNEL = 9999
+
+
+def channel_choice(channel: object) -> int | str | None:
+    """A channel from 0, `MIX`, `EACH` or None. UsageError for all else."""
+    if channel is None or channel in (MIX, EACH):
+        return None if channel is None else str(channel)
+    if isinstance(channel, Integral) and not isinstance(channel, bool) and 0 <= int(channel) <= _MOST_CHANNEL:
+        return int(channel)
+    raise UsageError(f"{channel!r} is no channel: give 0 for the first, 1 for the second, {MIX} or {EACH}")
+
+
+def with_channels(recordings: Sequence[Recording], channel: int | str | None) -> list[Recording]:
+    """Recordings with their channel, in their order.
+
+    Args:
+        recordings: those that have a channel keep it.
+        channel: one from 0; None or `MIX` for the average; `EACH`: a recording for each channel that there is.
+
+    Raises:
+        UsageError: this can be no channel. One that is not there is told when the recording is measured.
+    """
+    channel = channel_choice(channel)
+    if channel in (None, MIX):
+        return list(recordings)
+    return [chosen for recording in recordings for chosen in _with_channels(recording, channel)]
+
+
+def _with_channels(recording: Recording, channel: int | str | None) -> Iterator[Recording]:
+    if recording.channel is not None:
+        yield recording
+    elif isinstance(channel, int):
+        yield replace(recording, channel=channel)
+    else:
+        yield from (replace(recording, channel=number) for number in range(_num_channels(recording)))
+
+
+def _num_channels(recording: Recording) -> int:
+    if isinstance(recording.audio, np.ndarray):
+        return 1 if recording.audio.ndim == 1 else int(recording.audio.shape[1])
+    try:
+        with open_part(recording.audio) as part:
+            return part.num_channels
+    except DataError:  # told when it is measured
+        return 1
+
+
+def recordings_in(audio: Sequence[Any], sample_rate: int | None, channel: int | str | None = None) -> list[Recording]:
+    """What Python hands over, as recordings in their order.
+
+    Args:
+        audio: paths; content of audio files; `Recording` objects; or arrays, also torch's, of (T,), (channels, T) or
+            (T, channels) samples, floats of full scale 1 or whole numbers of 16 or 32 bits. Of two axes the shorter one
+            is that of the channels.
+        sample_rate: of arrays, in Hz.
+        channel: as of `with_channels`.
+
+    Raises:
+        UsageError: this can be no channel; or an array without a sample rate, of another shape or kind, empty, or with
+            values that are not finite.
+    """
+    is_mixed = channel_choice(channel) in (None, MIX)
+    recordings = [_recording_of(item, sample_rate, number, is_mixed) for number, item in enumerate(audio)]
+    return with_channels(recordings, channel)
+
+
+def _recording_of(audio: Any, sample_rate: int | None, number: int, is_mixed: bool) -> Recording:
+    if isinstance(audio, Recording):
+        return audio
+    place = f"audio[{number}]"  # by which messages name an array
+    if isinstance(audio, bytes):
+        return Recording(place, audio)
+    if hasattr(audio, "detach"):  # torch's, which is not imported here
+        audio = audio.detach().cpu().numpy()
+    if not isinstance(audio, np.ndarray):
+        return Recording(str(audio), str(audio))
+    if sample_rate is None or sample_rate < 1:
+        raise UsageError("an array has no sample rate", place=place, remedy="give sample_rate=16000, or what it is")
+    if audio.ndim not in (1, 2) or audio.size == 0 or audio.dtype.kind not in "if":
+        wanted = "(T,), (channels, T) or (T, channels) floats or whole numbers"
+        raise UsageError("this is no audio", place=place, got=f"{audio.shape} {audio.dtype}", wanted=wanted)
+    scale = np.float32(2.0 ** (1 - 8 * audio.dtype.itemsize) if audio.dtype.kind == "i" else 1.0)
+    samples = audio.astype(np.float32) * scale
+    if samples.ndim == 2 and samples.shape[0] <= samples.shape[1]:
+        samples = samples.T
+    if not np.isfinite(samples).all():
+        raise UsageError("samples are NaN or infinite", place=place)
+    return Recording(place, _mono(samples, None) if is_mixed else samples, sample_rate)
+
+
 # Which recordings a command line names: files, folders, manifests and stdin. None of them is decoded in here.
 
 
 STDIN = "-"
 _ALL_SUFFIXES = AUDIO_SUFFIXES | containers.SUFFIXES
 _NOT_DECODED = "the recordings in this folder can be decoded by PyAV and ffmpeg only"
-EACH = "each"  # channel of a recording, one after the other
 
 
 def recordings_of(names: Sequence[str], channel: int | str | None = None) -> list[Recording]:
@@ -231,26 +337,7 @@ def recordings_of(names: Sequence[str], channel: int | str | None = None) -> lis
     """
     if names.count(STDIN) > 1:
         raise UsageError("stdin holds one recording", place=STDIN, got=f"{STDIN} {names.count(STDIN)} times")
-    recordings = [recording for name in names for recording in _named(name)]
-    if channel in (None, MIX):
-        return recordings
-    return [with_channel for recording in recordings for with_channel in _with_channels(recording, channel)]
-
-
-def _with_channels(recording: Recording, channel: int | str | None) -> Iterator[Recording]:
-    """The recording with its channel, or one for each; see `recordings_of`."""
-    if recording.channel is not None:
-        yield recording
-    elif isinstance(channel, int):
-        yield replace(recording, channel=channel)
-    else:
-        assert not isinstance(recording.audio, np.ndarray), "those of a command line are files"
-        try:
-            with open_part(recording.audio) as part:
-                channels = range(part.num_channels)
-        except DataError:  # told when it is measured
-            channels = range(1)
-        yield from (replace(recording, channel=number) for number in channels)
+    return with_channels([recording for name in names for recording in _named(name)], channel)
 
 
 def _named(name: str) -> Iterator[Recording]:

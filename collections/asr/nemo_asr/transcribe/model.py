@@ -482,11 +482,12 @@ class TrainedModel:
             audio: paths, or arrays of samples, (T,), (channels, T) or (T, channels).
             sample_rate: of the arrays, in Hz; files say their own.
             batch_size: most recordings in a batch.
-            settings: ``batch_seconds``, ``num_workers``, ``worker_timeout``, ``factory``, ``verbose``, ``decoder`` and
-                ``nbest``: see `nemo_asr.transcribe`'s ``transcribe``.
+            settings: ``channel`` (0, 1, ..., ``mix`` or ``each``), ``batch_seconds``, ``num_workers``,
+                ``worker_timeout``, ``factory``, ``verbose``, ``decoder`` and ``nbest``: see `nemo_asr.transcribe`'s
+                ``transcribe``.
 
         Returns:
-            A transcript for each; on ranks above 0 nothing.
+            A transcript for each, with ``channel="each"`` for each channel of each; on ranks above 0 nothing.
 
         Raises:
             DataError: recordings that cannot be read; all are named.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from nemo_asr.transcribe.inputs import (
     batches_of,
     named,
     padded,
+    recordings_in,
 )
 from nemo_asr.transcribe.onnx_session import ONNX_FILE, open_session
 from nemo_asr.transcribe.segments import Segmented
@@ -98,13 +99,15 @@ class OnnxModel:
 
     def transcribe(
         self,
-        recordings: Sequence[Recording],
+        recordings: Sequence[Any],
         batch_size: int = BATCH_SIZE,
         batch_seconds: float = BATCH_SECONDS,
         search: TextSearch | None = None,
         nbest: int = 1,
         cutting: Cutting | None = DEFAULT_CUTTING,
         detector: Detector | None = None,
+        audio_rate: int | None = None,
+        channel: int | str | None = None,
     ) -> Transcribed:
         """Transcribe recordings, in batches of similar length; the result is in the order given.
 
@@ -112,15 +115,22 @@ class OnnxModel:
         model, so memory grows with the longest one.
 
         Args:
-            recordings: what to read.
+            recordings: paths, content of audio files, arrays or `Recording` objects, see `recordings_in`.
             batch_size: most recordings in a batch.
             batch_seconds: no batch of several recordings is longer, padding included.
             search: for the labels of this model; None: greedy decoding.
             nbest: above 1, transcripts have so many ``hypotheses`` of the search.
             cutting: pauses and lengths of segments; None: recordings are transcribed as they are.
             detector: says where somebody speaks; None: the levels of the recording.
+            audio_rate: samples a second of the arrays.
+            channel: one from 0, ``mix`` or None for the average of all, or ``each`` for a transcript of each, one after
+                the other; then faults count these. A channel of a `Recording` comes before.
+
+        Raises:
+            UsageError: an array is no audio or has no rate, or a channel that can be none.
         """
-        segmented, faults = Segmented(recordings, cutting, self.labels, detector, nbest), dict[int, str]()
+        chosen = recordings_in(recordings, audio_rate, channel)
+        segmented, faults = Segmented(chosen, cutting, self.labels, detector, nbest), dict[int, str]()
         rows = segmented.rows
         by_row: dict[int, Transcript] = {}
         for batch in batches_of(dict(enumerate(rows)), batch_size, batch_seconds):
