@@ -266,7 +266,7 @@ def _num_channels(recording: Recording) -> int:
         return 1 if recording.audio.ndim == 1 else int(recording.audio.shape[1])
     try:
         with open_part(recording.audio) as part:
-            return part.num_channels
+            return int(part.num_channels)
     except DataError:  # told when it is measured
         return 1
 
