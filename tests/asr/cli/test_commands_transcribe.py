@@ -21,7 +21,7 @@ from nemo_asr.cli.transcribe import file_names, main
 from nemo_asr.transcribe.model import TrainedModel, describe, trained_modules
 from nemo_asr.transcribe.transcript import Transcript
 from nemo_lite.cli import dispatch
-from nemo_lite.errors import CheckpointError, UsageError
+from nemo_lite.errors import CheckpointError, DataError, UsageError
 
 CPU = ("--placement", "CPU")
 
@@ -143,6 +143,24 @@ def test_each_channel_of_a_call_has_its_transcript(model, call, talks, capsys):
     assert main([model, call, "--channel", "each", "--format", "srt", "--out", "subtitles", *CPU]) == 0
     assert sorted(path.name for path in Path("subtitles").iterdir()) == ["call_channel0.srt", "call_channel1.srt"]
     assert Path("subtitles/call_channel1.srt").read_text().endswith("\nabb\n")
+
+
+@pytest.mark.slow
+def test_python_takes_the_channel_that_the_option_takes(model, call):
+    loaded, (both, rate) = nemo_asr.load_model(model), soundfile.read(call)
+
+    def texts(audio, channel):
+        return [found.text for found in loaded.transcribe([audio], sample_rate=rate, channel=channel)]
+
+    for audio in (call, both, both.T):
+        assert texts(audio, "each") == ["cab", "abb"]
+        assert texts(audio, 1) == ["abb"]
+        assert texts(audio, "mix") == texts(audio, None)
+    for value in ("left", -1, True, 1.5):
+        with pytest.raises(UsageError, match="is no channel: give 0 for the first, 1 for the second, mix or each"):
+            texts(call, value)
+    with pytest.raises(DataError, match="has no channel 2"):
+        texts(call, 2)
 
 
 def test_a_channel_in_a_line_comes_before_the_option(model, call, talks, capsys):
