@@ -9,6 +9,7 @@ import pytest
 import soundfile
 from toys.hostile_audio import encoded, speech_like
 
+from nemo_asr.audio import reading
 from nemo_asr.corpora import aishell
 from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.text.labels import main_metric
@@ -146,8 +147,8 @@ def test_an_adpcm_header_that_contradicts_itself_never_reaches_the_decoder(corpu
     content = bytearray(encoded(speech_like(3000), "WAV", "IMA_ADPCM"))
     content[content.index(b"fmt ") + 26] ^= 1  # of the samples in a block
     path.write_bytes(content)
-    opened, sound_file = [], soundfile.SoundFile
-    monkeypatch.setattr(soundfile, "SoundFile", lambda file, **named: opened.append(file) or sound_file(file, **named))
+    opened, sound_file = [], reading._SoundFile
+    monkeypatch.setattr(reading, "_SoundFile", lambda file, **named: opened.append(file) or sound_file(file, **named))
     told = (
         r"v0\.8\.txt:3: the recording cannot be read: got .*W0121\.wav is damaged: its ADPCM header contradicts itself"
     )

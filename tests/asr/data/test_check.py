@@ -5,10 +5,10 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-import soundfile
 from toys.checked_sets import add, sound, write_set
 
 from nemo_asr import AudioToTextDataLayer
+from nemo_asr.audio import reading
 from nemo_asr.data.check import (
     Finding,
     as_text,
@@ -100,7 +100,7 @@ def test_what_training_cannot_read_into_one_array_is_told(folder, monkeypatch):
 
 def test_without_audio_nothing_is_opened(folder, monkeypatch):
     line = add(folder, "a.wav", sound(1))
-    monkeypatch.setattr(soundfile, "SoundFile", None)
+    monkeypatch.setattr(reading, "_SoundFile", None)
     (item,) = examine(write_set(folder, "train.json", line), with_audio=False).items
     assert (item.seconds, item.digest, item.problem) == (0.5, b"", "")
 
@@ -329,7 +329,7 @@ def shared(folder, train, evaluation):
 def test_the_same_file_and_a_copy_of_the_same_name_are_found_without_decoding(folder, monkeypatch):
     train = [add(folder, f"a/{number}.wav", sound(number)) for number in range(4)]
     copy, other = add(folder, "b/1.wav", sound(1)), add(folder, "b/2.wav", sound(99))
-    monkeypatch.setattr(soundfile, "SoundFile", None)
+    monkeypatch.setattr(reading, "_SoundFile", None)
     found = shared(folder, train, [train[3], copy, other])
     assert found == [
         ("dev.json:2", "train.json:2"),
