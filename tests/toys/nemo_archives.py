@@ -47,7 +47,9 @@ def config_0(labels: list[str] = LABELS, model: str = "QuartzNet") -> dict[str, 
     return {"header": header(f"models.asrconvctcmodel.{model}"), "init_params": params}
 
 
-def config_1(labels: list[str] = LABELS, citrinet: bool = False, tokenizer: str = "bpe") -> dict[str, Any]:
+def config_1(
+    labels: list[str] = LABELS, citrinet: bool = False, tokenizer: str = "bpe", nemo_version: str | None = "1.23.0"
+) -> dict[str, Any]:
     """``model_config.yaml`` of 1.x, with what it says beside the model."""
     blocks = [{**each, "quantize": False} for each in (CITRINET_BLOCKS if citrinet else BLOCKS)]
     place = "nemo.collections.asr.modules"
@@ -67,7 +69,7 @@ def config_1(labels: list[str] = LABELS, citrinet: bool = False, tokenizer: str 
             "vocabulary": labels,
         },
         "target": f"nemo.collections.asr.models.{'EncDecCTCModelBPE' if citrinet else 'EncDecCTCModel'}",
-        "nemo_version": "1.23.0",
+        "nemo_version": nemo_version,
     }
     config["preprocessor"] |= {"nb_augmentation_prob": 0.0, "rng": None}
     if citrinet:

@@ -9,7 +9,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -200,6 +200,64 @@ def frame_count(num_samples: Count, hop: int) -> Count:
     return (num_samples + hop - 1) // hop
 
 
+Generation: TypeAlias = Literal["nemo_lite", "nemo_0.11", "nemo_1.0", "nemo_2.5"]
+
+
+class Framing(NamedTuple):
+    """Which frames a generation of NeMo computes, and what they see beyond the ends of an utterance.
+
+    Attributes:
+        extra: frames of a whole number of hops beyond one for each hop.
+        valid: the frames that count as the utterance's: ``ceil(samples / hop)``, ``floor(samples / hop)``, or
+            ``floor + 1``.
+        mirrors_start: the samples before the first are the first ones mirrored; else zeros.
+        mirrors_end: those behind the last are the last ones mirrored; else zeros.
+        is_masked: pre-emphasis leaves nothing behind the last sample.
+        files: the versions of NeMo whose files were trained with it.
+    """
+
+    extra: int
+    valid: Literal["ceil", "floor", "floor + 1"]
+    mirrors_start: bool
+    mirrors_end: bool
+    is_masked: bool
+    files: str
+
+    def valid_frames(self, num_samples: Count, hop: int) -> Count:
+        """The frames that belong to so many samples."""
+        if self.valid == "ceil":
+            return frame_count(num_samples, hop)
+        floor = num_samples // hop
+        return floor if self.valid == "floor" else (floor + 1) * (num_samples > 0)
+
+    def num_frames(self, num_samples: int, hop: int) -> int:
+        """The frames that are computed of so many samples."""
+        return frame_count(num_samples + self.extra, hop)
+
+
+# NeMo's changes of its featurizer: since 1.0 one frame more counts; since 2.5 (its pull request 13827) zeros stand at
+# both ends, and the last frame does not count.
+FRAMINGS: Mapping[Generation, Framing] = {
+    "nemo_lite": Framing(0, "ceil", mirrors_start=True, mirrors_end=False, is_masked=False, files="nemo_lite"),
+    "nemo_0.11": Framing(0, "ceil", mirrors_start=True, mirrors_end=True, is_masked=False, files="NeMo up to 0.11"),
+    "nemo_1.0": Framing(1, "floor + 1", mirrors_start=True, mirrors_end=True, is_masked=False, files="NeMo 1.0 to 2.4"),
+    "nemo_2.5": Framing(1, "floor", mirrors_start=False, mirrors_end=False, is_masked=True, files="NeMo 2.5 and later"),
+}
+OWN_FRAMING = FRAMINGS["nemo_lite"]
+
+
+def generation_of(nemo_version: str) -> Generation:
+    """The features with which files of a version of NeMo were trained; of no version, those of the first files.
+
+    Raises:
+        ValueError: it is no version.
+    """
+    major, minor = (int(number) for number in f"{nemo_version or '0.11'}.0".split(".")[:2])
+    if major == 0:
+        return "nemo_0.11"
+    return "nemo_1.0" if (major, minor) < (2, 5) else "nemo_2.5"
+
+
 def reads_sizes(device: torch.device) -> bool:
     """Whether sizes may follow from the values of tensors: on a CPU, and not in a graph that is exported."""
     return device.type == "cpu" and not torch.compiler.is_exporting()
@@ -242,7 +300,28 @@ def own_samples(signal: torch.Tensor, length: torch.Tensor, *, dither: float = 0
     return fill_beyond_(samples, length, 0.0)
 
 
-def extended_signal(signal: torch.Tensor, n_fft: int, preemph: float | None = None) -> torch.Tensor:
+def mirrored_ends(body: torch.Tensor, length: torch.Tensor, margin: int) -> torch.Tensor:
+    """Utterances (B, T) of which each is followed by ``margin`` of its own samples, mirrored at the last, then zeros.
+
+    An utterance that is shorter than the margin is followed by as many as it has.
+    """
+    first = shortest(length)
+    positions = torch.arange(first, body.shape[1], device=body.device)
+    behind = positions - length[:, None]  # 0 for the first position behind an utterance
+    source = length[:, None] - 2 - behind
+    mirrored = body.gather(1, source.clamp(0, body.shape[1] - 1)).masked_fill((source < 0) | (behind >= margin), 0.0)
+    ends = torch.where(behind >= 0, mirrored, body[:, first:] if first else body)
+    return torch.cat([body[:, :first], ends], dim=1) if first else ends
+
+
+def extended_signal(
+    signal: torch.Tensor,
+    n_fft: int,
+    preemph: float | None = None,
+    *,
+    length: torch.Tensor | None = None,
+    framing: Framing = OWN_FRAMING,
+) -> torch.Tensor:
     """Pre-emphasised utterances, each mirrored at its beginning and followed by silence, ready to be cut into frames.
 
     ``torch.stft`` with ``center=True`` mirrors at the end of the batch too, so that the last frames of its longest
@@ -253,6 +332,8 @@ def extended_signal(signal: torch.Tensor, n_fft: int, preemph: float | None = No
         signal: (B, T) from :func:`own_samples`.
         n_fft: samples of a frame. Frame t is centred at sample t * hop.
         preemph: ``a`` of y[t] = x[t] - a x[t - 1], y[0] = x[0]; or ``None``.
+        length: (B,) samples of each utterance; needed where ``framing`` looks at their ends.
+        framing: what stands at the ends, if not that.
 
     Returns:
         (B, n_fft // 2 + T + n_fft); frame t begins at column t * hop.
@@ -268,7 +349,11 @@ def extended_signal(signal: torch.Tensor, n_fft: int, preemph: float | None = No
         body[:, num_samples : num_samples + 1].sub_(signal[:, -1:], alpha=preemph)
     else:
         body[:, :num_samples] = signal
-    extended[:, :margin] = body[:, 1 : margin + 1].flip(1)
+    if framing.is_masked and length is not None:
+        fill_beyond_(body, length, 0.0)
+    if framing.mirrors_end and length is not None:
+        body.copy_(mirrored_ends(body, length, margin))
+    extended[:, :margin] = body[:, 1 : margin + 1].flip(1) if framing.mirrors_start else 0.0
     return extended
 
 
@@ -294,7 +379,14 @@ def power_spectra(
 
 
 def exported_power_spectra(
-    signal: torch.Tensor, window: torch.Tensor, hop: int, num_frames: int, preemph: float | None = None
+    signal: torch.Tensor,
+    window: torch.Tensor,
+    hop: int,
+    num_frames: int,
+    preemph: float | None = None,
+    *,
+    length: torch.Tensor | None = None,
+    framing: Framing = OWN_FRAMING,
 ) -> torch.Tensor:
     """Power (B, frames, n_fft // 2 + 1) of :func:`own_samples`, in operations that an exported graph runs fast.
 
@@ -305,10 +397,15 @@ def exported_power_spectra(
     body = F.pad(signal, (0, n_fft))
     if preemph:
         body = body - preemph * F.pad(signal, (1, n_fft - 1))
+    if framing.is_masked and length is not None:
+        body = fill_beyond_(body, length, 0.0)
+    if framing.mirrors_end and length is not None:
+        body = mirrored_ends(body, length, margin)
     # Exactly the samples of the frames: of a slice that may be cut short, exporters get later sizes wrong.
     num_samples = (num_frames - 1) * hop + n_fft - margin
     exact = F.pad(body, (0, num_samples - body.shape[1]))
-    extended = torch.cat([body[:, 1 : margin + 1].flip(1), exact], dim=1)
+    start = body[:, 1 : margin + 1].flip(1)
+    extended = torch.cat([start if framing.mirrors_start else torch.zeros_like(start), exact], dim=1)
     samples, bins = (torch.arange(size, device=signal.device) for size in (n_fft, margin + 1))
     # In float64, or the basis would be further from the truth than the transform's own rounding.
     angles = (bins[:, None] * samples % n_fft).double() * (2 * math.pi / n_fft)
@@ -405,7 +502,8 @@ _MOST_SPECTRUM_VALUES = 2**24  # of a second; speech at 16 kHz has 100 frames of
 class AudioPreprocessor(NonTrainableNM):
     """Base of the preprocessors: B utterances of T samples to B x D features x U frames.
 
-    Frame t is centred at sample t * hop; n samples make ceil(n / hop) frames (with frame splicing, fewer). Each
+    Frame t is centred at sample t * hop; n samples make ceil(n / hop) frames (with frame splicing, fewer), unless
+    ``framing`` is that of an older or newer NeMo. Each
     utterance is treated as if it stood alone, mirrored at its beginning and followed by silence; NeMo mirrors the end
     of the batch's longest utterance as well. Frames beyond an utterance hold ``pad_value``. Samples may be of any scale
     and type, and are never modified.
@@ -444,6 +542,7 @@ class AudioPreprocessor(NonTrainableNM):
     pad_to: int | Literal["max"] = 0
     pad_value: float = 0.0
     frame_splicing: int = 1
+    framing: Framing = OWN_FRAMING
     window: torch.Tensor
 
     def __init__(
@@ -511,9 +610,9 @@ class AudioPreprocessor(NonTrainableNM):
         }
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-        """``B D T`` with T = ceil(samples / hop)."""
+        """``B D T`` with T = ceil(samples / hop), or floor(samples / hop) + 1, as the generation of NeMo has it."""
         batch, samples = shapes["input_signal"]
-        frames = named("T", ceil_div(samples, self.hop_length * self.frame_splicing))
+        frames = named("T", ceil_div(samples + self.framing.extra, self.hop_length * self.frame_splicing))
         spectrogram = (batch, self.num_features * self.frame_splicing, frames)
         return {"processed_signal": spectrogram, "processed_length": (batch,)}
 
@@ -529,7 +628,7 @@ class AudioPreprocessor(NonTrainableNM):
 
     def get_seq_len(self, length: torch.Tensor) -> torch.Tensor:
         """(B,) frames of so many samples, int64."""
-        num_valid = frame_count(length.long(), self.hop_length)
+        num_valid = self.framing.valid_frames(length.long(), self.hop_length)
         return frame_count(num_valid, self.frame_splicing)
 
     @torch.no_grad()
@@ -538,8 +637,8 @@ class AudioPreprocessor(NonTrainableNM):
         length = length.to(input_signal.device, torch.int64)
         if torch.compiler.is_exporting():
             return self._exported(input_signal, length)
-        num_valid = frame_count(length, self.hop_length)
-        num_frames = frame_count(input_signal.shape[1], self.hop_length)
+        num_valid = self.framing.valid_frames(length, self.hop_length)
+        num_frames = self.framing.num_frames(input_signal.shape[1], self.hop_length)
         shape = (input_signal.shape[0], self.num_features, self._padded(num_frames))
         features = torch.full(shape, self.pad_value, dtype=torch.float32, device=input_signal.device)
         cost, limit = num_frames * self.n_fft, ROWS_VALUES
@@ -550,10 +649,12 @@ class AudioPreprocessor(NonTrainableNM):
 
     def _exported(self, signal: torch.Tensor, length: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The same for exporters."""
-        num_valid = frame_count(length, self.hop_length)
-        num_frames = frame_count(signal.shape[1], self.hop_length)
+        num_valid = self.framing.valid_frames(length, self.hop_length)
+        num_frames = self.framing.num_frames(signal.shape[1], self.hop_length)
         samples = own_samples(signal, length)
-        power = exported_power_spectra(samples, self.window, self.hop_length, num_frames, self.preemph)
+        power = exported_power_spectra(
+            samples, self.window, self.hop_length, num_frames, self.preemph, length=length, framing=self.framing
+        )
         features = self._finish(self._bands(power).mT, num_valid)
         features = fill_beyond_(features, num_valid, self.pad_value)
         padded = F.pad(features, (0, self._padded(num_frames) - num_frames), value=self.pad_value)
@@ -568,8 +669,8 @@ class AudioPreprocessor(NonTrainableNM):
     def _features(self, signal: torch.Tensor, length: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
         """Some utterances from samples to finished features."""
         samples = own_samples(signal, length, dither=self.dither if self.training else 0.0)
-        num_frames = frame_count(samples.shape[1], self.hop_length)
-        extended = extended_signal(samples, self.n_fft, self.preemph)
+        num_frames = self.framing.num_frames(samples.shape[1], self.hop_length)
+        extended = extended_signal(samples, self.n_fft, self.preemph, length=length, framing=self.framing)
         bands = samples.new_empty(samples.shape[0], self.num_bands, num_frames)
         for frames, power in power_spectra(extended, self.window, self.hop_length, num_frames):
             bands[:, :, frames] = self._bands(power).mT
@@ -620,7 +721,9 @@ Dither: TypeAlias = Annotated[float, Between(0, 1_000)]  # audio of any scale: f
 PadTo: TypeAlias = Annotated[int, Between(0, 4_096)]  # frames; 41 s
 Guard: TypeAlias = Annotated[float, Between(0, 1_000_000, above=True)]
 Normalization: TypeAlias = (
-    Literal["per_feature", "per_feature_speech", "all_features", "none", False] | Mapping[str, Sequence[float]] | None
+    Literal["per_feature", "per_feature_speech", "all_features", "none", "NA", False]
+    | Mapping[str, Sequence[float]]
+    | None
 )
 
 _AXES: dict[str | bool | None, tuple[int, ...]] = {
@@ -628,6 +731,7 @@ _AXES: dict[str | bool | None, tuple[int, ...]] = {
     "per_feature_speech": (2,),
     "all_features": (1, 2),
     "none": (),
+    "NA": (),
     None: (),
     False: (),
 }
@@ -751,7 +855,7 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
         window: hann, hamming, blackman, bartlett, or ones.
         normalize: "per_feature"; "per_feature_speech", with mean and deviation of the frames within 40 dB of the
             loudest, so that silence around the speech changes nothing; "all_features"; ``{"fixed_mean": [...],
-            "fixed_std": [...]}`` with a number for each feature; or None (False).
+            "fixed_std": [...]}`` with a number for each feature; or None (False, "NA").
         n_fft: samples of a frame; by default the next power of 2.
         preemph: coefficient of the pre-emphasis, or None.
         features: mel bands.
@@ -768,6 +872,9 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
         mag_power: power of the magnitudes that the mel filters weight.
         std_floor: least deviation of the logarithms that a band, or with "all_features" the utterance, is divided by;
             speech has 2 to 4.
+        generation: "nemo_lite", or the frames of NeMo that a model of NVIDIA's was trained on: "nemo_0.11", "nemo_1.0"
+            (to 2.4) or "nemo_2.5" (and later). They count other frames as an utterance's, and see other samples at
+            its ends; a file on its own has NeMo's numbers.
 
     Raises:
         UsageError: sizes, frequencies or numbers that are impossible or contradict each other.
@@ -804,9 +911,13 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
         pad_value: float = 0,
         mag_power: Annotated[float, Between(0, 10, above=True)] = 2.0,
         std_floor: Annotated[float, Between(0, 1_000)] = 0.1,
+        generation: Generation = "nemo_lite",
         name: str | None = None,
     ) -> None:
         place = type(self).__name__
+        if generation not in FRAMINGS:
+            raise UnknownNameError("generation", str(generation), FRAMINGS, place=place)
+        self.generation, self.framing = generation, FRAMINGS[generation]
         size, stride = (window_size, n_window_size), (window_stride, n_window_stride)
         super().__init__(sample_rate, size, stride, n_fft, window, periodic=stft_conv, name=name)
         self.num_features = self.num_bands = features

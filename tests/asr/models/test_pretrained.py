@@ -45,6 +45,23 @@ def test_a_file_of_nemo_keeps_nemos_numbers_in_bands_without_signal(
     made = NeuralModule.deserialize(read_nemo(tmp_path / "m.nemo").params["preprocessor_params"])
     assert isinstance(made, AudioToMelSpectrogramPreprocessor)
     assert made.std_floor == 0.0
+    assert made.generation == ("nemo_0.11" if write is write_0 else "nemo_1.0")
+
+
+@pytest.mark.parametrize(("version", "generation"), [(None, "nemo_1.0"), ("2.4.0", "nemo_1.0"), ("3.0.0", "nemo_2.5")])
+def test_the_version_of_a_file_decides_on_its_frames(tmp_path: Path, version: str | None, generation: str) -> None:
+    write_1(tmp_path / "m.nemo", nemo_version=version)
+    model = ASRConvCTCModel.from_pretrained(str(tmp_path / "m.nemo"))
+    assert model.preprocessor.generation == generation
+    again = ASRConvCTCModel.from_pretrained(model.save_to(str(tmp_path / "again")))
+    assert again.preprocessor.generation == generation
+
+
+def test_a_file_of_ours_keeps_our_frames(tmp_path: Path) -> None:
+    params = config_0()["init_params"]
+    params["preprocessor_params"]["header"]["full_spec"] = "nemo_asr.AudioToMelSpectrogramPreprocessor"
+    saved = ASRConvCTCModel(**params).save_to(str(tmp_path / "m"))
+    assert ASRConvCTCModel.from_pretrained(saved).preprocessor.generation == "nemo_lite"
 
 
 def test_pieces_of_bert_get_the_marks_of_sentencepiece(tmp_path: Path) -> None:
@@ -79,6 +96,8 @@ def test_keys_that_stand_for_others_are_resolved(tmp_path: Path) -> None:
         ),
         ({"decoder": None}, "decoder is missing"),
         ({"decoder__vocabulary": None}, "decoder.vocabulary is missing, the list of the model's labels"),
+        ({"nemo_version": "new"}, 'nemo_version is "new", wanted a version such as 2.5.0'),
+        ({"preprocessor__exact_pad": True}, "preprocessor.exact_pad is true, which is not known here, wanted false"),
         ({"encoder__quantize": True}, "encoder.quantize is true, which is not known here, wanted false"),
         ({"preprocessor__pitch": 3}, "preprocessor.pitch is 3, which is not known here"),
         ({"tokenizer": {"type": "agg"}}, 'tokenizer.type is "agg", wanted bpe or wpe: its pieces are not known here'),

@@ -1,23 +1,26 @@
-"""Show what a trained model is, calibrate its confidences, or make a model folder of older weights."""
+"""Show what a trained model is, calibrate its confidences, or make a model folder of weights from elsewhere."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from nemo_asr.features import OWN_FRAMING
 from nemo_asr.scoring.calibration import FILE_NAME, CalibrationRecord
 from nemo_asr.scoring.report.page import PAGE_FILE as REPORT
 from nemo_asr.scoring.report.page import try_report
-from nemo_asr.tasks.recipe import load_recipe
+from nemo_asr.tasks.recipe import load_recipe, recipe_from_text
 from nemo_asr.transcribe.inputs import recordings_of
 from nemo_asr.transcribe.model import CARD, ModelCard, Rate, StoredModel, card_to_json, load_model, read_model
 from nemo_asr.transcribe.onnx_export import export_onnx
 from nemo_asr.transcribe.onnx_model import SUFFIX
 from nemo_asr.transcribe.texts import calibrate, card_file, store_calibration
-from nemo_lite.errors import UsageError, printable
+from nemo_lite.errors import ConfigError, UsageError, printable
 from nemo_lite.files import write_atomically
 from nemo_lite.options import OneLineParser, positive_int
 
@@ -25,7 +28,7 @@ _MAX_LABELS = 64  # alphabets are shown whole, vocabularies of subwords are not
 
 
 def main(arguments: Sequence[str]) -> None:
-    """``show MODEL``, ``calibrate MODEL MANIFEST`` or ``convert SOURCE FOLDER``.
+    """``show MODEL``, ``calibrate MODEL MANIFEST``, ``import FILE`` or ``convert SOURCE FOLDER``.
 
     Raises:
         CheckpointError: there is no model, it is damaged, or it does not fit its configuration.
@@ -33,7 +36,7 @@ def main(arguments: Sequence[str]) -> None:
         DataError: recordings to calibrate on cannot be read, or have too few words.
     """
     parser = OneLineParser(prog="nemo-lite models", description=__doc__)
-    commands = parser.add_subparsers(metavar="show | calibrate | convert", required=True)
+    commands = parser.add_subparsers(metavar="show | calibrate | import | convert", required=True)
     where = "a run's folder, a model folder, a folder of checkpoints or a .nemo file of NeMo"
     show = commands.add_parser("show", help="labels, sample rate, error rates, sizes; hashes are verified")
     show.add_argument("model", help=where)
@@ -41,6 +44,11 @@ def main(arguments: Sequence[str]) -> None:
     show.set_defaults(run=_show)
     calibrate_help = "learn how confident words are right, and store it in the model folder"
     _add_calibrate(commands.add_parser("calibrate", help=calibrate_help))
+    imported = commands.add_parser("import", help="write a model folder of a published model's file")
+    imported.add_argument("source", help="a .nemo file of NeMo")
+    imported.add_argument("--to", dest="folder", metavar="DIR", type=Path, help="the folder; by default FILE's name")
+    imported.add_argument("--licence", help="licence of the weights")
+    imported.set_defaults(run=_convert, model_config=None)
     convert = commands.add_parser("convert", help="write a model folder")
     convert.add_argument("source", help=f"{where}, also one of NeMo 0.x (*.pt)")
     convert.add_argument("folder", type=Path, help="the model folder to write")
@@ -76,6 +84,9 @@ def _described(stored: StoredModel) -> Iterator[str]:
         more = f" and {len(card.labels) - _MAX_LABELS} more" if len(card.labels) > _MAX_LABELS else ""
         yield f"labels       {len(card.labels)}: {' '.join(map(_label, card.labels[:_MAX_LABELS]))}{more}"
         yield f"audio        {card.sample_rate} Hz; {1000 * card.frame_seconds:g} ms a frame of log-probabilities"
+    with suppress(ConfigError):  # modules that are not known here
+        recipe = recipe_from_text(stored.config, stored.place, tokenizer=stored.tokenizer, for_training=False)
+        yield f"features     {_features(recipe.preprocessor())}"
     yield from (f"rates        {_rate(rate)}" for rate in card.rates)
     numbers = {name: sum(each.numel() for each in tensors.values()) for name, tensors in stored.weights.items()}
     yield from (f"weights      {name}: {number:,} numbers" for name, number in numbers.items())
@@ -84,6 +95,12 @@ def _described(stored: StoredModel) -> Iterator[str]:
         yield f"calibration  confidences of words, learned on {card.calibration.words} words of {card.calibration.set}"
     yield f"licence      {card.licence or 'not said'}"
     yield f"written by   {', '.join(f'{name} {version}' for name, version in card.versions.items()) or 'not said'}"
+
+
+def _features(preprocessor: Any) -> str:
+    """How many, and whose frames: 80 features a frame, frames of NeMo 1.0 to 2.4."""
+    framing = getattr(preprocessor, "framing", OWN_FRAMING)
+    return f"{preprocessor.num_features} a frame; frames of {framing.files}"
 
 
 def _files(card: ModelCard) -> Iterator[str]:
@@ -118,12 +135,14 @@ def _calibrate(options: Namespace) -> None:
 
 
 def _convert(options: Namespace) -> None:
-    target = options.folder.expanduser()
+    target = (options.folder or Path(Path(options.source).stem)).expanduser()
     if (target / CARD).exists():
         raise UsageError("there is a model already", place=str(target), remedy="give another folder")
     recipe = load_recipe(options.model_config) if options.model_config else None
-    card = load_model(options.source, recipe=recipe).save(target, licence=options.licence)
+    model = load_model(options.source, recipe=recipe)
+    card = model.save(target, licence=options.licence)
     print(printable(f"{target}: {card.name}, {card.progress()}"))
+    print(f"features     {_features(model.modules.preprocessor)}")
 
 
 def export(arguments: Sequence[str]) -> None:

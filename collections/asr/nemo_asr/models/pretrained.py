@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
+from nemo_asr.features import generation_of
 from nemo_asr.models.jasper import JasperBlockSpec
 from nemo_lite import NeuralModule, NmTensor, logging
 from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, fitted
@@ -125,10 +126,11 @@ _NAMES_HERE = {"ConvASREncoder": "JasperEncoder", "ConvASRDecoder": "JasperDecod
 # Keys of 1.x that say nothing about a trained model, and those that may only have the value that leaves it as it is.
 _IGNORED = {
     *("_target_", "cls", "params", "rng", "nb_augmentation_prob", "nb_max_freq", "use_torchaudio", "name"),
-    *("exact_pad", "stft_exact_pad"),
 }
 _NEUTRAL: dict[str, Any] = {
     "quantize": False,
+    "exact_pad": False,
+    "stft_exact_pad": False,
     "future_context": -1,
     "add_blank": True,
     "use_grads": False,
@@ -189,18 +191,35 @@ def read_nemo(path: str | Path) -> NemoFile:
     if archive.config_name == CONFIG_0:
         names = [name for name in archive.names if name.endswith(".pt")]
         weights = {name.removesuffix(".pt"): _tensors(archive, name) for name in names}
-        return NemoFile(str(archive.path), _with_nemos_numbers(config.plain()), weights)
-    translated, state = _with_nemos_numbers(_translated(config)), _tensors(archive, _WEIGHTS_1)
+        return NemoFile(str(archive.path), _with_nemos_numbers(config.plain(), "0.11"), weights)
+    version = _version_of(config)
+    translated, state = _with_nemos_numbers(_translated(config), version), _tensors(archive, _WEIGHTS_1)
     _compare_filters(translated["init_params"]["preprocessor_params"], state.get(_FILTERS), str(archive.path))
     return NemoFile(str(archive.path), translated, _split(state, str(archive.path)))
 
 
-def _with_nemos_numbers(config: Any) -> Any:
-    """The configuration, in which bands without signal are what they were in training."""
+def _version_of(config: Config) -> str:
+    """The version of NeMo that wrote a file of 1.x or later; the first ones do not say it.
+
+    Raises:
+        ConfigError: it is no version.
+    """
+    version = str(config.get("nemo_version") or "1.0")
+    try:
+        generation_of(version)
+    except ValueError:
+        raise_if([f"{config.place('nemo_version')}: nemo_version is {shown(version)}, wanted a version such as 2.5.0"])
+    return version
+
+
+def _with_nemos_numbers(config: Any, version: str) -> Any:
+    """The configuration, with the frames of the NeMo that trained it, and its numbers in bands without signal."""
     try:
         preprocessor = config["init_params"]["preprocessor_params"]
         if preprocessor["header"]["full_spec"].endswith(".AudioToMelSpectrogramPreprocessor"):
             preprocessor["init_params"].setdefault("std_floor", 0.0)
+            if preprocessor["header"]["full_spec"].startswith("nemo."):  # not of a file of ours
+                preprocessor["init_params"].setdefault("generation", generation_of(version))
     except (KeyError, TypeError, AttributeError):
         pass  # whoever makes the modules says what is wrong
     return config
