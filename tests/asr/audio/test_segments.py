@@ -74,6 +74,25 @@ def test_a_soft_speaker_beside_a_loud_one_is_kept():
     assert_close(found, [(0.0, 2.15), (2.85, 5.15)])
 
 
+def test_a_pause_with_more_noise_than_the_speech_has_is_a_pause():
+    gap, noise = silence(0.35, -80.0), silence(3.0, -60.0)
+    sentence = np.concatenate([voice(0.6), gap, voice(0.6), gap, voice(0.6)])
+    found = spans(sentence, noise, sentence, noise, sentence)
+    assert_close(found, [(0.0, 2.65), (5.35, 8.15), (10.85, 13.5)])
+
+
+def test_a_held_note_is_no_noise():
+    note = (0.05 * np.sin(2 * np.pi * 440.0 * np.arange(2 * RATE) / RATE)).astype(np.float32)  # -29 dB
+    found = spans(voice(2.0), silence(1.0, -80.0), note, silence(1.0, -80.0), voice(2.0))
+    assert_close(found, [(0.0, 2.15), (2.85, 5.15), (5.85, 8.0)])
+
+
+def test_soft_speech_with_soft_ends_is_not_cut_into_words():
+    sentence = np.concatenate([voice(0.5, -50.0), silence(0.3, -75.0), voice(0.2, -67.0), silence(0.3, -75.0)] * 3)
+    found = spans(voice(2.0), silence(1.0, -75.0), sentence, silence(1.0, -75.0))
+    assert len(found) == 2, found
+
+
 def test_a_constant_offset_is_no_sound():
     signal = np.concatenate([silence(1.0, -70.0), voice(1.0), silence(1.0, -70.0), voice(1.0)]) + np.float32(0.2)
     assert_close(spans(signal), [(0.85, 2.15), (2.85, 4.0)])

@@ -31,7 +31,10 @@ _SILENT = -90.0  # dB of full scale; below is the rounding of 16 bits
 _LOUD_SECONDS = 0.3  # the loud level is reached for this long in all: a click is shorter, a word is longer
 _QUIET_SHARE = 0.1  # of the frames with sound, the quiet level is that of this share
 _LEAST_CONTRAST = 12.0  # dB between the quiet and the loud level: a recording with less has no pauses that are known
-_ABOVE_QUIET, _BELOW_LOUD = 5.0, 42.0  # dB; speech is above both
+_ABOVE_QUIET, _BELOW_LOUD = 5.0, 50.0  # dB; speech is above both
+# 0.3 s in which the level hardly changes is noise: speech changes with each syllable. Not where it is this
+# near to the loud level (a held note), nor once in a long recording (a breath).
+_STEADY_SECONDS, _STEADY_RANGE, _STEADY_BELOW_LOUD, _STEADY_SHARE = 0.3, 6.0, 30.0, 0.05
 
 
 class Span(NamedTuple):
@@ -113,7 +116,19 @@ def speech_threshold(levels: Levels) -> float:
     quiet = float(np.quantile(with_sound, _QUIET_SHARE))
     if loud - quiet < _LEAST_CONTRAST:
         return _SILENT
-    return max(quiet + _ABOVE_QUIET, loud - _BELOW_LOUD)
+    return max(quiet + _ABOVE_QUIET, loud - _BELOW_LOUD, _steady_level(with_sound, loud) + _ABOVE_QUIET)
+
+
+def _steady_level(levels: Levels, loud: float) -> float:
+    """The level of the loudest noise in the pauses; minus infinity where there is none.
+
+    Recordings of several sources have several quiet levels: the quietest one says nothing about the others.
+    """
+    size = round(_STEADY_SECONDS / FRAME_SECONDS)
+    blocks = levels[: len(levels) // size * size].reshape(-1, size)
+    means = blocks.mean(axis=1)
+    steady = means[(np.ptp(blocks, axis=1) <= _STEADY_RANGE) & (means <= loud - _STEADY_BELOW_LOUD)]
+    return float(np.quantile(steady, 0.9)) if len(steady) > _STEADY_SHARE * len(blocks) else float("-inf")
 
 
 def speech_spans(levels: Levels, frame_seconds: float, cutting: Cutting) -> list[Span]:
