@@ -94,8 +94,6 @@ def test_options_that_have_no_effect_and_places_that_are_none_are_refused(tmp_pa
         with pytest.raises(SystemExit):
             main(["model", "talk.json", *words])
         assert message in capsys.readouterr().err
-    with pytest.raises(UsageError, match=r"aligned by a model folder, not by an ONNX file; give the model folder"):
-        main(["a.onnx", "talk.json"])
     line = {"audio_filepath": "a.wav", "duration": 1.0, "text": "a"}
     write_manifest(tmp_path / "two.json", [line, line])
     with pytest.raises(UsageError, match="textgrid files of several recordings need a folder: got 2 recordings"):

@@ -8,6 +8,7 @@ import pytest
 from nemo_asr.text.parser import make_parser
 from nemo_asr.transcribe.alignment import (
     Part,
+    SentenceCutting,
     alignment_of,
     as_ctm,
     as_json,
@@ -40,12 +41,12 @@ def sentences(text):
     return sentences_of(text, make_parser(LABELS, "none"))
 
 
-def found(text, *parts, delay=0.0, longest=60.0):
+def found(text, *parts, delay=0.0, longest=60.0, shortest=0.0, pause=60.0):
     """Parts are paths, with the seconds at which they begin."""
     seconds = max(start + len(path) * SECONDS for path, start in parts)
     frames = frames_of_parts([Part(frames_of(path), start, start) for path, start in parts], SECONDS)
     said = find_text(frames, sentences(text), LABELS, Recording("talk.wav", "talk.wav", seconds=seconds))
-    return said, alignment_of(said, LABELS, delay, longest)
+    return said, alignment_of(said, LABELS, delay, SentenceCutting(longest, shortest, pause))
 
 
 def test_words_of_several_parts_have_the_times_of_the_recording():

@@ -47,6 +47,7 @@ from nemo_lite.utils import logging
 # Any: a namespace has no types.
 
 PROGRAM = "nemo-lite transcribe"
+MODEL_HELP = "a run's folder, a model folder, a folder of checkpoints, or a file of nemo-lite export"
 _MOST_DIGITS = 5  # of a channel
 
 
@@ -95,15 +96,7 @@ def _transcribe_with_onnx(args: Namespace, recordings: Sequence[Recording]) -> i
     Raises:
         UsageError: options that only the modules in torch know.
     """
-    refused = {"placement": args.placement not in (None, DeviceType.CPU), "import": args.imports}
-    refused |= {"amp_opt_level": args.amp_opt_level not in (None, "O0"), "world_size": args.world_size}
-    unknown = [f"--{name}" for name, is_given in refused.items() if is_given]
-    if unknown:
-        problem, remedy = (
-            "an ONNX file runs as it is, in one process on the CPU",
-            "leave it out, or give a model folder",
-        )
-        raise UsageError(problem, place=args.model, got=", ".join(unknown), remedy=remedy)
+    refuse_for_onnx(args)
     model, options = load_onnx_model(args.model), search_arguments(args)
     detector = load_detector(args.vad) if args.vad else None
     search = None if options is None else TextSearch(model.labels, **options)
@@ -113,6 +106,20 @@ def _transcribe_with_onnx(args: Namespace, recordings: Sequence[Recording]) -> i
     )
     _tell(args, result, time.perf_counter() - start)
     return _exit_code(result, recordings)
+
+
+def refuse_for_onnx(args: Namespace) -> None:
+    """UsageError for options that only the modules in torch know."""
+    refused = {"placement": args.placement not in (None, DeviceType.CPU), "import": args.imports}
+    refused |= {"amp_opt_level": args.amp_opt_level not in (None, "O0")}
+    refused |= {"world_size": getattr(args, "world_size", None)}
+    unknown = [f"--{name}" for name, is_given in refused.items() if is_given]
+    if unknown:
+        problem, remedy = (
+            "an ONNX file runs as it is, in one process on the CPU",
+            "leave it out, or give a model folder",
+        )
+        raise UsageError(problem, place=args.model, got=", ".join(unknown), remedy=remedy)
 
 
 def cutting_of(args: Namespace) -> Cutting | None:
@@ -200,8 +207,7 @@ class TranscribeParser(LaunchedParser):
     def __init__(self) -> None:
         super().__init__(prog=PROGRAM, description="Audio to text with a trained model")
         add = self.add_argument
-        model_help = "a run's folder, a model folder, a folder of checkpoints, or a file of nemo-lite export"
-        add("model", metavar="MODEL", help=model_help)
+        add("model", metavar="MODEL", help=MODEL_HELP)
         kinds = "WAV, FLAC, OGG, Opus, MP3 and others; with PyAV or ffmpeg M4A, MP4, WebM and AMR"
         audio_help = f"audio files ({kinds}), folders of them, manifests, or - for stdin"
         add("audio", metavar="AUDIO", nargs="+", help=audio_help)

@@ -19,8 +19,9 @@ from torch import Tensor
 from nemo_asr.arguments import BatchSize, Duration, Unusable, Workers
 from nemo_asr.audio.reading import Samples
 from nemo_asr.data.manifest import Integers, Mask, Problems, Span, Utterance, Utterances, check_limits
-from nemo_asr.data.speech_data_layer import SpeechDataLayer, parser_maker
+from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.data.utterances import FileSpans, Item, Reading, SpeechDataset, collate
+from nemo_asr.text.parser import parser_maker
 from nemo_lite.backends.pytorch.data.loaders import Counts
 from nemo_lite.backends.pytorch.data.order import Batching, CostWords
 from nemo_lite.core.neural_types import AxisKind, AxisType, LabelsType, LengthsType, NeuralType, SpectrogramType

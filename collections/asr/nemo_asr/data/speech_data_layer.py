@@ -37,7 +37,7 @@ from nemo_asr.data.utterances import (
 from nemo_asr.scoring.normalize import score_normalizer
 from nemo_asr.scoring.rates import Clusters, clusters_of
 from nemo_asr.text.labels import NO_LANGUAGE, shown_symbols
-from nemo_asr.text.parser import CharParser, make_parser
+from nemo_asr.text.parser import CharParser, parser_maker
 from nemo_lite.backends.pytorch.data.loaders import Counts, PlannedLoader, UnusableItems, budget_of
 from nemo_lite.backends.pytorch.data.order import Batching, CostWords, Plan, Shard, WeightedSets, plans
 from nemo_lite.backends.pytorch.data.worker_server import preload_in_workers
@@ -232,27 +232,6 @@ preload_in_workers(__name__)
 
 # Completes "12 ..." in the summary of what was kept and dropped.
 UNWRITABLE = "without a text that the vocabulary can write"
-
-
-def parser_maker(
-    labels: Sequence[str], name: str, normalize: bool, language: str | None, strip_marks: bool | None
-) -> Callable[[], CharParser]:
-    """A function that gives a new text parser, with the settings of a data layer's constructor, which it checks here.
-
-    Raises:
-        UsageError, ConfigError: settings that contradict each other, labels that cannot be a vocabulary.
-    """
-    make = partial(
-        make_parser,
-        labels,
-        name,
-        do_normalize=normalize,
-        do_lowercase=None,
-        language=language,
-        strip_marks=strip_marks,
-    )
-    make()
-    return make
 
 
 class SpeechPorts(DataLayerNM):

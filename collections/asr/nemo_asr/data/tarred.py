@@ -36,8 +36,9 @@ from nemo_asr.data.manifest import (
     Utterances,
     check_limits,
 )
-from nemo_asr.data.speech_data_layer import SpeechDataLayer, parser_maker
+from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.data.utterances import FileSpans, ItemTensors, JoinedRows, Reading, collate
+from nemo_asr.text.parser import parser_maker
 from nemo_lite.backends.pytorch.data.order import Batching, Plan, Shard, WeightedSets, sequential_plans
 from nemo_lite.config import Between
 from nemo_lite.errors import MAX_LISTED, DataError, UsageError, counted, listed

@@ -12,6 +12,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from nemo_asr.arguments import source_argument
 from nemo_asr.audio.augmentation import perturbation_types
 from nemo_asr.data.labelled import classes_of
@@ -24,6 +26,7 @@ from nemo_asr.shipped import config_path
 from nemo_asr.tasks.connection_check import ConnectionCheck, references_in
 from nemo_asr.tasks.families import Model, family_of
 from nemo_asr.tasks.registry import DATA_ROLES, Part, Parts
+from nemo_asr.text.parser import TextReading
 from nemo_asr.text.proposal import AUTO, Proposal, propose_labels
 from nemo_asr.text.subwords import Subwords
 from nemo_lite import DataLayerNM, NeuralModule, TrainableNM, logging
@@ -90,6 +93,16 @@ class Recipe:
         defaults = {name: parameter.default for name, parameter in signature(part.target).parameters.items()}
         trims, through_ints = (part.params.get(name, defaults.get(name)) for name in ("trim_silence", "int_values"))
         return Reading(self.sample_rate, trim_silence=trims is True, int_values=through_ints is True)
+
+    @property
+    def text_reading(self) -> TextReading:
+        """How the data layer for evaluation reads texts; where it does not say, as `AudioToTextDataLayer` does."""
+        part = self._parts["eval"]
+        defaults = {name: parameter.default for name, parameter in signature(part.target).parameters.items()}
+        values = {**defaults, **part.params}
+        return msgspec.convert(
+            {name: values[name] for name in TextReading.__struct_fields__ if name in values}, TextReading
+        )
 
     def data_layer_class(self, training: bool) -> type:
         """The class of the data layer for training or for evaluation."""

@@ -8,7 +8,10 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
+
+import msgspec
 
 from nemo_asr.arguments import look_up
 from nemo_asr.text.english import accented_letters, normalize_english
@@ -409,3 +412,37 @@ def _taken_as(language: str) -> str:
 
 def _nfc(text: str) -> str:
     return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def parser_maker(
+    labels: Sequence[str], name: str, normalize: bool, language: str | None, strip_marks: bool | None
+) -> Callable[[], CharParser]:
+    """A function that gives a new text parser, with the settings of a data layer's constructor, which it checks here.
+
+    Raises:
+        UsageError, ConfigError: settings that contradict each other, labels that cannot be a vocabulary.
+    """
+    make = partial(
+        make_parser,
+        labels,
+        name,
+        do_normalize=normalize,
+        do_lowercase=None,
+        language=language,
+        strip_marks=strip_marks,
+    )
+    make()
+    return make
+
+
+class TextReading(msgspec.Struct, frozen=True):
+    """How a data layer reads texts: its arguments of these names."""
+
+    parser: str = "auto"
+    normalize_transcripts: bool = True
+    language: str | None = None
+    strip_marks: bool | None = None
+
+    def new_parser(self, labels: Sequence[str]) -> CharParser:
+        """A parser of these labels, or `Subwords`. Errors as of `parser_maker`."""
+        return parser_maker(labels, self.parser, self.normalize_transcripts, self.language, self.strip_marks)()

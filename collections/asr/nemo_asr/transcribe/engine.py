@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -28,6 +27,7 @@ from nemo_asr.tasks.families import (
     is_lengths,
     signals_of,
 )
+from nemo_asr.transcribe.alignment import RowFrames
 from nemo_asr.transcribe.inputs import (
     BATCH_SECONDS,
     BATCH_SIZE,
@@ -664,22 +664,6 @@ class SpeechDetector:
 
 
 # log_probs_of_rows: what alignment needs of a model. No labels and no words.
-
-
-class RowFrames(NamedTuple):
-    """The log-probabilities of one recording.
-
-    Attributes:
-        row: its position.
-        log_probs: (T, classes) natural logarithms.
-        start: seconds into the recording where the first frame begins.
-        frame_seconds: how much audio a frame stands for.
-    """
-
-    row: int
-    log_probs: npt.NDArray[np.floating[Any]]
-    start: float
-    frame_seconds: float
 
 
 def log_probs_of_rows(

@@ -236,6 +236,14 @@ def channel_choice(channel: object) -> int | str | None:
     raise UsageError(f"{channel!r} is no channel: give 0 for the first, 1 for the second, {MIX} or {EACH}")
 
 
+def one_channel(channel: object) -> int | str | None:
+    """A channel of a text. UsageError for `EACH`, and for what can be no channel."""
+    if channel == EACH:
+        remedy = f"give {MIX}, or 0 or 1 for the channel that the text is of"
+        raise UsageError("a text is of one channel", got=f"channel {EACH!r}", remedy=remedy)
+    return channel_choice(channel)
+
+
 def with_channels(recordings: Sequence[Recording], channel: int | str | None) -> list[Recording]:
     """Recordings with their channel, in their order.
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import nemo_lite
+from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting, Detector
 from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.models.pretrained import read_nemo
 from nemo_asr.scoring.calibration import Calibration
@@ -24,7 +25,15 @@ from nemo_asr.tasks.families import Model, connect
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.tasks.registry import TASKS
 from nemo_asr.text.subwords import Subwords, load_subwords
-from nemo_asr.transcribe.engine import SpeechDetector, stride_of, transcribe, transcripts_or_error
+from nemo_asr.transcribe.alignment import Aligned, Alignment, SentenceCutting, align_texts
+from nemo_asr.transcribe.engine import (
+    SpeechDetector,
+    log_probs_of_rows,
+    stride_of,
+    transcribe,
+    transcripts_or_error,
+)
+from nemo_asr.transcribe.inputs import one_channel, recordings_in
 from nemo_asr.transcribe.transcript import Transcribed, Transcript
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, StoredCheckpoint, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, fitted, read_tensors, save_module
@@ -506,6 +515,80 @@ class TrainedModel:
         of_model = {"trim_silence": reading.trim_silence, "int_values": reading.int_values}
         settings = {"calibration": card.calibration, **of_model, **settings}
         return transcribe(self.modules, card.labels, card.sample_rate, audio, **settings)
+
+    def align(
+        self,
+        audio: Sequence[Any],
+        texts: Sequence[str],
+        sample_rate: int | None = None,
+        batch_size: int = 16,
+        **settings: Any,
+    ) -> list[Alignment]:
+        """When the words of known texts are said in recordings, in the order given.
+
+        Args:
+            audio: as of :meth:`transcribe`.
+            texts: what is said in each.
+            sample_rate: of arrays, in Hz.
+            batch_size: most recordings, or parts of them, in a batch.
+            settings: of :meth:`aligned`.
+
+        Returns:
+            An alignment for each: ``segments`` with their ``words`` and ``labels``; on ranks above 0 nothing.
+
+        Raises:
+            DataError: recordings that cannot be read, texts that the labels cannot spell or that are longer than their
+                recordings; all are named.
+            UsageError: not as many texts as recordings; an array without a sample rate or of a kind that is no audio.
+        """
+        return self.aligned(audio, texts, audio_rate=sample_rate, batch_size=batch_size, **settings).or_error()
+
+    def aligned(
+        self,
+        audio: Sequence[Any],
+        texts: Sequence[str],
+        *,
+        audio_rate: int | None = None,
+        channel: int | str | None = None,
+        cutting: Cutting | None = DEFAULT_CUTTING,
+        detector: Detector | None = None,
+        sentences: SentenceCutting | None = None,
+        delay: float | None = None,
+        **settings: Any,
+    ) -> Aligned:
+        """As :meth:`align`, with the reasons of recordings that cannot be aligned in the place of an error.
+
+        Args:
+            audio: also `nemo_asr.transcribe`'s ``Recording`` objects.
+            texts: what is said in each.
+            audio_rate: samples a second of arrays.
+            channel: of recordings with several: one from 0, or ``mix``; None: the average of all.
+            cutting: where recordings are cut into parts, as by `transcribe`; None: they are computed as they are.
+            detector: says where somebody speaks, likewise.
+            sentences: how sentences become segments: at pauses, not too long and not too short; None: each is one.
+            delay: seconds by which the model writes labels behind their sounds; None: measured where speech begins.
+            settings: ``batch_size``, ``batch_seconds``, ``num_workers`` and ``factory``, as of `transcribe`.
+        """
+        card, reading = self.card, self.recipe.reading
+        return align_texts(
+            recordings_in(audio, audio_rate, one_channel(channel)),
+            texts,
+            self.recipe.text_reading.new_parser(self.recipe.tokenizer or card.labels),
+            card.labels,
+            lambda rows, faults: log_probs_of_rows(
+                self.modules,
+                card.sample_rate,
+                rows,
+                faults,
+                trim_silence=reading.trim_silence,
+                int_values=reading.int_values,
+                **settings,
+            ),
+            cutting=cutting,
+            detector=detector,
+            sentences=sentences,
+            delay=delay,
+        )
 
     def speech_detector(self) -> SpeechDetector:
         """Of a classifier one of whose classes is ``speech``: says where somebody speaks, for ``transcribe``.

@@ -6,6 +6,7 @@ and time have any size. What labels mean and how long a frame is stands in the f
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -218,6 +219,7 @@ def metadata_of(model: TrainedModel, features: NmTensor, log_probs: NmTensor) ->
         "format": FORMAT,
         "name": card.name,
         "labels": json.dumps(card.labels, ensure_ascii=False),
+        "texts": msgspec.json.encode(model.recipe.text_reading).decode(),
         "rates": json.dumps(msgspec.to_builtins(card.rates), ensure_ascii=False),
         "weights_sha256": weights_digest(trained_modules(model.modules)),
         "versions": json.dumps(versions()),
@@ -229,8 +231,9 @@ def metadata_of(model: TrainedModel, features: NmTensor, log_probs: NmTensor) ->
     texts |= {name: "true" for name in ("trim_silence", "int_values") if getattr(reading, name)}
     if card.calibration is not None:
         texts["calibration"] = msgspec.json.encode(card.calibration).decode()
-    if card.tokenizer is not None:
-        texts["tokenizer_sha256"] = card.tokenizer.sha256
+    if model.recipe.tokenizer is not None:
+        texts["tokenizer_sha256"] = model.recipe.tokenizer.sha256
+        texts["tokenizer"] = base64.b64encode(model.recipe.tokenizer.model).decode()
     return texts | {name: str(number) for name, number in numbers.items() if number is not None}
 
 

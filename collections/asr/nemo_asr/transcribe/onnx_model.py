@@ -5,7 +5,8 @@ What the file's metadata must say is written by `onnx_export`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import base64
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,12 +18,17 @@ from nemo_asr.audio.reading import Audio, Samples
 from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting, Detector
 from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.scoring.calibration import Calibration
+from nemo_asr.text.labels import is_piece
+from nemo_asr.text.parser import CharParser, TextReading
+from nemo_asr.text.subwords import Subwords
+from nemo_asr.transcribe.alignment import Aligned, RowFrames, SentenceCutting, align_texts
 from nemo_asr.transcribe.inputs import (
     BATCH_SECONDS,
     BATCH_SIZE,
     Recording,
     batches_of,
     named,
+    one_channel,
     padded,
     recordings_in,
 )
@@ -133,6 +139,76 @@ class OnnxModel:
         segmented, faults = Segmented(chosen, cutting, self.labels, detector, nbest), dict[int, str]()
         rows = segmented.rows
         by_row: dict[int, Transcript] = {}
+        for audios, outputs in self._computed(rows, faults, batch_size, batch_seconds):
+            for (number, audio), log_probs in zip(audios.items(), outputs, strict=True):
+                by_row[number] = self._transcript(log_probs, rows[number], audio, search, nbest)
+        return segmented.transcribed(by_row, faults)
+
+    def align(
+        self,
+        recordings: Sequence[Any],
+        texts: Sequence[str],
+        batch_size: int = BATCH_SIZE,
+        batch_seconds: float = BATCH_SECONDS,
+        cutting: Cutting | None = DEFAULT_CUTTING,
+        detector: Detector | None = None,
+        audio_rate: int | None = None,
+        channel: int | str | None = None,
+        sentences: SentenceCutting | None = None,
+        delay: float | None = None,
+    ) -> Aligned:
+        """When the words of known texts are said in recordings, in the order given.
+
+        Args:
+            recordings, batch_size, batch_seconds, cutting, detector, audio_rate, channel: as of :meth:`transcribe`; a
+                text is of one channel.
+            texts: what is said in each recording.
+            sentences, delay: as of `align_texts`.
+
+        Raises:
+            CheckpointError: the labels are subwords, and the file, of an older version, has no tokenizer.
+            UsageError: not as many texts as recordings, and as of :meth:`transcribe`.
+        """
+        return align_texts(
+            recordings_in(recordings, audio_rate, one_channel(channel)),
+            texts,
+            self._new_parser(),
+            self.labels,
+            lambda rows, faults: self._frames(rows, faults, batch_size, batch_seconds),
+            cutting=cutting,
+            detector=detector,
+            sentences=sentences,
+            delay=delay,
+        )
+
+    def _new_parser(self) -> CharParser:
+        """Of texts into labels, as the model's data layer reads them."""
+        place = str(self.path)
+        try:
+            reading = msgspec.json.decode(self.metadata.get("texts", "{}"), type=TextReading)
+            content = base64.b64decode(self.metadata.get("tokenizer", ""), validate=True)
+            tokenizer = Subwords(content, place) if content else None
+        except ValueError as error:  # also msgspec's errors and DataError
+            raise CheckpointError("what it says of texts is damaged", place=place, got=str(error)) from None
+        if tokenizer is None and any(map(is_piece, self.labels)):
+            problem = "this ONNX file does not say how texts are cut into its subwords"
+            raise CheckpointError(problem, place=place, remedy="export the model again, or give its folder")
+        if tokenizer is not None and list(tokenizer) != self.labels:
+            raise CheckpointError("the tokenizer in it is not that of its labels", place=place)
+        return reading.new_parser(tokenizer or self.labels)
+
+    def _frames(
+        self, rows: Sequence[Recording], faults: dict[int, str], batch_size: int, batch_seconds: float
+    ) -> Iterator[RowFrames]:
+        for audios, outputs in self._computed(rows, faults, batch_size, batch_seconds):
+            for (number, audio), log_probs in zip(audios.items(), outputs, strict=True):
+                seconds = self.frame_seconds or len(audio.samples) / self.sample_rate / max(len(log_probs), 1)
+                yield RowFrames(number, log_probs, audio.start / self.sample_rate, seconds)
+
+    def _computed(
+        self, rows: Sequence[Recording], faults: dict[int, str], batch_size: int, batch_seconds: float
+    ) -> Iterator[tuple[dict[int, Audio], list[LogProbs]]]:
+        """The samples of each batch by row, and their log-probabilities; ``faults`` gets rows that cannot be read."""
         for batch in batches_of(dict(enumerate(rows)), batch_size, batch_seconds):
             audios: dict[int, Audio] = {}
             for number in batch:
@@ -143,10 +219,7 @@ class OnnxModel:
                 except DataError as error:
                     faults[number] = named(rows[number], error)
             if audios:
-                outputs = self.log_probs([audio.samples for audio in audios.values()])
-                for (number, audio), log_probs in zip(audios.items(), outputs, strict=True):
-                    by_row[number] = self._transcript(log_probs, rows[number], audio, search, nbest)
-        return segmented.transcribed(by_row, faults)
+                yield audios, self.log_probs([audio.samples for audio in audios.values()])
 
     def _transcript(
         self, log_probs: LogProbs, recording: Recording, audio: Audio, search: TextSearch | None, nbest: int

@@ -11,7 +11,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from nemo_asr.audio.segments import Cutting, Detector, Span, frame_levels, frame_samples, spans_of_frames, speech_spans
+from nemo_asr.audio.segments import (
+    Cutting,
+    Decisions,
+    Detector,
+    Span,
+    frame_levels,
+    frame_samples,
+    spans_of_frames,
+    speech_spans,
+)
 from nemo_asr.text.labels import has_words
 from nemo_asr.transcribe.inputs import Recording, named
 from nemo_asr.transcribe.transcript import ScoredText, Transcribed, Transcript, transcribed
@@ -85,23 +94,46 @@ class Segmented:
         return transcribed(by_position, all_faults)
 
 
+class Activity:
+    """The levels of a recording, and what a detector decides of their frames.
+
+    Args:
+        recording: it is read here.
+        detector: says where somebody speaks; None: the levels.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+
+    def __init__(self, recording: Recording, detector: Detector | None = None) -> None:
+        with recording.pieces() as (pieces, sample_rate):
+            self._levels, self._seconds = frame_levels(pieces, sample_rate), frame_samples(sample_rate) / sample_rate
+        self._is_speech: Decisions | None = None
+        if detector is not None:
+            with recording.pieces() as (pieces, sample_rate):
+                decisions, seconds = detector(pieces, sample_rate)
+            # The decision in the middle of each frame of levels.
+            numbers = ((np.arange(len(self._levels)) + 0.5) * self._seconds / seconds).astype(np.int64)
+            self._is_speech = decisions[numbers.clip(max=len(decisions) - 1)]
+
+    def spans(self, cutting: Cutting) -> list[Span]:
+        """Where somebody speaks."""
+        if self._is_speech is None:
+            return self.loud_spans(cutting)
+        return spans_of_frames(self._is_speech, self._levels, self._seconds, cutting)
+
+    def loud_spans(self, cutting: Cutting) -> list[Span]:
+        """Where somebody speaks by the levels alone."""
+        return speech_spans(self._levels, self._seconds, cutting)
+
+
 def segments_of(recording: Recording, cutting: Cutting, detector: Detector | None = None) -> list[Recording]:
     """The segments of a recording, as recordings with their lengths.
 
     Raises:
         DataError: it cannot be read.
     """
-    with recording.pieces() as (pieces, sample_rate):
-        levels, frame_seconds = frame_levels(pieces, sample_rate), frame_samples(sample_rate) / sample_rate
-    if detector is None:
-        spans = speech_spans(levels, frame_seconds, cutting)
-    else:
-        with recording.pieces() as (pieces, sample_rate):
-            decisions, seconds = detector(pieces, sample_rate)
-        # The decision in the middle of each frame of levels.
-        numbers = ((np.arange(len(levels)) + 0.5) * frame_seconds / seconds).astype(np.int64)
-        is_speech = decisions[numbers.clip(max=len(decisions) - 1)]
-        spans = spans_of_frames(is_speech, levels, frame_seconds, cutting)
+    spans = Activity(recording, detector).spans(cutting)
     whole = recording.measured()
     if len(spans) == 1 and spans[0].start <= 0.0 and spans[0].end >= whole.seconds:
         return [whole]  # with no offset that rounding might move
