@@ -2,16 +2,21 @@
 
 import json
 import re
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 import soundfile
+from toys.onnx_toy import METADATA, write_toy
 from toys.tone_corpus import FREQUENCIES, write_manifest
 from toys.tone_model import train_tones
 
+import nemo_asr
 from nemo_asr.cli.align import main
+from nemo_asr.transcribe.alignment import SentenceCutting
 from nemo_asr.transcribe.model import TrainedModel, describe
-from nemo_lite.errors import UsageError
+from nemo_asr.transcribe.onnx_export import export_onnx
+from nemo_lite.errors import CheckpointError, DataError, UsageError
 
 RATE = 16000
 TEXTS = ["cab", "abba", "bc", "acb", "bbca", "caca"]
@@ -98,3 +103,81 @@ def test_options_that_have_no_effect_and_places_that_are_none_are_refused(tmp_pa
     write_manifest(tmp_path / "two.json", [line, line])
     with pytest.raises(UsageError, match="textgrid files of several recordings need a folder: got 2 recordings"):
         main(["model", str(tmp_path / "two.json"), "--format", "textgrid"])
+
+
+@pytest.mark.slow
+def test_a_text_without_marks_is_cut_at_the_pauses_of_its_recording(model, talk, tmp_path):
+    write_manifest(tmp_path / "plain.json", [{**talk[0], "text": " ".join(TEXTS)}])
+    for words, texts in (((), [" ".join(TEXTS)]), (("--pause", "0.35"), TEXTS)):
+        assert main([model, "plain.json", "--cut", "cut.json", *words, "--placement", "CPU"]) == 0
+        lines = [json.loads(line) for line in (tmp_path / "cut.json").read_text().splitlines()]
+        assert [line["text"] for line in lines] == (texts if words else [line["text"] for line in lines])
+        assert len(lines) >= len(texts)
+    firsts = np.cumsum([0, *map(len, TEXTS)])
+    for line, first, end in zip(lines, firsts, firsts[1:], strict=False):  # with all of its sound
+        assert line["offset"] <= talk[1][first]
+        assert line["offset"] + line["duration"] >= talk[1][end - 1] + 0.14
+
+
+@pytest.mark.slow
+def test_python_aligns_as_the_command_does_and_names_all_that_it_cannot(model, talk, capsys):
+    text = talk[0]["text"]
+    assert main([model, "talk.json", "--placement", "CPU"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    loaded = nemo_asr.load_model(model)
+    (found,) = loaded.align(["talk.wav"], [text])
+    assert [asdict(segment) for segment in found.segments] == [
+        {**segment, "words": tuple(segment["words"]), "labels": tuple(segment["labels"])}
+        for segment in told["segments"]
+    ]
+    samples, rate = soundfile.read("talk.wav")
+    (of_array,) = loaded.align([samples], [text], rate, sentences=SentenceCutting(longest=1.0))
+    assert [word.text for word in of_array.words] == TEXTS
+    with pytest.raises(DataError, match=r"2 of the recordings cannot be aligned: .*no text to align.*none.wav"):
+        loaded.align(["talk.wav", "talk.wav", "none.wav"], [text, "", "cab"])
+    with pytest.raises(UsageError, match="each recording needs its text: got 1 recording, 2 texts"):
+        loaded.align(["talk.wav"], [text, text])
+    with pytest.raises(UsageError, match="a text is of one channel: got channel 'each'; give mix, or 0 or 1"):
+        loaded.align(["talk.wav"], [text], channel="each")
+
+
+@pytest.mark.slow
+def test_a_detector_says_where_somebody_speaks(model, talk):
+    text, loaded = talk[0]["text"], nemo_asr.load_model(model)
+
+    def detector(value):
+        return lambda pieces, rate: (np.full(sum(map(len, pieces)) // (rate // 10) + 1, value), 0.1)
+
+    (of_levels,) = loaded.align(["talk.wav"], [text])
+    (found,) = loaded.align(["talk.wav"], [text], detector=detector(True))
+    errors = [a.start - b.start for a, b in zip(found.words, of_levels.words, strict=True)]
+    assert np.abs(errors).max() < 0.25  # one part: words behind pauses have no beginnings of sound
+    with pytest.raises(DataError, match="nobody speaks in the recording; give --segments off"):
+        loaded.align(["talk.wav"], [text], detector=detector(False))
+
+
+@pytest.mark.slow
+def test_an_onnx_file_gives_the_times_of_its_model_within_a_frame(model, talk, tmp_path, capsys):
+    export_onnx(nemo_asr.load_model(model), tmp_path / "tones.onnx")
+    capsys.readouterr()
+    outputs = []
+    for name in (model, "tones.onnx"):
+        assert main([name, "talk.json"]) == 0
+        line = json.loads(capsys.readouterr().out)
+        outputs.append([label for segment in line["segments"] for label in segment["labels"]])
+    assert [label["text"] for label in outputs[0]] == [label["text"] for label in outputs[1]]
+    for one, other in zip(*outputs, strict=True):
+        assert one["start"] == pytest.approx(other["start"], abs=0.0201)
+        assert one["end"] == pytest.approx(other["end"], abs=0.0201)
+    with pytest.raises(UsageError, match="an ONNX file runs as it is, in one process on the CPU: got --placement"):
+        main(["tones.onnx", "talk.json", "--placement", "GPU"])
+
+
+def test_an_onnx_file_of_subwords_without_a_tokenizer_says_what_to_do(tmp_path, talk):
+    labels = json.dumps(["\u2581a", "b", "c", "d"])
+    write_toy(tmp_path / "old.onnx", {**METADATA, "labels": labels})
+    with pytest.raises(CheckpointError, match="not say how texts are cut into its subwords; export the model again"):
+        main(["old.onnx", "talk.json"])
+    write_toy(tmp_path / "bad.onnx", {**METADATA, "tokenizer": "?"})
+    with pytest.raises(CheckpointError, match="what it says of texts is damaged"):
+        main(["bad.onnx", "talk.json"])

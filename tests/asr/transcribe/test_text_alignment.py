@@ -18,11 +18,12 @@ from nemo_asr.transcribe.alignment import (
     find_text,
     frames_of_parts,
     manifest_lines,
+    reduced,
     sentences_of,
 )
 from nemo_asr.transcribe.inputs import Recording
 from nemo_asr.transcribe.transcript import align
-from nemo_lite.errors import DataError
+from nemo_lite.errors import DataError, UsageError
 
 LABELS = [" ", "a", "b", "c"]
 BLANK = len(LABELS)
@@ -138,3 +139,52 @@ def test_the_manifest_of_sentences_keeps_half_of_a_pause_at_most():
     assert (first["offset"], first["text"]) == (0.8, "ab c.")
     assert first["offset"] + first["duration"] == pytest.approx(second["offset"])
     assert second["offset"] + second["duration"] <= alignment.duration
+
+
+def test_a_long_pause_ends_an_utterance_unless_it_leaves_too_little():
+    said = ("ab-____________________ca-_b_b", 0.0)
+    for settings, texts in (
+        ({"pause": 0.3}, ["ab", "ca bb"]),
+        ({"pause": 0.5}, ["ab ca bb"]),
+        ({"pause": 0.3, "shortest": 1.0}, ["ab ca bb"]),
+    ):
+        _, alignment = found("ab ca bb", said, **settings)
+        assert [segment.text for segment in alignment.segments] == texts
+
+
+def test_a_short_sentence_is_joined_to_its_neighbour_unless_a_long_pause_is_between():
+    for settings, texts in (
+        ({"shortest": 0.1, "pause": 0.3}, ["ab. ca"]),
+        ({"shortest": 0.1, "pause": 0.01}, ["ab.", "ca"]),
+        ({"shortest": 0.1, "pause": 0.3, "longest": 0.12}, ["ab.", "ca"]),
+        ({"pause": 0.3}, ["ab.", "ca"]),
+    ):
+        _, alignment = found("ab. ca", ("ab_-_ca__", 0.0), **settings)
+        assert [segment.text for segment in alignment.segments] == texts
+    with pytest.raises(UsageError, match="no utterance has these lengths: got 3 and 2 s, wanted a shortest below"):
+        SentenceCutting(2.0, 3.0)
+
+
+@pytest.mark.parametrize(("speech_end", "word_end"), [(0.3, 0.3), (0.9, 0.06), (0.0, 0.06)])
+def test_the_last_word_of_a_part_ends_where_its_sound_does(speech_end, word_end):
+    parts = [Part(frames_of("_ab" + 50 * "_"), 0.0, 0.0, speech_end)]
+    frames = frames_of_parts(parts, SECONDS)
+    assert parts == []  # frames are in memory once
+    said = find_text(frames, sentences("ab"), LABELS, Recording("a", "a", seconds=2.0))
+    assert alignment_of(said, LABELS, 0.0).words[0].end == word_end
+
+
+def test_frames_of_the_labels_of_a_text_give_the_path_of_all_frames():
+    rng = np.random.default_rng(0)
+    frames = np.log(rng.dirichlet(np.ones(BLANK + 1), 60)).astype(np.float32)
+    recording = Recording("a", "a", seconds=2.0)
+    paths = []
+    for classes in (None, [1, 3]):
+        own = frames if classes is None else reduced(frames, classes)
+        assert own.shape[1] == (BLANK + 1 if classes is None else 4)
+        in_row = frames_of_parts([Part(own, 0.0, 0.0)], SECONDS)
+        said = find_text(in_row, sentences("acca"), LABELS, recording, classes)
+        paths.append((said.timed, said.scores.tolist()))
+    assert paths[0] == paths[1]
+    with pytest.raises(UsageError, match="log_probs are no logarithms of probabilities"):
+        reduced(frames + 1, [1])
