@@ -34,9 +34,9 @@ def signals(*lengths: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def assert_same(got: torch.Tensor, wanted: torch.Tensor) -> None:
-    """Equal within 1e-5, but for what float32 rounds in bands almost without signal: NeMo itself is as far off."""
+    """Equal within 2e-5, but for what float32 rounds in bands almost without signal: NeMo itself is as far off."""
     difference = (got - wanted).abs().flatten()
-    assert difference.quantile(0.99) <= 1e-5
+    assert difference.quantile(0.99) <= 2e-5
     assert difference.max() <= 3e-4
 
 

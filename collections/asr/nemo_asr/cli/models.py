@@ -141,8 +141,8 @@ def _convert(options: Namespace) -> None:
     recipe = load_recipe(options.model_config) if options.model_config else None
     model = load_model(options.source, recipe=recipe)
     card = model.save(target, licence=options.licence)
-    print(printable(f"{target}: {card.name}, {card.progress()}"))
     print(f"features     {_features(model.modules.preprocessor)}")
+    print(printable(f"{target}: {card.name}, {card.progress()}"))
 
 
 def export(arguments: Sequence[str]) -> None:
