@@ -18,6 +18,7 @@ from toys.tone_model import train_tones
 
 import nemo_asr
 from nemo_asr.cli.transcribe import file_names, main
+from nemo_asr.transcribe.inputs import recordings_of
 from nemo_asr.transcribe.model import TrainedModel, describe, trained_modules
 from nemo_asr.transcribe.transcript import Transcript
 from nemo_lite.cli import dispatch
@@ -189,6 +190,30 @@ def test_a_channel_that_is_not_there_is_one_line_and_the_others_go_on(model, cal
         with pytest.raises(SystemExit):
             main([model, call, f"--channel={value}", *CPU])
         assert "is no channel: give 0 for the first, 1 for the second, mix or each" in capsys.readouterr().err
+
+
+def test_equal_channels_are_transcribed_once_and_one_line_says_so(model, call, talks, capsys):
+    samples, rate = soundfile.read(talks / "one.wav")
+    soundfile.write(talks / "same.wav", np.stack([samples, samples], axis=1), rate)
+    assert main([model, "same.wav", call, "--channel", "each", *CPU]) == 0
+    told = capsys.readouterr()
+    assert told.out == "same.wav channel 0: cab\ncall.wav channel 0: cab\ncall.wav channel 1: abb\n"
+    assert told.err.count("same.wav: its 2 channels are the same; channel 0 is taken for all") == 1
+    assert "call.wav: its" not in told.err
+    both = np.stack([samples, samples], axis=1)
+    found = nemo_asr.load_model(model).transcribe([both, both * [1, -1]], sample_rate=rate, channel="each")
+    assert [each.text for each in found] == ["cab"] * 3
+    soundfile.write(talks / "late.wav", np.concatenate([both, both * [1, 0.5]]), rate)  # equal at first
+    assert len(recordings_of(["late.wav"], "each")) == 2
+
+
+def test_a_folder_with_one_recording_gets_a_folder_of_subtitles(model, call, talks):
+    (talks / "single").mkdir()
+    record(talks / "single/only.wav", "cab")
+    assert main([model, "single", "--format", "srt", "--out", "subs", *CPU]) == 0
+    assert [path.name for path in (talks / "subs").iterdir()] == ["only.srt"]
+    assert main([model, "talks/a.wav", "--channel", "each", "--format", "vtt", "--out", "sides", *CPU]) == 0
+    assert [path.name for path in (talks / "sides").iterdir()] == ["a_channel0.vtt"]
 
 
 def test_subtitles_of_several_recordings_go_to_a_folder(model, talks, capsys):

@@ -20,7 +20,7 @@ from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting
 from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.options import BeamSize, OwnModules, Search, check_search_options, search_arguments
 from nemo_asr.transcribe.alignment import Alignment
-from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, channel_choice, recordings_of
+from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, EACH, Recording, channel_choice, recordings_of
 from nemo_asr.transcribe.onnx_model import SUFFIX, load_onnx_model
 from nemo_asr.transcribe.transcript import FORMATS, SUBTITLES, Transcribed, Transcript
 from nemo_asr.transcribe.voice_activity import load_detector
@@ -148,7 +148,8 @@ class Transcription(OwnModules):
 
     Attributes:
         format: what to write.
-        out: file to write; a folder, which is made, for the subtitles of several recordings (default: stdout).
+        out: file to write; a folder, which is made, for the subtitles of several recordings, of a folder or of each
+            channel (default: stdout).
         segments: cut recordings at pauses, by their levels (energy), or transcribe them as they are (off).
         channel: of recordings with several: 0 for the first, 1 for the second, mix for their average (default), or each
             for a transcript of each; a channel in a manifest's line comes before it.
@@ -233,7 +234,10 @@ def check_segments(parser: OneLineParser, parsed: Any) -> None:
 def _check_out(args: Namespace, recordings: Sequence[Recording]) -> None:
     """UsageError where the results have no place to go to; before any work is done."""
     several = args.format in SUBTITLES and len(recordings) > 1
-    needs_folder = several or (args.format in SUBTITLES and is_folder(args.out))
+    # A folder may hold one recording today and two tomorrow, and so may a file its channels.
+    may_be_several = args.channel == EACH or any(Path(name).expanduser().is_dir() for name in args.audio)
+    into_folder = args.out is not None and (is_folder(args.out) or may_be_several)
+    needs_folder = several or (args.format in SUBTITLES and into_folder)
     if several and args.out is None:
         problem, got = f"{args.format} files of several recordings need a folder", f"{len(recordings)} recordings"
         raise UsageError(problem, got=got, remedy="give --out FOLDER")

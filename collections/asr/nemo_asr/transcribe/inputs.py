@@ -93,6 +93,11 @@ class Recording:
         with self._open(self.audio) as part:
             yield part.pieces(), part.source_rate
 
+    def opened(self) -> AbstractContextManager[AudioPart]:
+        """The part of its file; that of samples cannot be opened. Errors as of `open_part`."""
+        assert not isinstance(self.audio, np.ndarray)
+        return self._open(self.audio)
+
     def _open(self, audio: str | bytes) -> AbstractContextManager[AudioPart]:
         return open_part(
             audio, offset=self.offset, duration=self.duration, channel=self.channel, strict=False, exact=True
@@ -249,7 +254,8 @@ def with_channels(recordings: Sequence[Recording], channel: int | str | None) ->
 
     Args:
         recordings: those that have a channel keep it.
-        channel: one from 0; None or `MIX` for the average; `EACH`: a recording for each channel that there is.
+        channel: one from 0; None or `MIX` for the average; `EACH`: a recording for each channel that there is,
+            and one of the first where all are the same, which a warning says.
 
     Raises:
         UsageError: this can be no channel. One that is not there is told when the recording is measured.
@@ -266,7 +272,28 @@ def _with_channels(recording: Recording, channel: int | str | None) -> Iterator[
     elif isinstance(channel, int):
         yield replace(recording, channel=channel)
     else:
-        yield from (replace(recording, channel=number) for number in range(_num_channels(recording)))
+        count = _num_channels(recording)
+        if count > 1 and _has_equal_channels(recording):
+            logging.warning(f"{recording.source}: its {count} channels are the same; channel 0 is taken for all")
+            count = 1
+        yield from (replace(recording, channel=number) for number in range(count))
+
+
+def _has_equal_channels(recording: Recording) -> bool:
+    """Whether all samples are the same in all channels; it reads up to the first difference."""
+    if isinstance(recording.audio, np.ndarray):
+        return bool((recording.audio == recording.audio[:, :1]).all())
+    differs = False
+
+    def compare(samples: Samples) -> None:
+        nonlocal differs
+        differs = differs or bool((samples != samples[:, :1]).any())
+
+    try:
+        with recording.opened() as part:
+            return not any(differs for _ in part.pieces(observe=compare))
+    except DataError:  # told when it is measured
+        return False
 
 
 def _num_channels(recording: Recording) -> int:
