@@ -11,7 +11,9 @@ from nemo_lite.errors import DataError, UsageError
 SPELLING = Spelling(["a", "b", "c", " "])
 
 
-def test_each_word_ends_at_a_node_of_its_own_and_other_characters_leave_the_tree():
+@pytest.mark.parametrize("most_dense", [1 << 25, 0], ids=["a table", "sorted keys"])
+def test_each_word_ends_at_a_node_of_its_own_and_other_characters_leave_the_tree(most_dense, monkeypatch):
+    monkeypatch.setattr("nemo_asr.decoding.words._MOST_DENSE", most_dense)
     tree = Lexicon(["ab", "abc", "b", "ab", "x"], SPELLING)
     assert tree.words == ["ab", "abc", "b"]
     ends = [tree.nodes_of(word, SPELLING)[-1] for word in tree.words]
@@ -20,7 +22,17 @@ def test_each_word_ends_at_a_node_of_its_own_and_other_characters_leave_the_tree
     assert (np.delete(tree.word_at, ends) == NO_WORD).all()
     for gone in ("c", "ba", "abb", "abca", "ca"):
         assert tree.nodes_of(gone, SPELLING)[-1] == LEFT
-    assert (tree.following[:, NOTHING] == np.arange(len(tree.word_at))).all()
+    every = np.arange(len(tree.word_at))
+    assert (tree.step(every, np.array(NOTHING)) == every).all()
+    assert (tree.depth[ends].tolist(), tree.longest) == ([2, 3, 1], 3)
+
+
+def test_words_in_a_row_hold_phrases_that_stand_across_them():
+    tree = Lexicon(["ab", "abc", "b"], Spelling(["a", "b", "c"]))
+    phrases = ["ab", "bc", "babc", "ca", "c", "aa", "cc", "ac", "bbbab"]
+    assert [phrase for phrase in phrases if tree.can_hold([phrase], Spelling(["a", "b", "c"]))[0]] == [
+        *("ab", "bc", "babc", "ca", "c", "bbbab")
+    ]
 
 
 def test_the_first_word_of_each_line_counts_and_remarks_do_not(tmp_path):

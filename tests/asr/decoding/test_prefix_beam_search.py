@@ -199,6 +199,13 @@ def worth_of_phrases(text, phrases, has_words):
     return sum(weight * text.startswith(p, at) for p, weight in weights.items() for at in range(len(text)))
 
 
+def all_cuts(text):
+    """The ways to cut a text into words."""
+    for places in itertools.product([False, True], repeat=max(len(text) - 1, 0)):
+        ends = [place for place, is_end in enumerate(places, 1) if is_end]
+        yield [text[a:b] for a, b in itertools.pairwise([0, *ends, len(text)])] if text else []
+
+
 HOT = {
     "letters": (["a", "b", " "], {"a": 1.5, "b a": 3.0, "a b": 2.0, "ab": 1.0, "ab b a": 2.5}),
     "pieces": (["\u2581a", "b", "\u2581ab"], {"ab": 2.0, "abb a": 1.5, "a a": 3.0, "abb": 1.0}),
@@ -220,15 +227,22 @@ HOT = {
 def test_a_text_gains_the_weight_of_each_hot_phrase_wherever_it_stands(kind, seed, with_model):
     labels, phrases = HOT[kind]
     (log_probs,), spelling, weights = random_log_probs(1, 6, seed), Spelling(labels), Weights(0.7, 0.5, unknown_score=0)
-    words_of = {" ".join(p) if not spelling.has_words else p for p in phrases}
+    words_of = {" ".join(p) if not spelling.has_words else p for p in phrases}  # test_segmentation has longer words
     known = {word: -0.3 for phrase in words_of for word in phrase.split() if spelling.can_spell(word)}
     model = BigramModel({("<s>", word): score for word, score in known.items()}, other=-1.5) if with_model else None
+    allowed = {*known, *(phrases if with_model else []), *labels}
     expected = {}
     for ids in all_ids(6):
         written = "".join(labels[label] for label in ids).replace("\u2581", " ")
         if " " not in labels or not (written.startswith(" ") or "  " in written):
             words = written.split() if spelling.has_words else list(written)
-            score = acoustic(log_probs, ids) + word_score(" ".join(words), weights, known, model)
+            cuts = [words] if spelling.has_words else all_cuts("".join(words))
+            score = acoustic(log_probs, ids)
+            score += max(
+                word_score(" ".join(cut), weights, known, model)
+                for cut in cuts
+                if spelling.has_words or set(cut) <= allowed
+            )
             text = (" " if spelling.has_words else "").join(words)
             score += worth_of_phrases(text, phrases, spelling.has_words)
             key = written.strip()  # a piece of a space writes a second one

@@ -19,7 +19,7 @@ def test_a_word_is_spelled_by_letters_by_pieces_or_by_a_label_of_its_own():
     assert unspellable(Spelling(["a", "b", " "]), ["ab", "", "abc", "c"]) == ["", "abc", "c"]
     assert unspellable(Spelling(PIECES), ["baab", "abab", "c", "bac"]) == ["c", "bac"]
     assert unspellable(Spelling(PIECES[1:]), ["ba", "bab", "ab", "b"]) == ["ab", "b"]  # no piece begins these
-    assert unspellable(Spelling(["天", "气"]), ["天", "天气"]) == ["天气"]
+    assert unspellable(Spelling(["天", "气"]), ["天", "天气", "天地", ""]) == ["天地", ""]
 
 
 def test_words_begin_with_a_space_with_marked_pieces_or_with_each_label():

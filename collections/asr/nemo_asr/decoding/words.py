@@ -29,14 +29,15 @@ NOTHING = 0
 class Spelling:
     """Labels as characters and beginnings of words.
 
-    A space, or SentencePiece's mark before a piece, begins a word. Where no label does so, as in Chinese, each label is
-    a word of its own.
+    A space, or SentencePiece's mark before a piece, begins a word. Where no label does so, as in Chinese, a word may
+    begin with each label.
 
     Args:
         labels: the vocabulary, without the blank.
 
     Attributes:
         num_characters: how many numbers of characters there are, `NOTHING` included.
+        pieces: what each label writes, without a space before it.
         characters: (labels, most characters of a label) the characters' numbers, without spaces.
         begins: (labels,) whether a word begins with the label.
         is_space: (labels,) whether the label is a space and nothing else, which ends a word of letters.
@@ -54,6 +55,7 @@ class Spelling:
         if within:
             wanted = "labels that write at most one word"
             raise UsageError("a search over words cannot use these labels", got=repr(within[0]), wanted=wanted)
+        self.pieces = cores
         self._numbers = {c: number for number, c in enumerate(sorted({c for core in cores for c in core}), NOTHING + 1)}
         self.num_characters = len(self._numbers) + 1
         self.characters = np.full((len(labels), max(map(len, cores), default=0) or 1), NOTHING, np.int64)
@@ -63,7 +65,7 @@ class Spelling:
         self.begins: npt.NDArray[np.bool_] = np.array(begins) if self.has_words else np.ones(len(labels), bool)
         self.is_space: npt.NDArray[np.bool_] = np.array([label == " " for label in labels])
         # The pieces that may begin a word, and those that may follow within it.
-        self._first, self._later = set(cores), set[str]()
+        self._first, self._later = set(cores), set(filter(None, cores))
         if self.has_words:
             pairs = list(zip(cores, begins, strict=True))
             self._first = {core for core, begin in pairs if begin and core}
@@ -111,6 +113,7 @@ LEFT = 1
 """The node of all characters that begin no word."""
 NO_WORD = -1
 _MOST_LETTERS = 1_000  # of a word; each costs memory while it is searched for
+_MOST_DENSE = 1 << 25  # pairs of a node and a character, 4 bytes each
 _MOST_KEPT = 1 << 22  # pairs of a node and a label that are kept, 16 bytes each
 _WEIGHTED = re.compile(r"(.*\S)\s*:\s*(\d+(?:\.\d+)?)")
 _LIST = FileKind("the list of words", 1 << 26, remedy="give a text file with a word a line")
@@ -125,35 +128,77 @@ class Lexicon:
 
     Attributes:
         words: the words, in the order given, each once.
-        following: (nodes, characters) the node behind a character; `LEFT` where no word goes on so. ``NOTHING`` stays.
         word_at: (nodes,) the position in ``words`` of the word that ends there, or `NO_WORD`.
+        depth: (nodes,) characters from the root; 0 of `LEFT`.
+        longest: characters of the longest word.
     """
 
     def __init__(self, words: Iterable[str], spelling: Spelling) -> None:
         self.words = [word for word in dict.fromkeys(words) if spelling.can_spell(word)]
         paths: dict[tuple[int, int], int] = {}
-        ends = []
+        ends, depths = [], [0, 0]
         for word in self.words:
             node = ROOT
-            for character in spelling.numbers(word):
+            for depth, character in enumerate(spelling.numbers(word), 1):
                 node = paths.setdefault((node, character), len(paths) + 2)
+                if node == len(depths):
+                    depths.append(depth)
             ends.append(node)
-        num_nodes = len(paths) + 2
-        self.following: npt.NDArray[np.int32] = np.full((num_nodes, spelling.num_characters), LEFT, np.int32)
-        if paths:
-            places = np.array(list(paths))
-            self.following[places[:, 0], places[:, 1]] = list(paths.values())
-        self.following[:, NOTHING] = np.arange(num_nodes)
-        self.word_at: npt.NDArray[np.int64] = np.full(num_nodes, NO_WORD, np.int64)
+        self._width = spelling.num_characters
+        self.depth: npt.NDArray[np.int64] = np.array(depths)
+        self.longest = int(self.depth.max())
+        self.word_at: npt.NDArray[np.int64] = np.full(len(depths), NO_WORD, np.int64)
         self.word_at[ends] = np.arange(len(ends))
+        places = np.array(list(paths), np.int64).reshape(-1, 2)
+        behind = np.arange(2, len(depths))
+        self._characters = places[:, 1]  # of each node but the first two: the last one
+        self._following: npt.NDArray[np.int32] | None = None
+        if len(depths) * self._width <= _MOST_DENSE:
+            self._following = np.full((len(depths), self._width), LEFT, np.int32)
+            self._following[places[:, 0], places[:, 1]] = behind
+            self._following[:, NOTHING] = np.arange(len(depths))
+        else:  # many words of many characters, as of Chinese
+            keys = places[:, 0] * self._width + places[:, 1]
+            order = np.argsort(keys)
+            self._keys, self._behind = keys[order], behind[order]
+            self._is_inner = np.zeros(len(depths), bool)
+            self._is_inner[places[:, 0]] = True
+
+    def step(self, nodes: Ids, characters: Ids) -> Ids:
+        """The nodes behind characters; `LEFT` where no word goes on so. Behind ``NOTHING`` they stay."""
+        if self._following is not None:
+            return self._following[nodes, characters].astype(np.int64)
+        nodes, characters = np.broadcast_arrays(nodes, characters)
+        following = np.where(characters == NOTHING, nodes, LEFT)
+        moves = np.nonzero(self._is_inner[nodes] & (characters != NOTHING))
+        keys = nodes[moves] * self._width + characters[moves]
+        rows = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        following[moves] = np.where(self._keys[rows] == keys, self._behind[rows], LEFT)
+        return following
 
     def nodes_of(self, word: str, spelling: Spelling) -> list[int]:
         """The nodes behind each character of a word."""
         node, passed = ROOT, []
         for character in spelling.numbers(word):
-            node = int(self.following[node, character])
+            node = int(self.step(np.array([node]), np.array(character))[0])
             passed.append(node)
         return passed
+
+    def can_hold(self, phrases: Iterable[str], spelling: Spelling) -> list[bool]:
+        """Whether words in a row, without spaces, can hold each phrase, wherever words begin and end in it."""
+        order = np.argsort(self._characters, kind="stable")
+        firsts = np.searchsorted(self._characters[order], np.arange(self._width + 1))
+        results = []
+        for phrase in phrases:
+            first, *others = spelling.numbers(phrase)
+            nodes = order[firsts[first] : firsts[first + 1]] + 2
+            for character in others:
+                if (self.word_at[nodes] != NO_WORD).any():
+                    nodes = np.append(nodes, ROOT)
+                nodes = self.step(nodes, np.array(character))
+                nodes = nodes[nodes != LEFT]
+            results.append(len(nodes) > 0)
+        return results
 
 
 def read_words(path: str | Path) -> list[str]:
@@ -432,6 +477,9 @@ class Weights:
 class WordScores:
     """The score of each word, while it is being spelled and when it ends.
 
+    Where labels have no spaces, a text is cut into words in the best of all ways. The words are those of the lexicon;
+    without one, those of the language model, hot phrases, and each label, as an unknown word where the model has none.
+
     Args:
         spelling: of the model's labels.
         lexicon: the only words that there may be; None: any.
@@ -445,7 +493,8 @@ class WordScores:
         tree: the words that are told apart.
         phrases: the hot words and phrases; None: there are none.
         has_tree: whether words are told apart: by a lexicon or a language model. Else the phrases have the scores.
-        is_closed: whether a lexicon says which words there are.
+        is_segmented: whether words are told apart without spaces, so that each may end behind any label.
+        is_closed: whether there are no other words than those of the tree.
         so_far: (nodes,) what a word that is not complete is worth, by its node in the tree.
 
     Raises:
@@ -463,20 +512,23 @@ class WordScores:
         place: str = "lexicon",
     ) -> None:
         self.spelling, self._model = spelling, model
-        self.is_closed = lexicon is not None
         self._hot = weighted_phrases(hotwords, spelling)
         self.has_tree = lexicon is not None or model is not None or not self._hot
+        self.is_segmented = self.has_tree and not spelling.has_words
+        self.is_closed = lexicon is not None or self.is_segmented
         check_spellable(lexicon or [], spelling, place)
         check_spellable(self._hot, spelling, "hot words", are_phrases=True)
-        hot_words = {word for phrase in self._hot for word in (phrase.split() if spelling.has_words else phrase)}
-        if lexicon is not None and (outside := hot_words.difference(lexicon)):
-            remedy = "add them to the list, or leave them out"
-            raise UsageError("the lexicon lacks hot words", got=", ".join(sorted(outside)[:5]), remedy=remedy)
+        hot_words = list(dict.fromkeys(word for phrase in self._hot for word in phrase.split()))
         model_words = list(model.words) if model else []
         # Hot words are told apart from unknown ones where those cost something.
-        self.tree = Lexicon(lexicon if lexicon is not None else [*model_words, *(hot_words if model else [])], spelling)
+        in_tree = lexicon if lexicon is not None else [*model_words, *(hot_words if model else [])]
+        if lexicon is None and self.is_segmented:
+            in_tree = [*in_tree, *filter(None, spelling.pieces)]
+        self.tree = Lexicon(in_tree, spelling)
+        if lexicon is not None:
+            _check_hot_words(hot_words, self.tree, spelling)
         self.phrases = HotPhrases(self._hot, spelling) if self._hot else None
-        self._hot_words = hot_words
+        self._hot_words = set(hot_words)
         positions = {word: position for position, word in enumerate(model_words)}
         self._in_model: Ids = np.array([positions.get(word, UNKNOWN) for word in self.tree.words] + [UNKNOWN], np.int64)
         if model and (self._in_model == UNKNOWN).all():
@@ -551,6 +603,17 @@ def word_scores(
     model: LanguageModel | None = None if lm is None else load_language_model(lm)
     words = None if lexicon is None else read_words(lexicon)
     return WordScores(Spelling(labels), words, model, hotwords, weights, place=str(lexicon or ""))
+
+
+def _check_hot_words(hot_words: Sequence[str], tree: Lexicon, spelling: Spelling) -> None:
+    if spelling.has_words:
+        outside = set(hot_words).difference(tree.words)
+    else:  # a phrase may stand across words
+        held = zip(hot_words, tree.can_hold(hot_words, spelling), strict=True)
+        outside = {word for word, is_held in held if not is_held}
+    if outside:
+        remedy = "add them to the list, or leave them out"
+        raise UsageError("the lexicon lacks hot words", got=", ".join(sorted(outside)[:5]), remedy=remedy)
 
 
 def _refuse(model_words: Sequence[str], spelling: Spelling, is_open: bool) -> None:
