@@ -129,7 +129,7 @@ def test_another_ending_and_a_file_that_is_there_are_refused(model, exported, tm
 def test_a_file_that_differs_from_torch_is_not_written(model, exported, tmp_path, monkeypatch):
     """The broken twin: the modules in torch emphasise differently from those that were exported."""
     right = features.extended_signal
-    monkeypatch.setattr(features, "extended_signal", lambda own, n_fft, _: right(own, n_fft, 0.5))
+    monkeypatch.setattr(features, "extended_signal", lambda own, n_fft, _, **ends: right(own, n_fft, 0.5, **ends))
     program = SimpleNamespace(
         model=SimpleNamespace(producer_name="", metadata_props={}),
         save=lambda path, external_data: shutil.copy(exported[0], path),
