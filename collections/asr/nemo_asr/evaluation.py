@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nemo_asr.data.speech_data_layer import clusters_in_data, texts_to_score, write_transcripts
+from nemo_asr.audio.segments import Detector, frame_levels, frame_samples, longest_pause
+from nemo_asr.data.speech_data_layer import SpeechDataLayer, clusters_in_data, texts_to_score, write_transcripts
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder, search_weights, write_weights
 from nemo_asr.decoding.greedy import (
     GreedyCTCDecoder,
@@ -45,13 +47,20 @@ from nemo_asr.tasks.families import Wires, connect, connect_classifier
 from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.text.labels import main_metric, spelled
 from nemo_asr.transcribe.engine import LabelAlignment, stride_of
+from nemo_asr.transcribe.inputs import Recording
 from nemo_asr.transcribe.model import TrainedModel, load_classifier, load_model
-from nemo_asr.transcribe.transcript import TimedLabels, labels_of_path
+from nemo_asr.transcribe.transcript import TimedLabels, Transcript, labels_of_path
+from nemo_asr.transcribe.voice_activity import load_detector
 from nemo_lite import DataLayerNM, NeuralModuleFactory, NmTensor
+from nemo_lite.backends.pytorch.data.loaders import Loaded, UnusableItems
+from nemo_lite.backends.pytorch.engine.evaluation import ItemsComputed
+from nemo_lite.errors import DataError, UsageError
 from nemo_lite.files import make_writable_folder, write_atomically
 from nemo_lite.options import factory_arguments
 
 MOST_PAIRS = 5000  # recordings of which all pairs are compared
+# Utterances, evenly spread, in which pauses are looked for; seconds of them in all; seconds of a pause that is told.
+_MOST_HEARD, _MOST_HEARD_SECONDS, _TOLD_PAUSE = 200, 3600.0, 0.5
 
 
 def evaluate_texts(args: Namespace) -> None:
@@ -83,36 +92,30 @@ def _evaluate_sets(
     recipe, manifests = model.recipe, zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
     options: dict[str, Any] = {"batch_size": args.batch_size, **({"strict_data": True} if args.strict_data else {})}
     data = {tag: recipe.data_layer(path, training=False, **options) for tag, path in manifests}
+    hear = _InSegments(model, args, factory) if args.cutting else _AsTheyAre(model, factory)
+    for data_layer in data.values():
+        hear.check(data_layer)
     out = factory.on_first(lambda: make_writable_folder(folder))
     for tag, data_layer in data.items():
-        dag = connect(model.modules, data_layer)
-        _, *wires = dag.scored  # all but the loss
-        times = None if recipe.reading.trim_silence else _times_of(dag)
-        heard: list[str] = []
-        said: list[str] = []
-        words: list[list[TimedWord]] = []
-        batches = factory.infer_batches([*wires, *(times.wires if times else [])])  # come out on rank 0
-        for predictions, texts, lengths, *of_labels in batches:
-            heard += post_process_predictions([predictions], recipe.labels)
-            said += post_process_transcripts([texts], [lengths], recipe.labels)
-            if times:
-                words += _timed_words(of_labels, recipe.labels, times.frame_samples / recipe.sample_rate)
-        without_hotwords = _heard_without_hotwords(model, args, factory, data_layer) if args.hotwords else []
+        result = hear(data_layer)
+        without_hotwords = hear(data_layer, _search_without_hotwords(model, args)).heard if args.hotwords else []
         if out is None:
             continue
         # Damaged files end the evaluation, unless the configuration allows some: then they are left out here too.
-        assert batches.items is not None, "data layers of speech number their items"
-        references = said
-        texts = texts_to_score(data_layer, batches.items, said, heard, args.score_normalizer)
+        computed = result.computed
+        assert computed.items is not None, "data layers of speech number their items"
+        texts = texts_to_score(data_layer, computed.items, result.said, result.heard, args.score_normalizer)
         said, heard = texts.references, texts.hypotheses
         if args.hotwords:
-            plain = texts_to_score(data_layer, batches.items, references, without_hotwords, args.score_normalizer)
+            plain = texts_to_score(data_layer, computed.items, result.said, without_hotwords, args.score_normalizer)
             without_hotwords = plain.hypotheses
         path = out / f"{tag}.transcripts.jsonl"
-        write_transcripts(path, data_layer, batches.items, *texts)
+        write_transcripts(path, data_layer, computed.items, *texts)
         metric = args.eval_metric or main_metric(recipe.labels)
         print(f"{name}{tag}: {_describe_rates(heard, said, metric)}")
-        print(f"{name}{tag}: {batches.num_items} utterances, ids {batches.digest}, transcripts in {path}")
+        print(f"{name}{tag}: {computed.num_items} utterances, ids {computed.digest}, transcripts in {path}")
+        if note := hear.note(result, data_layer):
+            print(f"{name}{tag}: {note}")
         if said:
             rows = read_transcripts(path)
             scores, scores_file = score_rows(rows), out / f"{tag}.scores.json"
@@ -120,10 +123,10 @@ def _evaluate_sets(
             print(f"{name}{tag}: {scores.interval_line(metric)}; by speaker, length and word in {scores_file}")
             if line := scores.variants_line(metric):
                 print(f"{name}{tag}: {line}")
-            files = write_sclite(out / FOLDER, tag, rows, words if times else None)
+            files = write_sclite(out / FOLDER, tag, rows, result.words)
             print(f"{name}{tag}: for sclite {', '.join(str(file) for file in files)}")
             if args.hotwords:
-                clusters = clusters_in_data(data_layer, batches.items)
+                clusters = clusters_in_data(data_layer, computed.items)
                 use_cer = main_metric(recipe.labels) == "cer"
                 hot = _hotwords(args, model)
                 for line in hotword_lines(hot, said, without_hotwords, heard, use_cer, clusters):
@@ -131,7 +134,7 @@ def _evaluate_sets(
             if args.details:
                 print(f"\n{scores_table(scores)}\n")
     if args.report:
-        facts = {"model": f"{model.place}, step {model.card.step}"}
+        facts = {"model": f"{model.place}, step {model.card.step}", **hear.facts}
         factory.on_first(lambda: try_report(folder, sets=list(data), facts=facts))
     return list(data)
 
@@ -140,15 +143,173 @@ def _hotwords(args: Namespace, model: TrainedModel) -> list[str]:
     return list(weighted_phrases(args.hotwords, Spelling(model.recipe.labels)))
 
 
-def _heard_without_hotwords(
-    model: TrainedModel, args: Namespace, factory: NeuralModuleFactory, data_layer: DataLayerNM
-) -> list[str]:
-    """What the same search hears without hot words."""
+def _search_without_hotwords(model: TrainedModel, args: Namespace) -> BeamSearchCTCDecoder:
+    """The same search without hot words."""
     arguments = {name: value for name, value in (search_arguments(args) or {}).items() if "hotword" not in name}
-    search = BeamSearchCTCDecoder(model.recipe.labels, **arguments)
-    dag = connect(replace(model.modules, greedy=search), data_layer)
-    batches = factory.infer_batches([dag.predictions])
-    return [text for (predictions,) in batches for text in post_process_predictions([predictions], model.recipe.labels)]
+    return BeamSearchCTCDecoder(model.recipe.labels, **arguments)
+
+
+class _Heard(NamedTuple):
+    """The texts of a set; on ranks above 0 none.
+
+    Attributes:
+        computed: which utterances.
+        said: what is said in each, as the data layer gives it.
+        heard: what was recognised.
+        words: of each with their times; None where they are not known.
+        transcripts: of recordings that were cut.
+    """
+
+    computed: ItemsComputed
+    said: list[str]
+    heard: list[str]
+    words: list[list[TimedWord]] | None
+    transcripts: Sequence[Transcript] = ()
+
+
+class _AsTheyAre:
+    """Hears utterances as the manifest has them, as evaluations in training do.
+
+    Args:
+        model: with its search.
+        factory: where it runs.
+    """
+
+    facts: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, model: TrainedModel, factory: NeuralModuleFactory) -> None:
+        self._model, self._factory = model, factory
+
+    def check(self, data_layer: DataLayerNM) -> None:
+        """Any data layer will do."""
+
+    def __call__(self, data_layer: DataLayerNM, search: BeamSearchCTCDecoder | None = None) -> _Heard:
+        """The texts of a set, by the model's search or by another one. All ranks call it."""
+        recipe, modules = self._model.recipe, self._model.modules
+        dag = connect(modules if search is None else replace(modules, greedy=search), data_layer)
+        _, *wires = dag.scored  # all but the loss
+        times = None if recipe.reading.trim_silence else _times_of(dag)
+        heard: list[str] = []
+        said: list[str] = []
+        words: list[list[TimedWord]] = []
+        batches = self._factory.infer_batches([*wires, *(times.wires if times else [])])  # come out on rank 0
+        for predictions, texts, lengths, *of_labels in batches:
+            heard += post_process_predictions([predictions], recipe.labels)
+            said += post_process_transcripts([texts], [lengths], recipe.labels)
+            if times:
+                words += _timed_words(of_labels, recipe.labels, times.frame_samples / recipe.sample_rate)
+        return _Heard(batches, said, heard, words if times else None)
+
+    def note(self, heard: _Heard, data_layer: DataLayerNM) -> str | None:
+        """How many utterances have pauses that are not cut here; None: none of them."""
+        return pauses_line(data_layer)
+
+
+class _InSegments:
+    """Hears recordings cut at pauses, by the code of ``transcribe``.
+
+    Args:
+        model: with its search.
+        args: ``cutting``, ``vad`` and ``batch_size``.
+        factory: where it runs.
+    """
+
+    def __init__(self, model: TrainedModel, args: Namespace, factory: NeuralModuleFactory) -> None:
+        self._model, self._factory, self._strict = model, factory, args.strict_data
+        detector: Detector | None = load_detector(args.vad) if args.vad else None
+        self._settings = {"cutting": args.cutting, "detector": detector, "batch_size": args.batch_size}
+        self.facts: Mapping[str, str] = {"recordings": f"cut at pauses by {args.vad or 'their levels'}"}
+
+    def check(self, data_layer: DataLayerNM) -> None:
+        """UsageError where there are no recordings to cut."""
+        if not isinstance(data_layer, SpeechDataLayer):
+            problem, remedy = "--segments energy needs recordings, and this data layer has none", "leave it out"
+            raise UsageError(problem, place=data_layer.label, remedy=remedy)
+
+    def __call__(self, data_layer: DataLayerNM, search: BeamSearchCTCDecoder | None = None) -> _Heard:
+        """See :meth:`_AsTheyAre.__call__`.
+
+        Raises:
+            DataError: more recordings cannot be read than the configuration allows.
+        """
+        assert isinstance(data_layer, SpeechDataLayer)
+        transcripts, faults, _ = self._model.transcribed(
+            recordings_of(data_layer, range(len(data_layer)), self._strict),
+            decoder=search,
+            factory=self._factory,
+            verbose=True,
+            num_workers=data_layer.setting("num_workers", None) or 0,
+            worker_timeout=data_layer.setting("worker_timeout", None),
+            **self._settings,
+        )
+        budget = data_layer.corrupt_budget(False)
+        account = UnusableItems(
+            data_layer.utterances.name, budget, data_layer.place_of, noun="utterance", remedy=data_layer.remedy
+        )
+        account.note(Loaded(None, faults=sorted(faults.items())))
+        account.report()
+        computed = ItemsComputed(data_layer)
+        if transcripts:
+            computed.note([item for item in range(len(data_layer)) if item not in faults])
+        said = [data_layer.utterance_of(item).text for item in computed.items or ()]
+        words = [[TimedWord(word.text, word.start, word.end) for word in each.words] for each in transcripts]
+        return _Heard(computed, said, [transcript.text for transcript in transcripts], words, transcripts)
+
+    def note(self, heard: _Heard, data_layer: DataLayerNM) -> str | None:
+        """How many segments there are."""
+        number = sum(len(transcript.segments) for transcript in heard.transcripts)
+        return f"{number} segments, cut at pauses as transcribe cuts them"
+
+
+def recordings_of(data_layer: SpeechDataLayer, rows: Iterable[int], strict: bool = False) -> list[Recording]:
+    """Utterances of a data layer as recordings: those that ``transcribe`` makes of the lines of its manifest.
+
+    Args:
+        data_layer: has utterances.
+        rows: their positions.
+        strict: a file that is not as long as its line says cannot be read.
+    """
+    reader = data_layer.utterances.reader
+    utterances = map(data_layer.utterance_of, rows)
+    return [
+        Recording(
+            utterance.place,
+            reader.audio(utterance),
+            offset=utterance.offset,
+            duration=utterance.duration,
+            channel=utterance.channel,
+            strict=strict,
+        )
+        for utterance in utterances
+    ]
+
+
+def pauses_line(data_layer: DataLayerNM) -> str | None:
+    """How many utterances have a pause of more than 0.5 s; None: none of them, or there are no recordings.
+
+    At most 200 are read, evenly spread, and at most an hour of them.
+    """
+    if not isinstance(data_layer, SpeechDataLayer):
+        return None
+    number = len(data_layer)
+    rows = np.unique(np.linspace(0, number - 1, min(number, _MOST_HEARD)).astype(np.int64))
+    rows = rows[np.cumsum(data_layer.durations[rows]) <= _MOST_HEARD_SECONDS]
+    with ThreadPoolExecutor() as pool:
+        pausing = sum(pool.map(_has_pause, recordings_of(data_layer, rows.tolist())))
+    if not pausing:
+        return None
+    spread = "" if len(rows) == number else ", evenly spread,"
+    remedy = "--segments energy cuts there as transcribe does"
+    return f"{pausing} of {len(rows)} utterances{spread} have pauses longer than {_TOLD_PAUSE:g} s: {remedy}"
+
+
+def _has_pause(recording: Recording) -> bool:
+    try:
+        with recording.pieces() as (pieces, sample_rate):
+            levels = frame_levels(pieces, sample_rate)
+    except DataError:
+        return False  # it has been told
+    return longest_pause(levels, frame_samples(sample_rate) / sample_rate) > _TOLD_PAUSE
 
 
 def hotword_lines(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from nemo_asr.argparse import EvalArgParser, refuse_options_of_texts
+from nemo_asr.cli.transcribe import Segments, check_segments, cutting_of
 from nemo_asr.options import Metric, Reading, Search, WeightSearch, check_search_options
 from nemo_lite.errors import NemoLiteError, UsageError
 from nemo_lite.options import option
@@ -42,6 +43,9 @@ class Evaluation:
         compare: a second model: it is evaluated too, into OUT/compared, and a paired test says whether they differ.
         details: print error rates by speaker and by length, and the words most often lost, inserted and confused.
         report: write OUT/report.html: curves, error rates, the worst utterances.
+        segments: take utterances as the manifest has them (off), as training does; or cut recordings at pauses as
+            transcribe does (energy).
+        vad: a voice-activity model in the place of levels, as of transcribe.
     """
 
     page: ClassVar[str] = "data"
@@ -50,6 +54,8 @@ class Evaluation:
     compare: str | None = option(None, only_for="texts", metavar="MODEL", nargs="?", const="")
     details: bool = option(False, only_for="texts")
     report: bool = True
+    segments: Literal["energy", "off"] = option("off", only_for="texts", page="segments")
+    vad: str | None = option(None, page="segments", metavar="MODEL")
 
 
 class EvalParser(EvalArgParser):
@@ -58,7 +64,12 @@ class EvalParser(EvalArgParser):
     ``A ...`` is ``--load_dir A ...``, and ``A B ... --compare`` is ``--load_dir A ... --compare B``.
     """
 
-    groups = (Evaluation, *EvalArgParser.groups, Reading, Metric, Search, WeightSearch)
+    groups = (Evaluation, Segments, *EvalArgParser.groups, Reading, Metric, Search, WeightSearch)
+    most_used = f"{EvalArgParser.most_used} segments"
+    pages: ClassVar[dict[str, str]] = {
+        **EvalArgParser.pages,
+        "segments": "whether recordings are cut at pauses, and where",
+    }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -82,6 +93,13 @@ class EvalParser(EvalArgParser):
         parsed.load_dir, parsed.compare = models[0], models[1] if len(models) > 1 else None
         del parsed.models
         check_search_options(self, parsed)
+        check_segments(self, parsed)
+        parsed.cutting = cutting_of(parsed)
+        if parsed.cutting and parsed.search_weights:
+            self.error(
+                "--search_weights hears recordings as they are, not cut: leave --segments out, then give --weights "
+                "OUT/weights.json"
+            )
         if parsed.compare and (parsed.overrides or parsed.model_config):
             self.error(
                 "--compare takes models as they are; evaluate changed ones alone, then: nemo-lite compare OUT OUT"

@@ -226,9 +226,10 @@ class TranscribeParser(LaunchedParser):
 
 def check_segments(parser: OneLineParser, parsed: Any) -> None:
     """End the command where options of segments have no effect."""
+    remedy = "give --segments energy" if parser.get_default("segments") == "off" else "leave it out"
     for name in ("vad", *names_of(Segments)) if parsed.segments == "off" else ():
         if getattr(parsed, name, None) != parser.get_default(name):
-            parser.error(f"--{name} has no effect with --segments off; leave it out")
+            parser.error(f"--{name} has no effect with --segments off; {remedy}")
 
 
 def _check_out(args: Namespace, recordings: Sequence[Recording]) -> None:

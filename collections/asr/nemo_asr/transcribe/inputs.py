@@ -53,6 +53,7 @@ class Recording:
         seconds: its length; 0 until `rows_of` has looked at it.
         channel: of the audio, from 0; None: the average of all.
         decoded_bytes: of the temporary file from which its parts are read, see `AudioFile`; 0 until it is measured.
+        strict: it cannot be measured where its duration is not that of the file; see `read_audio`.
     """
 
     source: str
@@ -63,6 +64,7 @@ class Recording:
     seconds: float = 0.0
     channel: int | None = None
     decoded_bytes: int = 0
+    strict: bool = False
 
     def measured(self) -> Recording:
         """The same with its length, which the head of the file says; itself where it is known.
@@ -76,6 +78,9 @@ class Recording:
             assert self.sample_rate is not None
             check_channel(self.channel, 1 if self.audio.ndim == 1 else self.audio.shape[1], self.source)
             return replace(self, seconds=len(self.audio) / self.sample_rate)
+        if self.strict:
+            with self._open(self.audio, strict=True):
+                pass
         with self._open(self.audio) as part:
             return replace(self, seconds=part.seconds, decoded_bytes=part.decoded_bytes)
 
@@ -98,9 +103,9 @@ class Recording:
         assert not isinstance(self.audio, np.ndarray)
         return self._open(self.audio)
 
-    def _open(self, audio: str | bytes) -> AbstractContextManager[AudioPart]:
+    def _open(self, audio: str | bytes, strict: bool = False) -> AbstractContextManager[AudioPart]:
         return open_part(
-            audio, offset=self.offset, duration=self.duration, channel=self.channel, strict=False, exact=True
+            audio, offset=self.offset, duration=self.duration, channel=self.channel, strict=strict, exact=True
         )
 
     def part(self, span: Span) -> Recording:
