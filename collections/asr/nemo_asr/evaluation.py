@@ -6,11 +6,10 @@ import json
 from argparse import Namespace
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -54,6 +53,7 @@ from nemo_asr.transcribe.voice_activity import load_detector
 from nemo_lite import DataLayerNM, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.data.loaders import Loaded, UnusableItems
 from nemo_lite.backends.pytorch.engine.evaluation import ItemsComputed
+from nemo_lite.core.neural_types import AudioSignal
 from nemo_lite.errors import DataError, UsageError
 from nemo_lite.files import make_writable_folder, write_atomically
 from nemo_lite.options import factory_arguments
@@ -222,7 +222,7 @@ class _InSegments:
 
     def check(self, data_layer: DataLayerNM) -> None:
         """UsageError where there are no recordings to cut."""
-        if not isinstance(data_layer, SpeechDataLayer):
+        if not _has_recordings(data_layer):
             problem, remedy = "--segments energy needs recordings, and this data layer has none", "leave it out"
             raise UsageError(problem, place=data_layer.label, remedy=remedy)
 
@@ -265,7 +265,7 @@ def recordings_of(data_layer: SpeechDataLayer, rows: Iterable[int], strict: bool
     """Utterances of a data layer as recordings: those that ``transcribe`` makes of the lines of its manifest.
 
     Args:
-        data_layer: has utterances.
+        data_layer: has utterances. The content of those in archives is read here.
         rows: their positions.
         strict: a file that is not as long as its line says cannot be read.
     """
@@ -289,13 +289,12 @@ def pauses_line(data_layer: DataLayerNM) -> str | None:
 
     At most 200 are read, evenly spread, and at most an hour of them.
     """
-    if not isinstance(data_layer, SpeechDataLayer):
+    if not _has_recordings(data_layer):
         return None
     number = len(data_layer)
     rows = np.unique(np.linspace(0, number - 1, min(number, _MOST_HEARD)).astype(np.int64))
     rows = rows[np.cumsum(data_layer.durations[rows]) <= _MOST_HEARD_SECONDS]
-    with ThreadPoolExecutor() as pool:
-        pausing = sum(pool.map(_has_pause, recordings_of(data_layer, rows.tolist())))
+    pausing = sum(_has_pause(data_layer, row) for row in rows.tolist())
     if not pausing:
         return None
     spread = "" if len(rows) == number else ", evenly spread,"
@@ -303,13 +302,20 @@ def pauses_line(data_layer: DataLayerNM) -> str | None:
     return f"{pausing} of {len(rows)} utterances{spread} have pauses longer than {_TOLD_PAUSE:g} s: {remedy}"
 
 
-def _has_pause(recording: Recording) -> bool:
+def _has_pause(data_layer: SpeechDataLayer, row: int) -> bool:
     try:
+        (recording,) = recordings_of(data_layer, [row])
         with recording.pieces() as (pieces, sample_rate):
             levels = frame_levels(pieces, sample_rate)
     except DataError:
         return False  # it has been told
     return longest_pause(levels, frame_samples(sample_rate) / sample_rate) > _TOLD_PAUSE
+
+
+def _has_recordings(data_layer: DataLayerNM) -> TypeGuard[SpeechDataLayer]:
+    """Whether its utterances are recordings, not features."""
+    types = [ntype.elements_type for ntype in data_layer.output_ports.values()]
+    return isinstance(data_layer, SpeechDataLayer) and any(isinstance(each, AudioSignal) for each in types)
 
 
 def hotword_lines(

@@ -207,7 +207,8 @@ def test_pauses_that_training_would_keep_are_told_the_longest_first_and_no_probl
     assert not found["pause"].is_problem
     assert found["pause"].details == ["train.json:2: 2.0 of 4.0 s: inside.wav", "train.json:1: 1.5 of 3.0 s: ends.wav"]
     assert found["pause"].summary == (
-        "train.json: 2 utterances with a pause of 1 s or more, which train and eval leave in, but transcribe cuts out; "
+        "train.json: 2 utterances with a pause of 1 s or more, which train leaves in, and eval without "
+        "--segments energy; transcribe cuts there; "
         "nemo-lite align MODEL MANIFEST --cut NEW.json --longest 3 cuts there, with the texts"
     )
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 from toys.onnx_toy import write_toy
+from toys.silero import write_silero
 
 from nemo_asr.audio.segments import DEFAULT_CUTTING
 from nemo_asr.tasks.recipe import recipe_from_text
@@ -28,38 +26,6 @@ JasperEncoder:
   jasper:
     - {filters: 4, repeat: 1, kernel: [3], stride: [2], dilation: [1], dropout: 0.0, residual: false}
 """
-
-
-def write_silero(path: Path) -> Path:
-    """The inputs and outputs of silero-vad: speech where the mean amplitude is above 0.01; the state counts chunks."""
-    constants = {"level": 0.01, "slope": 1000.0, "one": 1.0}
-    nodes = [
-        helper.make_node("Abs", ["input"], ["amplitude"]),
-        helper.make_node("ReduceMean", ["amplitude", "axis"], ["mean"], keepdims=1),
-        helper.make_node("Sub", ["mean", "level"], ["above"]),
-        helper.make_node("Mul", ["above", "slope"], ["scaled"]),
-        helper.make_node("Sigmoid", ["scaled"], ["output"]),
-        helper.make_node("Add", ["state", "one"], ["stateN"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "silero",
-        [
-            helper.make_tensor_value_info("input", TensorProto.FLOAT, [None, 576]),
-            helper.make_tensor_value_info("state", TensorProto.FLOAT, [2, None, 128]),
-            helper.make_tensor_value_info("sr", TensorProto.INT64, []),
-        ],
-        [
-            helper.make_tensor_value_info("output", TensorProto.FLOAT, [None, 1]),
-            helper.make_tensor_value_info("stateN", TensorProto.FLOAT, [2, None, 128]),
-        ],
-        [
-            numpy_helper.from_array(np.array([1]), "axis"),
-            *(numpy_helper.from_array(np.array(value, np.float32), name) for name, value in constants.items()),
-        ],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
-    return path
 
 
 def sound(*seconds: float, rate: int = RATE) -> np.ndarray:
