@@ -52,7 +52,6 @@ from nemo_asr.transcribe.transcript import TimedLabels, Transcript, labels_of_pa
 from nemo_asr.transcribe.voice_activity import load_detector
 from nemo_lite import DataLayerNM, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.data.loaders import Loaded, UnusableItems
-from nemo_lite.backends.pytorch.engine.evaluation import ItemsComputed
 from nemo_lite.core.neural_types import AudioSignal
 from nemo_lite.errors import DataError, UsageError
 from nemo_lite.files import make_writable_folder, write_atomically
@@ -102,18 +101,17 @@ def _evaluate_sets(
         if out is None:
             continue
         # Damaged files end the evaluation, unless the configuration allows some: then they are left out here too.
-        computed = result.computed
-        assert computed.items is not None, "data layers of speech number their items"
-        texts = texts_to_score(data_layer, computed.items, result.said, result.heard, args.score_normalizer)
+        texts = texts_to_score(data_layer, result.items, result.said, result.heard, args.score_normalizer)
         said, heard = texts.references, texts.hypotheses
         if args.hotwords:
-            plain = texts_to_score(data_layer, computed.items, result.said, without_hotwords, args.score_normalizer)
+            plain = texts_to_score(data_layer, result.items, result.said, without_hotwords, args.score_normalizer)
             without_hotwords = plain.hypotheses
         path = out / f"{tag}.transcripts.jsonl"
-        write_transcripts(path, data_layer, computed.items, *texts)
+        write_transcripts(path, data_layer, result.items, *texts)
         metric = args.eval_metric or main_metric(recipe.labels)
         print(f"{name}{tag}: {_describe_rates(heard, said, metric)}")
-        print(f"{name}{tag}: {computed.num_items} utterances, ids {computed.digest}, transcripts in {path}")
+        ids = data_layer.digest_of(result.items)
+        print(f"{name}{tag}: {len(result.items)} utterances, ids {ids}, transcripts in {path}")
         if note := hear.note(result, data_layer):
             print(f"{name}{tag}: {note}")
         if said:
@@ -126,7 +124,7 @@ def _evaluate_sets(
             files = write_sclite(out / FOLDER, tag, rows, result.words)
             print(f"{name}{tag}: for sclite {', '.join(str(file) for file in files)}")
             if args.hotwords:
-                clusters = clusters_in_data(data_layer, computed.items)
+                clusters = clusters_in_data(data_layer, result.items)
                 use_cer = main_metric(recipe.labels) == "cer"
                 hot = _hotwords(args, model)
                 for line in hotword_lines(hot, said, without_hotwords, heard, use_cer, clusters):
@@ -153,14 +151,14 @@ class _Heard(NamedTuple):
     """The texts of a set; on ranks above 0 none.
 
     Attributes:
-        computed: which utterances.
+        items: the positions of the utterances.
         said: what is said in each, as the data layer gives it.
         heard: what was recognised.
         words: of each with their times; None where they are not known.
         transcripts: of recordings that were cut.
     """
 
-    computed: ItemsComputed
+    items: Sequence[int]
     said: list[str]
     heard: list[str]
     words: list[list[TimedWord]] | None
@@ -198,7 +196,8 @@ class _AsTheyAre:
             said += post_process_transcripts([texts], [lengths], recipe.labels)
             if times:
                 words += _timed_words(of_labels, recipe.labels, times.frame_samples / recipe.sample_rate)
-        return _Heard(batches, said, heard, words if times else None)
+        assert batches.items is not None, "data layers of speech number their items"
+        return _Heard(batches.items, said, heard, words if times else None)
 
     def note(self, heard: _Heard, data_layer: DataLayerNM) -> str | None:
         """How many utterances have pauses that are not cut here; None: none of them."""
@@ -248,12 +247,10 @@ class _InSegments:
         )
         account.note(Loaded(None, faults=sorted(faults.items())))
         account.report()
-        computed = ItemsComputed(data_layer)
-        if transcripts:
-            computed.note([item for item in range(len(data_layer)) if item not in faults])
-        said = [data_layer.utterance_of(item).text for item in computed.items or ()]
+        items = [item for item in range(len(data_layer)) if item not in faults] if transcripts else []
+        said = [data_layer.utterance_of(item).text for item in items]
         words = [[TimedWord(word.text, word.start, word.end) for word in each.words] for each in transcripts]
-        return _Heard(computed, said, [transcript.text for transcript in transcripts], words, transcripts)
+        return _Heard(items, said, [transcript.text for transcript in transcripts], words, transcripts)
 
     def note(self, heard: _Heard, data_layer: DataLayerNM) -> str | None:
         """How many segments there are."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sized
@@ -466,6 +467,11 @@ class DataLayerNM(_WithoutWeights):
     def id_of(self, item: int) -> str:
         """A name of an item that is the same on every machine, wherever the data lie."""
         return str(item)
+
+    def digest_of(self, items: Iterable[int]) -> str:
+        """A hash of the names of items, repeated ones included: equal for equal sets, in any order."""
+        names = "\n".join(map(self.id_of, sorted(items)))
+        return hashlib.sha256(names.encode()).hexdigest()[:16]
 
     def copied(self) -> Copied | None:
         """The files of its items, which are to be the same on all machines and are compared; by default none are.

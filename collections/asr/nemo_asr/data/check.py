@@ -452,7 +452,8 @@ def _unusual(examined: ExaminedSet) -> list[Finding]:
     several = several if len(several) > 1 else []
     pausing = sorted((item for item in items if item.pause >= LONG_PAUSE), key=lambda item: -item.pause)
     pauses = [f"{i.place}: {i.pause:.1f} of {i.seconds:.1f} s: {i.utterance.audio_path}" for i in pausing]
-    uncut = f"with a pause of {LONG_PAUSE:g} s or more, which train leaves in, and eval without --segments energy; transcribe cuts there"
+    left_in = "which train leaves in, and eval without --segments energy; transcribe cuts there"
+    uncut = f"with a pause of {LONG_PAUSE:g} s or more, {left_in}"
     remedy = "nemo-lite align MODEL MANIFEST --cut NEW.json --longest 3 cuts there, with the texts"
     return [
         Finding("pause", False, f"{name}: {_some(len(pauses))} {uncut}; {remedy}", pauses),
