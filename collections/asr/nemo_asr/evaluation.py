@@ -91,7 +91,7 @@ def _evaluate_sets(
     recipe, manifests = model.recipe, zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
     options: dict[str, Any] = {"batch_size": args.batch_size, **({"strict_data": True} if args.strict_data else {})}
     data = {tag: recipe.data_layer(path, training=False, **options) for tag, path in manifests}
-    hear = _InSegments(model, args, factory) if args.cutting else _AsTheyAre(model, factory)
+    hear = InSegments(model, args, factory) if args.cutting else AsTheyAre(model, factory)
     for data_layer in data.values():
         hear.check(data_layer)
     out = factory.on_first(lambda: make_writable_folder(folder))
@@ -147,7 +147,7 @@ def _search_without_hotwords(model: TrainedModel, args: Namespace) -> BeamSearch
     return BeamSearchCTCDecoder(model.recipe.labels, **arguments)
 
 
-class _Heard(NamedTuple):
+class Heard(NamedTuple):
     """The texts of a set; on ranks above 0 none.
 
     Attributes:
@@ -165,7 +165,7 @@ class _Heard(NamedTuple):
     transcripts: Sequence[Transcript] = ()
 
 
-class _AsTheyAre:
+class AsTheyAre:
     """Hears utterances as the manifest has them, as evaluations in training do.
 
     Args:
@@ -181,7 +181,7 @@ class _AsTheyAre:
     def check(self, data_layer: DataLayerNM) -> None:
         """Any data layer will do."""
 
-    def __call__(self, data_layer: DataLayerNM, search: BeamSearchCTCDecoder | None = None) -> _Heard:
+    def __call__(self, data_layer: DataLayerNM, search: BeamSearchCTCDecoder | None = None) -> Heard:
         """The texts of a set, by the model's search or by another one. All ranks call it."""
         recipe, modules = self._model.recipe, self._model.modules
         dag = connect(modules if search is None else replace(modules, greedy=search), data_layer)
@@ -197,14 +197,14 @@ class _AsTheyAre:
             if times:
                 words += _timed_words(of_labels, recipe.labels, times.frame_samples / recipe.sample_rate)
         assert batches.items is not None, "data layers of speech number their items"
-        return _Heard(batches.items, said, heard, words if times else None)
+        return Heard(batches.items, said, heard, words if times else None)
 
-    def note(self, heard: _Heard, data_layer: DataLayerNM) -> str | None:
+    def note(self, heard: Heard, data_layer: DataLayerNM) -> str | None:
         """How many utterances have pauses that are not cut here; None: none of them."""
         return pauses_line(data_layer)
 
 
-class _InSegments:
+class InSegments:
     """Hears recordings cut at pauses, by the code of ``transcribe``.
 
     Args:
@@ -225,8 +225,8 @@ class _InSegments:
             problem, remedy = "--segments energy needs recordings, and this data layer has none", "leave it out"
             raise UsageError(problem, place=data_layer.label, remedy=remedy)
 
-    def __call__(self, data_layer: DataLayerNM, search: BeamSearchCTCDecoder | None = None) -> _Heard:
-        """See :meth:`_AsTheyAre.__call__`.
+    def __call__(self, data_layer: DataLayerNM, search: BeamSearchCTCDecoder | None = None) -> Heard:
+        """See :meth:`AsTheyAre.__call__`.
 
         Raises:
             DataError: more recordings cannot be read than the configuration allows.
@@ -250,9 +250,9 @@ class _InSegments:
         items = [item for item in range(len(data_layer)) if item not in faults] if transcripts else []
         said = [data_layer.utterance_of(item).text for item in items]
         words = [[TimedWord(word.text, word.start, word.end) for word in each.words] for each in transcripts]
-        return _Heard(items, said, [transcript.text for transcript in transcripts], words, transcripts)
+        return Heard(items, said, [transcript.text for transcript in transcripts], words, transcripts)
 
-    def note(self, heard: _Heard, data_layer: DataLayerNM) -> str | None:
+    def note(self, heard: Heard, data_layer: DataLayerNM) -> str | None:
         """How many segments there are."""
         number = sum(len(transcript.segments) for transcript in heard.transcripts)
         return f"{number} segments, cut at pauses as transcribe cuts them"

@@ -20,7 +20,7 @@ import nemo_asr
 from nemo_asr.cli.eval import EvalParser, main
 from nemo_asr.cli.models import export
 from nemo_asr.cli.transcribe import main as transcribe
-from nemo_asr.evaluation import pauses_line
+from nemo_asr.evaluation import InSegments, pauses_line, recordings_of
 from nemo_asr.transcribe.model import TrainedModel, describe
 from nemo_lite.errors import DataError, UsageError
 
@@ -188,12 +188,19 @@ def test_recordings_in_tar_shards_are_cut(model, talks):
     layer = nemo_asr.TarredAudioToTextDataLayer(shard, str(talks / "tarred.json"), LABELS, batch_size=4, shuffle_n=0)
     whole = nemo_asr.AudioToTextDataLayer(str(talks / "tarred.json"), LABELS, batch_size=4)
     loaded = nemo_asr.load_model(model)
-    texts = [
-        [each.text for each in loaded.transcribe(nemo_asr.evaluation.recordings_of(data, range(3)))]
-        for data in (layer, whole)
-    ]
+    texts = [[each.text for each in loaded.transcribe(recordings_of(data, range(3)))] for data in (layer, whole)]
     assert texts[0] == texts[1]
     assert texts[0][0].split()[0] == "cab"
+
+
+def test_features_cannot_be_cut(tmp_path):
+    make_folder(tmp_path / "kaldi")
+    layer = nemo_asr.KaldiFeatureDataLayer(str(tmp_path / "kaldi"), LABELS, batch_size=2)
+    told = r"kaldi_feature_data_layer: --segments energy needs recordings, and this data layer has none; leave it out"
+    with pytest.raises(UsageError, match=told):
+        InSegments(None, EvalParser().parse_args(["A", "--eval_datasets", "x", "--segments", "energy"]), None).check(
+            layer
+        )
 
 
 @pytest.mark.parametrize(
