@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 import soundfile
 from toys.onnx_toy import METADATA, write_toy
-from toys.tone_corpus import FREQUENCIES, write_manifest
+from toys.tone_corpus import CONFIG, FREQUENCIES, record, write_manifest
 from toys.tone_model import train_tones
 
 import nemo_asr
+import nemo_lite
 from nemo_asr.cli.align import main
+from nemo_asr.text.subwords import train_subwords
 from nemo_asr.transcribe.alignment import SentenceCutting
 from nemo_asr.transcribe.model import TrainedModel, describe
 from nemo_asr.transcribe.onnx_export import export_onnx
+from nemo_asr.transcribe.onnx_model import OnnxModel
 from nemo_lite.errors import CheckpointError, DataError, UsageError
 
 RATE = 16000
@@ -181,3 +184,56 @@ def test_an_onnx_file_of_subwords_without_a_tokenizer_says_what_to_do(tmp_path, 
     write_toy(tmp_path / "bad.onnx", {**METADATA, "tokenizer": "?"})
     with pytest.raises(CheckpointError, match="what it says of texts is damaged"):
         main(["bad.onnx", "talk.json"])
+
+
+@pytest.fixture(scope="module")
+def subword_model(tmp_path_factory):
+    """A model of SentencePiece's pieces that has learned words of tones, and a recording of three sentences."""
+    folder = tmp_path_factory.mktemp("subwords")
+    texts = ["cab ab", "ab cab bc", "bc", "cab bc ab", "ab bc", "bc cab", "cab", "ab ab cab", "bc ab", "cab cab bc"]
+    lines = []
+    for number, text in enumerate(texts):
+        path = folder / f"{number}.wav"
+        lines.append({"audio_filepath": str(path), "duration": record(path, text), "text": text})
+    write_manifest(folder / "train.json", lines)
+    (folder / "pieces.model").write_bytes(train_subwords(texts, 8).model)
+    config = CONFIG.partition("labels:")[0].replace("kernel: [11]", "kernel: [51]")  # a frame sees a whole word
+    (folder / "tones.yaml").write_text(f"{config}tokenizer: {folder / 'pieces.model'}\n")
+    recipe = nemo_asr.load_recipe(folder / "tones.yaml")
+    factory = nemo_lite.NeuralModuleFactory(placement=nemo_lite.DeviceType.CPU, random_seed=0, set_default=False)
+    modules = recipe.model()
+    layer = recipe.data_layer(str(folder / "train.json"), training=True, batch_size=5)
+    loss = nemo_asr.connect(modules, layer, training=True).loss
+    factory.train([loss], optimizer="adam", optimization_params={"num_epochs": 40, "lr": 0.02})
+    return TrainedModel("here", recipe, modules, describe(recipe))
+
+
+@pytest.mark.slow
+def test_subwords_words_and_sentences_have_their_times_in_torch_and_in_onnx(subword_model, tmp_path):
+    sentences, pieces, starts, bounds = ["cab ab", "bc cab", "ab bc ab"], [], [], []
+    for sentence in sentences:
+        record(tmp_path / "one.wav", sentence)
+        samples, _ = soundfile.read(tmp_path / "one.wav")
+        pieces.append(np.zeros(int(0.8 * RATE)))
+        first = sum(map(len, pieces)) / RATE
+        starts += [first + 0.17 * match.start() for match in re.finditer(r"\S+", sentence)]
+        bounds.append((first, first + len(samples) / RATE))
+        pieces.append(samples)
+    samples = np.concatenate([*pieces, np.zeros(RATE)])
+    samples = samples + np.random.default_rng(0).normal(0, 1e-3, len(samples))
+    (found,) = subword_model.align([samples], [". ".join(sentences)], RATE)
+    assert [segment.text for segment in found.segments] == ["cab ab.", "bc cab.", "ab bc ab"]
+    for segment, (start, end) in zip(found.segments, bounds, strict=True):
+        assert (segment.start, segment.end) == (pytest.approx(start, abs=0.06), pytest.approx(end, abs=0.06))
+        parts = [label for label in segment.labels if label.text]
+        assert "".join(label.text for label in parts) == segment.text.replace(" ", "").rstrip(".")
+        edges = [edge for label in segment.labels for edge in (label.start, label.end)]
+        assert edges == sorted(edges)
+    assert [word.text for word in found.words] == " ".join(sentences).split()
+    errors = np.abs([word.start - start for word, start in zip(found.words, starts, strict=True)])
+    assert np.median(errors) < 0.1, errors
+    assert any(len(label.text) > 1 for segment in found.segments for label in segment.labels)  # pieces, not letters
+    export_onnx(subword_model, tmp_path / "pieces.onnx")
+    (other,) = OnnxModel(tmp_path / "pieces.onnx").align([samples], [". ".join(sentences)], audio_rate=RATE).alignments
+    for one, two in zip(found.words, other.words, strict=True):
+        assert (one.text, one.start) == (two.text, pytest.approx(two.start, abs=0.0201))
