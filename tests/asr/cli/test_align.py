@@ -165,7 +165,7 @@ def test_an_onnx_file_gives_the_times_of_its_model_within_a_frame(model, talk, t
     capsys.readouterr()
     outputs = []
     for name in (model, "tones.onnx"):
-        assert main([name, "talk.json"]) == 0
+        assert main([name, "talk.json", "--delay", "0.07"]) == 0  # measured, it would hide a shift
         line = json.loads(capsys.readouterr().out)
         outputs.append([label for segment in line["segments"] for label in segment["labels"]])
     assert [label["text"] for label in outputs[0]] == [label["text"] for label in outputs[1]]
