@@ -122,6 +122,7 @@ def write_0(path: Path, **changes: Any) -> dict[str, torch.nn.Module]:
 def write_1(path: Path, labels: list[str] = LABELS, **changes: Any) -> dict[str, torch.nn.Module]:
     """A file of 1.x. Gives its modules."""
     citrinet = changes.get("citrinet", False)
+    tokenizer_model = changes.pop("tokenizer_model", b"a model of sentencepiece")
     modules = modules_of(CITRINET_BLOCKS if citrinet else BLOCKS, len(labels))
     filters = nemo_asr.AudioToMelSpectrogramPreprocessor(**SIZES).filters * changes.pop("filter_scale", 1.0)
     state = {f"encoder.{name}": value for name, value in modules["JasperEncoder"].state_dict().items()}
@@ -129,7 +130,7 @@ def write_1(path: Path, labels: list[str] = LABELS, **changes: Any) -> dict[str,
     state |= {"preprocessor.featurizer.window": torch.ones(160), "preprocessor.featurizer.fb": filters.t()[None]}
     members = {"./model_config.yaml": json.dumps(config_1(labels, **changes)), "./model_weights.ckpt": packed(state)}
     if citrinet:
-        members["./0a1b_tokenizer.model"] = b"a model of sentencepiece"
+        members["./0a1b_tokenizer.model"] = tokenizer_model
     write_tar(path, members, "w" if citrinet else "w:gz")
     return modules
 

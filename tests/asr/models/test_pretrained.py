@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 import torch
 from toys.nemo_archives import LABELS, config_0, config_1, packed, write_0, write_1, write_tar
+from toys.subwords import small_subwords
 
 from nemo_asr import AudioToMelSpectrogramPreprocessor, JasperEncoder
 from nemo_asr.models import pretrained as download
 from nemo_asr.models.pretrained import PUBLISHED, ASRConvCTCModel, JasperNet, QuartzNet, local_file, read_nemo
+from nemo_asr.transcribe.model import load_model
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.errors import CheckpointError, ConfigError, ModelNotFoundError
 
@@ -68,6 +70,77 @@ def test_pieces_of_bert_get_the_marks_of_sentencepiece(tmp_path: Path) -> None:
     write_1(tmp_path / "m.nemo", ["the", "##ing", "a"], citrinet=True, tokenizer="wpe")
     found = read_nemo(tmp_path / "m.nemo").params["decoder_params"]["init_params"]["vocabulary"]
     assert found == ["\u2581the", "ing", "\u2581a"]
+
+
+def test_the_tokenizer_of_an_archive_comes_with_its_model(tmp_path: Path) -> None:
+    subwords = small_subwords()
+    write_1(tmp_path / "m.nemo", list(subwords), citrinet=True, tokenizer_model=subwords.model)
+    model = load_model(tmp_path / "m.nemo")
+    assert (model.recipe.tokenizer, model.card.labels) == (subwords, list(subwords))
+    model.save(tmp_path / "made")
+    again = load_model(tmp_path / "made")
+    assert again.recipe.tokenizer is not None
+    assert again.recipe.tokenizer.ids_of("one two") == subwords.ids_of("one two")
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["a", "b"], r"m\.nemo: its tokenizer does not fit its decoder: got 24 pieces, wanted 2, one for each output"),
+        ([*small_subwords()[:-1], "zzz"], r"m\.nemo: a label is outside its tokenizer's vocabulary: got 'zzz'"),
+        ([*small_subwords()[::-1]], r"m\.nemo: its labels are not its tokenizer's pieces: got 24 labels in another"),
+    ],
+)
+def test_a_tokenizer_that_is_another_models_is_one_line(tmp_path: Path, labels: list[str], message: str) -> None:
+    write_1(tmp_path / "m.nemo", labels, citrinet=True, tokenizer_model=small_subwords().model)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        read_nemo(tmp_path / "m.nemo")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_that_is_not_read_is_told_and_the_model_transcribes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_1(tmp_path / "m.nemo", ["\u2581a", "b"], citrinet=True)
+    assert load_model(tmp_path / "m.nemo").recipe.tokenizer is None
+    assert "The model transcribes; to train or score it add --set tokenizer=FILE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nemo:../up.model", r"tokenizer\.model_path leads out of the archive: got nemo:\.\./up\.model"),
+        ("nemo:/etc/passwd", r"tokenizer\.model_path leads out of the archive: got nemo:/etc/passwd"),
+        ("nemo:1_other.model", r"m\.nemo: it has no 1_other\.model"),
+    ],
+)
+def test_a_tokenizer_outside_the_archive_is_refused(tmp_path: Path, path: str, message: str) -> None:
+    config = {**config_1(), "tokenizer": {"type": "bpe", "model_path": path}}
+    members = {"model_config.yaml": json.dumps(config), "model_weights.ckpt": packed({})}
+    with pytest.raises(CheckpointError, match=message):
+        read_nemo(write_tar(tmp_path / "m.nemo", members))
+
+
+def test_a_configuration_below_the_key_model_is_read(tmp_path: Path) -> None:
+    members = {"model_config.yaml": json.dumps({"model": config_1()}), "model_weights.ckpt": packed({})}
+    assert read_nemo(write_tar(tmp_path / "m.nemo", members)).class_name == "ASRConvCTCModel"
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("nemo.collections.asr.models.EncDecRNNTBPEModel", "a transducer has no CTC head"),
+        ("nemo.collections.asr.models.EncDecMultiTaskModel", r"reads text \(Canary\), not a CTC head"),
+        ("nemo.collections.speechlm2.models.SALM", "a language model decodes it"),
+        ("nemo.collections.nlp.models.TransformerLMModel", "a file of a language model, not of a model of speech"),
+        ("my.Model", "its kind is not known here"),
+    ],
+)
+def test_a_model_without_a_ctc_head_is_one_line_with_the_reason(tmp_path: Path, target: str, reason: str) -> None:
+    message = rf"{target.rpartition('.')[2]}: .*{reason}; read are EncDecCTCModel, EncDecCTCModelBPE"
+    with pytest.raises(ConfigError, match=message) as caught:
+        read_nemo(written(tmp_path, target=target))
+    assert "\n" not in str(caught.value)
 
 
 def written(tmp_path: Path, **changes: Any) -> Path:

@@ -7,13 +7,14 @@ import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
 from nemo_asr.features import generation_of
 from nemo_asr.models.jasper import JasperBlockSpec
+from nemo_asr.text.subwords import Subwords
 from nemo_lite import NeuralModule, NmTensor, logging
 from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, fitted
 from nemo_lite.backends.pytorch.checkpoint.tensors import read_torch_tensors
@@ -22,7 +23,7 @@ from nemo_lite.core import Ports
 from nemo_lite.core.models import CONFIG_0, NemoArchive, NeMoModel
 from nemo_lite.core.neural_module import classes_by_name, subclasses
 from nemo_lite.core.ports import PretrainedModelInfo
-from nemo_lite.errors import CheckpointError, ModelNotFoundError, did_you_mean
+from nemo_lite.errors import CheckpointError, DataError, ModelNotFoundError, did_you_mean
 from nemo_lite.files import digest_of_file, make_writable_folder, write_atomically
 
 # Where a model's ``.nemo`` file is: on this machine, or published by NVIDIA and downloaded when it is asked for.
@@ -136,6 +137,17 @@ _NEUTRAL: dict[str, Any] = {
     "use_grads": False,
     "mel_norm": "slaney",
 }
+# Classes of whole models since 1.x: those that are read, and by parts of the others' names why they are not.
+_MODELS = ("EncDecCTCModel", "EncDecCTCModelBPE")
+_OTHER_KINDS = {
+    "Hybrid": "its encoder is a Conformer, which is not read yet",
+    "RNNT": "a transducer has no CTC head",
+    "MultiTask": "its decoder is a Transformer that reads text (Canary), not a CTC head",
+    "speechlm": "a language model decodes it",
+    "SALM": "a language model decodes it",
+    ".nlp.": "a file of a language model, not of a model of speech",
+    "language_modeling": "a file of a language model, not of a model of speech",
+}
 _FILTERS, _FILTER_TOLERANCE = "preprocessor.featurizer.fb", 1e-3
 # Parts of the state of 1.x that are computed from the configuration.
 _COMPUTED = ("preprocessor.", "spec_augmentation.", "spec_augment.", "loss.")
@@ -148,11 +160,13 @@ class NemoFile(NamedTuple):
         place: the file.
         config: ``header`` and ``init_params``, as 0.11 has them.
         weights: the tensors of each module by its class and their own name.
+        tokenizer: the SentencePiece model whose pieces the labels are, where the file has one that is read here.
     """
 
     place: str
     config: Mapping[str, Any]
     weights: Mapping[str, Mapping[str, Tensor]]
+    tokenizer: Subwords | None = None
 
     @property
     def class_name(self) -> str:
@@ -192,10 +206,63 @@ def read_nemo(path: str | Path) -> NemoFile:
         names = [name for name in archive.names if name.endswith(".pt")]
         weights = {name.removesuffix(".pt"): _tensors(archive, name) for name in names}
         return NemoFile(str(archive.path), _with_nemos_numbers(config.plain(), "0.11"), weights)
+    model = _section(config, "model")
+    config = config if model is None else model
     version = _version_of(config)
     translated, state = _with_nemos_numbers(_translated(config), version), _tensors(archive, _WEIGHTS_1)
     _compare_filters(translated["init_params"]["preprocessor_params"], state.get(_FILTERS), str(archive.path))
-    return NemoFile(str(archive.path), translated, _split(state, str(archive.path)))
+    weights = _split(state, str(archive.path))
+    tokenizer = _tokenizer_of(archive, config)
+    if tokenizer is not None:
+        decoder = translated["init_params"]["decoder_params"]["init_params"]
+        _check_pieces(tokenizer, decoder["vocabulary"], weights["JasperDecoderForCTC"], str(archive.path))
+        translated["tokenizer"] = "tokenizer.model"
+    return NemoFile(str(archive.path), translated, weights, tokenizer)
+
+
+def _tokenizer_of(archive: NemoArchive, config: Config) -> Subwords | None:
+    """The SentencePiece model in a file; None where it has none, or, with a warning, one that is not read here.
+
+    Raises:
+        CheckpointError: the configuration names one that is not in the archive.
+    """
+    section = _section(config, "tokenizer")
+    path = str(section.get("model_path") or "") if section is not None and section.get("type", "bpe") == "bpe" else ""
+    name = path.removeprefix("nemo:")
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        if name == path:  # of the machine that trained it
+            name = PurePosixPath(name).name
+        else:
+            problem, wanted = "tokenizer.model_path leads out of the archive", "nemo:NAME of a file in it"
+            raise CheckpointError(problem, place=str(archive.path), got=path, wanted=wanted)
+    if not path or (name == path and name not in archive.names):
+        return None
+    member = archive.read(name)
+    try:
+        return Subwords(member.getvalue(), member.name)
+    except DataError as error:
+        logging.warning("%s. The model transcribes; to train or score it add --set tokenizer=FILE", error)
+        return None
+
+
+def _check_pieces(tokenizer: Subwords, labels: Sequence[str], head: Mapping[str, Tensor], place: str) -> None:
+    """The pieces of a tokenizer must be the outputs of the head, in their order, and the blank behind them.
+
+    Raises:
+        CheckpointError: they are not.
+    """
+    outputs = [len(tensor) for name, tensor in head.items() if name.endswith("weight") and tensor.dim() == 3]
+    if outputs and outputs[0] != len(tokenizer) + 1:
+        got, wanted = f"{len(tokenizer)} pieces", f"{outputs[0] - 1}, one for each output of the decoder but the blank"
+        raise CheckpointError("its tokenizer does not fit its decoder", place=place, got=got, wanted=wanted)
+    if list(labels) == list(tokenizer):
+        return
+    outside = [label for label in labels if label not in tokenizer]
+    if outside:
+        got = f"{outside[0]!r}{f' and {len(outside) - 1} more' if outside[1:] else ''}"
+        raise CheckpointError("a label is outside its tokenizer's vocabulary", place=place, got=got)
+    problem, got = "its labels are not its tokenizer's pieces", f"{len(labels)} labels in another order"
+    raise CheckpointError(problem, place=place, got=got, wanted=f"the {len(tokenizer)} pieces")
 
 
 def _version_of(config: Config) -> str:
@@ -259,6 +326,7 @@ def _translated(config: Config) -> dict[str, Any]:
     Raises:
         ConfigError: it is of another kind, or has settings that the modules here do not have: all at once.
     """
+    _refuse_kind(config)
     problems: list[str] = []
     sections: dict[str, Any] = {}
     modules = classes_by_name(NeuralModule)
@@ -286,6 +354,20 @@ def _translated(config: Config) -> dict[str, Any]:
         _complete(config, sections, problems)
     raise_if(problems)
     return {"header": {"full_spec": _MODEL_SPEC}, "init_params": sections}
+
+
+def _refuse_kind(config: Config) -> None:
+    """See that the class of a model is one whose CTC head is read here; a file need not name it.
+
+    Raises:
+        ConfigError: it is another one: one line with the reason.
+    """
+    target = str(config.get("target") or "")
+    name = target.rpartition(".")[2]
+    if not name or name in _MODELS:
+        return
+    reason = next((reason for part, reason in _OTHER_KINDS.items() if part in target), "its kind is not known here")
+    raise_if([f"{config.place('target')}: the model is {name}: {reason}; read are {', '.join(_MODELS)}"])
 
 
 def _section(config: Config, key: str) -> Config | None:

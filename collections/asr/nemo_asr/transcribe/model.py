@@ -300,7 +300,7 @@ def read_model(path: str | Path) -> StoredModel:
     if folder.is_file():
         stored = read_nemo(folder)
         config = Config(stored.config, Source(stored.place)).as_yaml()
-        return StoredModel(stored.place, ModelCard(), config, stored.weights)
+        return StoredModel(stored.place, ModelCard(), config, stored.weights, stored.tokenizer)
     return _read_folder(folder) if (folder / CARD).is_file() else _read_checkpoint(folder)
 
 
