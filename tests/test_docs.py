@@ -4,8 +4,10 @@ import ast
 import contextlib
 import importlib
 import io
+import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +31,8 @@ GUIDE = ROOT / "docs/en/fast_training.md"
 ENGLISH, CHINESE = ({path.name: path for path in DOCS if path.parent == ROOT / "docs" / name} for name in ("en", "zh"))
 ENGLISH["README.md"], CHINESE["README.md"] = ROOT / "README.md", ROOT / "README.zh.md"
 TRANSLATED = sorted(ENGLISH.keys() & CHINESE.keys())
-RUN = [path for path in DOCS if path not in [CHINESE[name] for name in TRANSLATED]]
+TUTORIAL = ENGLISH["tutorial.md"]  # runs as it is written, in a test of its own
+RUN = [path for path in DOCS if path not in [TUTORIAL, *(CHINESE[name] for name in TRANSLATED)]]
 # Lines for several processes run with two.
 SCALED_DOWN = {
     "--kills": "1",
@@ -116,6 +119,27 @@ def test_a_page_works_from_top_to_bottom(path, workplace, corpus):
                 exec(compile(block, f"{path.name}, a python block", "exec"), namespace)
     if lone:
         pytest.skip("the lines for several machines: this one has no address but the loopback's")
+
+
+@pytest.mark.slow
+def test_the_tutorial_works_as_it_is_written_and_shows_what_it_prints(workplace):
+    """Its scripts as files, its lines in bash, with two epochs."""
+    pytest.importorskip("espeakng_loader", reason="the speech synthesiser is not installed")
+    for name, script in scripts_of(TUTORIAL).items():
+        (workplace / name).write_text(script)
+    lines = "set -euo pipefail\n" + "".join(blocks(TUTORIAL, "bash"))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "EPOCHS": "2", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/collections/asr"}
+    finished = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, env=environment, check=False)
+    assert finished.returncode == 0, f"{finished.stdout}\n{finished.stderr}"
+    # What does not depend on the number of epochs is as shown.
+    shown = "".join(blocks(TUTORIAL, "text")).splitlines()
+    counted = [line for line in shown if re.match(r"\S+: \d+ utterances, ", line)]
+    assert len(counted) == 4
+    assert [line for line in counted if line not in finished.stdout + finished.stderr] == []
+    assert "No problem found" in finished.stdout
+    named = re.findall(r"`((?:results|runs)/\S+\.html)`", prose_of(TUTORIAL))
+    assert [name for name in [*named, "visit.srt"] if not (workplace / name).is_file()] == []
 
 
 def run_lines(doc: str, block: str, workplace: Path, corpus: Path) -> bool:
