@@ -316,7 +316,8 @@ def hidden_frames(lengths: Tensor, num_frames: int, context: AttentionContext) -
         chunk = torch.arange(num_frames, device=lengths.device) // context.chunk
         chunks_back = chunk.unsqueeze(1) - chunk
         sees = sees & (chunks_back <= context.left) & (chunks_back >= -context.right)
-    return Hidden(torch.where(sees, 0.0, _HIDDEN), ~sees.any(-1, keepdim=True))
+    is_hidden = sees.logical_not()
+    return Hidden(is_hidden * _HIDDEN, is_hidden.all(-1, keepdim=True))
 
 
 def position_embeddings(first: int, count: int, step: int, size: int, device: torch.device) -> Tensor:
