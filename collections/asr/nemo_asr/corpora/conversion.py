@@ -193,9 +193,12 @@ def _entry(utterance: Listed | DataError, root: Path) -> Entry | DataError:
     place, text = utterance.place, " ".join(utterance.text.split())
     if not text:
         return DataError("the text is empty", place=place, remedy="write the words, or remove the recording")
-    in_tar = utterance.seconds is not None
     try:
-        seconds, num_channels = (utterance.seconds, 1) if in_tar else _length_of(str(utterance.audio))
+        if utterance.seconds is None:
+            seconds, num_channels = _length_of(str(utterance.audio))
+            audio = as_written(utterance.audio, root)
+        else:
+            seconds, num_channels, audio = utterance.seconds, 1, str(utterance.audio)
     except DataError as error:
         return DataError(error.problem, place=place, got=error.got, wanted=error.wanted, remedy=error.remedy)
     end = seconds if utterance.end is None else utterance.end
@@ -205,7 +208,6 @@ def _entry(utterance: Listed | DataError, root: Path) -> Entry | DataError:
     duration = round(min(end, seconds) - utterance.start, 4)
     if duration < _LEAST_SECONDS:
         return DataError(f"{utterance.audio} is too short", place=place, got=f"{duration:g} s")
-    audio = str(utterance.audio) if in_tar else as_written(utterance.audio, root)
     entry: Entry = {"audio_filepath": audio, "duration": duration, "text": text}
     if utterance.start > 0.0 or end < seconds - _SLACK_SECONDS:
         entry["offset"] = round(utterance.start, 4)
