@@ -35,7 +35,6 @@ from nemo_asr.scoring.rates import (
     classification_confusion_matrix,
     count_errors,
     equal_error_rate,
-    units_of,
 )
 from nemo_asr.scoring.report.page import compare_folders, comparison_table, try_report
 from nemo_asr.scoring.report.records import read_transcripts, score_rows, scores_table, write_scores

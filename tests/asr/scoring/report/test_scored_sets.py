@@ -3,8 +3,8 @@
 import pytest
 from toys.run_folder import row, rows_of, tone
 
-from nemo_asr.scoring.rates import bootstrap_interval, count_errors, utterance_errors
 from nemo_asr.scoring.hotwords import score_hotwords
+from nemo_asr.scoring.rates import bootstrap_interval, count_errors, utterance_errors
 from nemo_asr.scoring.report.records import (
     MOST_CHANGED,
     MOST_UTTERANCES,

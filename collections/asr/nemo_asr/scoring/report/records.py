@@ -792,7 +792,7 @@ def _utterance(
         num_units=int(counts.lengths[item]),
         clip=clip,
         note=note,
-        segments=row.segments,
+        segments=row.segments if clips else None,
         seconds=row.duration,
         errors_without=errors_without,
     )
