@@ -127,7 +127,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         versions: of nemo_lite, torch and Python that wrote it.
         licence: of the weights, as the user says it.
         config: the file of the configuration.
-        tokenizer: the SentencePiece model whose pieces the labels are; None where they are characters.
+        tokenizer: the file that cuts texts into the labels; None where they are characters.
         weights: the file of each module's weights, by the module's name.
         calibration: of the confidences of words; None: they are as the model gives them.
     """
@@ -179,7 +179,7 @@ def describe(recipe: Recipe, licence: str = "") -> ModelCard:
 
 def stored_tokenizer(tokenizer: Subwords) -> StoredFile:
     """The file that a tokenizer is in a model folder."""
-    return StoredFile(f"tokenizer-{tokenizer.sha256[:8]}.model", tokenizer.sha256, len(tokenizer.model))
+    return StoredFile(f"tokenizer-{tokenizer.sha256[:8]}{tokenizer.suffix}", tokenizer.sha256, len(tokenizer.model))
 
 
 def versions() -> dict[str, str]:
@@ -241,7 +241,8 @@ def read_card(path: Path) -> ModelCard:
 
 
 _CONFIG = FileKind("the model's configuration", 1 << 20, CheckpointError, "copy the folder again")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. -]*-[0-9a-f]{8}\.(safetensors|yaml|model)")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. -]*-[0-9a-f]{8}\.(safetensors|yaml|model|txt|json)")
+_PATTERNS = ("*.safetensors", "*.yaml", "tokenizer-*")
 # Where a run has its model and its checkpoints.
 MODEL, CHECKPOINTS = "model", "checkpoints"
 # Files of other toolkits: what reads them.
@@ -364,7 +365,7 @@ def check_tokenizer(folder: str | Path, card: ModelCard, tokenizer: Subwords | N
 def sweep_model(folder: Path) -> None:
     """Remove files of ours that no card lists: of a run that was killed while it wrote them."""
     listed = {stored.name for stored in read_card(folder / CARD).files} if (folder / CARD).is_file() else set()
-    for file in [*folder.glob("*.safetensors"), *folder.glob("*.yaml"), *folder.glob("*.model")]:
+    for file in [file for pattern in _PATTERNS for file in folder.glob(pattern)]:
         if file.name in listed:
             continue
         if file.name.startswith(".") or (_NAME.fullmatch(file.name) and file.stem.endswith(digest_of_file(file)[:8])):
