@@ -11,11 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from toys.hugging_face import config_of, state_of, tokenizer_of, write_folder
 from toys.log_probs import log_probs_of
-from toys.nemo_conformers import RATE, signal_of
+from toys.nemo_conformers import RATE, by_formula, signal_of, stored_cases, write_case
 from toys.subwords import TEXTS, small_subwords
 
 from nemo_asr.models.hugging_face import read_hugging_face
-from nemo_asr.text.subwords import decode
 from nemo_asr.transcribe.model import load_model
 from nemo_lite.errors import CheckpointError, ConfigError
 
@@ -55,8 +54,6 @@ def test_the_log_probabilities_are_those_of_transformers(tmp_path: Path) -> None
 
 def test_a_file_of_nvidia_and_a_folder_of_the_same_weights_give_the_same_numbers(tmp_path: Path) -> None:
     """The numbers of the file are compared with those of NVIDIA's classes in `test_nemo_conformers.py`."""
-    from toys.nemo_conformers import by_formula, stored_cases, write_case
-
     shapes = dict(stored_cases()["fast conformer of 3.0"]["shapes"])
     num_labels = len(small_subwords("bpe"))
     shapes |= {"decoder.decoder_layers.0.weight": [num_labels + 1, 16, 1]}
@@ -171,7 +168,7 @@ def test_weights_of_other_sizes_than_the_configuration_says_are_listed(tmp_path:
         (
             "tokenizer.json",
             '{"model": {"type": "BPE", "vocab": {"a": 0}}}',
-            r"does not fit its decoder: got no piece 1, ",
+            r"^[^:]*: its tokenizer does not fit its decoder",
         ),
         (
             "tokenizer.json",
@@ -228,4 +225,3 @@ def test_a_tokenizer_that_is_not_read_here_still_gives_the_labels(
     found = read_hugging_face(folder)
     assert (found.tokenizer, found.config["labels"][5]) == (None, "a\u2581b")
     assert "to train or score it add --set tokenizer=FILE" in capsys.readouterr().err
-    assert decode(small_subwords().model, "tokenizer").pieces[0].text == "<unk>"
