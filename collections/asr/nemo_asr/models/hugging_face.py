@@ -27,6 +27,7 @@ from nemo_lite.files import FileKind, parse_json, read_bytes
 # Any: values of JSON.
 
 CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
+_SETTINGS = ("preprocessor_config.json", "processor_config.json")  # of the features: older folders, newer ones
 _KIND = FileKind("the file", 64 << 20, CheckpointError, "copy the folder again")
 _MODEL_TYPE = "parakeet_ctc"
 # By parts of the names of other models' types and classes: why they are not read.
@@ -110,7 +111,9 @@ def read_hugging_face(path: str | Path) -> ForeignModel:
     weights = {ConformerEncoder.__name__: parts["encoder"], JasperDecoderForCTC.__name__: parts["decoder"]}
     version = config.get("transformers_version")
     versions = {"transformers": str(version)} if version else {}
-    return ForeignModel(str(folder), recipe, weights, tokenizer, (folder / CONFIG, *weight_files), versions)
+    others = (folder / name for name in (CONFIG, TOKENIZER, *_SETTINGS))
+    files = (*(path for path in others if path.is_file()), *weight_files)
+    return ForeignModel(str(folder), recipe, weights, tokenizer, files, versions)
 
 
 def _is_folder(path: Path) -> bool:
@@ -194,7 +197,7 @@ def _values(given: Any, defaults: Mapping[str, Any], place: str) -> dict[str, An
 def _features(folder: Path) -> dict[str, Any]:
     """The arguments of the preprocessor: transformers has the features of NeMo 2.5 and later."""
     settings: dict[str, Any] = {}
-    for name in ("preprocessor_config.json", "processor_config.json"):
+    for name in _SETTINGS:
         if not settings and (folder / name).is_file():
             settings = _json(folder / name)
             settings = settings.get("feature_extractor") or settings
