@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.amp import custom_bwd, custom_fwd
 
 from nemo_asr.arguments import Channels, refuse_too_large
 from nemo_asr.models.jasper import (
@@ -23,6 +24,7 @@ from nemo_asr.models.jasper import (
     TimeConv1d,
     frames_type,
     intermediate_of,
+    runs_on_cpu,
 )
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.config import Between
@@ -130,9 +132,12 @@ class ConvSubsampling(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T, F) and valid frames (B,) -> (B, T', D) and (B,)."""
         x = x.unsqueeze(1)
+        if self.is_masked:
+            x = _masked(x, lengths)
         for layer in self.conv:
-            if self.is_masked and isinstance(layer, nn.Conv2d) and layer.kernel_size[0] > 1:
-                x = _masked(x, lengths)
+            if isinstance(layer, nn.ReLU):
+                x = _relu(x, lengths if self.is_masked else None)
+                continue
             x = layer(x)
             if isinstance(layer, (HalvingConv2d, nn.MaxPool2d)):
                 lengths = self.halving.lengths(lengths)
@@ -142,7 +147,38 @@ class ConvSubsampling(nn.Module):
 
 def _masked(x: Tensor, lengths: Tensor) -> Tensor:
     """(B, C, T, F) with zeros behind each utterance."""
-    return torch.where(_valid(lengths, x.shape[2])[:, None, :, None], x, 0.0)
+    return x if are_full(lengths, x.shape[2]) else torch.where(_valid(lengths, x.shape[2])[:, None, :, None], x, 0.0)
+
+
+def _relu(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """ReLU of a convolution's output (B, C, T, F), with zeros behind each utterance; on CPU it takes its place."""
+    if runs_on_cpu(x):
+        out: Tensor = _MaskedRelu.apply(x, None if lengths is None else lengths.tolist())  # type: ignore[no-untyped-call]  # torch's
+        return out
+    return F.relu(x) if lengths is None else _masked(F.relu(x), lengths)
+
+
+class _MaskedRelu(torch.autograd.Function):
+    """The gradient is that of ReLU alone: what was set to 0 is not above 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, lengths: list[int] | None) -> Tensor:
+        out = x.relu_()
+        for row, length in zip(out, lengths or [], strict=False):
+            row[:, length:] = 0
+        ctx.mark_dirty(out)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (out,) = ctx.saved_tensors
+        return torch.ops.aten.threshold_backward(gradients[0], out, 0), None
+
+
+def are_full(lengths: Tensor, num_frames: int) -> bool:
+    """Whether it is known that no utterance is shorter than its batch; only on CPU is it looked at."""
+    return runs_on_cpu(lengths) and int(lengths.min()) >= num_frames
 
 
 def _valid(lengths: Tensor, num_frames: int) -> Tensor:
@@ -193,15 +229,49 @@ class LinearInput(nn.Linear):
         return super().forward(x), lengths
 
 
+# Dropout. On CPU drawing its random numbers takes a fifth of a training step with torch's generator of Bernoulli
+# numbers, which draws 64 bits for each; 16 bits do.
+
+
+def kept_at_random(shape: torch.Size, probability: float) -> tuple[Tensor, float]:
+    """Bytes on CPU, 0 with a probability rounded to a multiple of 2 ** -16, else 1; and by what to multiply then."""
+    count, threshold = shape.numel(), round(probability * 2**16)
+    bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
+    kept = (bits[:count] >= threshold - 2**15).view(shape)
+    return kept.view(torch.uint8), 2**16 / (2**16 - threshold)
+
+
+def add_dropped(x: Tensor, y: Tensor, probability: float, factor: float = 1.0) -> Tensor:
+    """``x + factor * dropout(y)``, of one shape."""
+    if probability and runs_on_cpu(x):
+        out: Tensor = _AddDropped.apply(x, y, probability, factor)  # type: ignore[no-untyped-call]  # torch's
+        return out
+    return torch.add(x, F.dropout(y, probability) if probability else y, alpha=factor)
+
+
+class _AddDropped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, probability: float, factor: float) -> Tensor:
+        kept, scale = kept_at_random(y.shape, probability)
+        ctx.save_for_backward(kept)
+        ctx.factor = factor * scale
+        return torch.add(x, torch.mul(y, kept), alpha=ctx.factor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (kept,) = ctx.saved_tensors
+        return gradients[0], torch.mul(gradients[0], kept).mul_(ctx.factor), None, None
+
+
 # Attention: which frames see which, how far they are apart, and the attention itself.
 
 
-class Visible(NamedTuple):
-    """Which frames see which, made once a batch.
+class Hidden(NamedTuple):
+    """Which frames do not see which, made once a batch.
 
     Attributes:
-        keys: (B or 1, 1, T or 1, T), True where a frame (third axis) sees another (last axis).
-        rows: (B or 1, 1, T or 1, 1), True where a frame sees any.
+        keys: (B or 1, 1, T or 1, T), what is added to scores: 0 where a frame (third axis) sees another (last axis).
+        rows: (B or 1, 1, T or 1, 1), True where a frame sees none.
     """
 
     keys: Tensor
@@ -224,19 +294,25 @@ _ALL = 1 << 30  # chunks: as many as there are
 FULL_CONTEXT = AttentionContext(1, _ALL, _ALL)
 
 
-def visible_frames(valid: Tensor, context: AttentionContext) -> Visible:
-    """The frames that each frame sees: those of its utterance, within its context.
+_HIDDEN = -3e4  # a score whose exponential is 0 in every type, half types too, and which they can hold
+
+
+def hidden_frames(lengths: Tensor, num_frames: int, context: AttentionContext) -> Hidden | None:
+    """What each frame does not see: other than the frames of its utterance, within its context. None: it sees all.
 
     Args:
-        valid: (B, T), True where a frame belongs to the utterance.
+        lengths: (B,), valid frames.
+        num_frames: T.
         context: how far frames see.
     """
-    keys = valid[:, None, None, :]
+    if context is FULL_CONTEXT and are_full(lengths, num_frames):
+        return None
+    sees = _valid(lengths, num_frames)[:, None, None, :]
     if context is not FULL_CONTEXT:
-        chunk = torch.arange(valid.shape[1], device=valid.device) // context.chunk
+        chunk = torch.arange(num_frames, device=lengths.device) // context.chunk
         chunks_back = chunk.unsqueeze(1) - chunk
-        keys = keys & (chunks_back <= context.left) & (chunks_back >= -context.right)
-    return Visible(keys, keys.any(-1, keepdim=True))
+        sees = sees & (chunks_back <= context.left) & (chunks_back >= -context.right)
+    return Hidden(torch.where(sees, 0.0, _HIDDEN), ~sees.any(-1, keepdim=True))
 
 
 def position_embeddings(first: int, count: int, step: int, size: int, device: torch.device) -> Tensor:
@@ -285,21 +361,17 @@ class RelPositionAttention(nn.Module):
         self.linear_pos = nn.Linear(size, size, bias=False)
         self.pos_bias_u, self.pos_bias_v = pos_biases or new_pos_biases(num_heads, size)
 
-    def forward(self, x: Tensor, positions: Tensor, visible: Visible) -> Tensor:
+    def forward(self, x: Tensor, positions: Tensor, hidden: Hidden | None) -> Tensor:
         """(B, T, D) to the same; positions (P, D) as :meth:`ConformerEncoder.positions` gives them."""
         query, key, value = (self._heads(layer(x)) for layer in (self.linear_q, self.linear_k, self.linear_v))
-        place = self._heads(self.linear_pos(positions).unsqueeze(0))
-        scale = query.shape[-1] ** -0.5
-        with_u = query + self.pos_bias_u.unsqueeze(1)
-        with_v = (query + self.pos_bias_v.unsqueeze(1)) * scale
+        scale = query.shape[3] ** -0.5
+        query = query * scale
+        places = self._heads(self.linear_pos(positions).unsqueeze(0)).transpose(2, 3)
+        pos_bias_u, pos_bias_v = ((bias * scale).unsqueeze(1) for bias in (self.pos_bias_u, self.pos_bias_v))
+        bias = (query + pos_bias_v) @ places
         if self._is_shifted:
-            bias = shifted(with_v @ place.transpose(-2, -1), key.shape[2])
-        else:
-            bias = with_v @ place.transpose(-2, -1)
-        bias = torch.where(visible.keys, bias, torch.finfo(bias.dtype).min / 2)
-        dropout = self.dropout if self.training else 0.0
-        out = F.scaled_dot_product_attention(with_u, key, value, attn_mask=bias, dropout_p=dropout)
-        out = torch.where(visible.rows, out, 0.0)
+            bias = shifted(bias)
+        out = attention(query + pos_bias_u, key, value, bias, hidden, self.dropout if self.training else 0.0)
         attended: Tensor = self.linear_out(out.transpose(1, 2).flatten(2))
         return attended
 
@@ -314,16 +386,96 @@ def new_pos_biases(num_heads: int, size: int) -> tuple[nn.Parameter, nn.Paramete
     return nn.Parameter(torch.zeros(shape)), nn.Parameter(torch.zeros(shape))
 
 
-def shifted(scores: Tensor, num_keys: int) -> Tensor:
-    """From scores of distances to scores of keys: ``out[i, j] = scores[i, T - i + j]``, as a view.
+def attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, hidden: Hidden | None, dropout: float) -> Tensor:
+    """``softmax(query key + bias) value`` over the keys that a query sees; 0 where it sees none.
 
     Args:
-        scores: (..., T, num_keys + T), for each of T queries those of the distances num_keys, ..., 1 - T of keys.
-        num_keys: the last T of them are at the places of the queries.
+        query: (B, H, T, D), scaled.
+        key, value: (B, H, S, D).
+        bias: (B, H, T, S).
+        hidden: what queries do not see.
+        dropout: probability, of attention weights.
     """
-    num_queries = scores.shape[-2]
+    if runs_on_cpu(query) and bias.requires_grad:
+        # No kernel on CPU gives gradients of a bias.
+        hidden_keys = None if hidden is None else hidden.keys
+        out: Tensor = _Attention.apply(query, key, value, bias, hidden_keys, dropout)  # type: ignore[no-untyped-call]  # torch's
+    else:
+        added = bias if hidden is None else bias + hidden.keys.to(bias.dtype)
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=added, dropout_p=dropout, scale=1.0)
+    return out if hidden is None else out.masked_fill(hidden.rows, 0.0)
+
+
+class _Attention(torch.autograd.Function):
+    """Of the tensors that are as large as all scores, the weights are kept, and a byte for each that dropout keeps."""
+
+    @staticmethod
+    @custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]  # torch's
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, hidden: Tensor | None, dropout: float
+    ) -> Tensor:
+        flat_query, flat_key, flat_value = (x.flatten(0, 1) for x in (query, key, value))
+        scores = torch.baddbmm(bias.flatten(0, 1), flat_query, flat_key.transpose(1, 2)).view(bias.shape)
+        if hidden is not None:
+            scores.add_(hidden)
+        weights, kept = scores.softmax(3).flatten(0, 1), None
+        used = weights
+        if dropout:
+            kept, ctx.scale = kept_at_random(weights.shape, dropout)
+            used = torch.mul(weights, kept)
+        out = used @ flat_value
+        ctx.save_for_backward(flat_query, flat_key, flat_value, weights, kept)
+        return (out.mul_(ctx.scale) if dropout else out).view(query.shape)
+
+    @staticmethod
+    @custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]  # torch's
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, weights, kept = ctx.saved_tensors
+        shape, gradient = gradients[0].shape, gradients[0].flatten(0, 1)
+        used = weights
+        if kept is not None:
+            gradient, used = gradient * ctx.scale, torch.mul(weights, kept)
+        of_value = used.transpose(1, 2) @ gradient
+        del used
+        of_weights = gradient @ value.transpose(1, 2)
+        if kept is not None:
+            of_weights.mul_(kept)
+        of_scores = torch._softmax_backward_data(of_weights, weights, 2, weights.dtype)
+        of_query, of_key = of_scores @ key, of_scores.transpose(1, 2) @ query
+        of_inputs = (x.unflatten(0, shape[:2]) for x in (of_query, of_key, of_value, of_scores))
+        return *of_inputs, None, None
+
+
+def shifted(scores: Tensor) -> Tensor:
+    """From scores of distances (..., T, S + T) to scores of keys (..., T, S): ``out[i, j] = scores[i, T - i + j]``.
+
+    The distances are S, ..., 1 - T; the last T of the S keys stand where the queries do. No value is copied.
+    """
+    if runs_on_cpu(scores) and scores.requires_grad:
+        view: Tensor = _Shifted.apply(scores)  # type: ignore[no-untyped-call]  # torch's
+        return view
+    return _shifted(scores)
+
+
+def _shifted(scores: Tensor) -> Tensor:
+    num_queries, num_distances = scores.shape[-2:]
     flat = scores.flatten(-2)[..., num_queries:]
-    return flat.unflatten(-1, (num_queries, num_keys + num_queries - 1))[..., :num_keys]
+    return flat.unflatten(-1, (num_queries, num_distances - 1))[..., : num_distances - num_queries]
+
+
+class _Shifted(torch.autograd.Function):
+    """:func:`_shifted` whose gradient is written once."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor) -> Tensor:
+        ctx.shape = scores.shape
+        return _shifted(scores)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        gradient = gradients[0].new_zeros(ctx.shape)
+        _shifted(gradient).copy_(gradients[0])
+        return gradient
 
 
 # The other parts of a layer, and the layer.
@@ -370,11 +522,11 @@ class ConvolutionModule(nn.Module):
         """(B, T, D) to the same."""
         num_frames = x.shape[1]
         x = F.glu(self.pointwise_conv1(x), dim=2)
-        x = torch.where(frames.valid(num_frames).transpose(1, 2), x, 0.0)
+        x = frames.masked(x.transpose(1, 2)).transpose(1, 2)
         if self._pads_input:
             assert self.pointwise_conv1.bias is not None
             start = F.glu(self.pointwise_conv1.bias, dim=0).expand(x.shape[0], self._left, -1)
-            x = self._convolved(torch.cat([start, x], dim=1))[:, -num_frames:]
+            x = self._convolved(torch.cat([start, x], dim=1))[:, self._before : self._before + num_frames]
         elif self._before or self._behind:
             x = self._convolved(F.pad(x, (0, 0, self._before, self._behind)))
             x = x[:, self._behind : self._behind + num_frames]
@@ -406,14 +558,41 @@ class FeedForward(nn.Module):
 
     def __init__(self, size: int, hidden_size: int, dropout: float, use_bias: bool = True) -> None:
         super().__init__()
+        self.dropout = dropout
         self.linear1 = nn.Linear(size, hidden_size, bias=use_bias)
-        self.dropout = nn.Dropout(dropout)
         self.linear2 = nn.Linear(hidden_size, size, bias=use_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) to the same."""
-        hidden: Tensor = self.linear2(self.dropout(F.silu(self.linear1(x))))
-        return hidden
+        hidden, last = self.linear1(x), self.linear2
+        if self.training and self.dropout and runs_on_cpu(x):
+            out: Tensor = _SiluDropoutLinear.apply(hidden, last.weight, last.bias, self.dropout)  # type: ignore[no-untyped-call]  # torch's
+        else:
+            out = last(F.dropout(F.silu(hidden), self.dropout, self.training))
+        return out
+
+
+class _SiluDropoutLinear(torch.autograd.Function):
+    """Of the wide tensors, the input is kept, and a byte for each value that dropout keeps."""
+
+    @staticmethod
+    @custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]  # torch's
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
+        kept, ctx.scale = kept_at_random(x.shape, dropout)
+        ctx.save_for_backward(x, weight, kept)
+        out = F.linear(F.silu(x).mul_(kept), weight).mul_(ctx.scale)
+        return out if bias is None else out.add_(bias)
+
+    @staticmethod
+    @custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]  # torch's
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, kept = ctx.saved_tensors
+        gradient = gradients[0].flatten(0, 1)
+        of_bias = gradient.sum(0) if ctx.needs_input_grad[2] else None
+        gradient = gradient * ctx.scale
+        of_weight = gradient.t() @ F.silu(x).mul_(kept).flatten(0, 1)
+        of_hidden = (gradient @ weight).view(x.shape).mul_(kept)
+        return torch.ops.aten.silu_backward(of_hidden, x), of_weight, of_bias, None
 
 
 class ConformerLayer(nn.Module):
@@ -446,15 +625,16 @@ class ConformerLayer(nn.Module):
         self.conv = convolution
         self.norm_feed_forward2 = nn.LayerNorm(size)
         self.feed_forward2 = FeedForward(size, feed_forward_size, dropout, use_bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout
         self.norm_out = nn.LayerNorm(size)
 
-    def forward(self, x: Tensor, frames: Frames, positions: Tensor, visible: Visible) -> Tensor:
+    def forward(self, x: Tensor, frames: Frames, positions: Tensor, hidden: Hidden | None) -> Tensor:
         """(B, T, D) to the same."""
-        x = x + 0.5 * self.dropout(self.feed_forward1(self.norm_feed_forward1(x)))
-        x = x + self.dropout(self.self_attn(self.norm_self_att(x), positions, visible))
-        x = x + self.dropout(self.conv(self.norm_conv(x), frames))
-        x = x + 0.5 * self.dropout(self.feed_forward2(self.norm_feed_forward2(x)))
+        dropout = self.dropout if self.training else 0.0
+        x = add_dropped(x, self.feed_forward1(self.norm_feed_forward1(x)), dropout, 0.5)
+        x = add_dropped(x, self.self_attn(self.norm_self_att(x), positions, hidden), dropout)
+        x = add_dropped(x, self.conv(self.norm_conv(x), frames), dropout)
+        x = add_dropped(x, self.feed_forward2(self.norm_feed_forward2(x)), dropout, 0.5)
         normed: Tensor = self.norm_out(x)
         return normed
 
@@ -654,12 +834,12 @@ class ConformerEncoder(TrainableNM):
             x = x * self._scale
         x = self.dropout_pre_encoder(x)
         num_frames = x.shape[1]
-        frames = Frames(lengths)
+        frames = Frames(lengths, is_masking=not are_full(lengths, num_frames))
         positions = self.dropout_emb(self.positions(num_frames, num_frames, x.device)).to(x.dtype)
-        visible = visible_frames(frames.valid(num_frames).squeeze(1), self._context(num_frames, x.device))
+        hidden = hidden_frames(lengths, num_frames, self._context(num_frames, x.device))
         tapped: tuple[Tensor, ...] = ()
         for index, layer in enumerate(self.layers):
-            out = layer(x, frames, positions, visible)
+            out = layer(x, frames, positions, hidden)
             drop_prob = self._drop_probs[index]
             if self.training and drop_prob > 0:
                 keeps = torch.rand((), device=x.device) >= drop_prob
