@@ -135,10 +135,16 @@ def speech_spans(levels: Levels, frame_seconds: float, cutting: Cutting) -> list
     """Where somebody speaks, by the levels of the frames; see `spans_of_frames`."""
     if not len(levels):
         return []
+    smooth = smoothed(levels)
+    return spans_of_frames(smooth > speech_threshold(smooth), smooth, frame_seconds, cutting)
+
+
+def smoothed(levels: Levels) -> Levels:
+    """The level of the mean power of 5 frames around each; of one frame at least."""
     power = np.pad(np.power(10.0, levels.astype(np.float64) / 10.0), _SMOOTHED_FRAMES // 2, mode="edge")
     mean_power = np.convolve(power, np.full(_SMOOTHED_FRAMES, 1 / _SMOOTHED_FRAMES), mode="valid")
-    smooth = (10.0 * np.log10(mean_power)).astype(np.float32)
-    return spans_of_frames(smooth > speech_threshold(smooth), smooth, frame_seconds, cutting)
+    smooth: Levels = (10.0 * np.log10(mean_power)).astype(np.float32)
+    return smooth
 
 
 def longest_pause(levels: Levels, frame_seconds: float) -> float:
@@ -162,6 +168,12 @@ def spans_of_frames(is_speech: Decisions, levels: Levels, frame_seconds: float, 
     Returns:
         The segments in their order; they do not overlap. Empty where nobody speaks.
     """
+    found = spans_of(is_speech, levels, frame_seconds, cutting)
+    return [Span(start * frame_seconds, end * frame_seconds) for start, end in found]
+
+
+def spans_of(is_speech: Decisions, levels: Levels, frame_seconds: float, cutting: Cutting) -> list[tuple[int, int]]:
+    """As `spans_of_frames`, in frames."""
     min_pause, min_segment, longest, padding = (
         round(seconds / frame_seconds)
         for seconds in (cutting.min_pause, cutting.min_segment, cutting.max_segment, cutting.padding)
@@ -183,9 +195,9 @@ def spans_of_frames(is_speech: Decisions, levels: Levels, frame_seconds: float, 
         while end - start > longest:
             half = start + longest // 2
             cut = half + int(levels[half : start + longest].argmin())
-            spans.append(Span(start * frame_seconds, cut * frame_seconds))
+            spans.append((start, cut))
             start = cut
-        spans.append(Span(start * frame_seconds, end * frame_seconds))
+        spans.append((start, end))
     return spans
 
 
