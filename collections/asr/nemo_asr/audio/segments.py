@@ -27,7 +27,7 @@ Detector: TypeAlias = "Callable[[Iterable[Samples], int], tuple[Decisions, float
 FRAME_SECONDS = 0.01
 _SMOOTHED_FRAMES = 5  # of the mean power: single periods of a low voice are no pauses
 _LOWEST = -120.0  # dB; digital silence
-_SILENT = -90.0  # dB of full scale; below is the rounding of 16 bits
+SILENT = -90.0  # dB of full scale; below is the rounding of 16 bits
 _LOUD_SECONDS = 0.3  # the loud level is reached for this long in all: a click is shorter, a word is longer
 _QUIET_SHARE = 0.1  # of the frames with sound, the quiet level is that of this share
 _LEAST_CONTRAST = 12.0  # dB between the quiet and the loud level: a recording with less has no pauses that are known
@@ -106,7 +106,7 @@ def frame_levels(pieces: Iterable[Samples], sample_rate: int) -> Levels:
 
 def speech_threshold(levels: Levels) -> float:
     """The level above which a frame is speech; minus infinity where all frames are, infinity where none is."""
-    with_sound = levels[levels > _SILENT]
+    with_sound = levels[levels > SILENT]
     num_loud = round(_LOUD_SECONDS / FRAME_SECONDS)
     if not len(with_sound):
         return float("inf")
@@ -115,7 +115,7 @@ def speech_threshold(levels: Levels) -> float:
     loud = float(np.partition(with_sound, -num_loud)[-num_loud])
     quiet = float(np.quantile(with_sound, _QUIET_SHARE))
     if loud - quiet < _LEAST_CONTRAST:
-        return _SILENT
+        return SILENT
     return max(quiet + _ABOVE_QUIET, loud - _BELOW_LOUD, _steady_level(with_sound, loud) + _ABOVE_QUIET)
 
 

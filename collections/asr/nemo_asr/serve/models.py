@@ -84,11 +84,12 @@ def _torch_model(
     observe: Callable[[int, float, float], object],
     factory: Any,
 ) -> ServedModel:
-    import nemo_asr
+    from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
+    from nemo_asr.transcribe.model import load_model
 
-    model = nemo_asr.load_model(path, factory=factory)
+    model = load_model(path, factory=factory)
     labels = model.card.labels
-    search_for = _searches(functools.partial(nemo_asr.BeamSearchCTCDecoder, labels), options)
+    search_for = _searches(functools.partial(BeamSearchCTCDecoder, labels), options)
     transcribers: OrderedDict[Any, Any] = OrderedDict()  # by search; used in the model's thread alone
 
     def compute(rows: Sequence[Recording], search: Any) -> Transcribed:

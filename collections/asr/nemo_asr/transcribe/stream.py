@@ -12,7 +12,16 @@ from typing import Protocol
 
 import numpy as np
 
-from nemo_asr.audio.segments import Cutting, Samples, frame_levels, frame_samples, smoothed, spans_of, speech_threshold
+from nemo_asr.audio.segments import (
+    SILENT,
+    Cutting,
+    Samples,
+    frame_levels,
+    frame_samples,
+    smoothed,
+    spans_of,
+    speech_threshold,
+)
 from nemo_asr.transcribe.inputs import Recording
 from nemo_asr.transcribe.transcript import Transcript, Word
 from nemo_lite.errors import UsageError
@@ -90,6 +99,7 @@ class SegmentStream:
         self._num_kept = 0  # of them in _levels
         self._unheard = 0  # samples since the last partial text
         self._shown = ""  # that text
+        self._threshold = SILENT
 
     def accept(self, samples: Samples) -> list[Partial]:
         """See `Stream`."""
@@ -123,7 +133,8 @@ class SegmentStream:
         if len(levels) == self._num_kept:
             return [], is_end
         smooth = smoothed(levels)
-        is_speech = (smooth > speech_threshold(smooth))[self._num_kept :]
+        self._threshold = speech_threshold(smooth)
+        is_speech = (smooth > self._threshold)[self._num_kept :]
         seconds = self._frame / self._rate
         spans = spans_of(is_speech, smooth[self._num_kept :], seconds, self._cutting)
         (speech,) = np.nonzero(is_speech)
@@ -154,7 +165,7 @@ class SegmentStream:
         ):
             return None
         spans, _ = self._spans(is_end=False)
-        if not spans:
+        if not spans or self._threshold <= SILENT:  # what sounds may be noise: nothing was louder or softer so far
             return None
         self._unheard = 0
         event = self._event(*spans[-1], is_final=False)
