@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --remote-debugging-port=0 --use-fake-device-for-media-stream "
-    "--use-fake-ui-for-media-stream --autoplay-policy=no-user-gesture-required"
-).split()
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--remote-debugging-port=0"),
+    *("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"),
+    "--autoplay-policy=no-user-gesture-required",
+]
 START_SECONDS = 60.0
 
 
@@ -59,7 +60,9 @@ class Page:
 
     def value(self, script):
         """The value of an expression of JavaScript."""
-        result = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, userGesture=True)
+        result = self.call(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, userGesture=True
+        )
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 

@@ -379,8 +379,8 @@ class Server:
 
     async def _result(self, request: Request, job: Job, segmented: Segmented, upload: _Upload) -> Transcript:
         """The transcript of the recording; where the client leaves, what is queued of it is dropped."""
-        left = asyncio.create_task(_client_leaves(request))
-        result = asyncio.wrap_future(job.result)
+        left: asyncio.Future[Any] = asyncio.create_task(_client_leaves(request))
+        result: asyncio.Future[Any] = asyncio.wrap_future(job.result)
         try:
             await asyncio.wait([left, result], timeout=self._limits.seconds, return_when=asyncio.FIRST_COMPLETED)
             if left.done() and not result.done():

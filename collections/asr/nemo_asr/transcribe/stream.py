@@ -103,7 +103,8 @@ class SegmentStream:
 
     def accept(self, samples: Samples) -> list[Partial]:
         """See `Stream`."""
-        self._append(samples)
+        if not self._append(samples):
+            return []
         events = self._finals(is_end=False)
         partial = self._partial()
         return events if partial is None else [*events, partial]
@@ -117,12 +118,14 @@ class SegmentStream:
         """Of audio that came."""
         return (self._num_done * self._frame + len(self._samples)) / self._rate
 
-    def _append(self, samples: Samples) -> None:
+    def _append(self, samples: Samples) -> bool:
+        """Whether there is a new frame."""
         self._samples = np.concatenate([self._samples, np.asarray(samples, np.float32)])
         self._unheard += len(samples)
         first = (len(self._levels) - self._num_kept) * self._frame
         whole = self._samples[first : len(self._samples) // self._frame * self._frame]
         self._levels = np.concatenate([self._levels, frame_levels([whole], self._rate)])
+        return len(whole) > 0
 
     def _spans(self, is_end: bool) -> tuple[list[tuple[int, int]], bool]:
         """The segments in what is not done, in frames, and whether the last one is over."""
@@ -150,12 +153,11 @@ class SegmentStream:
             if event.text or self._shown:
                 events.append(event)
             self._shown, self._unheard = "", 0
-        if is_end:
-            self._forget(len(self._levels) - self._num_kept)
-        elif is_over:
-            self._forget(len(self._levels) - self._num_kept - round(_KEPT_SECONDS * self._rate / self._frame))
-        elif len(spans) > 1:
-            self._forget(spans[-2][1])
+        done = [end for _, end in (spans if is_over else spans[:-1])]
+        if is_over:
+            num_frames = len(self._levels) - self._num_kept
+            done.append(num_frames if is_end else num_frames - round(_KEPT_SECONDS * self._rate / self._frame))
+        self._forget(max(done, default=0))
         return events
 
     def _partial(self) -> Partial | None:
