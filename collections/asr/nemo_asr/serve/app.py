@@ -60,7 +60,8 @@ _SCRIPT = "text/javascript"
 _ASSETS = {"page.js": _SCRIPT, "worklet.js": _SCRIPT, "docs.js": _SCRIPT, "page.css": "text/css"}
 # Nothing from elsewhere runs on the page, and no other page frames it.
 _PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; connect-src 'self' ws: wss:; media-src blob:; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'self'; img-src data:; media-src blob:; connect-src 'self' ws: wss:; "
+    "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
