@@ -53,7 +53,7 @@ def test_missing_packages_are_told_with_their_extra(package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     for name in [name for name in sys.modules if name.startswith("nemo_asr.serve")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(UsageError, match=rf'the package {package} is not installed; pip install "nemo-lite\[serve\]"'):
+    with pytest.raises(UsageError, match=rf"the package {package} is not installed; pip install starlette uvicorn"):
         main(["nowhere"])
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
-import signal
 import socket
 import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -38,7 +38,7 @@ from nemo_lite.utils import logging
 
 PROGRAM = "nemo-lite serve"
 _VARIABLE = "NEMO_LITE_SERVE_TOKEN"
-_PACKAGES = ("starlette", "uvicorn", "python_multipart", "websockets")
+_INSTALL = "starlette uvicorn python-multipart websockets"
 _HEAD_SECONDS = 20.0  # in which a client has to send the head of a request
 _MOST_MESSAGE_BYTES = 1 << 20  # of a websocket
 
@@ -124,9 +124,9 @@ def main(arguments: Sequence[str]) -> int:
         from nemo_asr.serve.app import Limits, Server
         from nemo_asr.serve.models import names_of_models, serve_model
     except ImportError as error:
-        if error.name is None or error.name.partition(".")[0] not in _PACKAGES:
+        if error.name is None or error.name.partition(".")[0] not in _INSTALL.replace("-", "_").split():
             raise
-        problem, remedy = f"the package {error.name} is not installed", 'pip install "nemo-lite[serve]"'
+        problem, remedy = f"the package {error.name} is not installed", f"pip install {_INSTALL}"
         raise UsageError(problem, place=PROGRAM, remedy=remedy) from None
     with logging.patch_stdout_handler(sys.stderr):
         limits = Limits(
@@ -162,7 +162,7 @@ def main(arguments: Sequence[str]) -> int:
             timeout_graceful_shutdown=round(args.timeout),
             limit_concurrency=8 * (args.max_requests + args.max_streams),
         )
-        _run(uvicorn.Server(config), args)
+        _run(uvicorn.Server(config))
     return 0
 
 
@@ -173,19 +173,20 @@ def _factory(args: Namespace) -> Any:
     return nemo_lite.NeuralModuleFactory(**arguments_of(args, Device))
 
 
-def _run(server: Any, args: Namespace) -> None:
-    """Until a signal. uvicorn raises it again when it has finished; it has been obeyed by then."""
+def _run(server: Any) -> None:
+    """Until a signal, which ends the main thread's waiting; uvicorn finishes in a thread of its own what runs."""
     sock = _listening(server.config)
     host, port = sock.getsockname()[:2]
     address = f"[{host}]" if ":" in host else host
     logging.info("Serving at http://%s:%d (API at /docs, metrics at /metrics); Ctrl-C ends it", address, port)
-    previous = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        asyncio.run(_serve(server, sock))
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-        sock.close()
+    with sock, ThreadPoolExecutor(1, "server") as executor:
+        running = executor.submit(asyncio.run, _serve(server, sock))
+        try:
+            running.result()
+        except KeyboardInterrupt:
+            logging.info("Ending: what runs is finished first; a second signal leaves at once")
+            server.should_exit = True
+            running.result()
 
 
 def _listening(config: Any) -> Any:

@@ -99,7 +99,7 @@ class SegmentStream:
         self._num_kept = 0  # of them in _levels
         self._unheard = 0  # samples since the last partial text
         self._shown = ""  # that text
-        self._threshold = SILENT
+        self._may_be_noise = True  # what sounds: nothing was much louder or softer so far
 
     def accept(self, samples: Samples) -> list[Partial]:
         """See `Stream`."""
@@ -136,8 +136,9 @@ class SegmentStream:
         if len(levels) == self._num_kept:
             return [], is_end
         smooth = smoothed(levels)
-        self._threshold = speech_threshold(smooth)
-        is_speech = (smooth > self._threshold)[self._num_kept :]
+        threshold = speech_threshold(smooth)
+        self._may_be_noise = bool(threshold <= SILENT < smooth.min())
+        is_speech = (smooth > threshold)[self._num_kept :]
         seconds = self._frame / self._rate
         spans = spans_of(is_speech, smooth[self._num_kept :], seconds, self._cutting)
         (speech,) = np.nonzero(is_speech)
@@ -167,7 +168,7 @@ class SegmentStream:
         ):
             return None
         spans, _ = self._spans(is_end=False)
-        if not spans or self._threshold <= SILENT:  # what sounds may be noise: nothing was louder or softer so far
+        if not spans or self._may_be_noise:
             return None
         self._unheard = 0
         event = self._event(*spans[-1], is_final=False)
