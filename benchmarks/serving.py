@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -73,12 +74,10 @@ def ask(address: str, forms: Sequence[bytes], num_clients: int, deadline: float)
                 texts[number] = json.loads(content)["text"].strip()
         connection.close()
 
-    threads = [threading.Thread(target=work) for _ in range(num_clients)]
     started = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(num_clients) as executor:
+        for client in [executor.submit(work) for _ in range(num_clients)]:
+            client.result()
     return Load(time.perf_counter() - started, latencies, texts)
 
 

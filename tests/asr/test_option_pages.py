@@ -42,7 +42,9 @@ def test_every_option_is_on_a_page(command, capsys):
     assert "\nother (" not in shown(command, capsys, "all")
 
 
-@pytest.mark.parametrize("parser", [AsrArgParser, eval_command.EvalParser, transcribe.TranscribeParser, serve.ServeParser])
+@pytest.mark.parametrize(
+    "parser", [AsrArgParser, eval_command.EvalParser, transcribe.TranscribeParser, serve.ServeParser]
+)
 def test_every_option_has_a_help_text(parser):
     """The docstring of the group of a new option says it."""
     assert [action.dest for action in parser()._actions if not action.help] == []

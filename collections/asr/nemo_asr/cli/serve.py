@@ -196,6 +196,7 @@ def _listening(config: Any) -> Any:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((config.host, config.port))
+        sock.listen()  # who comes before uvicorn is ready waits
     except (OSError, OverflowError) as error:
         sock.close()
         problem, remedy = "the server cannot listen there", "give another --host or --port"
