@@ -528,6 +528,16 @@ def open_audio(source: str | bytes, path: str, place: str, exact: bool = False) 
         raise DataError(f"{path} is damaged ({reason})", place=place) from None
 
 
+def forget_audio(source: str | bytes) -> None:
+    """Drop the temporary file of an audio file that was decoded as a whole, if there is one: it is not read again.
+
+    Args:
+        source: as `read_audio` takes it; it must still be there.
+    """
+    with _opened(source, "") as opened:
+        containers.forget(opened.identity)
+
+
 def _decoded(handle: int | io.BytesIO, kind: str, path: str, place: str, identity: Hashable) -> Decoded:
     try:
         return decode(handle, kind, identity)
