@@ -153,6 +153,7 @@ class StreamedDag(nn.Module):
     """A slice of a DAG that runs chunk after chunk; see :func:`lower_to_stream`.
 
     Attributes:
+        delays: when each wire is there.
         delay: when the first output is there.
     """
 
@@ -160,11 +161,11 @@ class StreamedDag(nn.Module):
         super().__init__()
         self._part = part
         self.nodes = nn.ModuleList({id(module): module for module in map(_module_of, part.nodes)}.values())
-        delays = {wire: Delay() for wire in part.inputs}
+        self.delays = {wire: Delay() for wire in part.inputs}
         for node in part.nodes:
-            delay = _slowest(delays[wire] for wire in node.inputs.values()).then(_delay_of(node.module))
-            delays |= dict.fromkeys(node.outputs.values(), delay)
-        self.delay: Delay = delays[part.outputs[0]]
+            delay = _slowest(self.delays[wire] for wire in node.inputs.values()).then(_delay_of(node.module))
+            self.delays |= dict.fromkeys(node.outputs.values(), delay)
+        self.delay = self.delays[part.outputs[0]]
 
     def initial_state(self, batch: int) -> State:
         """The state before the first chunk of so many streams, all named ``node.key``."""
@@ -188,7 +189,7 @@ class StreamedDag(nn.Module):
             module: Any = node.module
             arguments = {port: values[wire] for port, wire in node.inputs.items()}
             if isinstance(module, Streams):
-                ordered = [arguments[port] for port in module.input_ports if port in arguments]
+                ordered = [arguments[port] for port in node.module.input_ports if port in arguments]
                 outputs, kept = module.step(*ordered, state=keyed(state, node.name), last=last)
                 new_state |= prefixed(kept, node.name)
             else:

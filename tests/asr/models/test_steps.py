@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -76,7 +78,7 @@ STREAMING = {
     "att_context_style": "chunked_limited",
 }
 DW = {"subsampling": "dw_striding", "subsampling_factor": 8, "subsampling_conv_channels": 4}
-CONFORMERS = {
+CONFORMERS: dict[str, dict[str, Any]] = {
     **{f"[{left}, {right}]": {**DW, "att_context_size": [left, right]} for left, right in [(70, 0), (70, 1), (70, 13)]},
     "[6, 6]": {**DW, "att_context_size": [0, 6]},
     "all before": {**DW, "att_context_size": [-1, 2]},

@@ -992,6 +992,15 @@ class ConformerEncoder(TrainableNM):
             return position_embeddings(num_keys, num_keys + num_queries, -1, self._size, device)
         return position_embeddings(first, num_keys, 1, self._size, device)
 
+    @property
+    def att_context_sizes(self) -> list[tuple[int, int]]:
+        """The contexts that it is trained with, the one outside of training first: frames before and behind, -1: all."""
+        sizes = []
+        for chunk, left, right in self._contexts:
+            frames = -1 if left == _ALL else int(left) * int(chunk)
+            sizes.append((frames, int(chunk) - 1 if right == 0 else -1 if right == _ALL else int(right)))
+        return sizes
+
     def set_default_att_context_size(self, att_context_size: Sequence[int]) -> None:
         """The context outside of training: encoded frames before and behind a frame that it sees, in chunks.
 
@@ -1061,7 +1070,7 @@ class ConformerEncoder(TrainableNM):
             new_state |= {key: value for key, value in state.items() if key.startswith("layers.")}
         if self.out_proj is not None:
             x = self.out_proj(x)
-        outputs = x.transpose(1, 2), num_new(x, 1)
+        outputs: tuple[Tensor, ...] = (x.transpose(1, 2), num_new(x, 1))
         if self._intermediate is not None:
             outputs = (*outputs, tapped.transpose(1, 2), num_new(tapped, 1))
         return outputs, new_state

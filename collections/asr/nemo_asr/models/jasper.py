@@ -1078,7 +1078,8 @@ class JasperEncoder(TrainableNM):
     ) -> tuple[tuple[Tensor, ...], State]:
         """The next frames (B, D, T) to (B, C, U), with as many outputs as ``forward`` has with lengths."""
         new_state: dict[str, Tensor] = {}
-        inputs, tapped = [audio_signal], ()
+        inputs = [audio_signal]
+        tapped: tuple[Tensor, ...] = ()
         for index, block in enumerate(self._blocks()):
             inputs, kept = block.step(inputs, keyed(state, str(index)), last)
             new_state |= prefixed(kept, str(index))
