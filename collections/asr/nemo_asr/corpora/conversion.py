@@ -75,6 +75,7 @@ Sets: TypeAlias = Mapping[str, Utterances]  # by the name that the manifest gets
 
 
 _TABLE = FileKind("the table", 1 << 40)  # read line by line
+_LOSSLESS = (".wav", ".flac")
 _TABLE_SUFFIXES = (".csv", ".tsv")
 _DELIMITERS = "\t|;,"
 AUDIO_COLUMNS = (
@@ -228,7 +229,7 @@ def folder_sets(path: Path) -> Sets:
 def folder_utterances(path: Path) -> Iterator[Listed | DataError]:
     """The recordings of a folder and of those inside, by name."""
     recordings: dict[Path, Path] = {}
-    for audio in sorted(_files(path, _SUFFIXES)):
+    for audio in sorted(_files(path, _SUFFIXES), key=_best_first):
         stem = audio.with_suffix("")
         if stem in recordings:
             problem = f"two recordings have one text: {recordings[stem].name} is used"
@@ -241,6 +242,11 @@ def folder_utterances(path: Path) -> Iterator[Listed | DataError]:
             yield DataError(
                 "the text has no recording beside it", place=str(text), wanted=f"{text.stem}.wav or the like"
             )
+
+
+def _best_first(audio: Path) -> tuple[Path, bool, str]:
+    """Of recordings with one name the one that lost nothing comes first, which needs no other decoder either."""
+    return audio.with_suffix(""), audio.suffix.lower() not in _LOSSLESS, audio.suffix
 
 
 def _with_text(audio: Path) -> Listed | DataError:
