@@ -542,7 +542,7 @@ class ColouredNoisePerturbation(Perturbation):
         max_snr_db: highest ratio in dB.
     """
 
-    def __init__(self, min_snr_db: float = 10.0, max_snr_db: float = 50.0, rng: NumbersRng | None = None) -> None:
+    def __init__(self, min_snr_db: float = 0.0, max_snr_db: float = 40.0, rng: NumbersRng | None = None) -> None:
         super().__init__(rng)
         self._limits = _ordered("coloured_noise", min_snr_db=min_snr_db, max_snr_db=max_snr_db)
 

@@ -534,7 +534,7 @@ def open_audio(source: str | bytes, path: str, place: str, exact: bool = False) 
             with _quiet(kind), _SoundFile(handle, closefd=False) as file:
                 if kind == "OGG" and not _ends_ogg(read_at, size):
                     problem = "ends without its last page: what is there is read, the rest was cut off"
-                    logging.warning(f"{place}: {path} {problem}" if place else f"{path} {problem}", mode=LogMode.ONCE)
+                    logging.warning(f"{path} {problem}", mode=LogMode.ONCE)
                 if exact:
                     yield _ExactFile(file, kind, read_at, size, path, place, identity)
                 else:
