@@ -88,6 +88,7 @@ PUBLIC = {
         TimeStretchAugmentation parts
         AudioAugmentor AudioFilesDataLayer AudioPreprocessor AudioToMFCCPreprocessor AudioToSpeechLabelDataLayer
         AveragedModelCallback BestModelCallback ModelCard
+        AudioToKaldiFbankPreprocessor
         AudioToMelSpectrogramPreprocessor AudioToSpectrogramPreprocessor AudioToTextDataLayer CTCLossNM
         ContextNetDecoderForCTC ContextNetEncoder CropOrPadSpectrogramAugmentation CrossEntropyLossNM GreedyCTCDecoder
         JasperDecoderForCTC JasperDecoderForSpkrClass KaldiFeatureDataLayer TarredAudioToTextDataLayer
