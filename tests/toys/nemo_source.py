@@ -85,7 +85,10 @@ class _NeMoModule(torch.nn.Module):
 
 
 class _Mixin:
-    """Stands for Exportable and AccessMixin, of which inference uses nothing."""
+    """Stands for Exportable, AccessMixin and AdapterModuleMixin, of which inference uses nothing."""
+
+    def is_adapter_available(self) -> bool:
+        return False
 
     @classmethod
     def is_access_enabled(cls, guid: Any = None) -> bool:
@@ -123,6 +126,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         elif spec.name in ("nemo.core.classes", "nemo.core.classes.exportable", "nemo.core.classes.mixins"):
             made.NeuralModule = _NeMoModule  # type: ignore[attr-defined]
             made.Exportable, made.AccessMixin = type("Exportable", (), {}), _Mixin  # type: ignore[attr-defined]
+            made.AdapterModuleMixin = _Mixin  # type: ignore[attr-defined]
             made.typecheck = _typecheck  # type: ignore[attr-defined]
         elif spec.name == "nemo.core.classes.common":
             made.typecheck = _typecheck  # type: ignore[attr-defined]
@@ -130,6 +134,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             made.avoid_float16_autocast_context = nullcontext  # type: ignore[attr-defined]
         elif spec.name == "nemo.utils":
             made.logging = logging.getLogger("nemo")  # type: ignore[attr-defined]
+            made.avoid_float16_autocast_context = nullcontext  # type: ignore[attr-defined]
         elif spec.name == "nemo.collections.common.parts.utils":
             made.activation_registry = {"relu": torch.nn.ReLU}  # type: ignore[attr-defined]
         elif spec.name == "omegaconf":

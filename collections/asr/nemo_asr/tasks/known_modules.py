@@ -15,6 +15,7 @@ from nemo_asr.features import (
     MultiplyBatch,
     SpectrogramAugmentation,
 )
+from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.models.contextnet import ContextNetDecoderForCTC, ContextNetEncoder
 from nemo_asr.models.jasper import JasperDecoderForClassification, JasperDecoderForCTC, JasperEncoder
 from nemo_asr.models.losses import CTCLossNM
@@ -40,6 +41,7 @@ register(SpectrogramAugmentation)
 register(MultiplyBatch)
 register(JasperEncoder, role="encoder")
 register(ContextNetEncoder, role="encoder")
+register(ConformerEncoder, role="encoder")
 register(ContextNetDecoderForCTC, role="decoder")
 register(JasperDecoderForCTC, role="decoder", default=True)
 register(CTCLossNM, default=True)
