@@ -157,8 +157,8 @@ def test_keys_that_stand_for_others_are_resolved(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         (
-            {"encoder__params": None, "encoder___target_": "nemo.collections.asr.modules.ConformerEncoder"},
-            "encoder is ConformerEncoder, wanted ConvASREncoder or JasperEncoder",
+            {"encoder__params": None, "encoder___target_": "nemo.collections.asr.modules.SqueezeformerEncoder"},
+            "encoder is SqueezeformerEncoder, wanted ConvASREncoder or JasperEncoder or ConformerEncoder",
         ),
         ({"decoder": None}, "decoder is missing"),
         ({"decoder__vocabulary": None}, "decoder.vocabulary is missing, the list of the model's labels"),
@@ -166,7 +166,7 @@ def test_keys_that_stand_for_others_are_resolved(tmp_path: Path) -> None:
         ({"preprocessor__exact_pad": True}, "preprocessor.exact_pad is true, which is not known here, wanted false"),
         ({"encoder__quantize": True}, "encoder.quantize is true, which is not known here, wanted false"),
         ({"preprocessor__pitch": 3}, "preprocessor.pitch is 3, which is not known here"),
-        ({"tokenizer": {"type": "agg"}}, 'tokenizer.type is "agg", wanted bpe or wpe: its pieces are not known here'),
+        ({"tokenizer": {"type": "yttm"}}, 'tokenizer.type is "yttm", wanted bpe, wpe or agg'),
     ],
 )
 def test_models_of_other_kinds_are_refused_with_the_place(tmp_path: Path, changes: Any, message: str) -> None:

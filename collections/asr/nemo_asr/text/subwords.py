@@ -396,7 +396,7 @@ class WordPieces(Subwords):
                 raise _refusal(f"piece {pieces.index(piece)} {problem}", place, repr(piece[:_MAX_PIECE_CHARACTERS]))
         content = "".join(f"{piece}\n" for piece in pieces).encode()
         written = {*"".join(piece.removeprefix("##") for piece in pieces if not _is_special(piece))}
-        made = cls._of(map(_marked, pieces), content, sorted({" ", *written}))
+        made = cls._of(map(marked_piece, pieces), content, sorted({" ", *written}))
         made._ids = {piece: i for i, piece in enumerate(pieces) if not _is_special(piece)}
         return made
 
@@ -424,7 +424,7 @@ class WordPieces(Subwords):
         return ids
 
 
-def _marked(piece: str) -> str:
+def marked_piece(piece: str) -> str:
     """A piece of BERT (``the``, ``##ing``) as SentencePiece writes it: the mark is where a word begins."""
     return piece.removeprefix("##") if piece.startswith("##") else f"{WORD_MARK}{piece}"
 
