@@ -21,6 +21,7 @@ from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting, Detector
 from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.models.foreign import Format
 from nemo_asr.models.nemo_files import NEMO_FILES
+from nemo_asr.models.wenet import WENET_FOLDER
 from nemo_asr.scoring.calibration import Calibration
 from nemo_asr.tasks.families import Model, connect
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
@@ -246,7 +247,7 @@ _PATTERNS = ("*.safetensors", "*.yaml", "tokenizer-*")
 # Where a run has its model and its checkpoints.
 MODEL, CHECKPOINTS = "model", "checkpoints"
 # Files of other toolkits: what reads them.
-FORMATS = (NEMO_FILES,)
+FORMATS = (NEMO_FILES, WENET_FOLDER)
 
 
 class StoredModel(NamedTuple):
