@@ -128,7 +128,14 @@ class ConvSubsampling(nn.Module):
         return self._halved(num_frames)
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, T, F) and valid frames (B,) -> (B, T', D) and (B,)."""
+        """(B, T, F) and valid frames (B,) -> (B, T', D) and (B,).
+
+        Without padding, fewer frames than the kernels see become one frame, which is not valid.
+        """
+        if self.halving is _UNPADDED:
+            least = 2 ** (self.num_halvings + 1) - 1
+            # torch.sym_max is for sizes that an exporter leaves open; it has no types.
+            x = F.pad(x, (0, 0, 0, torch.sym_max(least - x.shape[1], 0)))  # type: ignore[no-untyped-call]
         x = x.unsqueeze(1)
         for layer in self.conv:
             if self.is_masked and isinstance(layer, nn.Conv2d) and layer.kernel_size[0] > 1:
@@ -374,7 +381,7 @@ class ConvolutionModule(nn.Module):
         if self._pads_input:
             assert self.pointwise_conv1.bias is not None
             start = F.glu(self.pointwise_conv1.bias, dim=0).expand(x.shape[0], self._left, -1)
-            x = self._convolved(torch.cat([start, x], dim=1))[:, -num_frames:]
+            x = self._convolved(torch.cat([start, x], dim=1))[:, self._before : self._before + num_frames]
         elif self._before or self._behind:
             x = self._convolved(F.pad(x, (0, 0, self._before, self._behind)))
             x = x[:, self._behind : self._behind + num_frames]

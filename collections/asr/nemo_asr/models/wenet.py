@@ -264,9 +264,8 @@ def _read_units(path: Path) -> dict[str, int]:
         except UnicodeDecodeError:
             unit = ""
         if match is None or not unit:
-            raise CheckpointError(
-                "this is no unit", place=place, got=repr(line[:40])[1:], wanted="a unit and its number"
-            )
+            got, wanted = repr(line[:40].decode("utf-8", "replace")), "a unit and its number"
+            raise CheckpointError("this is no unit", place=place, got=got, wanted=wanted)
         if unit in units:
             raise CheckpointError("the unit is there twice", place=place, got=unit)
         units[unit] = int(match[2])
