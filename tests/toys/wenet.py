@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-SIZE, HEADS, UNITS_OF_LAYER, KERNEL, MELS = 32, 4, 64, 5, 20
+SIZE, HEADS, UNITS_OF_LAYER, KERNEL, CAUSAL_KERNEL, MELS = 32, 4, 64, 5, 4, 20
 UNITS = ("<blank>", "<unk>", "天", "地", "人", "和", "▁", "A", "<sos/eos>")
 
 
@@ -33,7 +33,7 @@ class Layer(nn.Module):
         self.conv_module = nn.ModuleDict(
             {
                 "pointwise_conv1": nn.Conv1d(SIZE, 2 * SIZE, 1),
-                "depthwise_conv": nn.Conv1d(SIZE, SIZE, KERNEL, groups=SIZE),
+                "depthwise_conv": nn.Conv1d(SIZE, SIZE, CAUSAL_KERNEL if causal else KERNEL, groups=SIZE),
                 "norm": nn.LayerNorm(SIZE) if causal else nn.BatchNorm1d(SIZE),
                 "pointwise_conv2": nn.Conv1d(SIZE, SIZE, 1),
             }
@@ -68,7 +68,7 @@ class Layer(nn.Module):
         conv: Any = self.conv_module
         y = x.T[None]
         if self.causal:  # zeros before pointwise_conv1, whose bias passes the gate there
-            y = F.pad(y, (KERNEL - 1, 0))
+            y = F.pad(y, (CAUSAL_KERNEL - 1, 0))
         y = F.glu(conv["pointwise_conv1"](y), dim=1)
         if not self.causal:
             y = F.pad(y, (KERNEL // 2, KERNEL // 2))
@@ -127,7 +127,12 @@ def settings(causal: bool = False, **others: Any) -> dict[str, Any]:
         "selfattention_layer_type": "rel_selfattn", "use_cnn_module": True, "normalize_before": True,
     }  # fmt: skip
     if causal:
-        encoder |= {"causal": True, "cnn_module_norm": "layer_norm", "use_dynamic_chunk": True}
+        encoder |= {
+            "causal": True,
+            "cnn_module_kernel": CAUSAL_KERNEL,
+            "cnn_module_norm": "layer_norm",
+            "use_dynamic_chunk": True,
+        }
     return {
         "input_dim": MELS, "output_dim": len(UNITS), "model": "asr_model", "encoder": "conformer",
         "encoder_conf": encoder, "decoder": "bitransformer", "decoder_conf": {"num_blocks": 3}, "ctc": "ctc",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nemo_asr.models.foreign import ForeignModel, Format
@@ -204,7 +205,9 @@ def _translated(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
         "dropout_emb": values["positional_dropout_rate"],
     }
     if values.get("causal"):
-        encoder |= {"conv_context_size": "causal", "conv_pads_input": True}
+        kernel_size = values["cnn_module_kernel"]
+        odd = kernel_size + 1 if isinstance(kernel_size, int) and kernel_size % 2 == 0 else kernel_size
+        encoder |= {"conv_kernel_size": odd, "conv_context_size": "causal", "conv_pads_input": True}
     if chunk := int(values.get("static_chunk_size") or 0):
         encoder |= {"att_context_size": [-1, chunk - 1], "att_context_style": "chunked_limited"}
     return encoder, features
@@ -351,6 +354,8 @@ def _of_encoder(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
             inner, number = re.subn(f"^{pattern}", name_here, inner)
             if number:
                 break
+        if inner.endswith("conv.depthwise_conv.weight") and tensor.dim() == 3 and tensor.shape[2] % 2 == 0:
+            tensor = F.pad(tensor, (1, 0))  # kernels are odd here: one frame more before it counts 0
         yield inner, tensor
 
 
