@@ -80,8 +80,8 @@ class AudioToKaldiFbankPreprocessor(LogMelPreprocessor):
         n_window_stride: the stride in samples; ``window_stride`` is then None.
         window: povey, hann, hamming, blackman, bartlett, or rectangular.
         normalize: ``{"fixed_mean": [...], "fixed_std": [...]}`` with a number for each feature (global CMVN, which
-            ``nemo-lite data statistics`` computes); None for no normalisation; or one of those of each utterance that
-            :class:`nemo_asr.features.AudioToMelSpectrogramPreprocessor` has.
+            ``nemo-lite data statistics`` computes); None for no normalisation; or one of those of each utterance, as
+            in ``AudioToMelSpectrogramPreprocessor``.
         preemph: coefficient of the pre-emphasis, or None.
         features: mel bands.
         lowfreq: where the first band begins, in Hz.

@@ -28,8 +28,13 @@ def model(causal: bool = False, units: Any = UNITS) -> Model:
 
 
 def signals() -> tuple[Tensor, Tensor]:
+    """Tones of 0.1 s in noise: (B, T) and lengths (B,)."""
     draw = torch.Generator().manual_seed(0)
-    return 0.1 * torch.randn(len(LENGTHS), max(LENGTHS), generator=draw), torch.tensor(LENGTHS)
+    tones = torch.randint(100, 6000, (len(LENGTHS), 10), generator=draw).repeat_interleave(1600, 1)
+    noise = torch.randn(len(LENGTHS), max(LENGTHS), generator=draw)
+    return 0.3 * (tones * torch.arange(max(LENGTHS)) * (2 * torch.pi / 16000)).sin() + 0.001 * noise, torch.tensor(
+        LENGTHS
+    )
 
 
 def features() -> list[Tensor]:
@@ -66,7 +71,7 @@ def test_greedy_texts_are_those_of_wenet(tmp_path: Path) -> None:
     audio = [row[:length].numpy() for row, length in zip(signal, LENGTHS, strict=True)]
     got = [each.text for each in trained.transcribe(audio, sample_rate=16000)]
     assert got == [" ".join(texts(model(), each).split()) for each in features()]
-    assert all(got)
+    assert min(map(len, got)) > 2
 
 
 def test_frames_of_fixed_chunks_see_no_later_chunk(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from tqdm import tqdm
 
 from nemo_asr.tasks.recipe import Recipe
-from nemo_asr.transcribe.inputs import Recording, named
+from nemo_asr.transcribe.inputs import Recording, named, rows_of
 from nemo_lite.errors import DataError
 
 _LEAST_VARIANCE = 1e-10  # a feature that never changes would be divided by 0
@@ -42,7 +42,9 @@ def measured_features(recipe: Recipe, recordings: Sequence[Recording], hours: fl
     Raises:
         DataError: there is no recording, one cannot be read, or all are shorter than a frame.
     """
-    measured = [recording.measured() for recording in recordings]
+    measured, faults = rows_of(recordings)
+    if faults:
+        raise DataError(next(iter(faults.values())))
     share = min(1.0, 3600 * hours / max(sum(each.seconds for each in measured), 1e-9))
     # The recording at which the share of the list that was read falls behind is the next one.
     taken = [each for i, each in enumerate(measured) if int((i + 1) * share) > int(i * share)] or measured[:1]
