@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from toys.log_probs import log_probs_of
 from toys.nemo_conformers import (
     CASES,
     LABELS,
@@ -23,21 +24,8 @@ from toys.nemo_conformers import (
 from toys.nemo_source import HAS_NEMO, REASON, needs_nemo
 
 from nemo_asr.models.nemo_files import read_nemo
-from nemo_asr.transcribe.model import TrainedModel, load_model
+from nemo_asr.transcribe.model import load_model
 from nemo_lite.errors import CheckpointError, ConfigError
-
-
-def log_probs_of(model: TrainedModel, signal: torch.Tensor) -> torch.Tensor:
-    """(U, labels and blank) of one utterance."""
-    modules: dict[str, Any] = dict(model.modules.modules)
-    for module in modules.values():
-        if isinstance(module, torch.nn.Module):
-            module.eval()
-    with torch.no_grad():
-        features, lengths = modules["preprocessor"](input_signal=signal[None], length=torch.tensor([len(signal)]))
-        encoded, encoded_lengths = modules["encoder"](audio_signal=features, length=lengths)
-        log_probs: torch.Tensor = modules["decoder"](encoder_output=encoded)
-    return log_probs[0, : int(encoded_lengths[0])]
 
 
 def words_by_definition(best: list[int], seconds: float) -> list[tuple[str, float, float]]:

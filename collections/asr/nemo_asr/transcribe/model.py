@@ -20,6 +20,7 @@ import nemo_lite
 from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting, Detector
 from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.models.foreign import Format
+from nemo_asr.models.hugging_face import HUGGING_FACE
 from nemo_asr.models.nemo_files import NEMO_FILES
 from nemo_asr.models.wenet import WENET_FOLDER
 from nemo_asr.scoring.calibration import Calibration
@@ -130,6 +131,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         config: the file of the configuration.
         tokenizer: the file that cuts texts into the labels; None where they are characters.
         weights: the file of each module's weights, by the module's name.
+        sources: of a model of another toolkit: the SHA-256 of each file that it was imported from, by the file's name.
         calibration: of the confidences of words; None: they are as the model gives them.
     """
 
@@ -149,6 +151,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     config: StoredFile | None = None
     tokenizer: StoredFile | None = None
     weights: dict[str, StoredFile] = {}
+    sources: dict[str, str] = {}
     calibration: Calibration | None = None
 
     @property
@@ -247,7 +250,7 @@ _PATTERNS = ("*.safetensors", "*.yaml", "tokenizer-*")
 # Where a run has its model and its checkpoints.
 MODEL, CHECKPOINTS = "model", "checkpoints"
 # Files of other toolkits: what reads them.
-FORMATS = (NEMO_FILES, WENET_FOLDER)
+FORMATS = (NEMO_FILES, HUGGING_FACE, WENET_FOLDER)
 
 
 class StoredModel(NamedTuple):
@@ -311,7 +314,8 @@ def read_model(path: str | Path) -> StoredModel:
     if not (folder / CARD).is_file() and (reader := foreign_format(folder)) is not None:
         stored = reader.read(folder)
         config = Config(stored.config, Source(stored.place)).as_yaml()
-        return StoredModel(stored.place, ModelCard(), config, stored.weights, stored.tokenizer)
+        card = ModelCard(versions=dict(stored.versions), sources={file.name: "" for file in stored.files})
+        return StoredModel(stored.place, card, config, stored.weights, stored.tokenizer)
     return _read_folder(folder) if (folder / CARD).is_file() else _read_checkpoint(folder)
 
 
@@ -629,7 +633,8 @@ class TrainedModel:
             save_module(module, staged[name])
         if licence is not None:
             self.card = msgspec.structs.replace(self.card, licence=licence)
-        return write_model(path, self.card, self.recipe.config.as_yaml(), staged, self.recipe.tokenizer)
+        self.card = write_model(path, self.card, self.recipe.config.as_yaml(), staged, self.recipe.tokenizer)
+        return self.card
 
 
 def load_model(
@@ -695,9 +700,48 @@ def read_with_recipe(
         _compare(recipe, card, place, "leave --set out")
     else:
         _compare(recipe, card, place, "leave --model_config out: the model carries its own")
-    if not card.labels:  # of an older version or of NeMo 0.x
-        card = msgspec.structs.replace(describe(recipe), step=card.step, epoch=card.epoch)
-    return StoredModel(place, card, config, weights, tokenizer), recipe
+    return StoredModel(place, completed(card, recipe), config, weights, tokenizer), recipe
+
+
+def completed(card: ModelCard, recipe: Recipe) -> ModelCard:
+    """The card of a model that does not describe itself: of an older version, of NeMo 0.x or of another toolkit."""
+    if card.labels:
+        return card
+    made = describe(recipe)
+    kept = {"step": card.step, "epoch": card.epoch, "versions": card.versions or made.versions, "sources": card.sources}
+    return msgspec.structs.replace(made, **kept)
+
+
+def import_model(source: str | Path, folder: str | Path | None = None, licence: str | None = None) -> TrainedModel:
+    """Write a model folder of another toolkit's model; its card has the SHA-256 of each file that was read.
+
+    Args:
+        source: a file or folder of one of :data:`FORMATS`.
+        folder: the folder to write; by default, beside a file, its name without the ending, and in a folder ``model``,
+            which then stands for it.
+        licence: of the weights, as the user says it.
+
+    Raises:
+        CheckpointError, ConfigError: the source is none, or cannot be read.
+        UsageError: there is a model in the folder already, or it cannot be written to.
+    """
+    path = Path(source).expanduser()
+    target = (
+        Path(folder).expanduser() if folder is not None else path / MODEL if path.is_dir() else path.with_suffix("")
+    )
+    if (target / CARD).exists():
+        raise UsageError("there is a model already", place=str(target), remedy="give another folder: --to DIR")
+    if foreign_format(path) is None:
+        wanted = " or ".join(each.name for each in FORMATS)
+        got = "a folder" if path.is_dir() else "a file" if path.exists() else "nothing"
+        raise CheckpointError("there is nothing to import", place=str(path), got=got, wanted=wanted)
+    model = load_model(path)
+    digests = {name: digest_of_file(path / name if path.is_dir() else path) for name in model.card.sources}
+    written_by = {**versions(), **model.card.versions}
+    model.card = msgspec.structs.replace(model.card, sources=digests, versions=written_by)
+    model.save(target, licence=licence)
+    logging.info("Wrote %s", target)
+    return TrainedModel(str(target), model.recipe, model.modules, model.card)
 
 
 def _filled(stored: StoredModel, recipe: Recipe, modules: Model) -> TrainedModel:

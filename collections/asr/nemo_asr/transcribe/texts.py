@@ -294,8 +294,8 @@ def card_file(path: str | Path) -> Path:
     """
     folder = find_model(path)
     if not (folder / CARD).is_file():
-        problem, remedy = "a calibration is stored in a model folder", "make one: nemo-lite models convert"
-        raise UsageError(problem, place=str(folder), got="checkpoints or a .nemo file", remedy=remedy)
+        problem, remedy = "a calibration is stored in a model folder", "make one: nemo-lite models import, or convert"
+        raise UsageError(problem, place=str(folder), got="checkpoints, or another toolkit's model", remedy=remedy)
     return folder / CARD
 
 
