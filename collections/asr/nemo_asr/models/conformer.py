@@ -134,7 +134,7 @@ class ConvSubsampling(nn.Module):
 
         Without padding, fewer frames than the kernels see become one frame, which is not valid.
         """
-        if self.halving is _UNPADDED:
+        if self.halving == _UNPADDED:
             least = 2 ** (self.num_halvings + 1) - 1
             # torch.sym_max is for sizes that an exporter leaves open; it has no types.
             x = F.pad(x, (0, 0, 0, torch.sym_max(least - x.shape[1], 0)))  # type: ignore[no-untyped-call]
