@@ -20,10 +20,13 @@ from toys.nemo_conformers import (
     signal_of,
     stored_cases,
     write_case,
+    write_with_tokenizer,
 )
 from toys.nemo_source import HAS_NEMO, REASON, needs_nemo
+from toys.subwords import small_subwords
 
 from nemo_asr.models.nemo_files import read_nemo
+from nemo_asr.text.subwords import marked_piece
 from nemo_asr.transcribe.model import load_model
 from nemo_lite.errors import CheckpointError, ConfigError
 
@@ -125,3 +128,76 @@ def test_an_encoder_of_another_kind_is_refused_with_its_setting(tmp_path: Path, 
         load_model(write_case(tmp_path / "m.nemo", "fast conformer of 3.0", encoder=encoder))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+# Tokenizers in archives: SentencePiece, WordPiece, several languages.
+
+
+WORD_PIECES = ["[PAD]", "[UNK]", "the", "##ca", "cat", "c", "##t"]
+VOCABULARY = "".join(f"{piece}\n" for piece in WORD_PIECES).encode()
+WPE = {"dir": None, "type": "wpe", "vocab_path": "nemo:0123456789abcdef0123456789abcdef_vocab.txt"}
+WPE_FILES = {"0123456789abcdef0123456789abcdef_vocab.txt": VOCABULARY}
+
+
+def test_a_word_piece_vocabulary_comes_with_its_model_in_the_order_of_its_file(tmp_path: Path) -> None:
+    file = write_with_tokenizer(tmp_path / "m.nemo", sorted(WORD_PIECES), WPE, WPE_FILES)
+    model = load_model(file)
+    assert model.card.labels == ["\u2581[PAD]", "\u2581[UNK]", "\u2581the", "ca", "\u2581cat", "\u2581c", "t"]
+    model.save(tmp_path / "made")
+    assert [path.suffix for path in (tmp_path / "made").glob("tokenizer-*")] == [".txt"]
+    again = load_model(tmp_path / "made").recipe
+    assert again.tokenizer is not None
+    assert again.tokenizer.ids_of("the cat") == ([2, 4], [])
+
+
+def test_tokenizers_of_several_languages_are_joined_in_the_order_of_the_file(tmp_path: Path) -> None:
+    english, spanish = small_subwords("bpe"), small_subwords()
+    languages = {
+        "en": {"dir": None, "type": "bpe", "model_path": "nemo:1a_en.model", "vocab_path": "nemo:1b_vocab.txt"},
+        "es": {"dir": None, "type": "bpe", "model_path": "nemo:2a_es.model"},
+        "xx": {"dir": None, "type": "wpe", "vocab_path": "nemo:3a_vocab.txt"},
+    }
+    files = {"1a_en.model": english.model, "2a_es.model": spanish.model, "3a_vocab.txt": VOCABULARY}
+    labels = [*english, *spanish, *WORD_PIECES]
+    file = write_with_tokenizer(tmp_path / "m.nemo", labels, {"type": "agg", "langs": languages}, files)
+    model = load_model(file)
+    model.save(tmp_path / "made")
+    again = load_model(tmp_path / "made", overrides=["language=es"])
+    assert again.card.labels == [*english, *spanish, *map(marked_piece, WORD_PIECES)]
+    text = "the cat"
+    parser = again.recipe.text_reading.new_parser(again.recipe.tokenizer or [])
+    assert parser.encode(text) == [len(english) + i for i in spanish.ids_of(text)[0]]
+    (transcript,) = again.transcribe([signal_of().numpy()], sample_rate=RATE)
+    assert transcript.text == model.transcribe([signal_of().numpy()], sample_rate=RATE)[0].text != ""
+
+
+@pytest.mark.parametrize(
+    ("section", "files", "message"),
+    [
+        ({"type": "agg"}, {}, r"m\.nemo: its tokenizer of several languages has none: wanted tokenizer\.langs"),
+        ({**WPE, "vocab_path": "nemo:1_v.txt"}, {}, r"m\.nemo: it has no 1_v\.txt"),
+        (
+            {**WPE, "vocab_path": "nemo:../v.txt"},
+            {},
+            r"vocab_path leads out of the archive: got nemo:\.\./v",
+        ),
+        (WPE, {**WPE_FILES, WPE["vocab_path"][5:]: VOCABULARY + b"more\n"}, r"got 8 pieces, wanted 7, one for each"),
+        (WPE, {WPE["vocab_path"][5:]: VOCABULARY.replace(b"cat", b"dog")}, "a label is outside its tokenizer's voc"),
+    ],
+)
+def test_a_tokenizer_that_does_not_fit_is_one_line(tmp_path: Path, section: Any, files: Any, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message) as caught:
+        read_nemo(write_with_tokenizer(tmp_path / "m.nemo", WORD_PIECES, section, files))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["/raid/tokenizers/vocab.txt", "tokenizers/vocab.txt"])
+def test_the_tokenizer_of_an_early_file_is_found_by_its_name(
+    tmp_path: Path, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    section = {**WPE, "vocab_path": path}
+    found = read_nemo(write_with_tokenizer(tmp_path / "m.nemo", WORD_PIECES, section, {"vocab.txt": VOCABULARY}))
+    assert found.tokenizer is not None
+    without = read_nemo(write_with_tokenizer(tmp_path / "n.nemo", WORD_PIECES, section, {}))
+    assert (without.tokenizer, without.config["labels"]) == (None, list(found.tokenizer))
+    assert "n.nemo: the tokenizer is not in it. The model transcribes; to train" in capsys.readouterr().err

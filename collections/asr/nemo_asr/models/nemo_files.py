@@ -299,14 +299,14 @@ def _tokenizer_in(archive: NemoArchive, section: Config) -> Subwords | None:
     key = "vocab_path" if section.get("type", "bpe") == "wpe" else "model_path"
     path = str(section.get(key) or "")
     name = path.removeprefix("nemo:")
-    if name == path:  # of the machine that trained it, or of an early file
+    if not path.startswith("nemo:"):  # of the machine that trained it, or of an early file
         name = PurePosixPath(path).name
+        if name not in archive.names:
+            logging.warning("%s: the tokenizer is not in it. %s", archive.path, _NO_TOKENIZER)
+            return None
     elif PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         problem, wanted = f"{section.path_of(key)} leads out of the archive", "nemo:NAME of a file in it"
         raise CheckpointError(problem, place=str(archive.path), got=path, wanted=wanted)
-    if name == path and name not in archive.names:
-        logging.warning("%s: the tokenizer is not in it. %s", archive.path, _NO_TOKENIZER)
-        return None
     member = archive.read(name)
     try:
         return Subwords(member.getvalue(), member.name)
@@ -324,18 +324,24 @@ def _checked_pieces(
         CheckpointError: they are not.
     """
     _check_outputs(len(tokenizer), head, "tokenizer does", "pieces", place)
-    is_marked = isinstance(tokenizer, WordPieces)
-    labels = list(map(marked_piece, labels)) if is_marked else list(labels)
-    if labels == list(tokenizer):
+    pieces = _pieces_as_listed(tokenizer)
+    if list(labels) == pieces:
         return tokenizer
-    outside = [label for label in labels if label not in tokenizer]
+    outside = [label for label in labels if label not in pieces]
     if outside:
         got = f"{outside[0]!r}{f' and {len(outside) - 1} more' if outside[1:] else ''}"
         raise CheckpointError("a label is outside its tokenizer's vocabulary", place=place, got=got)
-    if is_marked and sorted(labels) == sorted(tokenizer):
+    if isinstance(tokenizer, WordPieces) and sorted(labels) == sorted(pieces):
         return tokenizer  # transformers lists such a vocabulary in any order; the file has the order of the ids
     problem, got = "its labels are not its tokenizer's pieces", f"{len(labels)} labels in another order"
-    raise CheckpointError(problem, place=place, got=got, wanted=f"the {len(tokenizer)} pieces")
+    raise CheckpointError(problem, place=place, got=got, wanted=f"the {len(pieces)} pieces")
+
+
+def _pieces_as_listed(tokenizer: Subwords) -> list[str]:
+    """The pieces as a configuration of NeMo lists them: those of WordPiece within words begin with ##."""
+    if isinstance(tokenizer, SubwordsByLanguage):
+        return [piece for each in tokenizer.languages.values() for piece in _pieces_as_listed(each)]
+    return tokenizer.model.decode().split() if isinstance(tokenizer, WordPieces) else list(tokenizer)
 
 
 def _check_outputs(number: int, head: Mapping[str, Tensor], which: str, what: str, place: str) -> None:
