@@ -370,7 +370,7 @@ def _normalization(state: Mapping[str, Tensor], file: Path | None) -> dict[str, 
         return {"fixed_mean": mean.tolist(), "fixed_std": (1.0 / inverse.double()).tolist()}
     if file is None:
         return None
-    statistics = read_json(file, _STATISTICS_KIND)
+    statistics: Any = read_json(file, _STATISTICS_KIND)
     try:
         count = statistics["frame_num"]
         means = [total / count for total in statistics["mean_stat"]]
