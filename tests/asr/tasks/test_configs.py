@@ -28,6 +28,15 @@ PARAMETERS = {
 }
 # The same of those whose labels are the characters of the training texts, AISHELL-1's here: 4,230.
 OF_AISHELL = {"conformer_aishell": 34_552_199, "u2pp_aishell": 34_533_767}
+# As published: millions of parameters, and the pieces of words with which they have as many.
+CONFORMERS = {
+    "conformer_ctc_small": (13.15, 1024),
+    "conformer_ctc_medium": (30.77, 1024),
+    "conformer_ctc_large": (121.50, 128),
+    "fastconformer_ctc_large": (115.60, 1024),
+    "fastconformer_ctc_xlarge": (608.80, 1024),
+    "fastconformer_ctc_xxlarge": (1062.37, 1024),
+}
 # Classifiers of two classes.
 CLASSIFIERS = {"speech_commands": 0.074e6, "voice_activity": 0.074e6, "speakers": 0.194e6}
 CLASSES = ["background", "speech"]
@@ -49,7 +58,8 @@ def num_parameters(recipe: Recipe) -> int:
 
 
 def test_every_shipped_file_is_checked_here() -> None:
-    assert {path.stem for path in CONFIGS.glob("*.yaml")} == {*PARAMETERS, *OF_AISHELL, *CLASSIFIERS}
+    known = {*PARAMETERS, *CONFORMERS, *OF_AISHELL, *CLASSIFIERS}
+    assert {path.stem for path in CONFIGS.glob("*.yaml")} == known
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -84,6 +94,16 @@ def test_a_recipe_of_wenet_has_the_size_of_wenets_encoder_and_ctc_head(name: str
     layer = 2 * (2 * size * inner + inner + size) + attention + convolution + 5 * 2 * size
     assert OF_AISHELL[name] == subsampling + layers * layer + 2 * size + outputs * (size + 1)
     assert num_parameters(recipe) == OF_AISHELL[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFORMERS)
+def test_a_shipped_conformer_has_as_many_parameters_as_the_published_one(name: str) -> None:
+    millions, num_pieces = CONFORMERS[name]
+    assert load_recipe(CONFIGS / f"{name}.yaml").labels == ENGLISH
+    pieces = ", ".join(f"p{number}" for number in range(num_pieces))
+    recipe = load_recipe(CONFIGS / f"{name}.yaml", [f"labels=[{pieces}]"])
+    assert num_parameters(recipe) / 1e6 == pytest.approx(millions, abs=0.01)
 
 
 @pytest.mark.parametrize("name", ["demo", "digits", "quartznet_an4", "jasper_an4"])

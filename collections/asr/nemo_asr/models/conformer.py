@@ -773,9 +773,9 @@ class ConformerEncoder(TrainableNM):
         self.register_buffer("_context_table", torch.tensor(self._contexts), persistent=False)
         self.register_buffer("_context_probs", _probabilities(att_context_probs, len(self._contexts)), persistent=False)
         channels = d_model if subsampling_conv_channels == -1 else subsampling_conv_channels
-        refuse_too_large(
-            _PLACE, n_layers * d_model * (d_model * (4 * ff_expansion_factor + 8) + conv_kernel_size) + channels**2
-        )
+        of_layer = d_model * (d_model * (4 * ff_expansion_factor + 8) + conv_kernel_size)
+        of_subsampling = 9 * channels**2 + (channels + subsampling_factor) * feat_in * d_model
+        refuse_too_large(_PLACE, n_layers * of_layer + of_subsampling)
         self.pre_encode = _subsampling(
             subsampling, subsampling_factor, feat_in, d_model, channels, causal_downsampling, subsampling_mask
         )
