@@ -260,6 +260,15 @@ def test_a_body_that_comes_too_slowly_is_refused(address, monkeypatch):
     assert transcribe(address, TALK).json["text"] == TEXT
 
 
+def test_a_connection_on_which_no_request_arrives_is_closed(monkeypatch):
+    monkeypatch.setattr("nemo_asr.cli.serve._HEAD_SECONDS", 0.2)
+    with served() as address, raw(address, b"GET /health HT") as idle:
+        started = time.monotonic()
+        assert idle.recv(100) == b""
+        assert time.monotonic() - started >= 0.2
+        assert transcribe(address, TALK).json["text"] == TEXT
+
+
 def test_what_is_no_http_is_refused(address):
     noise = raw(address, b"\x00\x01\x02 nonsense\r\n\r\n")
     assert noise.recv(1 << 16).startswith(b"HTTP/1.1 400")
