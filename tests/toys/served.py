@@ -43,13 +43,15 @@ class TellsLength:
     """In the place of a model: a row's text is how many tenths of a second it lasts. Held until ``free`` is set."""
 
     def __init__(self):
-        self.free, self.num_rows, self.searches = threading.Event(), 0, []
+        self.free, self.num_rows, self.searches, self.loudest = threading.Event(), 0, [], 0.0
         self.free.set()
 
     def __call__(self, rows, search):
         assert self.free.wait(30)
         self.num_rows += len(rows)
         self.searches.append(search)
+        heard = [float(np.abs(row.audio).max()) for row in rows if isinstance(row.audio, np.ndarray)]
+        self.loudest = max([self.loudest, *heard])
         return Transcribed([self.transcript(row) for row in rows], {}, 0.0)
 
     @staticmethod
