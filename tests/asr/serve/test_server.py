@@ -345,6 +345,7 @@ def test_a_stream_may_have_another_rate_and_keywords(model, address):
     [
         ("nonsense", "this text is no JSON object"),
         ("[1]", "this text is no JSON object"),
+        ("[" * 100_000, "this text is no JSON object"),
         ('{"type": "begin"}', 'wanted {"type": "start"}, or binary messages with samples'),
         ('{"type": "start", "sample_rate": 3}', "the sample rate is out of range: got 3 Hz"),
         ('{"type": "start", "sample_rate": "x"}', "sample_rate: wanted a whole number of Hz"),
