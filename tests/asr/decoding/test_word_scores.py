@@ -28,8 +28,10 @@ def hot_scores(phrases, spelling, text, labels=("a", "b", " ")):
     """What the hot phrases are worth behind each label of a text, and behind its end."""
     node, total, scores = np.array([[phrases.start]]), 0.0, []
     for label in text:
-        node, change = phrases.look_up(node, np.array([[labels.index(label)]]))
-        node, total = node[0], total + change.item()
+        ids = np.array([[labels.index(label)]])
+        places = np.where(np.arange(len(labels) + 1) == ids, 0, -1)
+        total += phrases.changes(node, ids, places).item() - phrases.so_far[node].item()
+        node = phrases.follow(node, ids)
         scores.append(total)
     return [*scores, total + phrases.end(node[0]).item()]
 

@@ -114,7 +114,8 @@ LEFT = 1
 NO_WORD = -1
 _MOST_LETTERS = 1_000  # of a word; each costs memory while it is searched for
 _MOST_DENSE = 1 << 25  # pairs of a node and a character, 4 bytes each
-_MOST_KEPT = 1 << 22  # pairs of a node and a label that are kept, 16 bytes each
+_MOST_KEPT = 1 << 22  # pairs of a row and a label that are kept, 16 bytes each
+_MOST_OWN = 8  # labels of a node that has no row for itself, 16 bytes each
 _WEIGHTED = re.compile(r"(.*\S)\s*:\s*(\d+(?:\.\d+)?)")
 _LIST = FileKind("the list of words", 1 << 26, remedy="give a text file with a word a line")
 
@@ -282,8 +283,10 @@ class HotPhrases:
     and ends with a word, but one in a script without spaces may stand within a longer word. While a phrase goes on, the
     share of its weight that its letters so far have counts; what does not go on loses that again.
 
-    Where each label leads from a node is worked out when a search first comes there, and kept: a step costs a look-up,
-    whatever the number of phrases.
+    At most nodes most labels lead where they lead from a shorter end of the text, often from none. So a node keeps the
+    few labels of its own and the number of a row with all others; a node with many labels of its own has a row for
+    itself. Both are worked out when a search first comes there: a step costs a look-up, whatever the number of phrases.
+
     Source: Aho and Corasick, "Efficient String Matching: An Aid to Bibliographic Search", CACM 1975.
 
     Args:
@@ -300,8 +303,10 @@ class HotPhrases:
         self._width = self._gap + 1
         gaps = np.where(spelling.begins & spelling.has_words, self._gap, NOTHING)
         self._steps: list[Ids] = [gaps, *spelling.characters.T]  # what a label writes, a character a step
-        self._first = np.where(gaps != NOTHING, gaps, self._steps[1])
         self._is_space, self._has_gaps, self._num_labels = spelling.is_space, spelling.has_words, len(gaps)
+        self._first = np.where(gaps != NOTHING, gaps, self._steps[1])
+        self._by_first = np.argsort(self._first, kind="stable")  # the labels that begin with a character lie in a row
+        self._first_places = np.searchsorted(self._first[self._by_first], np.arange(self._width + 1))
         # node * width + character: the node behind, in the order of their making. The first is the gap in front.
         paths = {self._gap: 1}
         depths, ends, nodes, phrase_of, shares = [0, 1], list[int](), list[int](), list[int](), list[float]()
@@ -333,8 +338,10 @@ class HotPhrases:
         for level in self._levels[1:]:
             self._shorter[level] = self._step(self._shorter[before[level - 1]], characters[level - 1])
         self.start = 1 if spelling.has_words else ROOT
-        size = _MOST_KEPT // self._num_labels + 1, self._num_labels  # memory is taken as rows are filled
-        self._following, self._scores = np.empty(size, np.int64), np.empty(size)
+        # Memory is taken as it is filled.
+        size, own = (_MOST_KEPT // self._num_labels + 1, self._num_labels), (len(depths), _MOST_OWN)
+        self._following, self._worth = np.empty(size, np.int64), np.empty(size)
+        self._own_labels, self._own_following, self._own_worth = np.empty(own, np.int32), np.empty(own, np.int32), np.empty(own)
 
     def use(self, weights: Sequence[float], word_bonus: float) -> None:
         """Score with these weights, one for each phrase, and this bonus for each word, from now on."""
@@ -349,15 +356,36 @@ class HotPhrases:
 
         self._forget()
 
-    def look_up(self, nodes: Ids, labels: Ids) -> tuple[Ids, Scores]:
-        """Labels (B, C) follow at nodes (B, K): (B, K, C) the nodes behind them; the change of the score.
+    def changes(self, nodes: Ids, labels: Ids, places: Ids) -> Scores:
+        """Labels (B, C) follow at nodes (B, K): (B, K, C) the changes of the score, apart from `so_far` of the nodes.
 
-        The change holds what phrases that go on are worth (`so_far`). It is minus infinity for a second space in a row.
+        They hold what phrases that go on are worth behind the label (`so_far`), and minus infinity for a second space
+        in a row.
+
+        Args:
+            nodes: where the hypotheses are.
+            labels: those of a frame.
+            places: (B, labels + 1) of each label among them; -1 where it is not.
         """
         if self._row_of[nodes].min(initial=0) < 0:
             self._prepare(nodes)
-        places = self._row_of[nodes][:, :, None] * self._num_labels + labels[:, None, :]
-        return self._following.take(places), self._scores.take(places)
+        changes = self._worth.take(self._row_of[nodes][:, :, None] * self._num_labels + labels[:, None, :])
+        num, width = nodes.shape
+        firsts = np.arange(num) * places.shape[1]
+        own_places = places.take(self._own_labels.take(nodes, axis=0) + firsts[:, None, None]).reshape(num * width, -1)
+        rows, columns = np.nonzero(own_places >= 0)
+        changes.reshape(num * width, -1)[rows, own_places[rows, columns]] = self._own_worth[
+            nodes.reshape(-1)[rows], columns
+        ]
+        return changes
+
+    def follow(self, nodes: Ids, labels: Ids) -> Ids:
+        """A label (B, K) follows at each node (B, K), for which `changes` was asked: the nodes behind."""
+        following = self._following[self._row_of[nodes], labels]
+        is_own = self._own_labels.take(nodes, axis=0) == labels[:, :, None]
+        rows, places, columns = np.nonzero(is_own)
+        following[rows, places] = self._own_following[nodes[rows, places], columns]
+        return following
 
     def end(self, nodes: Ids) -> Scores:
         """The text ends at nodes (N,): the change of the score, by the last word and by phrases, complete or not."""
@@ -366,14 +394,15 @@ class HotPhrases:
         return gains
 
     def _forget(self) -> None:
-        """Begin again with a row for the root alone."""
+        """Begin again with the root alone."""
         self._row_of = np.full(len(self._shorter), -1)
         self._row_of[ROOT], self._num_rows = 0, 1
         every = np.arange(self._num_labels)
-        self._following[0], self._scores[0] = self._extend(np.zeros_like(every), every)
+        self._following[0], self._worth[0] = self._extend(np.zeros_like(every), every)
+        self._own_labels[ROOT] = self._num_labels  # no label
 
     def _prepare(self, nodes: Ids) -> None:
-        """Work out the rows of nodes (B, K) that have none."""
+        """Work out the labels of nodes (B, K), where that was not done."""
         if self._num_rows * self._num_labels > _MOST_KEPT:
             self._forget()
         chain = [np.unique(nodes[self._row_of[nodes] < 0])]
@@ -381,36 +410,66 @@ class HotPhrases:
             shorter = np.unique(self._shorter[chain[-1]])
             chain.append(shorter[self._row_of[shorter] < 0])
         for some in reversed(chain[:-1]):
-            self._add_rows(some[self._row_of[some] < 0])
+            self._add(some[self._row_of[some] < 0])
+
+    def _add(self, nodes: Ids) -> None:
+        """Work out the labels of nodes (N,): those that lead elsewhere than the row of the next shorter node says."""
+        shorter = self._shorter[nodes]
+        self._row_of[nodes] = self._row_of[shorter]
+        # Where a phrase goes on by a label's first character, the shorter node does not tell where the label leads.
+        owners, paths = _spread(*(np.searchsorted(self._keys, (nodes + more) * self._width) for more in (0, 1)))
+        every, behind_gap = np.arange(len(nodes)), np.flatnonzero(self._is_behind_gap[nodes])
+        owners = np.concatenate([owners, every, behind_gap])
+        characters = np.concatenate(
+            [self._keys[paths] % self._width, np.full(len(every), NOTHING), np.full(len(behind_gap), self._gap)]
+        )
+        pairs, places = _spread(self._first_places[characters], self._first_places[characters + 1])
+        label_owners, labels = owners[pairs], self._by_first[places]
+        following, worth = self._extend(nodes[label_owners], labels)
+        rows = self._row_of[nodes[label_owners]]
+        differs = (following != self._following[rows, labels]) | (worth != self._worth[rows, labels])
+        heirs, columns = np.nonzero(self._own_labels[shorter] < self._num_labels)
+        inherited = self._own_labels[shorter[heirs], columns].astype(np.int64)
+        has_path = np.isin(heirs * self._width + self._first[inherited], owners * self._width + characters)
+        heirs, columns, inherited = heirs[~has_path], columns[~has_path], inherited[~has_path]
+        label_owners = np.concatenate([label_owners[differs], heirs])
+        labels = np.concatenate([labels[differs], inherited])
+        following = np.concatenate([following[differs], self._own_following[shorter[heirs], columns]])
+        worth = np.concatenate([worth[differs], self._own_worth[shorter[heirs], columns]])
+
+        counts = np.bincount(label_owners, minlength=len(nodes))
+        is_full = counts > _MOST_OWN
+        self._add_rows(nodes[is_full])
+        at = is_full[label_owners]
+        rows = self._row_of[nodes[label_owners[at]]]
+        self._following[rows, labels[at]], self._worth[rows, labels[at]] = following[at], worth[at]
+        order = np.argsort(label_owners, kind="stable")
+        order = order[~at[order]]
+        few = np.where(is_full, 0, counts)
+        columns = np.arange(len(order)) - np.repeat(np.cumsum(few) - few, few)
+        self._own_labels[nodes] = self._num_labels
+        cells = nodes[label_owners[order]], columns
+        self._own_labels[cells], self._own_following[cells] = labels[order], following[order]
+        self._own_worth[cells] = worth[order]
 
     def _add_rows(self, nodes: Ids) -> None:
-        """Rows of nodes (N,): where no phrase goes on by a label's first character, as at the shorter node."""
+        """Rows for nodes (N,), which begin as those that they had."""
         rows = np.arange(self._num_rows, self._num_rows + len(nodes))
         self._num_rows += len(nodes)
         if self._num_rows > len(self._following):
             size = 2 * self._num_rows, self._num_labels
-            self._following, self._scores = np.resize(self._following, size), np.resize(self._scores, size)
+            self._following, self._worth = np.resize(self._following, size), np.resize(self._worth, size)
+        like = self._row_of[nodes]
+        self._following[rows], self._worth[rows] = self._following[like], self._worth[like]
         self._row_of[nodes] = rows
-        like = self._row_of[self._shorter[nodes]]
-        self._following[rows], self._scores[rows] = self._following[like], self._scores[like]
-        self._scores[rows] += (self.so_far[self._shorter[nodes]] - self.so_far[nodes])[:, None]
-        first, last = (np.searchsorted(self._keys, (nodes + more) * self._width) for more in (0, 1))
-        owners = np.repeat(np.arange(len(nodes)), last - first)
-        paths = np.arange(len(owners)) - np.repeat(np.cumsum(last - first) - last, last - first)
-        is_other = np.zeros((len(nodes), self._width), bool)
-        is_other[owners, self._keys[paths] % self._width] = True
-        is_other[:, NOTHING] = True
-        is_other[:, self._gap] |= self._is_behind_gap[nodes]
-        places, labels = np.nonzero(is_other[:, self._first])
-        self._following[rows[places], labels], self._scores[rows[places], labels] = self._extend(nodes[places], labels)
 
     def _extend(self, nodes: Ids, labels: Ids) -> tuple[Ids, Scores]:
-        """Labels (N,) follow at nodes (N,): the nodes behind them, and the changes of the score."""
+        """Labels (N,) follow at nodes (N,): the nodes behind them, and `changes`."""
         behind, gains = nodes.copy(), np.full(len(nodes), 0.0 if self._has_gaps else self._word_bonus)
         for characters in self._steps:
             self._follow(behind, gains, characters[labels])
         gains[self._is_space[labels] & self._is_behind_gap[nodes]] = -np.inf
-        return behind, gains + self.so_far[behind] - self.so_far[nodes]
+        return behind, gains + self.so_far[behind]
 
     def _follow(self, nodes: Ids, gains: Scores, characters: Ids) -> None:
         """Go on by a character each, in place. A gap behind a gap writes nothing."""
@@ -437,6 +496,13 @@ class HotPhrases:
         ends = [[] if not spelling.has_words or is_without_spaces(phrase[end]) else [self._gap] for end in (0, -1)]
         inner = [[self._gap] if character == " " else spelling.numbers(character) for character in phrase]
         return [number for part in (ends[0], *inner, ends[1]) for number in part]
+
+
+def _spread(first: Ids, end: Ids) -> tuple[Ids, Ids]:
+    """Ranges (N,), written out: of each number in them the range's place, and the number."""
+    lengths = end - first
+    owners = np.repeat(np.arange(len(first)), lengths)
+    return owners, np.arange(len(owners)) + np.repeat(end - np.cumsum(lengths), lengths)
 
 
 # WordScores: what a hypothesis gains or loses by its words: a lexicon, a language model, hot words. No search here.
