@@ -30,8 +30,8 @@ def hot_scores(phrases, spelling, text, labels=("a", "b", " ")):
     for label in text:
         ids = np.array([[labels.index(label)]])
         places = np.where(np.arange(len(labels) + 1) == ids, 0, -1)
-        total += phrases.changes(node, ids, places).item() - phrases.so_far[node].item()
-        node = phrases.follow(node, ids)
+        total += phrases.changes(node, ids, places).item()
+        node = phrases.follow(node[0], ids[0])[None]
         scores.append(total)
     return [*scores, total + phrases.end(node[0]).item()]
 

@@ -332,10 +332,10 @@ class _Beams:
             node = ended.nodes[rows, source, label_place]
             self.node[:num] = np.where(grew, node, self.node[:num][rows, source])
         if self._phrases:
-            hot_node = self.hot_node[:num][rows, source]
-            changes = ended.hot_changes[rows, source, label_place]
-            word_score = word_score + np.where(grew, changes - self._phrases.so_far[hot_node], 0.0)
-            self.hot_node[:num] = np.where(grew, self._phrases.follow(hot_node, label), hot_node)
+            hot_nodes = self.hot_node[:num][rows, source]
+            hot_nodes[grew] = self._phrases.follow(hot_nodes[grew], label[grew])
+            self.hot_node[:num] = hot_nodes
+            word_score = word_score + np.where(grew, ended.hot_changes[rows, source, label_place], 0.0)
         self.word_score[:num] = word_score
         self._history.append((source, np.where(grew, label, -1)))
 
@@ -367,7 +367,6 @@ class _Beams:
             word_score[is_root[:, :, None] & spelling.is_space[labels][:, None, :]] = _NEVER
         if self._phrases:
             hot_changes = self._phrases.changes(self.hot_node[:num], labels, places)
-            word_score = word_score - self._phrases.so_far[self.hot_node[:num]][:, :, None]
             word_score = word_score + hot_changes
         return _Ended(word_score, begins, scores, states, following, hot_changes)
 
@@ -553,7 +552,15 @@ def _together(best: Hypothesis, other: Hypothesis) -> Hypothesis:
 
 def _best(values: Floats, number: int) -> Ints:
     """The places of the highest values of each row, the highest first; of equal ones the first."""
-    return np.argsort(-values, axis=1, kind="stable")[:, :number]
+    if values.shape[1] <= 2 * number:
+        return np.argsort(-values, axis=1, kind="stable")[:, :number]
+    chosen = np.sort(np.argpartition(-values, number - 1, axis=1)[:, :number], axis=1)
+    picked = np.take_along_axis(values, chosen, axis=1)
+    best = np.take_along_axis(chosen, np.argsort(-picked, axis=1, kind="stable"), axis=1)
+    # Where the last value stands outside too, it was not the first ones that were picked.
+    has_equal = (values >= picked.min(axis=1, keepdims=True)).sum(axis=1) > number
+    best[has_equal] = np.argsort(-values[has_equal], axis=1, kind="stable")[:, :number]
+    return best
 
 
 def _extended(keys: npt.NDArray[np.uint64], labels: Ints) -> npt.NDArray[np.uint64]:

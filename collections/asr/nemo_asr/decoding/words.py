@@ -115,6 +115,7 @@ NO_WORD = -1
 _MOST_LETTERS = 1_000  # of a word; each costs memory while it is searched for
 _MOST_DENSE = 1 << 25  # pairs of a node and a character, 4 bytes each
 _MOST_KEPT = 1 << 22  # pairs of a row and a label that are kept, 16 bytes each
+_AHEAD = 16  # nodes that are worked out together
 _MOST_OWN = 8  # labels of a node that has no row for itself, 16 bytes each
 _WEIGHTED = re.compile(r"(.*\S)\s*:\s*(\d+(?:\.\d+)?)")
 _LIST = FileKind("the list of words", 1 << 26, remedy="give a text file with a word a line")
@@ -310,8 +311,8 @@ class HotPhrases:
         # node * width + character: the node behind, in the order of their making. The first is the gap in front.
         paths = {self._gap: 1}
         depths, ends, nodes, phrase_of, shares = [0, 1], list[int](), list[int](), list[int](), list[float]()
-        for position, phrase in enumerate(phrases):
-            numbers = self._numbers(phrase, spelling)
+        # In their order, so that nodes behind one another have numbers behind one another.
+        for numbers, position in sorted((self._numbers(phrase, spelling), at) for at, phrase in enumerate(phrases)):
             node, letters, num_letters = ROOT, 0, sum(number != self._gap for number in numbers)
             for number in numbers:
                 depth = depths[node] + 1
@@ -323,8 +324,9 @@ class HotPhrases:
                 phrase_of.append(position)
                 shares.append(letters / num_letters)
             shares[-1] = 0.0  # the whole phrase counts by its weight, for good
-            ends.append(node)
-        self._ends, self._nodes, self._phrase_of = np.array(ends), np.array(nodes), np.array(phrase_of)
+            ends.append((node, position))
+        self._ends, self._phrase_of_end = np.array(ends).reshape(-1, 2).T
+        self._nodes, self._phrase_of = np.array(nodes), np.array(phrase_of)
         self._shares = np.array(shares)
         keys = np.fromiter(paths, np.int64)
         order = np.argsort(keys)
@@ -347,7 +349,7 @@ class HotPhrases:
         """Score with these weights, one for each phrase, and this bonus for each word, from now on."""
         self._word_bonus = word_bonus
         self._gains: Scores = np.zeros(len(self._shorter))
-        np.add.at(self._gains, self._ends, weights)
+        np.add.at(self._gains, self._ends, np.array(weights)[self._phrase_of_end])
         self.so_far: Scores = np.zeros(len(self._shorter))
         np.maximum.at(self.so_far, self._nodes, self._shares * np.array(weights)[self._phrase_of])
         for level in self._levels:
@@ -357,10 +359,9 @@ class HotPhrases:
         self._forget()
 
     def changes(self, nodes: Ids, labels: Ids, places: Ids) -> Scores:
-        """Labels (B, C) follow at nodes (B, K): (B, K, C) the changes of the score, apart from `so_far` of the nodes.
+        """Labels (B, C) follow at nodes (B, K): (B, K, C) the changes of the score.
 
-        They hold what phrases that go on are worth behind the label (`so_far`), and minus infinity for a second space
-        in a row.
+        They hold what phrases that go on are worth (`so_far`), and are minus infinity for a second space in a row.
 
         Args:
             nodes: where the hypotheses are.
@@ -369,22 +370,28 @@ class HotPhrases:
         """
         if self._row_of[nodes].min(initial=0) < 0:
             self._prepare(nodes)
-        changes = self._worth.take(self._row_of[nodes][:, :, None] * self._num_labels + labels[:, None, :])
-        num, width = nodes.shape
-        firsts = np.arange(num) * places.shape[1]
-        own_places = places.take(self._own_labels.take(nodes, axis=0) + firsts[:, None, None]).reshape(num * width, -1)
-        rows, columns = np.nonzero(own_places >= 0)
-        changes.reshape(num * width, -1)[rows, own_places[rows, columns]] = self._own_worth[
-            nodes.reshape(-1)[rows], columns
-        ]
+        (num, width), num_labels = nodes.shape, labels.shape[1]
+        nodes = nodes.reshape(-1)
+        rows, before = self._row_of[nodes], self.so_far[nodes]
+        changes: Scores = self._worth[0, labels][:, None, :] - before.reshape(num, width, 1)
+        others, flat = np.flatnonzero(rows), changes.reshape(-1)
+        first_cells = rows[others] * self._num_labels
+        worth = self._worth.take(first_cells[:, None] + labels[others // width])
+        changes.reshape(-1, num_labels)[others] = worth - before[others, None]
+        own = self._own_labels.take(nodes, axis=0).reshape(num, -1) + np.arange(num)[:, None] * places.shape[1]
+        own_places = places.take(own).reshape(-1)
+        cells = np.flatnonzero(own_places >= 0)
+        owners, columns = np.divmod(cells, _MOST_OWN)
+        worth = self._own_worth.take(nodes[owners] * _MOST_OWN + columns)
+        flat[owners * num_labels + own_places[cells]] = worth - before[owners]
         return changes
 
     def follow(self, nodes: Ids, labels: Ids) -> Ids:
-        """A label (B, K) follows at each node (B, K), for which `changes` was asked: the nodes behind."""
-        following = self._following[self._row_of[nodes], labels]
-        is_own = self._own_labels.take(nodes, axis=0) == labels[:, :, None]
-        rows, places, columns = np.nonzero(is_own)
-        following[rows, places] = self._own_following[nodes[rows, places], columns]
+        """Labels (N,) follow at nodes (N,), for which `changes` was asked: the nodes behind."""
+        following = self._following.take(self._row_of[nodes] * self._num_labels + labels)
+        cells = np.flatnonzero(self._own_labels.take(nodes, axis=0) == labels[:, None])
+        owners, columns = np.divmod(cells, _MOST_OWN)
+        following[owners] = self._own_following.take(nodes[owners] * _MOST_OWN + columns)
         return following
 
     def end(self, nodes: Ids) -> Scores:
@@ -405,7 +412,10 @@ class HotPhrases:
         """Work out the labels of nodes (B, K), where that was not done."""
         if self._num_rows * self._num_labels > _MOST_KEPT:
             self._forget()
-        chain = [np.unique(nodes[self._row_of[nodes] < 0])]
+        # Those that follow in the order of the phrases are asked for soon, and cost less together.
+        ahead = np.unique(nodes[self._row_of[nodes] < 0])[:, None] + np.arange(_AHEAD)
+        ahead = np.unique(np.minimum(ahead, len(self._row_of) - 1))
+        chain = [ahead[self._row_of[ahead] < 0]]
         while len(chain[-1]):
             shorter = np.unique(self._shorter[chain[-1]])
             chain.append(shorter[self._row_of[shorter] < 0])
