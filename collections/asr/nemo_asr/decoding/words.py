@@ -115,7 +115,7 @@ NO_WORD = -1
 _MOST_LETTERS = 1_000  # of a word; each costs memory while it is searched for
 _MOST_DENSE = 1 << 25  # pairs of a node and a character, 4 bytes each
 _MOST_KEPT = 1 << 22  # pairs of a row and a label that are kept, 16 bytes each
-_AHEAD = 16  # nodes that are worked out together
+_AHEAD = 128  # nodes that are worked out together
 _MOST_OWN = 8  # labels of a node that has no row for itself, 16 bytes each
 _WEIGHTED = re.compile(r"(.*\S)\s*:\s*(\d+(?:\.\d+)?)")
 _LIST = FileKind("the list of words", 1 << 26, remedy="give a text file with a word a line")
@@ -303,11 +303,14 @@ class HotPhrases:
         self._gap = spelling.num_characters  # the number of the gap between words
         self._width = self._gap + 1
         gaps = np.where(spelling.begins & spelling.has_words, self._gap, NOTHING)
-        self._steps: list[Ids] = [gaps, *spelling.characters.T]  # what a label writes, a character a step
+        self._gaps, self._characters = gaps, list(spelling.characters.T)  # what a label writes
         self._is_space, self._has_gaps, self._num_labels = spelling.is_space, spelling.has_words, len(gaps)
-        self._first = np.where(gaps != NOTHING, gaps, self._steps[1])
-        self._by_first = np.argsort(self._first, kind="stable")  # the labels that begin with a character lie in a row
-        self._first_places = np.searchsorted(self._first[self._by_first], np.arange(self._width + 1))
+        # The labels in the order of the first two characters that they write.
+        written = np.stack([gaps, *self._characters, np.zeros_like(gaps)])
+        written = np.where(gaps == NOTHING, np.roll(written, -1, axis=0), written)
+        starts = written[0] * self._width + written[1]
+        self._in_order = np.argsort(starts, kind="stable")
+        self._starts = starts[self._in_order]
         # node * width + character: the node behind, in the order of their making. The first is the gap in front.
         paths = {self._gap: 1}
         depths, ends, nodes, phrase_of, shares = [0, 1], list[int](), list[int](), list[int](), list[float]()
@@ -334,6 +337,8 @@ class HotPhrases:
         self._behind = order + 1
         before, characters = np.divmod(keys, self._width)
         self._is_behind_gap = np.append(False, characters == self._gap)
+        self._is_end = np.zeros(len(depths), bool)
+        self._is_end[self._ends] = True
         # The node of the longest end of a node's characters that some phrase begins with.
         self._shorter = np.zeros(len(depths), np.int64)
         self._levels = np.split(np.argsort(depths, kind="stable"), np.cumsum(np.bincount(depths))[:-1])[1:]
@@ -355,7 +360,9 @@ class HotPhrases:
         for level in self._levels:
             self._gains[level] += self._gains[self._shorter[level]]
             self.so_far[level] = np.maximum(self.so_far[level], self.so_far[self._shorter[level]])
-
+        behind, self._gap_gains = np.arange(len(self._shorter)), np.zeros(len(self._shorter))
+        moves = self._follow(behind, np.full_like(behind, self._gap))
+        self._gap_gains[moves] = self._gains[behind[moves]]
         self._forget()
 
     def changes(self, nodes: Ids, labels: Ids, places: Ids) -> Scores:
@@ -384,6 +391,10 @@ class HotPhrases:
         owners, columns = np.divmod(cells, _MOST_OWN)
         worth = self._own_worth.take(nodes[owners] * _MOST_OWN + columns)
         flat[owners * num_labels + own_places[cells]] = worth - before[owners]
+        if self._has_gaps:
+            ends = np.flatnonzero(self._gap_gains[nodes])
+            begins = self._gaps[labels[ends // width]] != NOTHING
+            changes.reshape(-1, num_labels)[ends] += self._gap_gains[nodes[ends], None] * begins
         return changes
 
     def follow(self, nodes: Ids, labels: Ids) -> Ids:
@@ -397,7 +408,8 @@ class HotPhrases:
     def end(self, nodes: Ids) -> Scores:
         """The text ends at nodes (N,): the change of the score, by the last word and by phrases, complete or not."""
         behind, gains = nodes.copy(), -self.so_far[nodes]
-        self._follow(behind, gains, np.full(len(nodes), self._gap))
+        moves = self._follow(behind, np.full(len(nodes), self._gap))
+        gains[moves] += self._gains[behind[moves]] + (self._word_bonus if self._has_gaps else 0.0)
         return gains
 
     def _forget(self) -> None:
@@ -426,22 +438,16 @@ class HotPhrases:
         """Work out the labels of nodes (N,): those that lead elsewhere than the row of the next shorter node says."""
         shorter = self._shorter[nodes]
         self._row_of[nodes] = self._row_of[shorter]
-        # Where a phrase goes on by a label's first character, the shorter node does not tell where the label leads.
-        owners, paths = _spread(*(np.searchsorted(self._keys, (nodes + more) * self._width) for more in (0, 1)))
-        every, behind_gap = np.arange(len(nodes)), np.flatnonzero(self._is_behind_gap[nodes])
-        owners = np.concatenate([owners, every, behind_gap])
-        characters = np.concatenate(
-            [self._keys[paths] % self._width, np.full(len(every), NOTHING), np.full(len(behind_gap), self._gap)]
-        )
-        pairs, places = _spread(self._first_places[characters], self._first_places[characters + 1])
-        label_owners, labels = owners[pairs], self._by_first[places]
+        label_owners, labels = self._candidates(nodes)
         following, worth = self._extend(nodes[label_owners], labels)
         rows = self._row_of[nodes[label_owners]]
         differs = (following != self._following[rows, labels]) | (worth != self._worth[rows, labels])
         heirs, columns = np.nonzero(self._own_labels[shorter] < self._num_labels)
         inherited = self._own_labels[shorter[heirs], columns].astype(np.int64)
-        has_path = np.isin(heirs * self._width + self._first[inherited], owners * self._width + characters)
-        heirs, columns, inherited = heirs[~has_path], columns[~has_path], inherited[~has_path]
+        is_new = np.isin(
+            heirs * self._num_labels + inherited, label_owners * self._num_labels + labels, invert=True
+        )
+        heirs, columns, inherited = heirs[is_new], columns[is_new], inherited[is_new]
         label_owners = np.concatenate([label_owners[differs], heirs])
         labels = np.concatenate([labels[differs], inherited])
         following = np.concatenate([following[differs], self._own_following[shorter[heirs], columns]])
@@ -473,21 +479,48 @@ class HotPhrases:
         self._following[rows], self._worth[rows] = self._following[like], self._worth[like]
         self._row_of[nodes] = rows
 
+    def _candidates(self, nodes: Ids) -> tuple[Ids, Ids]:
+        """The labels that may lead elsewhere at nodes (N,) than at the next shorter ones: places in ``nodes``, labels.
+
+        They are those whose first two characters a phrase goes on by, or whose only one. Whole phrases end at others.
+        """
+        owners, firsts, behind = self._paths(nodes)
+        every, behind_gap = np.arange(len(nodes)), np.flatnonzero(self._is_behind_gap[nodes])
+        owners = np.concatenate([owners, every, behind_gap])
+        firsts = np.concatenate([firsts, np.full(len(every), NOTHING), np.full(len(behind_gap), self._gap)])
+        behind = np.concatenate([behind, nodes, nodes[behind_gap]])  # a gap behind a gap, and nothing, stay there
+        is_any = np.where(firsts == self._gap, behind == self.start, self._is_end[behind]) | (firsts == NOTHING)
+        pairs, seconds, _ = self._paths(behind)
+        pairs, seconds = pairs[~is_any[pairs]], seconds[~is_any[pairs]]
+        low = np.concatenate([firsts, firsts[pairs]]) * self._width
+        low[len(firsts) :] += seconds
+        end = low + np.concatenate([np.where(is_any, self._width, 1), np.ones_like(pairs)])
+        ranges, places = _spread(np.searchsorted(self._starts, low), np.searchsorted(self._starts, end))
+        return np.concatenate([owners, owners[pairs]])[ranges], self._in_order[places]
+
+    def _paths(self, nodes: Ids) -> tuple[Ids, Ids, Ids]:
+        """How phrases go on at nodes (N,): places in ``nodes``, characters, and the nodes behind them."""
+        owners, paths = _spread(*(np.searchsorted(self._keys, (nodes + more) * self._width) for more in (0, 1)))
+        return owners, self._keys[paths] % self._width, self._behind[paths]
+
     def _extend(self, nodes: Ids, labels: Ids) -> tuple[Ids, Scores]:
-        """Labels (N,) follow at nodes (N,): the nodes behind them, and `changes`."""
+        """Labels (N,) follow at nodes (N,): the nodes behind them; what that is worth, but for phrases that end there.
+
+        Those that end at the gap in front of a label are worth the same for all such labels: see `changes`.
+        """
         behind, gains = nodes.copy(), np.full(len(nodes), 0.0 if self._has_gaps else self._word_bonus)
-        for characters in self._steps:
-            self._follow(behind, gains, characters[labels])
+        gains[self._follow(behind, self._gaps[labels])] += self._word_bonus
+        for characters in self._characters:
+            moves = self._follow(behind, characters[labels])
+            gains[moves] += self._gains[behind[moves]]
         gains[self._is_space[labels] & self._is_behind_gap[nodes]] = -np.inf
         return behind, gains + self.so_far[behind]
 
-    def _follow(self, nodes: Ids, gains: Scores, characters: Ids) -> None:
-        """Go on by a character each, in place. A gap behind a gap writes nothing."""
+    def _follow(self, nodes: Ids, characters: Ids) -> Ids:
+        """Go on by a character each, in place: which ones did. A gap behind a gap writes nothing."""
         moves = np.flatnonzero((characters != NOTHING) & ~((characters == self._gap) & self._is_behind_gap[nodes]))
         nodes[moves] = self._step(nodes[moves], characters[moves])
-        gains[moves] += self._gains[nodes[moves]]
-        if self._has_gaps:
-            gains[moves] += np.where(characters[moves] == self._gap, self._word_bonus, 0.0)
+        return moves
 
     def _step(self, nodes: Ids, characters: Ids) -> Ids:
         """The nodes (N,) behind one more character; where none is, that of the longest end that goes on."""
