@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeGuard
 
@@ -37,14 +38,13 @@ from nemo_asr.scoring.rates import (
     classification_confusion_matrix,
     count_errors,
     equal_error_rate,
-    units_of,
 )
 from nemo_asr.scoring.report.page import compare_folders, comparison_table, try_report
 from nemo_asr.scoring.report.records import read_transcripts, score_rows, scores_table, write_scores
 from nemo_asr.scoring.sclite import FOLDER, TimedWord, write_sclite
 from nemo_asr.tasks.families import Wires, connect, connect_classifier
 from nemo_asr.tasks.recipe import load_recipe
-from nemo_asr.text.labels import main_metric, spelled
+from nemo_asr.text.labels import characters_of, is_without_spaces, main_metric, spelled
 from nemo_asr.transcribe.engine import LabelAlignment, stride_of
 from nemo_asr.transcribe.inputs import Recording
 from nemo_asr.transcribe.model import TrainedModel, load_classifier, load_model
@@ -125,9 +125,8 @@ def _evaluate_sets(
             print(f"{name}{tag}: for sclite {', '.join(str(file) for file in files)}")
             if args.hotwords:
                 clusters = clusters_in_data(data_layer, result.items)
-                use_cer = main_metric(recipe.labels) == "cer"
-                hot = _hotwords(args, model)
-                for line in hotword_lines(hot, said, without_hotwords, heard, use_cer, clusters):
+                hot, split = _hotwords(args, model), words_of(recipe.labels)
+                for line in hotword_lines(hot, said, without_hotwords, heard, split, clusters):
                     print(f"{name}{tag}: {line}")
             if args.details:
                 print(f"\n{scores_table(scores)}\n")
@@ -315,12 +314,30 @@ def _has_recordings(data_layer: DataLayerNM) -> TypeGuard[SpeechDataLayer]:
     return isinstance(data_layer, SpeechDataLayer) and any(isinstance(each, AudioSignal) for each in types)
 
 
+def words_of(labels: Sequence[str]) -> Callable[[str], list[str]]:
+    """How texts of these labels are cut into words that are counted.
+
+    Each character of a script without spaces, such as Han and Kana, is a word, and so is what stands between them or
+    between spaces. Where no label is of such a script or writes a space, each character is a word.
+    """
+    if main_metric(labels) == "wer":
+        return str.split
+    if not any(map(is_without_spaces, characters_of(labels))):
+        return list
+    return _mixed_words
+
+
+def _mixed_words(text: str) -> list[str]:
+    runs = (run for word in text.split() for run in groupby(word, is_without_spaces))
+    return [part for is_loose, run in runs for part in (run if is_loose else ["".join(run)])]
+
+
 def hotword_lines(
     hot: Sequence[str],
     said: Sequence[str],
     before: Sequence[str],
     after: Sequence[str],
-    use_cer: bool = False,
+    split: Callable[[str], list[str]] = str.split,
     clusters: Clusters | None = None,
 ) -> list[str]:
     """How often each hot word was found without and with hot words, and the error rate of all other words.
@@ -329,23 +346,23 @@ def hotword_lines(
         hot: the words and phrases.
         said: references.
         before, after: hypotheses without and with hot words.
-        use_cer: each character is a word, as where the labels have no space.
+        split: cuts a text into words.
         clusters: which utterances belong together, for the interval.
     """
     others, found = list[str](), list[Counter[str]]()
-    spoken = [list(units_of(reference, use_cer)) for reference in said]
-    places = [_places_of(hot, row, use_cer) for row in spoken]
+    spoken, phrases = [split(reference) for reference in said], {phrase: split(phrase) for phrase in hot}
+    places = [_places_of(phrases, row) for row in spoken]
     covered = [{unit for _, units in row for unit in units} for row in places]
     counts = Counter(phrase for row in places for phrase, _ in row)
     lengths = np.array([len(row) - len(hidden) for row, hidden in zip(spoken, covered, strict=True)], np.int64)
     for name, heard in (("without", before), ("with", after)):
         hits, errors = Counter[str](), list[int]()
-        for row, of_row, hidden, reference, hypothesis in zip(spoken, places, covered, said, heard, strict=True):
-            right = right_words(units_of(hypothesis, use_cer), row)
+        for row, of_row, hidden, hypothesis in zip(spoken, places, covered, map(split, heard), strict=True):
+            right = right_words(hypothesis, row)
             hits.update(phrase for phrase, units in of_row if all(right[unit] for unit in units))
             missed = sum(not right[unit] for unit in hidden)
             # Words that nobody said count, hot ones too: that is what hot words cost.
-            errors.append(count_errors([hypothesis], [reference], use_cer).errors - missed)
+            errors.append(count_errors([" ".join(hypothesis)], [" ".join(row)]).errors - missed)
         found.append(hits)
         rate = UtteranceErrors(np.array(errors, np.int64), lengths, clusters)
         if lengths.sum():
@@ -361,18 +378,17 @@ def hotword_lines(
     return [*lines, f"error rate of the other words: {', '.join(others)} hot words"] if others else lines
 
 
-def _places_of(phrases: Sequence[str], row: Sequence[str], use_cer: bool) -> list[tuple[str, range]]:
-    """Which phrases stand where among the words of a row."""
+def _places_of(phrases: Mapping[str, list[str]], row: Sequence[str]) -> list[tuple[str, range]]:
+    """Which phrases, given with their words, stand where among the words of a row."""
     starts = defaultdict[str, list[int]](list)
     for place, word in enumerate(row):
         starts[word].append(place)
-    places = []
-    for phrase in phrases:
-        words = list(units_of(phrase, use_cer))
-        for start in starts.get(words[0], ()):
-            if list(row[start : start + len(words)]) == words:
-                places.append((phrase, range(start, start + len(words))))
-    return places
+    return [
+        (phrase, range(start, start + len(words)))
+        for phrase, words in phrases.items()
+        for start in starts.get(words[0], ())
+        if list(row[start : start + len(words)]) == words
+    ]
 
 
 class _Times(NamedTuple):

@@ -115,7 +115,8 @@ NO_WORD = -1
 _MOST_LETTERS = 1_000  # of a word; each costs memory while it is searched for
 _MOST_DENSE = 1 << 25  # pairs of a node and a character, 4 bytes each
 _MOST_KEPT = 1 << 22  # pairs of a row and a label that are kept, 16 bytes each
-_AHEAD = 128  # nodes that are worked out together
+_FEW_LABELS = 64  # are so few that each node may have a row
+_AHEAD = 256  # nodes that are worked out together
 _MOST_OWN = 8  # labels of a node that has no row for itself, 16 bytes each
 _WEIGHTED = re.compile(r"(.*\S)\s*:\s*(\d+(?:\.\d+)?)")
 _LIST = FileKind("the list of words", 1 << 26, remedy="give a text file with a word a line")
@@ -345,10 +346,12 @@ class HotPhrases:
         for level in self._levels[1:]:
             self._shorter[level] = self._step(self._shorter[before[level - 1]], characters[level - 1])
         self.start = 1 if spelling.has_words else ROOT
+        self._num_own = _MOST_OWN if self._num_labels > _FEW_LABELS else 0
         # Memory is taken as it is filled.
-        size, own = (_MOST_KEPT // self._num_labels + 1, self._num_labels), (len(depths), _MOST_OWN)
+        size, own = (_MOST_KEPT // self._num_labels + 1, self._num_labels), (len(depths), self._num_own)
         self._following, self._worth = np.empty(size, np.int64), np.empty(size)
-        self._own_labels, self._own_following, self._own_worth = np.empty(own, np.int32), np.empty(own, np.int32), np.empty(own)
+        self._own_labels, self._own_following = np.empty(own, np.int32), np.empty(own, np.int32)
+        self._own_worth = np.empty(own)
 
     def use(self, weights: Sequence[float], word_bonus: float) -> None:
         """Score with these weights, one for each phrase, and this bonus for each word, from now on."""
@@ -380,17 +383,20 @@ class HotPhrases:
         (num, width), num_labels = nodes.shape, labels.shape[1]
         nodes = nodes.reshape(-1)
         rows, before = self._row_of[nodes], self.so_far[nodes]
-        changes: Scores = self._worth[0, labels][:, None, :] - before.reshape(num, width, 1)
-        others, flat = np.flatnonzero(rows), changes.reshape(-1)
-        first_cells = rows[others] * self._num_labels
-        worth = self._worth.take(first_cells[:, None] + labels[others // width])
-        changes.reshape(-1, num_labels)[others] = worth - before[others, None]
-        own = self._own_labels.take(nodes, axis=0).reshape(num, -1) + np.arange(num)[:, None] * places.shape[1]
-        own_places = places.take(own).reshape(-1)
-        cells = np.flatnonzero(own_places >= 0)
-        owners, columns = np.divmod(cells, _MOST_OWN)
-        worth = self._own_worth.take(nodes[owners] * _MOST_OWN + columns)
-        flat[owners * num_labels + own_places[cells]] = worth - before[owners]
+        if rows.any():
+            changes: Scores = self._worth.take((rows * self._num_labels).reshape(num, width, 1) + labels[:, None, :])
+            changes -= before.reshape(num, width, 1)
+        else:
+            changes = self._worth[0, labels][:, None, :] - before.reshape(num, width, 1)
+        if self._num_own:
+            having = np.flatnonzero(self._own_labels[nodes, 0] < self._num_labels)
+            own = self._own_labels.take(nodes[having], axis=0) + (having // width * places.shape[1])[:, None]
+            own_places = places.take(own).reshape(-1)
+            cells = np.flatnonzero(own_places >= 0)
+            owners, columns = np.divmod(cells, self._num_own)
+            owners = having[owners]
+            worth = self._own_worth.take(nodes[owners] * self._num_own + columns)
+            changes.reshape(-1)[owners * num_labels + own_places[cells]] = worth - before[owners]
         if self._has_gaps:
             ends = np.flatnonzero(self._gap_gains[nodes])
             begins = self._gaps[labels[ends // width]] != NOTHING
@@ -400,9 +406,10 @@ class HotPhrases:
     def follow(self, nodes: Ids, labels: Ids) -> Ids:
         """Labels (N,) follow at nodes (N,), for which `changes` was asked: the nodes behind."""
         following = self._following.take(self._row_of[nodes] * self._num_labels + labels)
-        cells = np.flatnonzero(self._own_labels.take(nodes, axis=0) == labels[:, None])
-        owners, columns = np.divmod(cells, _MOST_OWN)
-        following[owners] = self._own_following.take(nodes[owners] * _MOST_OWN + columns)
+        if self._num_own:
+            cells = np.flatnonzero(self._own_labels.take(nodes, axis=0) == labels[:, None])
+            owners, columns = np.divmod(cells, self._num_own)
+            following[owners] = self._own_following.take(nodes[owners] * self._num_own + columns)
         return following
 
     def end(self, nodes: Ids) -> Scores:
@@ -444,9 +451,7 @@ class HotPhrases:
         differs = (following != self._following[rows, labels]) | (worth != self._worth[rows, labels])
         heirs, columns = np.nonzero(self._own_labels[shorter] < self._num_labels)
         inherited = self._own_labels[shorter[heirs], columns].astype(np.int64)
-        is_new = np.isin(
-            heirs * self._num_labels + inherited, label_owners * self._num_labels + labels, invert=True
-        )
+        is_new = np.isin(heirs * self._num_labels + inherited, label_owners * self._num_labels + labels, invert=True)
         heirs, columns, inherited = heirs[is_new], columns[is_new], inherited[is_new]
         label_owners = np.concatenate([label_owners[differs], heirs])
         labels = np.concatenate([labels[differs], inherited])
@@ -454,7 +459,7 @@ class HotPhrases:
         worth = np.concatenate([worth[differs], self._own_worth[shorter[heirs], columns]])
 
         counts = np.bincount(label_owners, minlength=len(nodes))
-        is_full = counts > _MOST_OWN
+        is_full = counts > self._num_own
         self._add_rows(nodes[is_full])
         at = is_full[label_owners]
         rows = self._row_of[nodes[label_owners[at]]]
