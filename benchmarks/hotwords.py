@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.decoding.ngram import LanguageModel, NgramCounter, estimate, load_language_model, write_arpa
+from nemo_asr.decoding.ngram import NgramCounter, NgramModel, estimate
 from nemo_asr.decoding.prefix_beam_search import Limits, search
 from nemo_asr.decoding.words import Spelling, WordScores
 
@@ -39,15 +37,13 @@ def drawn_words(letters: str, number: int, least: int, most: int, rng: np.random
     return list(dict.fromkeys(drawn))[:number]
 
 
-def drawn_model(words: list[str], folder: Path, rng: np.random.Generator) -> LanguageModel:
+def drawn_model(words: list[str], rng: np.random.Generator) -> NgramModel:
     """A trigram model of sentences of ten of the words, some of which are frequent."""
     counter = NgramCounter(3)
     for _ in range(len(words)):
         drawn = (rng.beta(0.5, 2.0, size=10) * len(words)).astype(np.int64)
         counter.add([words[place] for place in drawn])
-    path = folder / "model.arpa"
-    write_arpa(path, estimate(counter).tables)
-    return load_language_model(path)
+    return NgramModel(estimate(counter).tables)
 
 
 def seconds(log_probs: npt.NDArray[np.float64], words: WordScores | None) -> float:
@@ -60,8 +56,7 @@ def seconds(log_probs: npt.NDArray[np.float64], words: WordScores | None) -> flo
 def compare(name: str, labels: list[str], phrases: list[str], words: list[str], rounds: int) -> None:
     """Print the sums of all rounds, in each of which every search takes its turn."""
     rng, spelling = np.random.default_rng(0), Spelling(labels)
-    with TemporaryDirectory() as folder:
-        model = drawn_model(words, Path(folder), rng)
+    model = drawn_model(words, rng)
     start = time.process_time()
     hot = WordScores(spelling, hotwords=phrases)
     built = time.process_time() - start
@@ -80,10 +75,8 @@ def compare(name: str, labels: list[str], phrases: list[str], words: list[str], 
         times += [seconds(log_probs, one) for one in every]
     print(f"{name}: {len(phrases)} phrases are read in {built:.2f} s")
     for kind, (alone, with_phrases) in zip(searches, times.reshape(-1, 2) / rounds, strict=True):
-        beside = f"{alone * rounds / times[0]:5.2f} times sounds alone"
-        print(
-            f"  {kind:16} {alone:6.3f} s, {beside}; with phrases {with_phrases:6.3f} s, {with_phrases / alone:.2f} times"
-        )
+        more, ratio = alone * rounds / times[0], with_phrases / alone
+        print(f"  {kind:16} {alone:6.3f} s ({more:.2f}); with phrases {with_phrases:6.3f} s, {ratio:.2f} times that")
 
 
 def main() -> None:
