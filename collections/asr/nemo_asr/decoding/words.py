@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from nemo_asr.decoding.ngram import UNKNOWN, Ids, LanguageModel, Scores, load_language_model
 from nemo_asr.options import ALPHAS, BETAS, HOTWORD_WEIGHTS
-from nemo_asr.text.labels import is_without_spaces, spelled
+from nemo_asr.text.labels import APOSTROPHES, OTHER_CASES, case_of, folded, is_without_spaces, spelled
 from nemo_lite.config import Between, refuse_out_of_range
 from nemo_lite.errors import DataError, UsageError
 from nemo_lite.files import FileKind, read_text
@@ -58,6 +59,9 @@ class Spelling:
         self.pieces = cores
         self._numbers = {c: number for number, c in enumerate(sorted({c for core in cores for c in core}), NOTHING + 1)}
         self.num_characters = len(self._numbers) + 1
+        self._case = case_of(labels)
+        cases = [changes for label, changes in OTHER_CASES[self._case].items() if label in self._numbers]
+        self._other_cases = {old: new for changes in cases for old, new in changes.items()}
         self.characters = np.full((len(labels), max(map(len, cores), default=0) or 1), NOTHING, np.int64)
         for row, core in zip(self.characters, cores, strict=True):
             row[: len(core)] = self.numbers(core)
@@ -81,6 +85,20 @@ class Spelling:
     def has_letter(self, character: str) -> bool:
         """Whether some label writes this character."""
         return character in self._numbers
+
+    def in_letters(self, text: str) -> str:
+        """``text`` in the labels' letters, where only the case, the width, or the form of an apostrophe is another."""
+        if all(map(self.has_letter, text.replace(" ", ""))):
+            return text
+        characters = unicodedata.normalize("NFC", text)
+        return "".join(c if c == " " or self.has_letter(c) else self._in_letters(c) for c in characters)
+
+    def _in_letters(self, character: str) -> str:
+        usual = folded(character)
+        cased = usual.lower() if self._case == "lower" else usual.upper() if self._case == "upper" else usual
+        cased = self._other_cases.get(usual, cased)
+        forms = (usual, cased, *(APOSTROPHES if usual in APOSTROPHES else ""))
+        return next((form for form in forms if all(map(self.has_letter, form))), usual)
 
     def can_spell(self, word: str) -> bool:
         """Whether some labels, one after another, write this word."""
@@ -118,7 +136,8 @@ _MOST_KEPT = 1 << 22  # pairs of a row and a label that are kept, 16 bytes each
 _FEW_LABELS = 64  # are so few that each node may have a row
 _AHEAD = 256  # nodes that are worked out together
 _MOST_OWN = 8  # labels of a node that has no row for itself, 16 bytes each
-_WEIGHTED = re.compile(r"(.*\S)\s*:\s*(\d+(?:\.\d+)?)")
+_WEIGHTED = re.compile("(.*\\S)\\s*[:\uff1a]\\s*(.*)")
+_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 _LIST = FileKind("the list of words", 1 << 26, remedy="give a text file with a word a line")
 
 
@@ -227,12 +246,12 @@ def weighted_phrases(hotwords: Iterable[str], spelling: Spelling) -> dict[str, f
     Args:
         hotwords: words or phrases, ``phrase:weight``, or ``@FILE`` of a text file with such a phrase a line; ``#`` for
             remarks.
-        spelling: of the labels; where one writes a colon, phrases have no weights, and where none writes a space,
-            spaces in phrases are left out.
+        spelling: of the labels, in whose case, width and apostrophes phrases are written; where one writes a colon,
+            phrases have no weights, and where none writes a space, spaces in phrases are left out.
 
     Raises:
         DataError: the file cannot be read, has no phrases, or one that is too long.
-        UsageError: a weight is out of range.
+        UsageError: a weight is no number, or out of range.
     """
     weights: dict[str, float | None] = {}
     for entry in hotwords:
@@ -245,16 +264,19 @@ def weighted_phrases(hotwords: Iterable[str], spelling: Spelling) -> dict[str, f
                 raise DataError("the list has no words", place=place, wanted="a word or phrase a line")
         for line in lines:
             match = None if spelling.has_letter(":") else _WEIGHTED.fullmatch(line.strip())
-            words, weight = (match[1], float(match[2])) if match else (line, None)
-            if weight is not None and HOTWORD_WEIGHTS.refuses(weight):
-                problem, got = "the weight of a hot word is out of range", line.strip()
-                raise UsageError(problem, place=place, got=got, wanted=f"a weight {HOTWORD_WEIGHTS}")
-            phrase = (" " if spelling.has_words else "").join(words.split())
+            words, weight = (match[1], folded(match[2])) if match else (line, None)
+            if weight is not None:
+                is_number = _NUMBER.fullmatch(weight) is not None
+                if not is_number or HOTWORD_WEIGHTS.refuses(float(weight)):
+                    problem = f"the weight of a hot word is {'out of range' if is_number else 'no number'}"
+                    got, wanted = line.strip(), f"a weight {HOTWORD_WEIGHTS}"
+                    raise UsageError(problem, place=place, got=got, wanted=wanted)
+            phrase = spelling.in_letters((" " if spelling.has_words else "").join(words.split()))
             if len(phrase) > _MOST_LETTERS:
                 got, wanted = f"{phrase[:40]!r}... of {len(phrase)} characters", f"at most {_MOST_LETTERS}"
                 raise DataError("a hot word is too long", place=place, got=got, wanted=wanted)
             if phrase:
-                weights[phrase] = weight
+                weights[phrase] = None if weight is None else float(weight)
     return weights
 
 
