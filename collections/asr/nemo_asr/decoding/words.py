@@ -134,7 +134,7 @@ _MOST_LETTERS = 1_000  # of a word; each costs memory while it is searched for
 _MOST_DENSE = 1 << 25  # pairs of a node and a character, 4 bytes each
 _MOST_KEPT = 1 << 22  # pairs of a row and a label that are kept, 16 bytes each
 _FEW_LABELS = 64  # are so few that each node may have a row
-_AHEAD = 256  # nodes that are worked out together
+_AHEAD = 4096  # nodes that are worked out together at most, but for those that are needed
 _MOST_OWN = 8  # labels of a node that has no row for itself, 16 bytes each
 _WEIGHTED = re.compile("(.*\\S)\\s*[:\uff1a]\\s*(.*)")
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
@@ -454,7 +454,8 @@ class HotPhrases:
         if self._num_rows * self._num_labels > _MOST_KEPT:
             self._forget()
         # Those that follow in the order of the phrases are asked for soon, and cost less together.
-        ahead = np.unique(nodes[self._row_of[nodes] < 0])[:, None] + np.arange(_AHEAD)
+        missing = np.unique(nodes[self._row_of[nodes] < 0])
+        ahead = missing[:, None] + np.arange(max(_AHEAD // len(missing), 1))
         ahead = np.unique(np.minimum(ahead, len(self._row_of) - 1))
         chain = [ahead[self._row_of[ahead] < 0]]
         while len(chain[-1]):
