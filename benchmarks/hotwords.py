@@ -54,7 +54,7 @@ def seconds(log_probs: npt.NDArray[np.float64], words: WordScores | None) -> flo
 
 
 def compare(name: str, labels: list[str], phrases: list[str], words: list[str], rounds: int) -> None:
-    """Print the sums of all rounds, in each of which every search takes its turn."""
+    """Print the medians of all rounds, in each of which every search takes its turn."""
     rng, spelling = np.random.default_rng(0), Spelling(labels)
     model = drawn_model(words, rng)
     start = time.process_time()
@@ -69,14 +69,18 @@ def compare(name: str, labels: list[str], phrases: list[str], words: list[str], 
     every = [one for pair in searches.values() for one in pair]
     for one in every:
         seconds(drawn_speech(len(labels) + 1, rng), one)
-    times = np.zeros(len(every))
+    times = []
     for _ in range(rounds):
         log_probs = drawn_speech(len(labels) + 1, rng)
-        times += [seconds(log_probs, one) for one in every]
+        times.append([seconds(log_probs, one) for one in every])
+    # Of each round, as the machine may be faster in one than in another.
+    pairs = np.array(times).reshape(rounds, -1, 2)
+    alone, with_phrases = np.median(pairs, axis=0).T
+    more, ratios = (np.median(of_rounds, axis=0) for of_rounds in (pairs / pairs[:, :1, :1], pairs / pairs[:, :, :1]))
     print(f"{name}: {len(phrases)} phrases are read in {built:.2f} s")
-    for kind, (alone, with_phrases) in zip(searches, times.reshape(-1, 2) / rounds, strict=True):
-        more, ratio = alone * rounds / times[0], with_phrases / alone
-        print(f"  {kind:16} {alone:6.3f} s ({more:.2f}); with phrases {with_phrases:6.3f} s, {ratio:.2f} times that")
+    for place, kind in enumerate(searches):
+        line = f"  {kind:16} {alone[place]:6.3f} s ({more[place, 0]:.2f}); with phrases {with_phrases[place]:6.3f} s"
+        print(f"{line}, {ratios[place, 1]:.2f} times that")
 
 
 def main() -> None:

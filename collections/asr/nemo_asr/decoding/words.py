@@ -400,11 +400,12 @@ class HotPhrases:
             labels: those of a frame.
             places: (B, labels + 1) of each label among them; -1 where it is not.
         """
-        if self._row_of[nodes].min(initial=0) < 0:
-            self._prepare(nodes)
         (num, width), num_labels = nodes.shape, labels.shape[1]
         nodes = nodes.reshape(-1)
         rows, before = self._row_of[nodes], self.so_far[nodes]
+        if rows.min(initial=0) < 0:
+            self._prepare(nodes)
+            rows = self._row_of[nodes]
         if rows.any():
             changes: Scores = self._worth.take((rows * self._num_labels).reshape(num, width, 1) + labels[:, None, :])
             changes -= before.reshape(num, width, 1)
@@ -450,7 +451,7 @@ class HotPhrases:
         self._own_labels[ROOT] = self._num_labels  # no label
 
     def _prepare(self, nodes: Ids) -> None:
-        """Work out the labels of nodes (B, K), where that was not done."""
+        """Work out the labels of nodes (N,), where that was not done."""
         if self._num_rows * self._num_labels > _MOST_KEPT:
             self._forget()
         # Those that follow in the order of the phrases are asked for soon, and cost less together.
