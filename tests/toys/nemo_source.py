@@ -85,7 +85,10 @@ class _NeMoModule(torch.nn.Module):
 
 
 class _Mixin:
-    """Stands for Exportable and AccessMixin, of which inference uses nothing."""
+    """Stands for Exportable, AccessMixin and AdapterModuleMixin, of which inference uses nothing."""
+
+    def is_adapter_available(self) -> bool:
+        return False
 
     @classmethod
     def is_access_enabled(cls, guid: Any = None) -> bool:
@@ -102,6 +105,16 @@ def _same(function: Any) -> Any:
 
 def _typecheck(*args: Any, **kwargs: Any) -> Any:
     return _same
+
+
+class _AdapterMixin:
+    """Stands for AdapterModuleMixin: there are no adapters."""
+
+    def is_adapter_available(self) -> bool:
+        return False
+
+    def set_accepted_adapter_types(self, types: object) -> None:
+        pass
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -123,13 +136,17 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         elif spec.name in ("nemo.core.classes", "nemo.core.classes.exportable", "nemo.core.classes.mixins"):
             made.NeuralModule = _NeMoModule  # type: ignore[attr-defined]
             made.Exportable, made.AccessMixin = type("Exportable", (), {}), _Mixin  # type: ignore[attr-defined]
+            made.AdapterModuleMixin = _AdapterMixin  # type: ignore[attr-defined]
             made.typecheck = _typecheck  # type: ignore[attr-defined]
+        elif spec.name == "nemo.core.classes.mixins.adapter_mixins":
+            made.AdapterModuleMixin = _AdapterMixin  # type: ignore[attr-defined]
         elif spec.name == "nemo.core.classes.common":
             made.typecheck = _typecheck  # type: ignore[attr-defined]
         elif spec.name == "nemo.utils.cast_utils":
             made.avoid_float16_autocast_context = nullcontext  # type: ignore[attr-defined]
         elif spec.name == "nemo.utils":
             made.logging = logging.getLogger("nemo")  # type: ignore[attr-defined]
+            made.avoid_float16_autocast_context = nullcontext  # type: ignore[attr-defined]
         elif spec.name == "nemo.collections.common.parts.utils":
             made.activation_registry = {"relu": torch.nn.ReLU}  # type: ignore[attr-defined]
         elif spec.name == "omegaconf":

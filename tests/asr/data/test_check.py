@@ -1,6 +1,7 @@
 """nemo-lite data check: what is measured, what is found in sets and between them, and how it is told."""
 
 import json
+import re
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -213,6 +214,22 @@ def test_pauses_that_training_would_keep_are_told_the_longest_first_and_no_probl
     )
 
 
+def test_utterances_of_minutes_are_told_the_longest_first_and_no_problem(folder):
+    waves = {
+        name: np.tile(0.3 * np.sin(np.arange(8000) / 5), 2 * num) for name, num in (("a", 31), ("b", 30), ("c", 40))
+    }
+    lines = [add(folder, f"{name}.wav", wave, text=f"a b c {name} " * 20) for name, wave in waves.items()]
+    found = found_in(folder, *lines)
+    assert list(found) == ["long"]
+    assert not found["long"].is_problem
+    assert found["long"].details == ["train.json:3: 40.0 s: c.wav", "train.json:1: 31.0 s: a.wav"]
+    assert found["long"].summary == (
+        "train.json: 2 utterances longer than 30 s: the memory of a training step grows with its longest utterance; "
+        "nemo-lite align MODEL MANIFEST --cut NEW.json cuts them, with the texts; "
+        "max_duration of the data layer leaves them out"
+    )
+
+
 def test_channels_of_opposite_phases_are_a_problem_unless_one_of_them_is_named(folder):
     loud, other = sound(301, 1.0).astype(np.float64), sound(302, 1.0).astype(np.float64)
     pairs = {
@@ -249,6 +266,17 @@ def test_a_text_that_is_far_too_long_or_too_short_for_its_audio_is_named_the_wor
     assert found["speed"].details[1].startswith("train.json:31: 30 words a second")
     few = found_in(folder, *clean(folder, count=3), fast)
     assert list(few) == ["speed"]
+
+
+def test_a_long_pause_does_not_make_a_text_too_short_for_its_audio(folder):
+    silence = np.zeros(16000 * 8, np.int16)
+    lines = [
+        add(folder, "phone.wav", np.concatenate([silence, sound(400, 1.0)]), text="word word"),
+        add(folder, "fast.wav", np.concatenate([silence, sound(401, 1.0)]), text="so " * 30),
+    ]
+    found = found_in(folder, *clean(folder), *lines)
+    (detail,) = found["speed"].details
+    assert re.match(r"train\.json:32: 29 words a second: .* in 9\.00 s with a pause of 8\.0 s \(the median", detail)
 
 
 def test_the_same_samples_twice_are_a_problem_and_with_another_text_a_contradiction(folder):

@@ -19,6 +19,7 @@ from torch.amp import custom_bwd, custom_fwd
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from nemo_asr.arguments import Channels, Classes, Splicing, look_up, refuse_too_large
+from nemo_asr.text.labels import is_piece
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.config import (
     Between,
@@ -365,7 +366,7 @@ class TimeConv1d(nn.Conv1d):
         padding = same_padding(kernel_size, dilation)
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
         self.heads = heads
-        self.is_depthwise = in_channels == out_channels == groups and not bias
+        self.is_depthwise = in_channels == out_channels == groups
         self._is_pointwise = kernel_size == stride == groups == 1
 
     def forward(self, x: Tensor, frames: Frames | None = None) -> Tensor:
@@ -375,7 +376,7 @@ class TimeConv1d(nn.Conv1d):
             if self.is_depthwise and self.heads == -1:
                 padding = None if frames is None else frames.padding(-(-x.shape[2] // self.stride[0]))
                 steps = self.stride[0], self.dilation[0]
-                out: Tensor = _Depthwise.apply(x, self.weight, padding, *steps)  # type: ignore[no-untyped-call]  # torch's
+                out: Tensor = _Depthwise.apply(x, self.weight, self.bias, padding, *steps)  # type: ignore[no-untyped-call]  # torch's
                 return out
             if self._is_pointwise and is_time_major(x):
                 out = F.linear(x.transpose(1, 2), self.weight.squeeze(2), self.bias).transpose(1, 2)
@@ -413,14 +414,16 @@ class _Depthwise(torch.autograd.Function):
 
     @staticmethod
     @custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]  # torch's
-    def forward(ctx: Any, x: Tensor, weight: Tensor, padding: Tensor | None, stride: int, dilation: int) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, padding: Tensor | None, stride: int, dilation: int
+    ) -> Tensor:
         ctx.shape = (x.shape[2], stride, dilation)
         phases = _phases(x.transpose(1, 2), dilation)
         ctx.save_for_backward(phases, weight, padding)
         if dilation == 1:
-            rows = _correlated(phases, weight, stride)
+            rows = _correlated(phases, weight, bias, stride)
         else:
-            rows = _joined(_correlated(phases, weight), dilation, x.shape[2])[:, ::stride].contiguous()
+            rows = _joined(_correlated(phases, weight, bias), dilation, x.shape[2])[:, ::stride].contiguous()
         return clear(rows, padding).transpose(1, 2)
 
     @staticmethod
@@ -434,13 +437,14 @@ class _Depthwise(torch.autograd.Function):
             of_some, (num_utterances, _, num_channels) = gradient, gradient.shape
             gradient = of_some.new_zeros(num_utterances, num_frames, num_channels)
             gradient[:, ::stride] = of_some
+        of_bias = gradient.sum((0, 1)) if ctx.needs_input_grad[2] else None
         of_phases = _phases(gradient, dilation)
         of_input = of_weight = None
         if ctx.needs_input_grad[0]:
             of_input = _joined(_correlated(of_phases, weight.flip(2)), dilation, num_frames).transpose(1, 2)
         if ctx.needs_input_grad[1]:
             of_weight = _weight_gradient(phases, of_phases, weight)
-        return of_input, of_weight, None, None, None
+        return of_input, of_weight, of_bias, None, None, None
 
 
 def _phases(rows: Tensor, dilation: int) -> Tensor:
@@ -459,10 +463,10 @@ def _joined(phases: Tensor, dilation: int, num_frames: int) -> Tensor:
     return phases.view(-1, dilation, *phases.shape[1:]).transpose(1, 2).flatten(1, 2)[:, :num_frames]
 
 
-def _correlated(rows: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
-    """(B, T, C) and filters (C, 1, K) -> (B, ceil(T / stride), C)."""
+def _correlated(rows: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int = 1) -> Tensor:
+    """(B, T, C), filters (C, 1, K) and biases (C,) -> (B, ceil(T / stride), C)."""
     image, padding = rows.unsqueeze(1).permute(0, 3, 1, 2), weight.shape[2] // 2
-    out = F.conv2d(image, weight.unsqueeze(2), None, (1, stride), (0, padding), groups=weight.shape[0])
+    out = F.conv2d(image, weight.unsqueeze(2), bias, (1, stride), (0, padding), groups=weight.shape[0])
     return out.permute(0, 2, 3, 1).squeeze(1)
 
 
@@ -919,7 +923,7 @@ class JasperEncoder(TrainableNM):
         specs = read_blocks(jasper)
         blocks = list(_blocks(specs, self._feat_in, settings))
         self._feat_out = specs[-1].filters
-        self._intermediate = None if intermediate_block is None else _intermediate_of(intermediate_block, len(specs))
+        self._intermediate = None if intermediate_block is None else intermediate_of(intermediate_block, len(specs))
         self._intermediate_filters = 0 if self._intermediate is None else specs[self._intermediate].filters
         self._stride = prod(block.stride for block in blocks)
         self._intermediate_stride = prod(block.stride for block in blocks[: (self._intermediate or 0) + 1])
@@ -998,11 +1002,15 @@ def _oldest_name(name: str) -> str:
     return _PART.sub(r"\1\2\3", name)
 
 
-def _intermediate_of(block: int, num_blocks: int) -> int:
-    """The index of the intermediate block; -1 stands for the block of half the depth, as in Lee and Watanabe."""
+def intermediate_of(block: int, num_blocks: int, place: str = "JasperEncoder") -> int:
+    """The index of the intermediate block; -1 stands for the block of half the depth, as in Lee and Watanabe.
+
+    Raises:
+        UsageError: it is not before the last one.
+    """
     if not -1 <= block < num_blocks - 1:
         wanted = f"a block before the last one, 0 to {num_blocks - 2}, or -1 for that of half the depth"
-        raise UsageError("no such intermediate block", place="JasperEncoder", got=str(block), wanted=wanted)
+        raise UsageError("no such intermediate block", place=place, got=str(block), wanted=wanted)
     return max(num_blocks // 2 - 1, 0) if block == -1 else block
 
 
@@ -1096,7 +1104,7 @@ def _check_vocabulary(vocabulary: Sequence[str], num_classes: int) -> None:
         remedy = "num_classes is the number of labels, without the blank"
         raise UsageError("vocabulary and num_classes differ", place="JasperDecoderForCTC", got=got, remedy=remedy)
     twice = [repr(label) for label, count in Counter(vocabulary).items() if count > 1]
-    if twice:
+    if twice and not any(map(is_piece, vocabulary)):  # pieces of several languages may be the same
         raise UsageError("a label is in the vocabulary twice", place="JasperDecoderForCTC", got=", ".join(twice))
 
 

@@ -7,6 +7,7 @@ from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
 from nemo_asr.data.tarred import TarredAudioToTextDataLayer
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
+from nemo_asr.fbank import AudioToKaldiFbankPreprocessor
 from nemo_asr.features import (
     AudioToMelSpectrogramPreprocessor,
     AudioToMFCCPreprocessor,
@@ -14,6 +15,7 @@ from nemo_asr.features import (
     MultiplyBatch,
     SpectrogramAugmentation,
 )
+from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.models.contextnet import ContextNetDecoderForCTC, ContextNetEncoder
 from nemo_asr.models.jasper import JasperDecoderForClassification, JasperDecoderForCTC, JasperEncoder
 from nemo_asr.models.losses import CTCLossNM
@@ -33,11 +35,13 @@ register(
     older_arguments={"feat_type": OlderArgument("log", {"logfbank": True, "fbank": False})},
 )
 register(AudioToSpectrogramPreprocessor, role="preprocessor")
+register(AudioToKaldiFbankPreprocessor, role="preprocessor")
 register(AudioToMFCCPreprocessor, role="preprocessor")
 register(SpectrogramAugmentation)
 register(MultiplyBatch)
 register(JasperEncoder, role="encoder")
 register(ContextNetEncoder, role="encoder")
+register(ConformerEncoder, role="encoder")
 register(ContextNetDecoderForCTC, role="decoder")
 register(JasperDecoderForCTC, role="decoder", default=True)
 register(CTCLossNM, default=True)
