@@ -19,6 +19,7 @@ from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder as BeamSearchCTCD
 from nemo_asr.decoding.beam_search import BeamSearchDecoderWithLM as BeamSearchDecoderWithLM
 from nemo_asr.decoding.greedy import GreedyCTCDecoder as GreedyCTCDecoder
 from nemo_asr.decoding.greedy import HypothesesType as HypothesesType
+from nemo_asr.fbank import AudioToKaldiFbankPreprocessor as AudioToKaldiFbankPreprocessor
 from nemo_asr.features import AudioPreprocessing as AudioPreprocessing
 from nemo_asr.features import AudioPreprocessor as AudioPreprocessor
 from nemo_asr.features import AudioToMelSpectrogramPreprocessor as AudioToMelSpectrogramPreprocessor
@@ -27,6 +28,7 @@ from nemo_asr.features import AudioToSpectrogramPreprocessor as AudioToSpectrogr
 from nemo_asr.features import CropOrPadSpectrogramAugmentation as CropOrPadSpectrogramAugmentation
 from nemo_asr.features import MultiplyBatch as MultiplyBatch
 from nemo_asr.features import SpectrogramAugmentation as SpectrogramAugmentation
+from nemo_asr.models.conformer import ConformerEncoder as ConformerEncoder
 from nemo_asr.models.contextnet import ContextNetDecoderForCTC as ContextNetDecoderForCTC
 from nemo_asr.models.contextnet import ContextNetEncoder as ContextNetEncoder
 from nemo_asr.models.jasper import JasperDecoderForClassification as JasperDecoderForClassification

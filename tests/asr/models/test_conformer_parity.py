@@ -1,4 +1,4 @@
-"""The Conformer encoder against NVIDIA's class, by stored outputs and where it is there by itself, and WeNet's rules."""
+"""The Conformer encoder against NVIDIA's class (its stored outputs, and the class where it is) and WeNet's rules."""
 
 from __future__ import annotations
 
