@@ -88,7 +88,7 @@ def started(model: str) -> Iterator[str]:
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
-        lines = []
+        lines = list[str]()
         while not (lines and (found := re.search(r"Serving at http://([\d.:]+)", lines[-1]))):
             lines.append(process.stderr.readline())
             if not lines[-1]:

@@ -36,7 +36,7 @@ ORDERS = {
         < common, engine, tutorials < export, neural_graph, precision_check < actions
     """,
     "nemo_asr": """
-        arguments, compat, shipped < text, data.manifest < audio, features, options
+        arguments, compat, shipped < text, data.manifest < audio, features < fbank, options
         < argparse, models < decoding < scoring < data < parts, tasks
         < corpora < transcribe < evaluation, serve, training < seeds < cli
     """,

@@ -88,6 +88,7 @@ PUBLIC = {
         TimeStretchAugmentation parts
         AudioAugmentor AudioFilesDataLayer AudioPreprocessor AudioToMFCCPreprocessor AudioToSpeechLabelDataLayer
         AveragedModelCallback BestModelCallback ModelCard
+        AudioToKaldiFbankPreprocessor
         AudioToMelSpectrogramPreprocessor AudioToSpectrogramPreprocessor AudioToTextDataLayer CTCLossNM
         ConformerEncoder
         ContextNetDecoderForCTC ContextNetEncoder CropOrPadSpectrogramAugmentation CrossEntropyLossNM GreedyCTCDecoder
@@ -192,7 +193,8 @@ IMPORT_PATHS = {
     "nemo_lite.utils.optimizers": "OPTIMIZERS register_optimizer",
     "nemo_lite.utils.lr_policies": """
         CosineAnnealing InverseSquareRootAnnealing LRPolicy NoamAnnealing PolynomialDecayAnnealing
-        PolynomialHoldDecayAnnealing SquareAnnealing SquareRootAnnealing WarmupAnnealing WarmupHoldPolicy WarmupLR WarmupPolicy
+        PolynomialHoldDecayAnnealing SquareAnnealing SquareRootAnnealing WarmupAnnealing WarmupHoldPolicy
+        WarmupLR WarmupPolicy
         get_all_lr_classes get_lr_policy register_lr_policy
     """,
     "nemo_lite.utils.misc": "pad_to",

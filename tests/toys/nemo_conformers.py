@@ -138,19 +138,23 @@ def write_case(path: Path, name: str, state: Mapping[str, Tensor] | None = None,
     return write_tar(path, members, "w")
 
 
-def write_with_tokenizer(
-    path: Path, labels: Sequence[str], section: Mapping[str, Any], files: Mapping[str, bytes]
+def write_with_labels(
+    path: Path,
+    labels: Sequence[str],
+    tokenizer: Mapping[str, Any] | None = None,
+    files: Mapping[str, bytes] | None = None,
 ) -> Path:
-    """A `.nemo` file of a Fast Conformer with these labels, a section ``tokenizer``, and files in the archive."""
+    """A file of a Fast Conformer with these labels, perhaps a section ``tokenizer``, and files in the archive."""
     name = "fast conformer of 3.0"
     sizes = {"weight": [len(labels) + 1, 16, 1], "bias": [len(labels) + 1]}
     shapes = stored_cases()[name]["shapes"] | {f"decoder.decoder_layers.0.{key}": size for key, size in sizes.items()}
-    config = {**config_of(name, labels), "tokenizer": dict(section)}
-    config["target"] = "nemo.collections.asr.models.EncDecCTCModelBPE"
+    config = config_of(name, labels)
+    if tokenizer is not None:
+        config |= {"tokenizer": dict(tokenizer), "target": "nemo.collections.asr.models.EncDecCTCModelBPE"}
     members: dict[str, bytes | str] = {
         "./model_config.yaml": json.dumps(config),
         "./model_weights.ckpt": packed(by_formula(shapes)),
-        **{f"./{file}": content for file, content in files.items()},
+        **{f"./{file}": content for file, content in (files or {}).items()},
     }
     return write_tar(path, members, "w")
 

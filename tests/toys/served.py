@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import io
 import json
 import socket
 import threading
-import time
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ import numpy as np
 import soundfile
 
 from nemo_asr.audio.segments import DEFAULT_CUTTING
+from nemo_asr.cli.serve import serve_on
 from nemo_asr.serve.batching import Batcher
 from nemo_asr.serve.models import ServedModel
 from nemo_asr.transcribe.transcript import Transcribed, Transcript, Word
@@ -42,13 +43,15 @@ class TellsLength:
     """In the place of a model: a row's text is how many tenths of a second it lasts. Held until ``free`` is set."""
 
     def __init__(self):
-        self.free, self.num_rows, self.searches = threading.Event(), 0, []
+        self.free, self.num_rows, self.searches, self.loudest = threading.Event(), 0, [], 0.0
         self.free.set()
 
     def __call__(self, rows, search):
         assert self.free.wait(30)
         self.num_rows += len(rows)
         self.searches.append(search)
+        heard = [float(np.abs(row.audio).max()) for row in rows if isinstance(row.audio, np.ndarray)]
+        self.loudest = max([self.loudest, *heard])
         return Transcribed([self.transcript(row) for row in rows], {}, 0.0)
 
     @staticmethod
@@ -75,15 +78,12 @@ def served(compute=None, names=("toy",), token="", **limits):
     for name in names:
         batcher = Batcher(compute or TellsLength(), observe=server.observe)
         server.add(ServedModel(name, [" ", "a"], RATE, batcher, search_for))
-    config = uvicorn.Config(server.app(), port=0, log_level="critical", http="h11")
-    running = uvicorn.Server(config)
-    thread = threading.Thread(target=running.run)
+    running = uvicorn.Server(uvicorn.Config(server.app(), log_level="critical", http="h11"))
+    listening = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=lambda: asyncio.run(serve_on(running, listening)))
     thread.start()
     try:
-        while not running.started:
-            assert thread.is_alive()
-            time.sleep(0.005)
-        yield running.servers[0].sockets[0].getsockname()
+        yield listening.getsockname()
     finally:
         running.should_exit = True
         thread.join(30)

@@ -20,7 +20,7 @@ from toys.nemo_conformers import (
     signal_of,
     stored_cases,
     write_case,
-    write_with_tokenizer,
+    write_with_labels,
 )
 from toys.nemo_source import HAS_NEMO, REASON, needs_nemo
 from toys.subwords import small_subwords
@@ -140,7 +140,7 @@ WPE_FILES = {"0123456789abcdef0123456789abcdef_vocab.txt": VOCABULARY}
 
 
 def test_a_word_piece_vocabulary_comes_with_its_model_in_the_order_of_its_file(tmp_path: Path) -> None:
-    file = write_with_tokenizer(tmp_path / "m.nemo", sorted(WORD_PIECES), WPE, WPE_FILES)
+    file = write_with_labels(tmp_path / "m.nemo", sorted(WORD_PIECES), WPE, WPE_FILES)
     model = load_model(file)
     assert model.card.labels == ["\u2581[PAD]", "\u2581[UNK]", "\u2581the", "ca", "\u2581cat", "\u2581c", "t"]
     model.save(tmp_path / "made")
@@ -159,7 +159,7 @@ def test_tokenizers_of_several_languages_are_joined_in_the_order_of_the_file(tmp
     }
     files = {"1a_en.model": english.model, "2a_es.model": spanish.model, "3a_vocab.txt": VOCABULARY}
     labels = [*english, *spanish, *WORD_PIECES]
-    file = write_with_tokenizer(tmp_path / "m.nemo", labels, {"type": "agg", "langs": languages}, files)
+    file = write_with_labels(tmp_path / "m.nemo", labels, {"type": "agg", "langs": languages}, files)
     model = load_model(file)
     model.save(tmp_path / "made")
     again = load_model(tmp_path / "made", overrides=["language=es"])
@@ -187,7 +187,7 @@ def test_tokenizers_of_several_languages_are_joined_in_the_order_of_the_file(tmp
 )
 def test_a_tokenizer_that_does_not_fit_is_one_line(tmp_path: Path, section: Any, files: Any, message: str) -> None:
     with pytest.raises(CheckpointError, match=message) as caught:
-        read_nemo(write_with_tokenizer(tmp_path / "m.nemo", WORD_PIECES, section, files))
+        read_nemo(write_with_labels(tmp_path / "m.nemo", WORD_PIECES, section, files))
     assert "\n" not in str(caught.value)
 
 
@@ -196,8 +196,8 @@ def test_the_tokenizer_of_an_early_file_is_found_by_its_name(
     tmp_path: Path, path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     section = {**WPE, "vocab_path": path}
-    found = read_nemo(write_with_tokenizer(tmp_path / "m.nemo", WORD_PIECES, section, {"vocab.txt": VOCABULARY}))
+    found = read_nemo(write_with_labels(tmp_path / "m.nemo", WORD_PIECES, section, {"vocab.txt": VOCABULARY}))
     assert found.tokenizer is not None
-    without = read_nemo(write_with_tokenizer(tmp_path / "n.nemo", WORD_PIECES, section, {}))
+    without = read_nemo(write_with_labels(tmp_path / "n.nemo", WORD_PIECES, section, {}))
     assert (without.tokenizer, without.config["labels"]) == (None, list(found.tokenizer))
     assert "n.nemo: the tokenizer is not in it. The model transcribes; to train" in capsys.readouterr().err

@@ -54,6 +54,7 @@ def test_fields_without_effect_are_named():
         ({"keywords": '["a", "@/etc/passwd"]'}, "keywords", "begins with @"),
         ({"keywords": "x" * 201}, "keywords", "at most 1000 of at most 200 characters"),
         ({"chunking_strategy": "never"}, "chunking_strategy", "got 'never', wanted auto or server_vad"),
+        ({"chunking_strategy": '{"type":' * 5000}, "chunking_strategy", "wanted auto or server_vad"),
         ({"chunking_strategy": "{nonsense"}, "chunking_strategy", "wanted auto or server_vad"),
         (
             {"chunking_strategy": '{"type": "server_vad", "silence_duration_ms": 1}'},

@@ -178,6 +178,15 @@ def test_files_that_are_too_large_or_too_long_are_refused():
         assert (answer.status, answer.message) == (413, "file: it lasts 8 s, wanted at most 5 s")
 
 
+def test_a_body_without_end_is_refused_while_it_comes():
+    with served(upload_bytes=1 << 20) as address:
+        head = head_of_post(0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        endless = raw(address, head + b"%x\r\n" % (2 << 20) + form(bytes(2 << 20))[: 2 << 20])
+        assert endless.recv(1 << 16).startswith(b"HTTP/1.1 413")
+        endless.close()
+        wait_for(lambda: metric(address, "open_requests") == 0)
+
+
 def test_more_requests_than_may_wait_are_told_when_to_come_again(model):
     with served(model, requests=1) as address:
         model.free.clear()
@@ -260,6 +269,15 @@ def test_a_body_that_comes_too_slowly_is_refused(address, monkeypatch):
     assert transcribe(address, TALK).json["text"] == TEXT
 
 
+def test_a_connection_on_which_no_request_arrives_is_closed(monkeypatch):
+    monkeypatch.setattr("nemo_asr.cli.serve._HEAD_SECONDS", 0.2)
+    with served() as address, raw(address, b"GET /health HT") as idle:
+        started = time.monotonic()
+        assert idle.recv(100) == b""
+        assert time.monotonic() - started >= 0.2
+        assert transcribe(address, TALK).json["text"] == TEXT
+
+
 def test_what_is_no_http_is_refused(address):
     noise = raw(address, b"\x00\x01\x02 nonsense\r\n\r\n")
     assert noise.recv(1 << 16).startswith(b"HTTP/1.1 400")
@@ -307,13 +325,14 @@ def stream(address, file, block=3000, **start):
         return messages
 
 
-def test_a_stream_has_the_texts_of_the_recording(address):
+def test_a_stream_has_the_texts_of_the_recording(model, address):
     for block in (3000, 3001):  # a block may end within a sample
         messages = stream(address, TALK, block)
         assert messages[-1] == {"type": "done", "text": TEXT}
         finals = [message for message in messages if message["type"] == "final"]
         assert [final["text"] for final in finals] == TEXT.split()
         assert finals[1]["words"] == [{"word": "11", "start": 2.43, "end": 2.53, "confidence": 0.9}]
+    assert model.loudest == pytest.approx(0.3, abs=0.01)  # halves of samples that are mixed up are louder
 
 
 def test_a_stream_may_have_another_rate_and_keywords(model, address):
@@ -326,6 +345,7 @@ def test_a_stream_may_have_another_rate_and_keywords(model, address):
     [
         ("nonsense", "this text is no JSON object"),
         ("[1]", "this text is no JSON object"),
+        ("[" * 100_000, "this text is no JSON object"),
         ('{"type": "begin"}', 'wanted {"type": "start"}, or binary messages with samples'),
         ('{"type": "start", "sample_rate": 3}', "the sample rate is out of range: got 3 Hz"),
         ('{"type": "start", "sample_rate": "x"}', "sample_rate: wanted a whole number of Hz"),
@@ -410,7 +430,7 @@ def test_the_description_of_the_api_is_that_of_the_routes(address):
     from nemo_asr.serve.app import Server
 
     described = ask(address, "GET", "/openapi.json").json
-    routes = {route.path for route in Server(None).app().routes}
+    routes = {getattr(route, "path", "") for route in Server(None).app().routes}
     assert set(described["paths"]) == routes - {"/", "/docs", "/openapi.json", "/page/{name}"}
     about = described["paths"]["/v1/audio/transcriptions"]["post"]
     fields = about["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]

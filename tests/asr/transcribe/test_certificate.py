@@ -33,7 +33,7 @@ def test_eval_prints_the_table_and_stores_it_in_the_card(model, tmp_path, monkey
     _, folder = model
     monkeypatch.chdir(tmp_path)
     words = [folder / "model", "--eval_datasets", folder / "dev.json", "--stream", "--placement", "CPU"]
-    finished = run_subcommand("eval", *words, "--no_report")
+    finished = run_subcommand("eval", *words, "--no-report")
     assert finished.code == 0, finished.err
     (row,) = [line for line in finished.out.splitlines() if line.endswith("4 of 4 |")]
     (rate,) = read_card(folder / "model/model.json").streams

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from nemo_asr.features import OWN_FRAMING
 from nemo_asr.scoring.calibration import FILE_NAME, CalibrationRecord
 from nemo_asr.scoring.report.page import PAGE_FILE as REPORT
 from nemo_asr.scoring.report.page import try_report
@@ -121,9 +120,8 @@ def _described(stored: StoredModel, recipe: Recipe | None) -> Iterator[str]:
 
 
 def _features(preprocessor: Any) -> str:
-    """How many, and whose frames: 80 features a frame, frames of NeMo 1.0 to 2.4."""
-    framing = getattr(preprocessor, "framing", OWN_FRAMING)
-    return f"{preprocessor.num_features} a frame; frames of {framing.files}"
+    """How many, and whose: 80 a frame; frames of NeMo 1.0 to 2.4."""
+    return str(getattr(preprocessor, "summary", type(preprocessor).__name__))
 
 
 def _files(card: ModelCard) -> Iterator[str]:

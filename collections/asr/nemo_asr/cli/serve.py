@@ -180,7 +180,7 @@ def _run(server: Any) -> None:
     address = f"[{host}]" if ":" in host else host
     logging.info("Serving at http://%s:%d (API at /docs, metrics at /metrics); Ctrl-C ends it", address, port)
     with sock, ThreadPoolExecutor(1, "server") as executor:
-        running = executor.submit(asyncio.run, _serve(server, sock))
+        running = executor.submit(asyncio.run, serve_on(server, sock))
         try:
             running.result()
         except KeyboardInterrupt:
@@ -205,7 +205,8 @@ def _listening(config: Any) -> Any:
     return sock
 
 
-async def _serve(server: Any, sock: Any) -> None:
+async def serve_on(server: Any, sock: Any) -> None:
+    """Run a server of uvicorn on a socket until it is told to exit."""
     closing = asyncio.create_task(_close_slow_heads(server))
     try:
         await server.serve(sockets=[sock])
@@ -217,7 +218,7 @@ async def _close_slow_heads(server: Any) -> None:
     """Close connections on which the head of a request does not arrive: uvicorn would wait for ever."""
     since: dict[Any, float] = {}
     while True:
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(_HEAD_SECONDS / 20)
         now = time.monotonic()
         without = [c for c in server.server_state.connections if _has_no_request(c)]
         since = {connection: since.get(connection, now) for connection in without}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import zlib
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from nemo_asr.audio.segments import Cutting, Span
 from nemo_asr.transcribe.transcript import FORMATS, Transcript, Word
 from nemo_lite.errors import UsageError, did_you_mean
+from nemo_lite.files import FileKind, parse_json
 
 # Any: values of JSON.
 
@@ -20,6 +20,7 @@ MEDIA_TYPES = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text
 OPENAI_MODELS = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-transcribe")
 """Names that clients send by default: they mean the first model."""
 _READ = ("file", "model", "language", "response_format", "stream", "timestamp_granularities", "include", "keywords")
+_JSON = FileKind("the JSON", 1 << 20)
 _MOST_KEYWORDS, _MOST_KEYWORD_CHARACTERS = 1000, 200
 _LEAST_PROBABILITY = 5e-4  # confidences have three digits
 
@@ -125,6 +126,11 @@ def checked_keywords(words: Sequence[str]) -> tuple[str, ...]:
     return keywords
 
 
+def json_of(text: str) -> Any:
+    """The value that a text of a client stands for. ValueError where it is no JSON, or nested too deeply."""
+    return parse_json(text, "", _JSON)
+
+
 def _last(values: Mapping[str, list[str]], name: str) -> str:
     return values.get(name, [""])[-1].strip()
 
@@ -133,7 +139,7 @@ def _items(text: str) -> list[str]:
     """A text as it is, or the texts of a list in JSON."""
     if text.startswith("["):
         try:
-            items = json.loads(text)
+            items = json_of(text)
         except ValueError:
             return [text]
         if isinstance(items, list) and all(isinstance(item, str) for item in items):
@@ -160,7 +166,7 @@ def _cutting(fields: Mapping[str, str], cutting: Cutting | None) -> Cutting | No
     strategy: Any = {key.partition("[")[2].removesuffix("]"): value for key, value in fields.items() if key != name}
     if text := fields.get(name, "").strip():
         try:
-            strategy = json.loads(text) if text.startswith("{") else {"type": text}
+            strategy = json_of(text) if text.startswith("{") else {"type": text}
         except ValueError:
             strategy = {"type": text}
     if not strategy or strategy.get("type") == "auto":

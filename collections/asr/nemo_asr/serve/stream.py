@@ -13,7 +13,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from nemo_asr.audio.segments import Samples
 from nemo_asr.serve.models import ServedModel
-from nemo_asr.serve.openai_api import ApiError, checked_keywords, word_fields
+from nemo_asr.serve.openai_api import ApiError, checked_keywords, json_of, word_fields
 from nemo_asr.text.labels import has_words
 from nemo_asr.transcribe.inputs import Recording
 from nemo_asr.transcribe.stream import Partial, SegmentStream, Stream
@@ -168,7 +168,7 @@ async def _message(websocket: WebSocket) -> str | bytes:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = json_of(text)
     except ValueError:
         value = None
     if not isinstance(value, dict):

@@ -22,6 +22,7 @@ from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.models.foreign import Format
 from nemo_asr.models.hugging_face import HUGGING_FACE
 from nemo_asr.models.nemo_files import NEMO_FILES
+from nemo_asr.models.wenet import WENET_FOLDER
 from nemo_asr.scoring.calibration import Calibration
 from nemo_asr.tasks.families import Model, connect
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
@@ -287,7 +288,7 @@ _PATTERNS = ("*.safetensors", "*.yaml", "tokenizer-*")
 # Where a run has its model and its checkpoints.
 MODEL, CHECKPOINTS = "model", "checkpoints"
 # Files of other toolkits: what reads them.
-FORMATS = (NEMO_FILES, HUGGING_FACE)
+FORMATS = (NEMO_FILES, HUGGING_FACE, WENET_FOLDER)
 
 
 class StoredModel(NamedTuple):

@@ -99,7 +99,7 @@ def test_a_runner_computes_what_infer_does_and_leaves_the_modules_as_they_were()
     factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)
     net = Net(norm=True)
     data = Points(n=8, batch_size=4)
-    x, y = data()
+    x, _ = data()
     wires = [net(x=x), x]
     expected = factory.infer(wires)
     net.train()
