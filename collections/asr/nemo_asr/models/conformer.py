@@ -1034,7 +1034,7 @@ class ConformerEncoder(TrainableNM):
 
     @property
     def att_context_sizes(self) -> list[tuple[int, int]]:
-        """The contexts that it is trained with, the one outside of training first: frames before and behind, -1: all."""
+        """Frames before and behind in each context of training, -1: all; the first is that outside of training."""
         sizes = []
         for chunk, left, right in self._contexts:
             frames = -1 if left == _ALL else int(left) * int(chunk)
