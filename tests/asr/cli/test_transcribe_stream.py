@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import io
 import json
 import sys
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -51,8 +54,8 @@ class Stdin:
     """Samples that come 1,001 bytes at a time."""
 
     def __init__(self, content):
-        self.buffer = SimpleNamespace(read1=lambda size: file.read(min(size, 1001)))
         file = io.BytesIO(content)
+        self.buffer = SimpleNamespace(read1=lambda size: file.read(min(size, 1001)))
 
     def isatty(self):
         return False
@@ -89,6 +92,26 @@ def test_samples_on_stdin_and_pauses_that_end_parts(model, talk, capsys, monkeyp
     assert done["text"] == 2 * "cababc"
     assert done["duration"] == round(2 * len(samples) / 16000 + 2, 3)
     assert {"partial", "final"} == {event["type"] for event in events}
+
+
+@pytest.mark.slow
+def test_a_microphone_is_heard_until_it_is_switched_off(model, talk, capsys, monkeypatch):
+    samples, _ = soundfile.read(talk, dtype="float32")
+
+    @contextlib.contextmanager
+    def opened(samplerate, blocksize, channels, dtype, callback):
+        assert (samplerate, blocksize, channels, dtype) == (16000, 1600, 1, "float32")
+        for first in range(0, len(samples), blocksize):
+            callback(samples[first : first + blocksize, None], None, None, None)
+        timer = threading.Timer(3.0, _thread.interrupt_main)
+        timer.start()
+        yield
+        timer.cancel()
+
+    monkeypatch.setitem(sys.modules, "sounddevice", SimpleNamespace(InputStream=opened, PortAudioError=OSError))
+    assert main([model, "microphone", "--stream", *CPU]) == 0
+    *_, final, done = lines_of(capsys)
+    assert (final["type"], final["text"], done["text"]) == ("final", "cababc", "cababc")
 
 
 @pytest.mark.slow

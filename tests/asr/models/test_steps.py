@@ -10,6 +10,7 @@ import torch
 from toys.conformer_cases import SMALL, fill
 
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
+from nemo_asr.fbank import AudioToKaldiFbankPreprocessor
 from nemo_asr.features import FRAMINGS, AudioToMelSpectrogramPreprocessor, AudioToMFCCPreprocessor
 from nemo_asr.features import AudioToSpectrogramPreprocessor as Spectrogram
 from nemo_asr.models.conformer import ConformerEncoder
@@ -168,6 +169,7 @@ def test_what_is_for_each_frame_needs_no_step():
 REFUSED = {
     "normalize takes mean and deviation": AudioToMelSpectrogramPreprocessor(),
     "normalize takes": AudioToMelSpectrogramPreprocessor(normalize="per_feature_speech"),
+    "frames of AudioToKaldiFbankPreprocessor": AudioToKaldiFbankPreprocessor(),
     "frame_splicing 2": AudioToMelSpectrogramPreprocessor(**NO_NORM, frame_splicing=2),
     "decibels are counted": AudioToMFCCPreprocessor(log=False),
     "squeeze-and-excitation averages": JasperEncoder(blocks(3, se=True, se_reduction_ratio=2), "relu", feat_in=6),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
@@ -161,7 +162,7 @@ def _source(args: Namespace) -> Iterator[tuple[int, Iterable[Samples]]]:
 
 
 def _chunk_samples(args: Namespace, rate: int) -> int:
-    return max(1, round(args.stream_chunk * rate))
+    return max(1, round(float(args.stream_chunk) * rate))
 
 
 def _of_bytes(file: Any, size: int) -> Iterator[Samples]:
@@ -188,6 +189,6 @@ def _microphone(rate: int, size: int) -> Iterator[Iterable[Samples]]:
 
     try:
         with sounddevice.InputStream(samplerate=rate, blocksize=size, channels=1, dtype="float32", callback=take):
-            yield iter(heard.get, None)
+            yield (heard.get() for _ in itertools.count())
     except sounddevice.PortAudioError as error:
         raise UsageError("the microphone cannot be opened", got=str(error)) from None

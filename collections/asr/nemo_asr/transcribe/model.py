@@ -39,7 +39,7 @@ from nemo_asr.transcribe.engine import (
     transcripts_or_error,
 )
 from nemo_asr.transcribe.frame_stream import EndpointRules, FrameStream, StreamedModel, streamed_model
-from nemo_asr.transcribe.inputs import one_channel, recordings_in
+from nemo_asr.transcribe.inputs import Recording, one_channel, recordings_in
 from nemo_asr.transcribe.stream import SegmentStream, Stream
 from nemo_asr.transcribe.transcript import Transcribed, Transcript
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, StoredCheckpoint, read_checkpoint
@@ -602,9 +602,13 @@ class TrainedModel:
             settings = {"calibration": self.card.calibration, **settings}
             return FrameStream(self.streamed(settings.pop("factory", None)), rate, rules, **settings)
         of_stream = {name: settings.pop(name) for name in ("cutting", "partial_seconds", "name") if name in settings}
-        transcribe = self.batch_transcriber(**settings)
-        of_stream["separator"] = " " if has_words(self.card.labels) else ""
-        return SegmentStream(lambda recording: transcripts_or_error(transcribe([recording]))[0], rate, **of_stream)
+        separator = " " if has_words(self.card.labels) else ""
+        batches = self.batch_transcriber(**settings)
+
+        def transcribe(recording: Recording) -> Transcript:
+            return transcripts_or_error(batches([recording]))[0]
+
+        return SegmentStream(transcribe, rate, separator=separator, **of_stream)
 
     def stream_problem(self) -> str:
         """Why the model cannot stream by frames; empty if it can."""
