@@ -284,8 +284,11 @@ def _read_tokenizer(content: dict[str, Any], path: Path, ids: Sequence[int]) -> 
         place = f"{path}: model.type"
         raise CheckpointError("the tokenizer is of another kind", place=place, got=kind, wanted="BPE or Unigram")
     added = [each for each in content.get("added_tokens") or [] if isinstance(each, dict)]
-    scores = _scores_of_merges(model) if kind == "BPE" else {str(piece): float(score) for piece, score in vocabulary}
-    listed: dict[str, Any] = vocabulary if kind == "BPE" else {str(piece): i for i, (piece, _) in enumerate(vocabulary)}
+    if kind == "BPE":
+        listed, scores = dict(vocabulary), _scores_of_merges(model)
+    else:
+        listed = {str(piece): i for i, (piece, _) in enumerate(vocabulary)}
+        scores = {str(piece): float(score) for piece, score in vocabulary}
     by_id = {i: str(piece) for piece, i in listed.items()} | {
         each.get("id"): str(each.get("content")) for each in added
     }
