@@ -197,6 +197,13 @@ def _kept_or(identity: Hashable, decode: Callable[[], Decoded]) -> Decoded:
     return decoded
 
 
+def forget(identity: Hashable) -> None:
+    """Drop the samples of a content that is not needed any more; see `decode` and `decode_pieces`."""
+    with _lock:
+        for key in [key for key in _kept if key == identity or (isinstance(key, tuple) and key[0] == identity)]:
+            del _kept[key]
+
+
 @contextmanager
 def _disk_errors() -> Iterator[None]:
     """A full disk as DataError."""

@@ -594,6 +594,16 @@ def _ends_ogg(read_at: ReadAt, size: int) -> bool:
     return bool(page[5] & _OGG_LAST)
 
 
+def forget_audio(source: str | bytes) -> None:
+    """Drop the temporary file of an audio file that was decoded as a whole, if there is one: it is not read again.
+
+    Args:
+        source: as `read_audio` takes it; it must still be there.
+    """
+    with _opened(source, "") as opened:
+        containers.forget(opened.identity)
+
+
 def _decoded(opened: _Opened, kind: str, path: str, place: str) -> Decoded:
     try:
         if kind == "MP4":

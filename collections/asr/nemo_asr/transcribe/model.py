@@ -30,6 +30,7 @@ from nemo_asr.tasks.registry import TASKS
 from nemo_asr.text.subwords import Subwords, load_subwords
 from nemo_asr.transcribe.alignment import Aligned, Alignment, SentenceCutting, align_texts
 from nemo_asr.transcribe.engine import (
+    BatchTranscriber,
     SpeechDetector,
     log_probs_of_rows,
     stride_of,
@@ -37,6 +38,7 @@ from nemo_asr.transcribe.engine import (
     transcripts_or_error,
 )
 from nemo_asr.transcribe.inputs import one_channel, recordings_in
+from nemo_asr.transcribe.stream import SegmentStream, Stream
 from nemo_asr.transcribe.transcript import Transcribed, Transcript
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, StoredCheckpoint, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, fitted, read_tensors, save_module
@@ -530,6 +532,35 @@ class TrainedModel:
         of_model = {"trim_silence": reading.trim_silence, "int_values": reading.int_values}
         settings = {"calibration": card.calibration, **of_model, **settings}
         return transcribe(self.modules, card.labels, card.sample_rate, audio, **settings)
+
+    def stream(self, sample_rate: int | None = None, **settings: Any) -> Stream:
+        """Transcribe audio while it arrives: ``accept(samples)`` and ``finish()`` give partial and final texts.
+
+        Args:
+            sample_rate: of the samples; by default the model's.
+            settings: ``cutting``, ``partial_seconds`` and ``name`` of `SegmentStream`; ``factory``, ``decoder``,
+                ``batch_seconds`` and ``calibration``, as of `transcribe`.
+        """
+        of_stream = {name: settings.pop(name) for name in ("cutting", "partial_seconds", "name") if name in settings}
+        transcribe = self.batch_transcriber(**settings)
+        return SegmentStream(
+            lambda recording: transcripts_or_error(transcribe([recording]))[0],
+            sample_rate or self.card.sample_rate,
+            **of_stream,
+        )
+
+    def batch_transcriber(self, factory: NeuralModuleFactory | None = None, **settings: Any) -> BatchTranscriber:
+        """For a program that serves: see `BatchTranscriber`.
+
+        Args:
+            factory: where to run; by default the factory made last, or a new one.
+            settings: ``batch_seconds``, ``decoder`` and ``calibration``, as of `transcribe`.
+        """
+        card, reading = self.card, self.recipe.reading
+        of_model = {"trim_silence": reading.trim_silence, "int_values": reading.int_values}
+        settings = {"calibration": card.calibration, **of_model, **settings}
+        factory = factory or nemo_lite.NeuralModuleFactory.get_default_factory() or nemo_lite.NeuralModuleFactory()
+        return BatchTranscriber(self.modules, card.labels, card.sample_rate, factory=factory, **settings)
 
     def align(
         self,
