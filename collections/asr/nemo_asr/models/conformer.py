@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.amp import custom_bwd, custom_fwd
 
 from nemo_asr.arguments import Channels, refuse_too_large
 from nemo_asr.models.jasper import (
@@ -23,6 +24,7 @@ from nemo_asr.models.jasper import (
     TimeConv1d,
     frames_type,
     intermediate_of,
+    runs_on_cpu,
 )
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.config import Between
@@ -193,15 +195,50 @@ class LinearInput(nn.Linear):
         return super().forward(x), lengths
 
 
+# Dropout. On CPU drawing its random numbers takes a fifth of a training step with torch's generator of Bernoulli
+# numbers, which draws 64 bits for each; 16 bits do.
+
+
+class Dropout(nn.Dropout):
+    """``nn.Dropout`` that is fast on CPU; there the probability is rounded to a multiple of 2 ** -16."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape to the same."""
+        if not self.training or self.p == 0 or not runs_on_cpu(x):
+            return super().forward(x)
+        dropped: Tensor = _Dropout.apply(x, self.p)  # type: ignore[no-untyped-call]  # torch's
+        return dropped
+
+
+def kept_at_random(shape: torch.Size, probability: float) -> tuple[Tensor, float]:
+    """Truth values on CPU that are False with a probability, and what the kept ones are multiplied by."""
+    count, threshold = shape.numel(), round(probability * 2**16)
+    bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
+    return (bits[:count] >= threshold - 2**15).view(shape), 2**16 / (2**16 - threshold)
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
+        kept, ctx.scale = kept_at_random(x.shape, probability)
+        ctx.save_for_backward(kept)
+        return torch.mul(x, kept.view(torch.uint8)).mul_(ctx.scale)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (kept,) = ctx.saved_tensors
+        return torch.mul(gradients[0], kept.view(torch.uint8)).mul_(ctx.scale), None
+
+
 # Attention: which frames see which, how far they are apart, and the attention itself.
 
 
-class Visible(NamedTuple):
-    """Which frames see which, made once a batch.
+class Hidden(NamedTuple):
+    """Which frames do not see which, made once a batch.
 
     Attributes:
-        keys: (B or 1, 1, T or 1, T), True where a frame (third axis) sees another (last axis).
-        rows: (B or 1, 1, T or 1, 1), True where a frame sees any.
+        keys: (B or 1, 1, T or 1, T), what is added to scores: 0 where a frame (third axis) sees another (last axis).
+        rows: (B or 1, 1, T or 1, 1), True where a frame sees none.
     """
 
     keys: Tensor
@@ -224,19 +261,25 @@ _ALL = 1 << 30  # chunks: as many as there are
 FULL_CONTEXT = AttentionContext(1, _ALL, _ALL)
 
 
-def visible_frames(valid: Tensor, context: AttentionContext) -> Visible:
-    """The frames that each frame sees: those of its utterance, within its context.
+_HIDDEN = -3e4  # a score whose exponential is 0 in every type, half types too, and which they can hold
+
+
+def hidden_frames(lengths: Tensor, num_frames: int, context: AttentionContext) -> Hidden | None:
+    """What each frame does not see: other than the frames of its utterance, within its context. None: it sees all.
 
     Args:
-        valid: (B, T), True where a frame belongs to the utterance.
+        lengths: (B,), valid frames.
+        num_frames: T.
         context: how far frames see.
     """
-    keys = valid[:, None, None, :]
+    if context is FULL_CONTEXT and runs_on_cpu(lengths) and int(lengths.min()) >= num_frames:
+        return None
+    sees = _valid(lengths, num_frames)[:, None, None, :]
     if context is not FULL_CONTEXT:
-        chunk = torch.arange(valid.shape[1], device=valid.device) // context.chunk
+        chunk = torch.arange(num_frames, device=lengths.device) // context.chunk
         chunks_back = chunk.unsqueeze(1) - chunk
-        keys = keys & (chunks_back <= context.left) & (chunks_back >= -context.right)
-    return Visible(keys, keys.any(-1, keepdim=True))
+        sees = sees & (chunks_back <= context.left) & (chunks_back >= -context.right)
+    return Hidden(torch.where(sees, 0.0, _HIDDEN), ~sees.any(-1, keepdim=True))
 
 
 def position_embeddings(first: int, count: int, step: int, size: int, device: torch.device) -> Tensor:
@@ -285,21 +328,17 @@ class RelPositionAttention(nn.Module):
         self.linear_pos = nn.Linear(size, size, bias=False)
         self.pos_bias_u, self.pos_bias_v = pos_biases or new_pos_biases(num_heads, size)
 
-    def forward(self, x: Tensor, positions: Tensor, visible: Visible) -> Tensor:
+    def forward(self, x: Tensor, positions: Tensor, hidden: Hidden | None) -> Tensor:
         """(B, T, D) to the same; positions (P, D) as :meth:`ConformerEncoder.positions` gives them."""
         query, key, value = (self._heads(layer(x)) for layer in (self.linear_q, self.linear_k, self.linear_v))
-        place = self._heads(self.linear_pos(positions).unsqueeze(0))
-        scale = query.shape[-1] ** -0.5
-        with_u = query + self.pos_bias_u.unsqueeze(1)
-        with_v = (query + self.pos_bias_v.unsqueeze(1)) * scale
+        scale = query.shape[3] ** -0.5
+        query = query * scale
+        places = self._heads(self.linear_pos(positions).unsqueeze(0)).transpose(2, 3)
+        pos_bias_u, pos_bias_v = ((bias * scale).unsqueeze(1) for bias in (self.pos_bias_u, self.pos_bias_v))
+        bias = (query + pos_bias_v) @ places
         if self._is_shifted:
-            bias = shifted(with_v @ place.transpose(-2, -1), key.shape[2])
-        else:
-            bias = with_v @ place.transpose(-2, -1)
-        bias = torch.where(visible.keys, bias, torch.finfo(bias.dtype).min / 2)
-        dropout = self.dropout if self.training else 0.0
-        out = F.scaled_dot_product_attention(with_u, key, value, attn_mask=bias, dropout_p=dropout)
-        out = torch.where(visible.rows, out, 0.0)
+            bias = shifted(bias)
+        out = attention(query + pos_bias_u, key, value, bias, hidden, self.dropout if self.training else 0.0)
         attended: Tensor = self.linear_out(out.transpose(1, 2).flatten(2))
         return attended
 
@@ -314,16 +353,96 @@ def new_pos_biases(num_heads: int, size: int) -> tuple[nn.Parameter, nn.Paramete
     return nn.Parameter(torch.zeros(shape)), nn.Parameter(torch.zeros(shape))
 
 
-def shifted(scores: Tensor, num_keys: int) -> Tensor:
-    """From scores of distances to scores of keys: ``out[i, j] = scores[i, T - i + j]``, as a view.
+def attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, hidden: Hidden | None, dropout: float) -> Tensor:
+    """``softmax(query key + bias) value`` over the keys that a query sees; 0 where it sees none.
 
     Args:
-        scores: (..., T, num_keys + T), for each of T queries those of the distances num_keys, ..., 1 - T of keys.
-        num_keys: the last T of them are at the places of the queries.
+        query: (B, H, T, D), scaled.
+        key, value: (B, H, S, D).
+        bias: (B, H, T, S).
+        hidden: what queries do not see.
+        dropout: probability, of attention weights.
     """
-    num_queries = scores.shape[-2]
+    if runs_on_cpu(query) and bias.requires_grad:
+        # No kernel on CPU gives gradients of a bias.
+        hidden_keys = None if hidden is None else hidden.keys
+        out: Tensor = _Attention.apply(query, key, value, bias, hidden_keys, dropout)  # type: ignore[no-untyped-call]  # torch's
+    else:
+        added = bias if hidden is None else bias + hidden.keys.to(bias.dtype)
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=added, dropout_p=dropout, scale=1.0)
+    return out if hidden is None else out.masked_fill(hidden.rows, 0.0)
+
+
+class _Attention(torch.autograd.Function):
+    """Of the tensors that are as large as all scores, the weights are kept, and a byte for each that dropout keeps."""
+
+    @staticmethod
+    @custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]  # torch's
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, hidden: Tensor | None, dropout: float
+    ) -> Tensor:
+        flat_query, flat_key, flat_value = (x.flatten(0, 1) for x in (query, key, value))
+        scores = torch.baddbmm(bias.flatten(0, 1), flat_query, flat_key.transpose(1, 2)).view(bias.shape)
+        if hidden is not None:
+            scores.add_(hidden)
+        weights, kept = scores.softmax(3).flatten(0, 1), None
+        used = weights
+        if dropout:
+            kept, ctx.scale = kept_at_random(weights.shape, dropout)
+            used = torch.mul(weights, kept.view(torch.uint8))
+        out = used @ flat_value
+        ctx.save_for_backward(flat_query, flat_key, flat_value, weights, kept)
+        return (out.mul_(ctx.scale) if dropout else out).view(query.shape)
+
+    @staticmethod
+    @custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]  # torch's
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, weights, kept = ctx.saved_tensors
+        shape, gradient = gradients[0].shape, gradients[0].flatten(0, 1)
+        used = weights
+        if kept is not None:
+            gradient, used = gradient * ctx.scale, torch.mul(weights, kept.view(torch.uint8))
+        of_value = used.transpose(1, 2) @ gradient
+        del used
+        of_weights = gradient @ value.transpose(1, 2)
+        if kept is not None:
+            of_weights.mul_(kept.view(torch.uint8))
+        of_scores = torch._softmax_backward_data(of_weights, weights, 2, weights.dtype)
+        of_query, of_key = of_scores @ key, of_scores.transpose(1, 2) @ query
+        of_inputs = (x.unflatten(0, shape[:2]) for x in (of_query, of_key, of_value, of_scores))
+        return *of_inputs, None, None
+
+
+def shifted(scores: Tensor) -> Tensor:
+    """From scores of distances (..., T, S + T) to scores of keys (..., T, S): ``out[i, j] = scores[i, T - i + j]``.
+
+    The distances are S, ..., 1 - T; the last T of the S keys stand where the queries do. No value is copied.
+    """
+    if runs_on_cpu(scores) and scores.requires_grad:
+        view: Tensor = _Shifted.apply(scores)  # type: ignore[no-untyped-call]  # torch's
+        return view
+    return _shifted(scores)
+
+
+def _shifted(scores: Tensor) -> Tensor:
+    num_queries, num_distances = scores.shape[-2:]
     flat = scores.flatten(-2)[..., num_queries:]
-    return flat.unflatten(-1, (num_queries, num_keys + num_queries - 1))[..., :num_keys]
+    return flat.unflatten(-1, (num_queries, num_distances - 1))[..., : num_distances - num_queries]
+
+
+class _Shifted(torch.autograd.Function):
+    """:func:`_shifted` whose gradient is written once."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor) -> Tensor:
+        ctx.shape = scores.shape
+        return _shifted(scores)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        gradient = gradients[0].new_zeros(ctx.shape)
+        _shifted(gradient).copy_(gradients[0])
+        return gradient
 
 
 # The other parts of a layer, and the layer.
@@ -407,7 +526,7 @@ class FeedForward(nn.Module):
     def __init__(self, size: int, hidden_size: int, dropout: float, use_bias: bool = True) -> None:
         super().__init__()
         self.linear1 = nn.Linear(size, hidden_size, bias=use_bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.linear2 = nn.Linear(hidden_size, size, bias=use_bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -446,15 +565,15 @@ class ConformerLayer(nn.Module):
         self.conv = convolution
         self.norm_feed_forward2 = nn.LayerNorm(size)
         self.feed_forward2 = FeedForward(size, feed_forward_size, dropout, use_bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.norm_out = nn.LayerNorm(size)
 
-    def forward(self, x: Tensor, frames: Frames, positions: Tensor, visible: Visible) -> Tensor:
+    def forward(self, x: Tensor, frames: Frames, positions: Tensor, hidden: Hidden | None) -> Tensor:
         """(B, T, D) to the same."""
-        x = x + 0.5 * self.dropout(self.feed_forward1(self.norm_feed_forward1(x)))
-        x = x + self.dropout(self.self_attn(self.norm_self_att(x), positions, visible))
+        x = torch.add(x, self.dropout(self.feed_forward1(self.norm_feed_forward1(x))), alpha=0.5)
+        x = x + self.dropout(self.self_attn(self.norm_self_att(x), positions, hidden))
         x = x + self.dropout(self.conv(self.norm_conv(x), frames))
-        x = x + 0.5 * self.dropout(self.feed_forward2(self.norm_feed_forward2(x)))
+        x = torch.add(x, self.dropout(self.feed_forward2(self.norm_feed_forward2(x))), alpha=0.5)
         normed: Tensor = self.norm_out(x)
         return normed
 
@@ -592,7 +711,7 @@ class ConformerEncoder(TrainableNM):
         self.pre_encode = _subsampling(
             subsampling, subsampling_factor, feat_in, d_model, channels, causal_downsampling, subsampling_mask
         )
-        self.dropout_pre_encoder, self.dropout_emb = nn.Dropout(dropout_pre_encoder), nn.Dropout(dropout_emb)
+        self.dropout_pre_encoder, self.dropout_emb = Dropout(dropout_pre_encoder), Dropout(dropout_emb)
         left = _frames_before(conv_context_size, conv_kernel_size)
         if conv_pads_input and left != conv_kernel_size - 1:
             problem, got = "conv_pads_input is for conv_context_size: causal", str(conv_context_size)
@@ -656,10 +775,10 @@ class ConformerEncoder(TrainableNM):
         num_frames = x.shape[1]
         frames = Frames(lengths)
         positions = self.dropout_emb(self.positions(num_frames, num_frames, x.device)).to(x.dtype)
-        visible = visible_frames(frames.valid(num_frames).squeeze(1), self._context(num_frames, x.device))
+        hidden = hidden_frames(lengths, num_frames, self._context(num_frames, x.device))
         tapped: tuple[Tensor, ...] = ()
         for index, layer in enumerate(self.layers):
-            out = layer(x, frames, positions, visible)
+            out = layer(x, frames, positions, hidden)
             drop_prob = self._drop_probs[index]
             if self.training and drop_prob > 0:
                 keeps = torch.rand((), device=x.device) >= drop_prob
