@@ -220,6 +220,42 @@ def outline_of(path: Path) -> list[str]:
     return ["| " + " ".join(re.findall("`[^`]+`", line)) if line[0] == "|" else line for line in lines]
 
 
+def paragraphs(path: Path) -> Iterator[tuple[int, str]]:
+    """Paragraphs, items of lists and cells of tables outside of fenced blocks, each with its first line's number."""
+    fenced = re.sub(
+        r"^```.*?^```$", lambda block: "\n" * block[0].count("\n"), path.read_text(encoding="utf-8"), flags=re.S | re.M
+    )
+    first, lines = 0, list[str]()
+    for number, line in enumerate([*fenced.splitlines(), ""], 1):
+        begins = not line.strip() or re.match(r"#|\||\s*(?:-|\d+\.) ", line)
+        if begins and lines:
+            yield first, " ".join(lines)
+            lines = []
+        if line.startswith("|"):
+            yield from ((number, cell.strip()) for cell in re.split(r"(?<!\\)\|", line))
+        elif line.strip():
+            first, lines = first if lines else number, [*lines, line.strip()]
+
+
+@pytest.mark.parametrize("path", [path for path in DOCS if path.name != "CHANGELOG.md"], ids=lambda path: path.name)
+def test_paragraphs_items_and_cells_are_short(path):
+    """A reader takes in a short one at a glance. Chinese says the same in half as many characters."""
+    most = 320 if path in CHINESE.values() else 700
+    long = [
+        f"{path.relative_to(ROOT)}:{number}: {len(text)} characters, at most {most}; split it: {text[:40]}..."
+        for number, text in paragraphs(path)
+        if len(text) > most
+    ]
+    assert long == [], "\n".join(long)
+
+
+def test_a_long_paragraph_is_named_by_its_line_and_code_is_none(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# A\n\n```bash\ncode\n```\n\none\ntwo\n- three\n  four\n- five\n\n| a | b |\n|---|---|\n\nsix\n")
+    found = [(number, text) for number, text in paragraphs(page) if text.strip("-")]
+    assert found == [(1, "# A"), (7, "one two"), (9, "- three four"), (11, "- five"), (13, "a"), (13, "b"), (16, "six")]
+
+
 def test_packages_to_install_are_named_and_not_extras_of_a_name_that_is_on_no_index():
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     extras_text = re.search(r"^\[project.optional-dependencies\]\n(.*?)^\[", project, re.DOTALL | re.MULTILINE)[1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,10 +25,9 @@ from nemo_asr.decoding.greedy import (
 )
 from nemo_asr.decoding.words import Spelling, weighted_phrases
 from nemo_asr.options import search_arguments, unique_tags
-from nemo_asr.scoring.calibration import right_words
+from nemo_asr.scoring.hotwords import score_hotwords
 from nemo_asr.scoring.rates import (
     Clusters,
-    UtteranceErrors,
     all_pairs,
     bootstrap_interval,
     class_errors,
@@ -37,7 +35,6 @@ from nemo_asr.scoring.rates import (
     classification_confusion_matrix,
     count_errors,
     equal_error_rate,
-    units_of,
 )
 from nemo_asr.scoring.report.page import compare_folders, comparison_table, try_report
 from nemo_asr.scoring.report.records import read_transcripts, score_rows, scores_table, write_scores
@@ -107,7 +104,12 @@ def _evaluate_sets(
             plain = texts_to_score(data_layer, result.items, result.said, without_hotwords, args.score_normalizer)
             without_hotwords = plain.hypotheses
         path = out / f"{tag}.transcripts.jsonl"
-        write_transcripts(path, data_layer, result.items, *texts)
+        more: list[dict[str, Any]] = [{} for _ in heard]
+        for values, transcript in zip(more, result.transcripts, strict=False):
+            values["segments"] = _segments_of(transcript)
+        for values, text in zip(more, without_hotwords, strict=False):
+            values["without_hotwords"] = text
+        write_transcripts(path, data_layer, result.items, *texts, more)
         metric = args.eval_metric or main_metric(recipe.labels)
         print(f"{name}{tag}: {_describe_rates(heard, said, metric)}")
         ids = data_layer.digest_of(result.items)
@@ -117,18 +119,20 @@ def _evaluate_sets(
         if said:
             rows = read_transcripts(path)
             scores, scores_file = score_rows(rows), out / f"{tag}.scores.json"
-            write_scores(scores_file, scores)
+            hotwords = None
+            if args.hotwords:
+                use_cer = main_metric(recipe.labels) == "cer"
+                hot = list(weighted_phrases(args.hotwords, Spelling(recipe.labels)))
+                clusters = clusters_in_data(data_layer, result.items)
+                hotwords = score_hotwords(hot, said, without_hotwords, heard, use_cer, clusters)
+            write_scores(scores_file, scores, hotwords)
             print(f"{name}{tag}: {scores.interval_line(metric)}; by speaker, length and word in {scores_file}")
             if line := scores.variants_line(metric):
                 print(f"{name}{tag}: {line}")
             files = write_sclite(out / FOLDER, tag, rows, result.words)
             print(f"{name}{tag}: for sclite {', '.join(str(file) for file in files)}")
-            if args.hotwords:
-                clusters = clusters_in_data(data_layer, result.items)
-                use_cer = main_metric(recipe.labels) == "cer"
-                hot = _hotwords(args, model)
-                for line in hotword_lines(hot, said, without_hotwords, heard, use_cer, clusters):
-                    print(f"{name}{tag}: {line}")
+            for line in hotwords.lines() if hotwords else ():
+                print(f"{name}{tag}: {line}")
             if args.details:
                 print(f"\n{scores_table(scores)}\n")
     if args.report:
@@ -137,8 +141,10 @@ def _evaluate_sets(
     return list(data)
 
 
-def _hotwords(args: Namespace, model: TrainedModel) -> list[str]:
-    return list(weighted_phrases(args.hotwords, Spelling(model.recipe.labels)))
+def _segments_of(transcript: Transcript) -> list[dict[str, Any]]:
+    """The segments of a recording that was cut, as a line of transcripts has them."""
+    segments = zip(transcript.segments, transcript.segment_texts(), strict=True)
+    return [{**span._asdict(), "text": text} for span, text in segments]
 
 
 def _search_without_hotwords(model: TrainedModel, args: Namespace) -> BeamSearchCTCDecoder:
@@ -313,66 +319,6 @@ def _has_recordings(data_layer: DataLayerNM) -> TypeGuard[SpeechDataLayer]:
     """Whether its utterances are recordings, not features."""
     types = [ntype.elements_type for ntype in data_layer.output_ports.values()]
     return isinstance(data_layer, SpeechDataLayer) and any(isinstance(each, AudioSignal) for each in types)
-
-
-def hotword_lines(
-    hot: Sequence[str],
-    said: Sequence[str],
-    before: Sequence[str],
-    after: Sequence[str],
-    use_cer: bool = False,
-    clusters: Clusters | None = None,
-) -> list[str]:
-    """How often each hot word was found without and with hot words, and the error rate of all other words.
-
-    Args:
-        hot: the words and phrases.
-        said: references.
-        before, after: hypotheses without and with hot words.
-        use_cer: each character is a word, as where the labels have no space.
-        clusters: which utterances belong together, for the interval.
-    """
-    others, found = list[str](), list[Counter[str]]()
-    spoken = [list(units_of(reference, use_cer)) for reference in said]
-    places = [_places_of(hot, row, use_cer) for row in spoken]
-    covered = [{unit for _, units in row for unit in units} for row in places]
-    counts = Counter(phrase for row in places for phrase, _ in row)
-    lengths = np.array([len(row) - len(hidden) for row, hidden in zip(spoken, covered, strict=True)], np.int64)
-    for name, heard in (("without", before), ("with", after)):
-        hits, errors = Counter[str](), list[int]()
-        for row, of_row, hidden, reference, hypothesis in zip(spoken, places, covered, said, heard, strict=True):
-            right = right_words(units_of(hypothesis, use_cer), row)
-            hits.update(phrase for phrase, units in of_row if all(right[unit] for unit in units))
-            missed = sum(not right[unit] for unit in hidden)
-            # Words that nobody said count, hot ones too: that is what hot words cost.
-            errors.append(count_errors([hypothesis], [reference], use_cer).errors - missed)
-        found.append(hits)
-        rate = UtteranceErrors(np.array(errors, np.int64), lengths, clusters)
-        if lengths.sum():
-            interval = bootstrap_interval(rate)
-            others.append(f"{rate.rate:.2%} ({interval.low:.2%} to {interval.high:.2%}) {name}")
-    lines = [
-        f"hot word {word}: {found[0][word]} of {counts[word]} found without, {found[1][word]} with"
-        for word in hot
-        if counts[word]
-    ]
-    if absent := [word for word in hot if not counts[word]]:
-        lines.append(f"hot words that nobody says here: {', '.join(absent[:10])}{', ...' if absent[10:] else ''}")
-    return [*lines, f"error rate of the other words: {', '.join(others)} hot words"] if others else lines
-
-
-def _places_of(phrases: Sequence[str], row: Sequence[str], use_cer: bool) -> list[tuple[str, range]]:
-    """Which phrases stand where among the words of a row."""
-    starts = defaultdict[str, list[int]](list)
-    for place, word in enumerate(row):
-        starts[word].append(place)
-    places = []
-    for phrase in phrases:
-        words = list(units_of(phrase, use_cer))
-        for start in starts.get(words[0], ()):
-            if list(row[start : start + len(words)]) == words:
-                places.append((phrase, range(start, start + len(words))))
-    return places
 
 
 class _Times(NamedTuple):

@@ -93,6 +93,10 @@ def test_the_text_of_each_utterance_is_what_transcribe_prints(model, talks, caps
     assert [row["hypothesis"] for row in rows] == [line["text"] for line in lines]
     assert len(rows) == 6
     assert rows[2]["hypothesis"] == ""
+    for row, line in zip(rows, lines, strict=True):  # the report shows them
+        spans = [{"start": each["start"], "end": each["end"]} for each in row["segments"]]
+        assert spans == line.get("segments", [])
+        assert " ".join(each["text"] for each in row["segments"] if each["text"]) == row["hypothesis"]
     number = sum(len(line.get("segments", [])) for line in lines)
     assert f"dev: {number} segments, cut at pauses as transcribe cuts them" in told
     # The guard can fail: heard as they are, the texts are others.
@@ -154,6 +158,14 @@ def test_both_models_and_the_search_without_hot_words_hear_segments(model, talks
     done = run_script("jasper_eval.py", "--load_dir", model, *set_of, "--out", "script", *CPU)
     assert "segments, cut at pauses" in done.out
     assert "cut at pauses by their levels" in (talks / "script/report.html").read_text()
+    assert '<a href="#segments">' in (talks / "script/report.html").read_text()
+    main([model, *set_of, "--hotwords", "cab", "--out", "hot", *CPU])
+    report = (talks / "hot/report.html").read_text()
+    assert '<a href="#hotwords">' in report
+    stored = json.loads((talks / "hot/dev.scores.json").read_text())["hotwords"]["phrases"][0]
+    assert (stored["found_without"], stored["said"], stored["found_with"]) == (without, 3, with_them)
+    evaluated(model, *set_of, out="hot")  # in the same folder, without hot words
+    assert "hotwords" not in json.loads((talks / "hot/dev.scores.json").read_text())
 
 
 @pytest.mark.slow

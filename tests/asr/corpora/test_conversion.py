@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 import soundfile
 from toys.checked_sets import sound
+from toys.tar_shards import write_shard
 
 from nemo_asr.cli.data import main
-from nemo_asr.corpora.conversion import KINDS, divided, kind_of, make, table_utterances
+from nemo_asr.corpora.conversion import KINDS, divided, kind_of, make
+from nemo_asr.corpora.tables import table_utterances
 from nemo_asr.data.manifest import Manifest
+from nemo_asr.data.tarred import TarredAudioToTextDataLayer
 from nemo_lite.errors import DataError, FileInTheWayError, UnknownNameError, UsageError
 
 HEAD = "client_id\tpath\tsentence_id\tsentence\tup_votes\n"
@@ -166,9 +169,104 @@ def test_tables_are_read_by_the_names_of_their_columns(tmp_path, name, content):
     assert kind_of(tmp_path / name) == kind_of(tmp_path) == "table"
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        "client_id\tpath\tsentence\tup_votes\tdown_votes\tage\tgender\taccent",
+        "client_id\tpath\tsentence\tup_votes\tdown_votes\tage\tgender\taccents\tvariant\tlocale\tsegment",
+        "client_id\tpath\tsentence_id\tsentence\tsentence_domain\tup_votes\tdown_votes\tage\tgender\taccents\tvariant"
+        "\tlocale\tsegment",
+    ],
+)
+def test_common_voice_of_every_release_is_read(tmp_path, head):
+    for name in ("a", "b"):
+        record(tmp_path / f"clips/{name}.mp3")
+    columns = head.split("\t")
+    values = {"client_id": "me", "path": "a.mp3", "sentence": '"Ano", řekla', "sentence_id": "7"}
+    rows = [values, {**values, "path": "b", "sentence": "it's"}, {**values, "sentence": ""}]
+    lines = ["\t".join(row.get(column, "") for column in columns) for row in rows]
+    (tmp_path / "validated.tsv").write_text("\n".join([head, *lines, ""]), "utf-8")
+    (tmp_path / "invalidated.tsv").write_text("\n".join([head, *lines, ""]), "utf-8")
+    (tmp_path / "train.tsv").write_text(head + "\n")
+    (tmp_path / "validated_sentences.tsv").write_text("sentence_id\tsentence\n7\tAno\n")
+    (tmp_path / "reported.tsv").write_text("sentence_id\tsentence\tlocale\treason\n7\tAno\tcs\tspelling\n", "utf-8")
+    made = make(tmp_path)
+    assert [(line["text"], line["speaker"]) for line in written(tmp_path / "validated.json")] == [
+        ('"Ano", řekla', "me"),
+        ("it's", "me"),
+    ]
+    assert [path.name for path in made.manifests] == ["validated.json"]
+    assert made.problems == [f"{tmp_path}/validated.tsv:4: the text is empty; write the words, or remove the recording"]
+
+
+def test_a_list_of_ljspeech_is_read_in_words_with_its_quotation_marks(tmp_path):
+    audio = record(tmp_path / "wavs/LJ001-0001.wav")
+    line = '"LJ001-0001|Printing, in 5, then, of "type", is|"Printing, in five, then, of ""type"", is\n'
+    (tmp_path / "metadata.csv").write_text(line.removeprefix('"'))
+    (row,) = table_utterances(tmp_path / "metadata.csv")
+    assert (row.audio, row.text) == (audio, '"Printing, in five, then, of ""type"", is')
+
+
+def test_lists_of_ids_and_texts_find_their_recordings(tmp_path):
+    layouts = {
+        "libri": ("dev-clean/84/121123/84-121123.trans.txt", "84-121123-0000 GO ON\n84-121123-0009 NO\n",
+                  "dev-clean/84/121123/84-121123-0000.flac"),
+        "mls": ("dev/transcripts.txt", "84_121123_000000\tgo on\n", "dev/audio/84/121123/84_121123_000000.ogg"),
+        "voxforge": ("ann-2008-x/etc/PROMPTS", "ann-2008-x/mfc/a01 GO ON\n", "ann-2008-x/wav/a01.wav"),
+    }  # fmt: skip
+    for name, (file, content, audio) in layouts.items():
+        root = tmp_path / name
+        record(root / audio, rate=16000)
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / file).write_text(content)
+        made = make(root)
+        assert made.kind == "lists"
+        ((path, (entry,)),) = made.manifests.items()
+        assert path.name == {"libri": "dev-clean.json", "mls": "dev.json", "voxforge": "manifest.json"}[name]
+        assert (entry["audio_filepath"], entry["text"].lower()) == (audio, "go on")
+        assert entry["speaker"] == ("ann-2008-x" if name == "voxforge" else "84")
+        assert len(made.problems) == (name == "libri")
+    assert (
+        "84-121123-0009 has no recording: wanted 84-121123-0009.flac or the like in "
+        in make(tmp_path / "libri", overwrite=True).problems[0]
+    )
+
+
+def test_segments_of_stm_are_parts_of_recordings_beside_their_folder(tmp_path):
+    record(tmp_path / "train/sph/talk.wav", 3.0)
+    (tmp_path / "train/stm").mkdir(parents=True)
+    lines = [
+        ";; comment",
+        "talk 1 ann 0.50 1.25 <o,f0,female> it 's on",
+        "talk 1 inter_segment_gap 1.25 2.00 <o,,> ignore_time_segment_in_scoring",
+        "talk 1 ann 2.00 2.50 no labels",
+        "other 1 ann 0 1 <o> lost",
+        "talk 1 ann zero 1 <o> lost",
+    ]
+    (tmp_path / "train/stm/talk.stm").write_text("\n".join(lines))
+    made = make(tmp_path)
+    assert made.kind == "stm"
+    assert [(line["text"], line["offset"], line["duration"]) for line in written(tmp_path / "train.json")] == [
+        ("it 's on", 0.5, 0.75),
+        ("no labels", 2.0, 0.5),
+    ]
+    lost, broken = made.problems
+    assert "talk.stm:5: other has no recording: wanted other.sph or the like in " in lost
+    assert "talk.stm:6: this is no segment: got talk 1 ann zero 1 <o> lost, wanted RECORDING CHANNEL" in broken
+
+
+def test_a_folder_whose_texts_are_elsewhere_is_refused_in_a_few_lines(tmp_path):
+    for number in range(30):
+        record(tmp_path / f"wav48/p225/p225_{number:03}.wav")
+    with pytest.raises(DataError) as error:
+        make(tmp_path)
+    assert "p225_000.wav: the recording has no text beside it: wanted p225_000.txt" in str(error.value)
+    assert str(error.value).count("\n") <= 11
+
+
 def test_a_table_without_such_columns_names_those_it_has(tmp_path):
     (tmp_path / "a.csv").write_text("id,words\n1,hello\n")
-    with pytest.raises(DataError, match=r"a\.csv:1: the first line names no columns .*: got id, words, wanted one of"):
+    with pytest.raises(DataError, match=r"a\.csv:1: the first line names no columns .*: got id,words, wanted one of"):
         make(tmp_path / "a.csv", kind="table")
 
 
@@ -232,7 +330,7 @@ def test_cuts_of_lhotse_become_an_utterance_for_each_supervision(tmp_path, is_pa
     audio = record(tmp_path / "r.flac", 2.0)
     memory = {**cut(audio)["recording"], "sources": [{"type": "memory", "channels": [0], "source": "x"}]}
     no_supervisions = {key: value for key, value in cut(audio).items() if key != "supervisions"}
-    cuts = [cut(audio), cut(audio, type="MixedCut"), cut(audio, recording=memory), no_supervisions]
+    cuts = [cut(audio), cut(audio, type="FeatureCut"), cut(audio, recording=memory), no_supervisions]
     lines = "".join(json.dumps(each) + "\n" for each in cuts) + "{broken\n"
     path = tmp_path / ("cuts_train.jsonl.gz" if is_packed else "cuts_train.jsonl")
     path.write_bytes(gzip.compress(lines.encode()) if is_packed else lines.encode())
@@ -241,11 +339,62 @@ def test_cuts_of_lhotse_become_an_utterance_for_each_supervision(tmp_path, is_pa
     assert written(tmp_path / "cuts_train.json") == [
         {"audio_filepath": "r.flac", "duration": 0.5, "text": "привет мир", "offset": 1.25, "speaker": "f 1"}
     ]
-    mixed, in_memory, incomplete, broken = made.problems
-    assert mixed.startswith(f"{path}:2: only cuts of one recording are read: got MixedCut")
+    other, in_memory, incomplete, broken = made.problems
+    assert other == f"{path}:2: this is no cut of a recording: got FeatureCut"
     assert in_memory == f'{path}:3: the recording is no single file: got memory, wanted a source of the type "file"'
     assert incomplete.startswith(f"{path}:4: the cut cannot be read: got no 'supervisions'")
     assert broken.startswith(f"{path}:5: the list cannot be read: invalid JSON")
+
+
+def mixed(*tracks):
+    """A cut of several, each with the second at which it begins."""
+    return {"id": "m", "type": "MixedCut", "tracks": [{"cut": each, "offset": offset} for each, offset in tracks]}
+
+
+def test_cuts_that_are_padded_or_joined_are_their_parts_and_mixed_ones_are_refused(tmp_path):
+    speech, padding = cut(record(tmp_path / "r.flac", 2.0)), {"id": "p", "type": "PaddingCut", "duration": 1.0}
+    noise, changed = {**speech, "supervisions": []}, {**speech["recording"], "transforms": [{"name": "Speed"}]}
+    lines = [
+        mixed((padding, 0.0), (speech, 1.0), (padding, 2.0)),
+        mixed((speech, 0.0), (noise, 1.0005), (speech, 2.0)),
+        mixed((speech, 0.0), (noise, 0.5)),
+        mixed((padding, 0.0), (noise, 1.0)),
+        {**speech, "recording": changed},
+        {**speech, "recording": {**speech["recording"], "transforms": [{"name": "Resample"}]}},
+    ]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made = make(tmp_path / "c.jsonl")
+    assert [(line["offset"], line["duration"]) for line in written(tmp_path / "c.json")] == [(1.25, 0.5)] * 4
+    at_once, silent, faster = (problem.removeprefix(f"{tmp_path}/c.jsonl:") for problem in made.problems)
+    assert at_once.startswith("3: the cut mixes recordings: got 2 at the same time; store what it sounds like")
+    assert silent == "4: the cut has no supervision: wanted a text"
+    assert faster.startswith("5: the recording is changed as it is read: got Speed; store it so")
+
+
+def test_a_shar_folder_is_trained_on_where_it_lies(tmp_path):
+    audio = record(tmp_path / "r.wav", 2.0)
+    shar = {**cut(audio)["recording"], "sources": [{"type": "shar", "channels": [0], "source": ""}]}
+    cuts = [{**cut(audio), "id": name, "recording": shar, "duration": 2.0, "start": 0} for name in ("a/x.1", "y", "z")]
+    folder = tmp_path / "shar"
+    folder.mkdir()
+    for number, some in enumerate((cuts[:2], cuts[2:])):
+        lines = "".join(json.dumps(each) + "\n" for each in some)
+        (folder / f"cuts.{number:06}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    members = [(f"{name}.{ending}", audio.read_bytes()) for name in ("a/x.1", "y") for ending in ("wav", "json")]
+    write_shard(folder / "recording.000000.tar", *members)
+    write_shard(folder / "recording.000001.tar", ("z.nodata", b""), ("z.nometa", b""))
+    made = make(folder)
+    assert (made.kind, len(made.problems)) == ("shar", 1)
+    assert made.problems[0].endswith("recording.000001.tar has no recording of the cut: got z")
+    manifest = folder / "manifest.json"
+    assert [line["audio_filepath"] for line in written(manifest)] == ["a/x.1.wav", "y.wav"]
+    shards, labels = [str(folder / "recording.000000.tar")], [*" авеимнпрт"]
+    layer = TarredAudioToTextDataLayer(shards, str(manifest), labels=labels, batch_size=1)
+    samples, sample_rate = soundfile.read(audio, dtype="float32")
+    start, end = (int(seconds * sample_rate) for seconds in (0.25, 0.75))
+    for signal, length, *_ in layer.data_iterator:
+        assert int(length[0]) == end - start
+        assert np.array_equal(signal[0].numpy(), samples[start:end])
 
 
 def test_cuts_whose_compression_is_damaged_are_one_error(tmp_path):
@@ -318,4 +467,4 @@ def test_what_is_no_corpus_is_told_with_the_kinds(tmp_path):
         make(tmp_path / "none")
     with pytest.raises(UnknownNameError, match=r'kind "kaldy" is not known; known: .*\(did you mean kaldi\?\)'):
         make(tmp_path, kind="kaldy")
-    assert [*KINDS] == ["common_voice", "kaldi", "lhotse", "wenet", "table", "folder"]
+    assert [*KINDS] == ["common_voice", "kaldi", "shar", "lhotse", "wenet", "lists", "stm", "table", "folder"]

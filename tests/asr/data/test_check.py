@@ -1,6 +1,7 @@
 """nemo-lite data check: what is measured, what is found in sets and between them, and how it is told."""
 
 import json
+import re
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -249,6 +250,17 @@ def test_a_text_that_is_far_too_long_or_too_short_for_its_audio_is_named_the_wor
     assert found["speed"].details[1].startswith("train.json:31: 30 words a second")
     few = found_in(folder, *clean(folder, count=3), fast)
     assert list(few) == ["speed"]
+
+
+def test_a_long_pause_does_not_make_a_text_too_short_for_its_audio(folder):
+    silence = np.zeros(16000 * 8, np.int16)
+    lines = [
+        add(folder, "phone.wav", np.concatenate([silence, sound(400, 1.0)]), text="word word"),
+        add(folder, "fast.wav", np.concatenate([silence, sound(401, 1.0)]), text="so " * 30),
+    ]
+    found = found_in(folder, *clean(folder), *lines)
+    (detail,) = found["speed"].details
+    assert re.match(r"train\.json:32: 29 words a second: .* in 9\.00 s with a pause of 8\.0 s \(the median", detail)
 
 
 def test_the_same_samples_twice_are_a_problem_and_with_another_text_a_contradiction(folder):

@@ -1,4 +1,4 @@
-"""Twelve phrases in each of 33 languages: what they are trained on, and what hypotheses are compared with."""
+"""Twelve phrases in each of 35 languages, ordinals and dates of some: what is trained on, and what is compared with."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -12,6 +12,7 @@ KINDS = {
     *("plain", "apostrophe", "quotation", "hyphen", "number", "native", "grouped", "wide", "marks", "spaces"),
     *("decimal", "percent"),
 }
+OF_SOME = {"ordinal", "date", "unread"}
 WITHOUT_NUMBERS = {"hi", "el"}  # num2words has none of them
 
 
@@ -36,7 +37,7 @@ def test_the_table_has_twelve_kinds_of_phrases_in_at_least_thirty_languages():
         kinds[language].add(kind)
     assert len(kinds) >= 30
     assert {*kinds} - WITHOUT_NUMBERS <= {*LANGUAGES}
-    assert all(kinds[language] == KINDS for language in kinds)
+    assert all(kinds[language] - OF_SOME == KINDS for language in kinds)
 
 
 @pytest.mark.parametrize("language", LABELS)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from nemo_asr.audio.segments import Span
 from nemo_asr.transcribe.inputs import Recording
 from nemo_asr.transcribe.transcript import Transcript, Word, labels_of_path, transcript_of
 
@@ -82,3 +83,13 @@ def test_pieces_of_words_are_joined_where_a_word_goes_on():
         ("cats", 0.5, 0.7),
         ("e", 0.9, 1.0),
     ]
+
+
+def test_words_belong_to_the_segment_that_has_their_middle():
+    words = [Word("a", 1.0, 1.2, 0.9), Word("b", 1.3, 2.02, 0.9), Word("c", 3.0, 3.5, 0.9)]
+    spans = (Span(0.9, 2.0), Span(2.0, 2.5), Span(2.9, 3.6))
+    cut = Transcript("a b c", tuple(words), 5.0, "x.wav", segments=spans)
+    assert cut.segment_texts() == ["a b", "", "c"]
+    chinese = Transcript("ac", (words[0], words[2]), 5.0, "x.wav", segments=spans)
+    assert chinese.segment_texts() == ["a", "", "c"]
+    assert Transcript("", (), 5.0, "x.wav").segment_texts() == []

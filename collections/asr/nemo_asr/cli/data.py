@@ -35,8 +35,8 @@ from nemo_asr.decoding.ngram import NgramModel, write_arpa
 from nemo_asr.tasks.fitting import misfits_in
 from nemo_asr.tasks.recipe import Recipe, labels_are_auto, labels_for, load_recipe, with_labels
 from nemo_asr.text.labels import APOSTROPHES, NO_LANGUAGE, WORD_MARK, folded, language_code, language_of
-from nemo_asr.text.numbers import speak_numbers
 from nemo_asr.text.parser import CharParser, make_parser
+from nemo_asr.text.readings import read_out
 from nemo_asr.text.subwords import ALGORITHMS, train_subwords
 from nemo_asr.transcribe.texts import (
     MOST_ORDER,
@@ -284,7 +284,7 @@ def _parser_for(texts: Sequence[str], options: Any) -> CharParser:
     letters = _letters_of(texts)
     language = language_of(letters) if options.language is None else language_code(options.language)
     if options.parser == "auto" and language not in ("en", NO_LANGUAGE):  # its numbers have letters that texts may lack
-        letters |= _letters_of(speak_numbers(text, language, lambda _: True) for text in texts)
+        letters |= _letters_of(read_out(text, language, lambda _: True) for text in texts)
     name = "en" if options.parser == "auto" and language == "en" else options.parser
     if name == "en":
         letters = {*"abcdefghijklmnopqrstuvwxyz'"}

@@ -257,9 +257,14 @@ def unit_of(items: Sequence[Examined]) -> str:
 
 
 def rate_of(item: Examined, unit: str) -> float:
-    """Words or characters a second; spaces do not count."""
+    """Words or characters a second; neither spaces nor a long pause count: a phone records some seconds of silence."""
     words = item.utterance.text.split()
-    return (len(words) if unit == "words" else sum(map(len, words))) / max(item.seconds, 1e-3)
+    return (len(words) if unit == "words" else sum(map(len, words))) / max(item.seconds - long_pause_of(item), 1e-3)
+
+
+def long_pause_of(item: Examined) -> float:
+    """Seconds of its longest pause, where that is a long one."""
+    return item.pause if item.pause >= LONG_PAUSE else 0.0
 
 
 def distribution(values: Sequence[float]) -> Statistics:
@@ -450,7 +455,7 @@ def _unusual(examined: ExaminedSet) -> list[Finding]:
     shared = sorted((group for group in by_text.values() if len(group) > 1), key=len, reverse=True)
     texts = [f'{len(group)} times "{_short(group[0].utterance.text)}"' for group in shared]
     several = several if len(several) > 1 else []
-    pausing = sorted((item for item in items if item.pause >= LONG_PAUSE), key=lambda item: -item.pause)
+    pausing = sorted((item for item in items if long_pause_of(item)), key=lambda item: -item.pause)
     pauses = [f"{i.place}: {i.pause:.1f} of {i.seconds:.1f} s: {i.utterance.audio_path}" for i in pausing]
     left_in = "which train leaves in, and eval without --segments energy; transcribe cuts there"
     uncut = f"with a pause of {LONG_PAUSE:g} s or more, {left_in}"
@@ -479,7 +484,8 @@ def _speed_outliers(items: Sequence[Examined]) -> list[str]:
         far = len(timed) >= _FEWEST_FOR_OUTLIERS and abs(log - median) > limit
         if far or rate > _MOST_PER_SECOND[unit]:
             text = f'{item.place}: {rate:.2g} {unit} a second: "{_short(item.utterance.text)}" in {item.seconds:.2f} s'
-            outliers.append((abs(log - median), f"{text} (the median is {math.exp(median):.2g})"))
+            pause = f" with a pause of {item.pause:.1f} s" if long_pause_of(item) else ""
+            outliers.append((abs(log - median), f"{text}{pause} (the median is {math.exp(median):.2g})"))
     return [text for _, text in sorted(outliers, key=lambda pair: -pair[0])]
 
 

@@ -836,6 +836,7 @@ def write_transcripts(
     hypotheses: Sequence[str],
     written: Sequence[tuple[str, str]] | None = None,
     normalizer: str | None = None,
+    more: Sequence[Mapping[str, Any]] | None = None,
 ) -> None:
     """Write one JSON object a line, all or nothing: place, audio_filepath, offset, duration, reference, hypothesis.
 
@@ -851,6 +852,7 @@ def write_transcripts(
         written: texts and what was recognised before a score normaliser changed them; they become ``text`` and
             ``recognised``.
         normalizer: its name.
+        more: further names and values of each line.
 
     Raises:
         UsageError: it cannot be written.
@@ -860,6 +862,8 @@ def write_transcripts(
     objects = [{**_about(data_layer, item), "reference": said, "hypothesis": heard} for item, said, heard in rows]
     for row, (text, recognised) in zip(objects, written or (), strict=False):
         row |= {"text": text, "recognised": recognised, "score_normalizer": normalizer}
+    for row, values in zip(objects, more or (), strict=False):
+        row |= values
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in objects)
     make_writable_folder(path.parent)
     write_atomically(path, lambda file: file.write_text(lines, encoding="utf-8"))

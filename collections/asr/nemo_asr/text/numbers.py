@@ -14,13 +14,14 @@ Kind = Literal["cardinal", "ordinal", "year"]
 
 
 @lru_cache(maxsize=8192)
-def number_words(number: int, language: str, kind: Kind = "cardinal") -> str:
+def number_words(number: int, language: str, kind: Kind = "cardinal", **grammar: str | bool) -> str:
     """``number`` in words: ``fünfundzwanzig`` for 25 in ``de``.
 
     Args:
         number: not negative.
         language: a code of num2words: ``en``, ``de``, ``pt_BR``.
         kind: a cardinal or an ordinal number, or a year.
+        grammar: of languages of which num2words has more forms: ``case="g", gender="f"`` of Russian.
 
     Raises:
         NotImplementedError: num2words does not know the language, or not this kind of number in it.
@@ -28,7 +29,7 @@ def number_words(number: int, language: str, kind: Kind = "cardinal") -> str:
     # Importing num2words reads 57 languages: only texts with numbers pay for it.
     import num2words
 
-    return str(num2words.num2words(number, lang=language, to=kind))
+    return str(num2words.num2words(number, lang=language, to=kind, **grammar))
 
 
 # Chinese numbers as they are read: integers, years, decimals, percentages, fractions. num2words has no Chinese.

@@ -310,7 +310,8 @@ class ENCharParser(CharParser):
 class SpokenNumbersParser(CharParser):
     """A :class:`CharParser` (with its arguments) that reads numbers out in a language; no other letter is changed.
 
-    A number whose words the labels cannot write stays as it is, and its digits are counted as lost.
+    A number whose words the labels cannot write, or whose form is not known, stays as it is, and its digits are counted
+    as lost.
 
     Args:
         language: a code of `nemo_asr.text.labels.LANGUAGES` other than ``en``.
@@ -319,13 +320,21 @@ class SpokenNumbersParser(CharParser):
     def __init__(self, labels: Sequence[str], language: str, **settings: Any) -> None:
         super().__init__(labels, **settings)
         self.language = language
+        self._unread: dict[str, None] = {}  # the first few, in order
         self.about = f"Unicode NFC, numbers in words ({language})"
 
     def _normalize(self, text: str) -> str:
         text = self._unified(text)
         if _DIGIT.search(text):
             text = read_out(text, self.language, self._can_write)
+            if len(self._unread) < _SHOWN_NUMBERS:
+                self._unread |= dict.fromkeys(_WITH_DIGIT.findall(text)[:_SHOWN_NUMBERS])
         return self._written(text)
+
+    def report(self) -> str:
+        report = super().report()
+        some = " ".join(f'"{number}"' for number in [*self._unread][:_SHOWN_NUMBERS])
+        return f"{report}; numbers that are not read out: {some}" if some and self.unknown else report
 
     def _can_write(self, words: str) -> bool:
         symbols = super()._normalize(words)
@@ -333,7 +342,8 @@ class SpokenNumbersParser(CharParser):
         return all(symbol in self._ids or symbol in " -" for symbol in symbols_in_labels)
 
 
-_DIGIT = re.compile("[0-9]")
+_DIGIT, _WITH_DIGIT = re.compile("[0-9]"), re.compile(r"\S*[0-9]\S*")
+_SHOWN_NUMBERS = 6
 _TAKEN_AS_ENGLISH = (
     "Texts are read as English, because the letters of the labels are a to z: numbers, abbreviations and symbols "
     "become English words. For another language say which (--language CODE, or none)"

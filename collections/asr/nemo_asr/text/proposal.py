@@ -19,7 +19,7 @@ from nemo_asr.text.labels import (
     language_of,
     shown_symbols,
 )
-from nemo_asr.text.numbers import speak_numbers
+from nemo_asr.text.readings import read_out
 from nemo_lite.errors import DataError, counted
 
 AUTO = "auto"
@@ -94,7 +94,7 @@ def propose_labels(texts: Iterable[str], language: str | None = None) -> Proposa
     if spoken == NO_LANGUAGE and with_digits:
         digits = string.digits
     elif spoken != "en":
-        words = (_usual(speak_numbers(text, spoken, lambda _: True)) for text in with_digits)
+        words = (_usual(read_out(text, spoken, lambda _: True)) for text in with_digits)
         chosen |= {c for text in words for c in text if is_letter(c) and c not in APOSTROPHES and c not in rare}
     has_apostrophe = spoken == "en" or any(mark in marks for mark in APOSTROPHES)
     inner = ("'" if has_apostrophe else "") + ("\u00b7" if "\u00b7" in marks else "")

@@ -1,8 +1,7 @@
 """Ordinals, dates, times, units and money of languages other than English. Plain numbers are not here.
 
 num2words has ordinals and years of many languages, and no units: the tables are ours. Rules rewrite what they know, and
-leave the rest to `nemo_asr.text.numbers`. Grammar that a number's neighbours do not show is not guessed: no cases of
-Slavic languages.
+leave the rest to `nemo_asr.text.numbers`. Languages that inflect numbers: `nemo_asr.text.inflected`.
 """
 
 from __future__ import annotations
@@ -11,10 +10,8 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
+from nemo_asr.text.inflected import Rule, Say, inflected_rules, unread
 from nemo_asr.text.numbers import number_words, speak_numbers, spoken_integer
-
-Say = Callable[[re.Match[str]], "str | None"]
-Rule = tuple[re.Pattern[str], Say]
 
 _NOT_WITHIN = r"(?<![\w.,/:-])"
 _AMOUNT = r"(?P<amount>[0-9]{1,3}(?:\.[0-9]{3})+(?![0-9])|[0-9]{1,12})(?:,(?P<fraction>[0-9]{1,6}))?"
@@ -32,7 +29,11 @@ def read_out(text: str, language: str, can_write: Callable[[str], bool]) -> str:
     """
     for pattern, say in rules_of(language):
         text = pattern.sub(lambda match, say=say: _said(match, say, can_write), text)  # type: ignore[misc]
-    return speak_numbers(text, language, can_write)
+    kept = unread(language)
+    if kept is None:
+        return speak_numbers(text, language, can_write)
+    pieces = kept.split(text)  # odd ones are kept
+    return "".join(piece if i % 2 else speak_numbers(piece, language, can_write) for i, piece in enumerate(pieces))
 
 
 def _said(match: re.Match[str], say: Say, can_write: Callable[[str], bool]) -> str:
@@ -48,7 +49,7 @@ def rules_of(language: str) -> tuple[Rule, ...]:
     """The rules of a language, in their order; none where none are known."""
     if language == "de":
         return _german()
-    rules: list[Rule] = []
+    rules = [*inflected_rules(language)]
     if language in _ORDINALS:
         rules.append((re.compile(_NOT_WITHIN + _ORDINALS[language]), lambda match: _ordinal(match, language)))
     if language in _MONTHS:

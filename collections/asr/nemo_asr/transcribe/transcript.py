@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
@@ -93,6 +94,14 @@ class Transcript:
     def separator(self) -> str:
         """What stands between two words: a space, or nothing."""
         return "" if len(self.words) > 1 and "".join(word.text for word in self.words) == self.text else " "
+
+    def segment_texts(self) -> list[str]:
+        """The words of each segment, by where the middle of a word lies."""
+        words: list[list[str]] = [[] for _ in self.segments]
+        starts = [span.start for span in self.segments]
+        for word in self.words if words else ():
+            words[max(bisect_right(starts, (word.start + word.end) / 2) - 1, 0)].append(word.text)
+        return [self.separator.join(of_segment) for of_segment in words]
 
 
 class Transcribed(NamedTuple):

@@ -18,12 +18,13 @@ from PIL import Image
 from toys.dags import MelFeatures, SoundLayer
 from toys.run_folder import make_run, row, rows_of, tone, write_lines
 
+from nemo_asr.scoring.hotwords import score_hotwords
 from nemo_asr.scoring.rates import bootstrap_interval, utterance_errors
 from nemo_asr.scoring.report.page import try_report, write_report
-from nemo_asr.scoring.report.records import read_transcripts
+from nemo_asr.scoring.report.records import MOST_SEGMENTS, read_transcripts, score_transcripts, write_scores
 from nemo_lite import Dag, logging
 from nemo_lite.core.show import write_svg
-from nemo_lite.errors import UsageError
+from nemo_lite.errors import DataError, UsageError
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 EVIL = "<script>alert(1)</script>\"'&"
@@ -191,6 +192,70 @@ def test_characters_are_not_torn_apart(tmp_path):
     write_lines(tmp_path / "dev.transcripts.jsonl", [row(1, "今天三点", "今天四点吗")])
     ((_, text),) = Page(write_report(tmp_path)).all("div", **{"class": "text"})
     assert text.split("\n") == ["said今天三点", "heard今天四点吗"]
+
+
+def cut_and_hot(folder):
+    """An evaluation with segments and hot words, as ``eval`` writes it."""
+    recording = str(tone(folder / "a.wav", 4.0))
+    segments = [{"start": 0.5, "end": 1.5, "text": f"go {EVIL}"}, {"start": 2.0, "end": 4.0, "text": ""}]
+    about = {"audio_filepath": recording, "duration": 4.0}
+    many = [{"start": n / 5, "end": n / 5 + 0.1, "text": f"w{n}"} for n in range(MOST_SEGMENTS + 3)]
+    rows = [
+        row(1, f"go to {EVIL}", f"go {EVIL} {EVIL}", **about, segments=segments, without_hotwords="go to"),
+        row(2, "stop", "go", **about, segments=many, without_hotwords="go"),
+        row(3, "stop", "", **about, segments=[], without_hotwords=""),
+    ]
+    path = write_lines(folder / "dev.transcripts.jsonl", rows)
+    columns = [[each[name] for each in rows] for name in ("reference", "without_hotwords", "hypothesis")]
+    write_scores(folder / "dev.scores.json", score_transcripts(path), score_hotwords([EVIL, "rare"], *columns))
+    return write_report(folder)
+
+
+def test_segments_are_counted_listed_with_their_texts_and_lie_on_the_picture(tmp_path):
+    page = Page(cut_and_hot(tmp_path))
+    length = 1.0 + 2.0 + (MOST_SEGMENTS + 3) * 0.1
+    away = f"{12 - length:.1f}s({100 * (12 - length) / 12:.0f}%)"
+    assert f"dev3{MOST_SEGMENTS + 5}12.0s{away}0.1s0.1s2.0s1" in page.cells("cut")
+    assert next(text for _, text in page.all("figcaption")) == "Share of segments, by length"
+    listed = [" ".join(text.split()) for _, text in page.all("li")]
+    assert f"0.50 to 1.50 s go {EVIL}" in listed
+    assert "2.00 to 4.00 s nothing recognised" in listed
+    assert [text for _, text in page.all("summary") if "segments" in text] == ["the other 3 segments"]
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "2 segments, 1.0 of 4.0 s cut away" in text
+    assert "0 segments: nobody speaks here, 4.0 of 4.0 s cut away" in text
+    pale = [attributes["style"] for attributes, _ in page.all("i", **{"class": "away"})]
+    assert {"left:0.00%;width:12.50%", "left:37.50%;width:12.50%", "left:0.00%;width:100.00%"} <= {*pale}
+    places = [(attributes["style"], text) for attributes, text in page.all("i", **{"class": "place"})]
+    assert {("left:12.50%", "1"), ("left:50.00%", "2")} <= {*places}
+
+
+def test_hot_words_have_a_table_marks_in_the_texts_and_what_they_changed(tmp_path):
+    page = Page(cut_and_hot(tmp_path))
+    assert len(page.all("script")) == 0
+    ((_, table),) = page.all("table", **{"class": "hotwords"})
+    assert "".join(table.split()).endswith(f"{EVIL}10(0%)1(100%)01".replace(" ", ""))
+    told = " ".join(text for _, text in page.all("p"))
+    assert "Nobody says, and nothing was taken for: rare" in told
+    assert re.search(r"other words: 50.00.% \(.* without, 75.00.% \(.* with hot words", told)
+    assert "Hot words changed the text of 1 of 3 utterances." in told
+    assert "1 error with hot words, 1 without, in 3 words" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    shown = [text for _, text in page.all("div", **{"class": "text"}) if "without" in text]
+    assert shown == [f"saidgo to {EVIL}\nheardgo {EVIL} {EVIL}\nwithoutgo to"] * 2  # what changed, the worst
+    hot = [text for _, text in page.all("span", **{"class": "hot"})]
+    assert hot.count(EVIL) == 2 * 3  # said, right, and a false alarm, twice each
+
+
+def test_older_results_have_neither_section_and_damaged_scores_are_named(tmp_path):
+    write_lines(tmp_path / "dev.transcripts.jsonl", [row(1, "a", "b")])
+    (tmp_path / "dev.scores.json").write_text('{"hotwords": 1}')
+    page = Page(write_report(tmp_path))
+    assert [text for _, text in page.all("h2")] == ["Error rates", "Where the errors are", "Worst utterances"]
+    write_lines(tmp_path / "dev.transcripts.jsonl", [row(1, "a", "b", without_hotwords="b")])
+    with pytest.raises(DataError, match=r"dev\.scores\.json: the scores are damaged: got Expected `object \| null`"):
+        write_report(tmp_path)
+    (tmp_path / "dev.scores.json").unlink()
+    assert write_report(tmp_path).is_file()
 
 
 def test_a_run_without_evaluations_has_a_page_too(tmp_path):

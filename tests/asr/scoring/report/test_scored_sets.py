@@ -3,8 +3,18 @@
 import pytest
 from toys.run_folder import row, rows_of, tone
 
+from nemo_asr.scoring.hotwords import score_hotwords
 from nemo_asr.scoring.rates import bootstrap_interval, count_errors, utterance_errors
-from nemo_asr.scoring.report.records import MOST_UTTERANCES, ClipMaker, ScoredUtterance, has_no_words, scored_sets
+from nemo_asr.scoring.report.records import (
+    MOST_CHANGED,
+    MOST_UTTERANCES,
+    ClipMaker,
+    Part,
+    ScoredUtterance,
+    Segment,
+    has_no_words,
+    scored_sets,
+)
 
 
 def utterances(rows):
@@ -61,7 +71,8 @@ def test_sets_share_the_room_for_utterances():
 def test_texts_without_spaces_are_aligned_by_characters():
     found = scored([row(1, "今天三点", "今天四点"), row(2, "你好", "你好")])
     assert found.scores.unit == "character"
-    assert [(piece.kind, piece.said, piece.heard) for piece in found.worst[0].pieces][1] == ("replace", "三", "四")
+    said, heard = (found.worst[0].texts[name] for name in ("said", "heard"))
+    assert (said[1], heard[1]) == (Part("三", "replace"), Part("四", "replace"))
     assert scored([row(1, "one two", "one")]).scores.unit == "word"
 
 
@@ -113,3 +124,68 @@ def test_clips_stop_where_the_page_would_get_large(tmp_path):
     found = scored(rows, ClipMaker(2 * one)).worst
     assert [each.clip is not None for each in found] == [True, True, False]
     assert found[2].note == "the recording is left out to keep this page small"
+
+
+# Segments and hot words.
+
+
+def cut(number, spans, duration=10.0, hypothesis="b", **more):
+    segments = [Segment(start, end, "b") for start, end in spans]
+    return row(number, "a", hypothesis, duration=duration, segments=segments, **more)
+
+
+def test_segments_of_a_set_are_counted_and_what_lies_in_none_is_cut_away():
+    rows = [cut(1, [(1.0, 3.0), (4.0, 8.0)]), cut(2, []), cut(3, [(0.0, 10.0)]), row(4, "a", "a", duration=9.0)]
+    found = scored(rows).segments
+    assert found.lengths == [2.0, 4.0, 10.0]
+    assert found.extent == (2.0, 4.0, 10.0)
+    assert (found.num_silent, found.seconds, found.cut_away) == (1, 30.0, 14.0)
+    assert found.shares == pytest.approx([0.0, 0.4, 1.0])
+    assert scored(rows[3:]).segments is None
+    assert scored(rows[1:2]).segments.extent == ()
+
+
+def test_what_is_cut_away_of_a_clip_is_shares_of_its_picture(tmp_path):
+    long = str(tone(tmp_path / "long.wav", 20.0))
+    rows = [cut(1, [(1.5, 3.0), (3.0, 12.0), (14.0, 19.0)], 20.0, audio_filepath=long)]
+    (utterance,) = scored(rows).worst
+    assert utterance.cut_away == pytest.approx([(0.0, 0.1), (0.8, 14 / 15)])  # of the first 15 s
+    assert utterance.seconds_cut_away == pytest.approx(4.5)
+    (silent,) = scored([cut(1, [], 20.0, audio_filepath=long)]).worst
+    assert silent.cut_away == [(0.0, 1.0)]
+    (whole,) = scored([row(1, "a", "b", audio_filepath=long)]).worst
+    assert (whole.cut_away, whole.segments) == ((), None)
+
+
+def with_hotwords(rows, *hot):
+    columns = [[each[name] for each in rows] for name in ("reference", "without_hotwords", "hypothesis")]
+    (found,) = scored_sets({"dev": utterances(rows)}, ClipMaker(), {"dev": score_hotwords(hot, *columns)})
+    return found
+
+
+def test_hot_words_are_marked_where_they_are_right_and_where_they_are_not():
+    rows = [row(1, "go to new york now", "go new york york", without_hotwords="go to new fork now")]
+    (utterance,) = with_hotwords(rows, "new york", "york").worst
+    assert utterance.texts == {
+        "said": [Part("go", "equal"), Part("to", "delete"), Part("new york", "equal", True), Part("now", "replace")],
+        "heard": [Part("go", "equal"), Part("new york", "equal", True), Part("york", "replace", True)],
+        "without": [Part("go to new", "equal"), Part("fork", "replace"), Part("now", "equal")],
+    }
+    assert (utterance.num_errors, utterance.errors_without) == (2, 1)
+
+
+def test_the_utterances_that_hot_words_changed_come_with_the_set_those_that_changed_most_first():
+    rows = [
+        row(1, "a b c", "a b c", without_hotwords="a b c"),
+        row(2, "a b c", "a b c", without_hotwords="a x c"),
+        row(3, "a b c", "b b b", without_hotwords="a b c"),
+        row(4, "a b c", "a b x", without_hotwords="a b y"),
+    ]
+    found = with_hotwords(rows, "b")
+    assert [(each.place, each.errors_without, each.num_errors) for each in found.changed] == [
+        ("dev.json:3", 0, 2),
+        ("dev.json:2", 1, 0),
+        ("dev.json:4", 1, 1),
+    ]
+    many = with_hotwords([row(n, "a b", "a b", without_hotwords="a") for n in range(50)], "b")
+    assert (len(many.changed), many.num_changed) == (MOST_CHANGED, 50)

@@ -29,6 +29,7 @@ from nemo_asr.scoring.report.records import (
 )
 from nemo_lite import Dag
 from nemo_lite.core.show import write_svg
+from nemo_lite.core.trackers import duration_text
 from nemo_lite.errors import NemoLiteError, UsageError, did_you_mean
 from nemo_lite.files import write_atomically
 from nemo_lite.utils import logging
@@ -332,6 +333,7 @@ def render(report: Report) -> str:
     """The page as text of an HTML file."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters["percent"] = _percent
+    environment.filters["duration"] = duration_text
     source = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     return environment.from_string(source).render(
         report=report, size=charts, limits=records, most_frequent=most_frequent

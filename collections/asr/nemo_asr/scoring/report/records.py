@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path, PurePath
 from statistics import median
 from typing import Annotated, TypeAlias
@@ -16,6 +17,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 import numpy as np
 
+from nemo_asr.scoring.hotwords import HotwordScores, Places, phrase_finder
 from nemo_asr.scoring.normalize import score_normalizer, without_case, without_punctuation
 from nemo_asr.scoring.rates import (
     SECONDS,
@@ -24,7 +26,7 @@ from nemo_asr.scoring.rates import (
     ErrorCounts,
     GroupRate,
     Interval,
-    Piece,
+    Kind,
     UtteranceErrors,
     WordErrors,
     bootstrap_interval,
@@ -34,6 +36,7 @@ from nemo_asr.scoring.rates import (
     most_frequent,
     rates_by_length,
     rates_by_speaker,
+    units_of,
     utterance_errors,
     word_errors,
 )
@@ -47,24 +50,60 @@ from nemo_lite.files import FileKind, numbered_lines, parse_json, path_in_list, 
 
 
 @dataclass(frozen=True)
+class Part:
+    """Neighbouring words (or characters) of a text that look the same.
+
+    Attributes:
+        text: they, with single spaces between words.
+        kind: ``equal``, ``replace``, ``delete`` or ``insert``, as of `differences`.
+        is_hot: they are of a hot word.
+    """
+
+    text: str
+    kind: Kind
+    is_hot: bool = False
+
+
+@dataclass(frozen=True)
 class Utterance:
-    """One of the worst utterances of a set.
+    """An utterance that is shown.
 
     Attributes:
         place: the manifest and its line.
-        pieces: its reference and its hypothesis, aligned.
+        texts: by name (``said``, ``heard``, ``without`` hot words) its reference and its hypotheses, aligned.
         num_errors: insertions, deletions and substitutions.
         num_units: words (or characters) of the reference.
         clip: the recording, where there is one and it can be read.
         note: why there is no clip, or what it leaves out.
+        segments: of the recording; None: it was not cut.
+        seconds: of the recording; None: not known.
+        errors_without: its errors without hot words; None: there were none.
     """
 
     place: str
-    pieces: Sequence[Piece]
+    texts: Mapping[str, Sequence[Part]]
     num_errors: int
     num_units: int
     clip: Clip | None = None
     note: str = ""
+    segments: Sequence[Segment] | None = None
+    seconds: float | None = None
+    errors_without: int | None = None
+
+    @property
+    def seconds_cut_away(self) -> float:
+        """Seconds that lie in no segment."""
+        return max((self.seconds or 0.0) - sum(each.end - each.start for each in self.segments or ()), 0.0)
+
+    @property
+    def cut_away(self) -> Sequence[tuple[float, float]]:
+        """What of the clip lies in no segment: from where to where, as shares of the clip."""
+        if self.clip is None or self.segments is None or not self.clip.seconds:
+            return ()
+        edges = [0.0, *(second for each in self.segments for second in (each.start, each.end)), self.clip.seconds]
+        shares = [min(second / self.clip.seconds, 1.0) for second in edges]
+        gaps = zip(shares[::2], shares[1::2], strict=True)
+        return [(start, end) for start, end in gaps if end > start]
 
 
 @dataclass(frozen=True)
@@ -128,6 +167,19 @@ SUFFIX = ".transcripts.jsonl"
 _Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=100_000)]
 
 
+class Segment(msgspec.Struct, frozen=True):
+    """A part of a recording that was transcribed alone.
+
+    Attributes:
+        start, end: seconds from the beginning of the utterance.
+        text: what was recognised.
+    """
+
+    start: float
+    end: float
+    text: _Text = ""
+
+
 class ScoredUtterance(msgspec.Struct, frozen=True):
     """One line.
 
@@ -142,6 +194,8 @@ class ScoredUtterance(msgspec.Struct, frozen=True):
         speaker: who says it; None where the file does not say it.
         text, recognised: both texts before a score normaliser changed them; None where there was none.
         score_normalizer: its name.
+        segments: of a recording that was cut; none in which nobody speaks. None: it was not cut.
+        without_hotwords: the hypothesis without hot words; None: there were none.
     """
 
     place: str
@@ -155,6 +209,8 @@ class ScoredUtterance(msgspec.Struct, frozen=True):
     recognised: _Text | None = None
     score_normalizer: str | None = None
     channel: int | None = None
+    segments: list[Segment] | None = None
+    without_hotwords: _Text | None = None
 
 
 _KIND = FileKind("the file of transcripts", 1 << 32)
@@ -443,13 +499,48 @@ def has_no_words(texts: Sequence[str]) -> bool:
     return sum(main_metric([" ", *text]) == "cer" for text in texts) * 2 > len(texts)
 
 
-def write_scores(path: Path, scores: SetScores) -> None:
+SCORES_SUFFIX = ".scores.json"
+_SCORES_KIND = FileKind("the file of scores", 1 << 28)
+
+
+class _StoredScores(msgspec.Struct, frozen=True):
+    """Of a file of scores what is read again; all else follows from the transcripts."""
+
+    hotwords: HotwordScores | None = None
+
+
+_SCORES_DECODER = msgspec.json.Decoder(_StoredScores)
+
+
+def read_hotwords(path: Path) -> HotwordScores | None:
+    """The hot words of a file of scores; None where there is no such file, or no hot words in it.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    if not os.path.lexists(path):
+        return None
+    content = read_bytes(path, _SCORES_KIND)
+    parse_json(content, path, _SCORES_KIND)
+    try:
+        return _SCORES_DECODER.decode(content).hotwords
+    except msgspec.MsgspecError as error:
+        raise DataError("the scores are damaged", place=str(path), got=str(error)) from None
+
+
+def write_scores(path: Path, scores: SetScores, hotwords: HotwordScores | None = None) -> None:
     """Write the scores as JSON: everything that the table shows, without its limits. Rates are fractions.
+
+    Args:
+        path: the file.
+        scores: of a set.
+        hotwords: of the set.
 
     Raises:
         UsageError: the file cannot be written.
     """
-    text = json.dumps(scores_as_json(scores), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    of_hotwords = {} if hotwords is None else {"hotwords": msgspec.to_builtins(hotwords)}
+    text = json.dumps({**scores_as_json(scores), **of_hotwords}, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
     content = text.encode("utf-8", errors="replace")
     write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
@@ -546,6 +637,9 @@ def aligned(rows: Sequence[Sequence[str]], num_left: int, rule: bool = False) ->
 # From transcripts to what a report shows of a set: rates with intervals, and the worst utterances to hear and see.
 
 
+MOST_CHANGED = 10  # utterances of a set that hot words changed
+MOST_PHRASES = 50  # hot words of a set in a table
+MOST_SEGMENTS = 6  # of a recording that are shown at once
 MOST_UTTERANCES = 20  # of all sets together, that are shown in full
 FEWEST_OF_A_SET = 2  # also where there are many sets
 MAX_CLIP_BYTES = 7_000_000  # of all clips together: with the rest, a page stays below 10 MB
@@ -573,40 +667,147 @@ class ClipMaker:
 
 
 @dataclass(frozen=True)
+class CutSet:
+    """The segments of a set whose recordings were cut. N recordings, S segments.
+
+    Attributes:
+        lengths: (S,) seconds of each segment, the shortest first.
+        num_silent: recordings in which nobody speaks.
+        seconds: of all recordings.
+        shares: (N,) what was cut away of each recording, a fraction, the smallest first.
+    """
+
+    lengths: Sequence[float]
+    num_silent: int
+    seconds: float
+    shares: Sequence[float]
+
+    @property
+    def extent(self) -> tuple[float, ...]:
+        """The lengths of the shortest, the median and the longest segment; nothing where there is none."""
+        return (self.lengths[0], median(self.lengths), self.lengths[-1]) if self.lengths else ()
+
+    @property
+    def cut_away(self) -> float:
+        """Seconds of all recordings that lie in no segment."""
+        return max(self.seconds - sum(self.lengths), 0.0)
+
+
+def cut_set(rows: Sequence[ScoredUtterance]) -> CutSet | None:
+    """The segments of a set; None where its recordings were not cut."""
+    cut = [(row.duration, row.segments) for row in rows if row.segments is not None and row.duration]
+    if not cut:
+        return None
+    lengths = [[max(each.end - each.start, 0.0) for each in segments] for _, segments in cut]
+    seconds = [duration or 0.0 for duration, _ in cut]
+    return CutSet(
+        lengths=sorted(length for of_recording in lengths for length in of_recording),
+        num_silent=sum(not of_recording for of_recording in lengths),
+        seconds=sum(seconds),
+        shares=sorted(max(1.0 - sum(own) / whole, 0.0) for own, whole in zip(lengths, seconds, strict=True)),
+    )
+
+
+@dataclass(frozen=True)
 class ScoredSet:
-    """An evaluated set: its name, its scores, and the utterances with the most errors, the worst first."""
+    """An evaluated set.
+
+    Attributes:
+        name: of the set.
+        scores: its error rates.
+        worst: the utterances with the most errors, the worst first.
+        segments: how its recordings were cut; None: they were not.
+        hotwords: what hot words gained and cost; None: there were none.
+        changed: utterances in which hot words changed the text, those whose errors changed most first.
+        num_changed: how many there are in all.
+    """
 
     name: str
     scores: SetScores
     worst: Sequence[Utterance]
+    segments: CutSet | None = None
+    hotwords: HotwordScores | None = None
+    changed: Sequence[Utterance] = ()
+    num_changed: int = 0
 
 
-def scored_sets(transcripts: Mapping[str, Sequence[ScoredUtterance]], clips: ClipMaker) -> list[ScoredSet]:
-    """What a report shows of the sets; those without utterances are left out."""
+def scored_sets(
+    transcripts: Mapping[str, Sequence[ScoredUtterance]],
+    clips: ClipMaker,
+    hotwords: Mapping[str, HotwordScores | None] | None = None,
+) -> list[ScoredSet]:
+    """What a report shows of the sets; those without utterances are left out.
+
+    Args:
+        transcripts: by set.
+        clips: makes the recordings.
+        hotwords: by set, where there are any.
+    """
     by_name = {name: rows for name, rows in transcripts.items() if rows}
     most = max(FEWEST_OF_A_SET, MOST_UTTERANCES // max(len(by_name), 1))
-    return [_scored_set(name, rows, most, clips) for name, rows in by_name.items()]
+    return [_scored_set(name, rows, most, clips, (hotwords or {}).get(name)) for name, rows in by_name.items()]
 
 
-def _scored_set(name: str, rows: Sequence[ScoredUtterance], most: int, clips: ClipMaker) -> ScoredSet:
+def _scored_set(
+    name: str, rows: Sequence[ScoredUtterance], most: int, clips: ClipMaker, hotwords: HotwordScores | None
+) -> ScoredSet:
     scores = score_rows(rows)
     counts, use_cer = scores.errors, scores.unit == "character"
+    hot = phrase_finder(hotwords.all_phrases if hotwords else (), use_cer)
     # Of equally many errors, those with the shorter reference first.
     order = np.lexsort((counts.lengths, -counts.errors))[:most].tolist()
-    worst = [_utterance(rows[item], counts, item, use_cer, clips) for item in order if counts.errors[item]]
-    return ScoredSet(name, scores, worst)
+    worst = [_utterance(rows[item], counts, item, use_cer, hot, clips) for item in order if counts.errors[item]]
+    changed = [item for item, row in enumerate(rows) if _changed_text(row) is not None]
+    shown = [_utterance(rows[item], counts, item, use_cer, hot) for item in changed]
+    shown.sort(key=lambda each: -abs(each.num_errors - (each.errors_without or 0)))
+    return ScoredSet(name, scores, worst, cut_set(rows), hotwords, shown[:MOST_CHANGED], len(changed))
 
 
-def _utterance(row: ScoredUtterance, counts: UtteranceErrors, item: int, use_cer: bool, clips: ClipMaker) -> Utterance:
-    clip, note = clips.clip_of(row)
+def _changed_text(row: ScoredUtterance) -> str | None:
+    """The text without hot words, where it is another one."""
+    return None if row.without_hotwords == row.hypothesis else row.without_hotwords
+
+
+def _utterance(
+    row: ScoredUtterance,
+    counts: UtteranceErrors,
+    item: int,
+    use_cer: bool,
+    hot: Callable[[Sequence[str]], Places],
+    clips: ClipMaker | None = None,
+) -> Utterance:
+    clip, note = clips.clip_of(row) if clips else (None, "")
+    pieces = differences(row.reference, row.hypothesis, use_cer)
+    said, heard = [(piece.said, piece.kind) for piece in pieces], [(piece.heard, piece.kind) for piece in pieces]
+    texts = {"said": _parts(said, use_cer, hot), "heard": _parts(heard, use_cer, hot)}
+    errors_without, without = None, _changed_text(row)
+    if without is not None:
+        aligned_without = differences(row.reference, without, use_cer)
+        texts["without"] = _parts([(piece.heard, piece.kind) for piece in aligned_without], use_cer, hot)
+        errors_without = count_errors([without], [row.reference], use_cer).errors
     return Utterance(
         place=row.place,
-        pieces=differences(row.reference, row.hypothesis, use_cer),
+        texts=texts,
         num_errors=int(counts.errors[item]),
         num_units=int(counts.lengths[item]),
         clip=clip,
         note=note,
+        segments=row.segments if clips else None,
+        seconds=row.duration,
+        errors_without=errors_without,
     )
+
+
+def _parts(pieces: Sequence[tuple[str, Kind]], use_cer: bool, hot: Callable[[Sequence[str]], Places]) -> Sequence[Part]:
+    """One side of an alignment, parted also where hot words begin and end."""
+    units = [(unit, kind) for text, kind in pieces for unit in units_of(text, use_cer)]
+    hot_units = {place for _, places in hot([unit for unit, _ in units]) for place in places}
+    looks = [(kind, place in hot_units) for place, (_, kind) in enumerate(units)]
+    parts = []
+    for (kind, is_hot), group in groupby(range(len(units)), key=lambda place: looks[place]):
+        text = ("" if use_cer else " ").join(units[place][0] for place in group)
+        parts.append(Part(text, kind, is_hot))
+    return parts
 
 
 # From a folder to what a report shows: a run of jasper.py, or what jasper_eval.py wrote. Reads only.
@@ -648,7 +849,12 @@ def read_run(
         )
     records = read_records(folder / METRICS_FILE) if has_records else RunRecords()
     rows_of_sets = {name: read_transcripts(path) for name, path in paths.items()}
-    scored = scored_sets(rows_of_sets, ClipMaker())
+    hotwords = {
+        name: read_hotwords(paths[name].with_name(f"{name}{SCORES_SUFFIX}"))
+        for name, rows in rows_of_sets.items()
+        if any(row.without_hotwords is not None for row in rows)
+    }
+    scored = scored_sets(rows_of_sets, ClipMaker(), hotwords)
     options = (records.start or {}).get("arguments")
     options = options if isinstance(options, dict) else {}
     # A run says what counts; of an evaluation the texts decide.
@@ -660,7 +866,7 @@ def read_run(
         notes=list(_notes(records, has_records)),
         sets=scored,
         history=[_history(name, items, metric, starts_trained) for name, items in records.evaluations.items() if items],
-        charts=[*_charts(records, metric), *reliability_charts(folder)],
+        charts=[*_charts(records, metric), *_segment_charts(scored), *reliability_charts(folder)],
         arguments=_arguments(records.start),
         configuration=_configuration(folder),
         dags=_dags(folder),
@@ -732,6 +938,32 @@ def _charts(records: RunRecords, metric: str) -> list[Chart]:
         chart("Learning rate", [Curve("learning rate", _points(records.train, "lr"), 1)]),
     )
     return [chart for chart in drawn if chart is not None]
+
+
+def _segment_charts(scored: Sequence[ScoredSet]) -> list[Chart]:
+    """How long segments are, and what was cut away of each recording, as shares of all."""
+    cut = [(colour, each.name, each.segments) for colour, each in enumerate(scored, 1) if each.segments]
+    drawn = (
+        chart(
+            "Share of segments, by length",
+            [Curve(name, _distribution(segments.lengths), colour) for colour, name, segments in cut],
+            percent=True,
+            x_name="at most so many seconds",
+        ),
+        chart(
+            "Share of recordings, by what was cut away",
+            [Curve(name, _distribution([100 * s for s in segments.shares]), colour) for colour, name, segments in cut],
+            percent=True,
+            x_name="at most so many % cut away",
+        ),
+    )
+    return [chart for chart in drawn if chart is not None]
+
+
+def _distribution(values: Sequence[float]) -> list[Point]:
+    """(value, share of the values up to it) of sorted values, each once."""
+    shares = {round(value, 3): number / len(values) for number, value in enumerate(values, 1)}
+    return list(shares.items())
 
 
 def _points(records: Mapping[int, Record], key: str) -> list[Point]:

@@ -1,0 +1,221 @@
+"""Cuts of lhotse and lists of WeNet: a JSON object a line, also compressed by gzip; and Shar folders of lhotse."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from nemo_asr.corpora.listed import Listed, Sets
+from nemo_asr.data.tarred import members_of
+from nemo_lite.errors import DataError
+from nemo_lite.files import FileKind, names_in, open_file, parse_json, path_in_list
+
+_CUTS = FileKind("the list", 1 << 40)
+_CUT_SUFFIXES = (".jsonl", ".jsonl.gz")
+_MOST_LINE_BYTES = 1 << 20
+_OVERLAP_SECONDS = 0.001  # lhotse rounds offsets
+
+
+def is_lhotse(path: Path) -> bool:
+    """Whether this is a file of cuts, or a folder with some."""
+    return bool(_cut_files(path))
+
+
+def lhotse_sets(path: Path) -> Sets:
+    """The utterances of each file of cuts."""
+    files = _cut_files(path) or [path]
+    return {file.name.removesuffix(".gz").removesuffix(".jsonl"): lhotse_utterances(file) for file in files}
+
+
+def _cut_files(path: Path) -> list[Path]:
+    files = [path / name for name in names_in(path)] if path.is_dir() else [path]
+    return [file for file in files if file.name.endswith(_CUT_SUFFIXES) and _has_cuts(file)]
+
+
+def _has_cuts(path: Path) -> bool:
+    try:
+        _, cut = next(_cuts(path), ("", {}))
+    except DataError:
+        return False
+    return not isinstance(cut, DataError) and str(cut.get("type", "")).endswith("Cut")
+
+
+def lhotse_utterances(path: Path) -> Iterator[Listed | DataError]:
+    """An utterance for each supervision of each cut."""
+    read = partial(_supervised, path)
+    for place, cut in _cuts(path):
+        yield from _guarded(read, cut, place)
+
+
+def _guarded(
+    read: Callable[[dict[str, Any], str], Iterator[Listed | DataError]], cut: dict[str, Any] | DataError, place: str
+) -> Iterator[Listed | DataError]:
+    """What a cut gives, or why it gives nothing."""
+    if isinstance(cut, DataError):
+        yield cut
+        return
+    try:
+        yield from read(cut, place)
+    except DataError as error:
+        yield error
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        got = f"no {error}" if isinstance(error, KeyError) else str(error)
+        yield DataError("the cut cannot be read", place=place, got=got, wanted="a cut as lhotse writes it")
+
+
+def _cuts(path: Path) -> Iterator[tuple[str, dict[str, Any] | DataError]]:
+    """Each line with its place: a cut, or why it is none."""
+    try:
+        with open_file(path, _CUTS) as raw, gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw as file:
+            number = 0
+            while line := file.readline(_MOST_LINE_BYTES + 1):
+                number += 1
+                place = f"{path}:{number}"
+                if len(line) > _MOST_LINE_BYTES:
+                    raise DataError(f"the line has more than {_MOST_LINE_BYTES} bytes", place=place)
+                if line.strip():
+                    yield place, _cut(line, place)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError("the list cannot be read", place=str(path), got=f'"{error}"') from None
+
+
+def _cut(line: bytes, place: str) -> dict[str, Any] | DataError:
+    try:
+        cut = parse_json(line, place, _CUTS)
+    except DataError as error:
+        return error
+    return cut if isinstance(cut, dict) else DataError("this is no cut", place=place, got=str(cut)[:60])
+
+
+def _supervised(path: Path, cut: dict[str, Any], place: str) -> Iterator[Listed | DataError]:
+    for track in _tracks(cut, place):
+        sources = track["recording"]["sources"]
+        if len(sources) != 1 or sources[0]["type"] != "file":
+            got = ", ".join(str(source["type"]) for source in sources)
+            raise DataError(
+                "the recording is no single file", place=place, got=got, wanted='a source of the type "file"'
+            )
+        audio, source = Path(path_in_list(str(sources[0]["source"]), str(path.parent))), Path(sources[0]["source"])
+        # lhotse writes paths as they were given, often from the folder in which it ran.
+        yield from supervisions(track, source if source.is_file() and not audio.is_file() else audio, place)
+
+
+def _tracks(cut: dict[str, Any], place: str) -> list[dict[str, Any]]:
+    """The cuts of one recording that a cut is, or that it has one after another; what is padded is left out."""
+    tracks = [cut]
+    if cut["type"] == "MixedCut":
+        of_recordings = [track for track in cut["tracks"] if track["cut"]["type"] != "PaddingCut"]
+        spans = sorted((float(track["offset"]), float(track["cut"]["duration"])) for track in of_recordings)
+        if any(start + seconds > after + _OVERLAP_SECONDS for (start, seconds), (after, _) in pairwise(spans)):
+            problem, remedy = "the cut mixes recordings", "store what it sounds like (CutSet.save_audios)"
+            raise DataError(problem, place=place, got=f"{len(spans)} at the same time", remedy=remedy)
+        tracks = [track["cut"] for track in of_recordings if track["cut"]["supervisions"]]
+        if not tracks:
+            raise DataError("the cut has no supervision", place=place, wanted="a text")
+    for track in tracks:
+        if track["type"] not in ("MonoCut", "MultiCut"):
+            raise DataError("this is no cut of a recording", place=place, got=str(track["type"]))
+        changes = [str(change["name"]) for change in track["recording"].get("transforms") or ()]
+        if changes := [name for name in changes if name != "Resample"]:
+            problem, remedy = "the recording is changed as it is read", "store it so (CutSet.save_audios)"
+            raise DataError(problem, place=place, got=", ".join(changes), remedy=remedy)
+    return tracks
+
+
+def supervisions(
+    cut: dict[str, Any], audio: Path, place: str, seconds: float | None = None
+) -> Iterator[Listed | DataError]:
+    """An utterance for each supervision of a cut of one recording."""
+    if not cut["supervisions"]:
+        yield DataError("the cut has no supervision", place=place, wanted="a text")
+    for supervision in cut["supervisions"]:
+        start = float(cut["start"]) + float(supervision["start"])
+        channel, speaker = supervision.get("channel"), supervision.get("speaker")
+        yield Listed(
+            place,
+            audio,
+            str(supervision.get("text") or ""),
+            str(speaker) if speaker else "",
+            max(start, 0.0),
+            start + float(supervision["duration"]),
+            channel if isinstance(channel, int) else None,
+            seconds,
+        )
+
+
+# Shar folders of lhotse: cuts.NNNNNN.jsonl.gz, and their recordings by the cuts' names in recording.NNNNNN.tar.
+
+
+_SHARD_OF_CUTS = re.compile(r"cuts\.([0-9]+)\.jsonl(?:\.gz)?")
+_NO_RECORDINGS = frozenset({".json", ".nodata", ".nometa"})
+
+
+def is_shar(path: Path) -> bool:
+    """Whether this is a folder of Shar with recordings."""
+    return any(_SHARD_OF_CUTS.fullmatch(name) for name in names_in(path)) and any(path.glob("recording.*.tar"))
+
+
+def shar_utterances(path: Path) -> Iterator[Listed | DataError]:
+    """An utterance for each supervision of each cut of a Shar folder; recordings stay in their tar files.
+
+    Raises:
+        DataError: a tar file or a list is damaged.
+    """
+    for name in sorted(names_in(path)):
+        if (number := _SHARD_OF_CUTS.fullmatch(name)) is None:
+            continue
+        shard = path / f"recording.{number[1]}.tar"
+        if not shard.is_file():
+            yield DataError("the cuts have no recordings beside them", place=str(path / name), wanted=shard.name)
+            continue
+        members = [PurePosixPath(member.name) for member in members_of(str(shard))]
+        recordings = {str(file.with_suffix("")): file for file in members if file.suffix not in _NO_RECORDINGS}
+        read = partial(_in_shard, recordings, shard)
+        for place, cut in _cuts(path / name):
+            yield from _guarded(read, cut, place)
+
+
+def _in_shard(
+    recordings: dict[str, PurePosixPath], shard: Path, cut: dict[str, Any], place: str
+) -> Iterator[Listed | DataError]:
+    if (file := recordings.get(str(cut["id"]))) is None:
+        raise DataError(f"{shard} has no recording of the cut", place=place, got=str(cut["id"]))
+    yield from supervisions(cut, Path(file), place, float(cut["duration"]))
+
+
+# Lists of WeNet: ``{"key": ..., "wav": FILE, "txt": TEXT}``.
+
+
+def is_wenet(path: Path) -> bool:
+    """Whether this is a list of WeNet (``data.list`` of the type raw)."""
+    if not path.is_file():
+        return False
+    try:
+        _, first = next(_cuts(path), ("", {}))
+    except DataError:
+        return False
+    return not isinstance(first, DataError) and {"wav", "txt"} <= first.keys()
+
+
+def wenet_utterances(path: Path) -> Iterator[Listed | DataError]:
+    """The utterances of a list; with ``start`` and ``end`` parts of recordings."""
+    for place, line in _cuts(path):
+        if isinstance(line, DataError):
+            yield line
+            continue
+        try:
+            start, end = float(line.get("start", 0.0)), line.get("end")
+            audio = Path(path_in_list(str(line["wav"]), str(path.parent)))
+            end = None if end is None else float(end)
+            yield Listed(place, audio, str(line["txt"]), str(line.get("speaker", "")), start, end)
+        except (KeyError, TypeError, ValueError) as error:
+            got = f"no {error}" if isinstance(error, KeyError) else str(error)
+            yield DataError(
+                "the line cannot be read", place=place, got=got, wanted='{"key": ..., "wav": ..., "txt": ...}'
+            )

@@ -1,0 +1,52 @@
+"""A folder of recordings, each with a text file of its name beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from nemo_asr.corpora.listed import SUFFIXES, Listed, Sets, files_below, sets_by_folder
+from nemo_lite.errors import DataError
+from nemo_lite.files import FileKind, read_text
+
+_TEXT = FileKind("the text", 1 << 20, remedy="save it as UTF-8 text")
+_NO_TEXT_OF_A_RECORDING = re.compile(r"(?i)(readme|licen[cs]e|copying|changes|authors?|credits)\b.*")
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a recording in this folder, or in one inside."""
+    return path.is_dir() and next(files_below(path, SUFFIXES), None) is not None
+
+
+def folder_sets(path: Path) -> Sets:
+    """The recordings of a folder; of folders ``train``, ``dev``, ``test`` in it, where there are no others."""
+    return sets_by_folder(path, files_below(path, SUFFIXES), folder_utterances)
+
+
+def folder_utterances(path: Path) -> Iterator[Listed | DataError]:
+    """The recordings of a folder and of those inside, by name."""
+    recordings: dict[Path, Path] = {}
+    for audio in sorted(files_below(path, SUFFIXES)):
+        stem = audio.with_suffix("")
+        if stem in recordings:
+            problem = f"two recordings have one text: {recordings[stem].name} is used"
+            yield DataError(problem, place=str(audio), remedy="give it another name, or remove it")
+            continue
+        recordings[stem] = audio
+        yield _with_text(audio)
+    for text in sorted(files_below(path, frozenset({".txt"}))):
+        if text.with_suffix("") not in recordings and not _NO_TEXT_OF_A_RECORDING.fullmatch(text.name):
+            yield DataError(
+                "the text has no recording beside it", place=str(text), wanted=f"{text.stem}.wav or the like"
+            )
+
+
+def _with_text(audio: Path) -> Listed | DataError:
+    text = audio.with_suffix(".txt")
+    if not text.is_file():
+        return DataError("the recording has no text beside it", place=str(audio), wanted=text.name)
+    try:
+        return Listed(str(text), audio, read_text(text, _TEXT))
+    except DataError as error:
+        return error
