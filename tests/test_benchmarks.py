@@ -11,6 +11,7 @@ from toys.ranks import Rank, wait_all
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 QUICKLY = {
+    "conformer.py": ("--quick", "--rounds", "1"),
     "step_overhead.py": ("--quick", "--rounds", "1"),
     "training.py": ("--quick", "--rounds", "1"),
     "data_pipeline.py": ("--quick", "--rounds", "1"),

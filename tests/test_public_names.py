@@ -89,6 +89,7 @@ PUBLIC = {
         AudioAugmentor AudioFilesDataLayer AudioPreprocessor AudioToMFCCPreprocessor AudioToSpeechLabelDataLayer
         AveragedModelCallback BestModelCallback ModelCard
         AudioToMelSpectrogramPreprocessor AudioToSpectrogramPreprocessor AudioToTextDataLayer CTCLossNM
+        ConformerEncoder
         ContextNetDecoderForCTC ContextNetEncoder CropOrPadSpectrogramAugmentation CrossEntropyLossNM GreedyCTCDecoder
         JasperDecoderForCTC JasperDecoderForSpkrClass KaldiFeatureDataLayer TarredAudioToTextDataLayer
         JasperDecoderForClassification JasperEncoder Model MultiplyBatch Recipe ScoredSet SpectrogramAugmentation Wires
@@ -190,8 +191,8 @@ IMPORT_PATHS = {
     "nemo_lite.utils.launch": "LAUNCHERS forget_launcher launch_line rank_in who_am_i",
     "nemo_lite.utils.optimizers": "OPTIMIZERS register_optimizer",
     "nemo_lite.utils.lr_policies": """
-        CosineAnnealing InverseSquareRootAnnealing LRPolicy PolynomialDecayAnnealing PolynomialHoldDecayAnnealing
-        SquareAnnealing SquareRootAnnealing WarmupAnnealing WarmupHoldPolicy WarmupLR WarmupPolicy
+        CosineAnnealing InverseSquareRootAnnealing LRPolicy NoamAnnealing PolynomialDecayAnnealing
+        PolynomialHoldDecayAnnealing SquareAnnealing SquareRootAnnealing WarmupAnnealing WarmupHoldPolicy WarmupLR WarmupPolicy
         get_all_lr_classes get_lr_policy register_lr_policy
     """,
     "nemo_lite.utils.misc": "pad_to",

@@ -4,7 +4,7 @@ No torch and no optimizers here: the training loop writes the result into the pa
 
 In all formulas L is the initial rate, s the step (0 at the first), T ``total_steps``, w the warm-up steps and
 m ``min_lr``. While s < w every policy gives ``L * (s + 1) / (w + 1)``; once s > T it gives 0 (the hold policies: m).
-:class:`WarmupLR` is WeNet's, and follows WeNet's formula instead.
+:class:`WarmupLR` and :class:`NoamAnnealing` have formulas of their own instead.
 """
 
 from __future__ import annotations
@@ -216,6 +216,43 @@ class WarmupLR(LRPolicy):
 
 
 @dataclass(eq=False, repr=False)
+class NoamAnnealing(LRPolicy):
+    """``L * d_model^-0.5 * min(n^-0.5, n * w^-1.5)`` with n = max(s, 1), after n = w at least m.
+
+    L is a factor and no rate: 2 or 5 are usual. The rate rises to ``L * (d_model * w)^-0.5`` at n = w and falls with
+    the root of n, without an end. Where w is 0 it falls from the first step.
+    Sources: Vaswani et al., "Attention Is All You Need", NeurIPS 2017, section 5.3; steps and m as in NeMo 1.x.
+
+    Args:
+        total_steps: T; the rate does not depend on it.
+        d_model: channels of the model.
+        warmup_steps: w.
+        min_lr: m.
+
+    Raises:
+        UsageError: a value out of range.
+    """
+
+    total_steps: float = None  # type: ignore[assignment]  # None when given, a number when made
+    _: KW_ONLY
+    d_model: float = 512
+    warmup_steps: float = 10000
+    min_lr: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.total_steps = math.inf if self.total_steps is None else _positive("total_steps", self.total_steps)
+        self.d_model = _positive("d_model", self.d_model)
+        self.warmup_steps = _not_negative("warmup_steps", self.warmup_steps)
+        self.min_lr = _not_negative("min_lr", self.min_lr)
+
+    def __call__(self, initial_lr: float, step: int, epoch: int) -> float:
+        number, w = max(step, 1), self.warmup_steps
+        rising = number * w**-1.5 if w else math.inf
+        lr = initial_lr * self.d_model**-0.5 * min(number**-0.5, rising)
+        return float(lr if step <= w else max(lr, self.min_lr))
+
+
+@dataclass(eq=False, repr=False)
 class PolynomialDecayAnnealing(_AnnealingToFloor):
     """``m + (L - m) * (1 - s' / d)^power`` with s' = s - w and d = T - w.
 
@@ -276,6 +313,7 @@ class PolynomialHoldDecayAnnealing(WarmupHoldPolicy):
 _POLICIES: dict[str, type[LRPolicy]] = {
     "CosineAnnealing": CosineAnnealing,
     "InverseSquareRootAnnealing": InverseSquareRootAnnealing,
+    "NoamAnnealing": NoamAnnealing,
     "PolynomialDecayAnnealing": PolynomialDecayAnnealing,
     "PolynomialHoldDecayAnnealing": PolynomialHoldDecayAnnealing,
     "SquareAnnealing": SquareAnnealing,

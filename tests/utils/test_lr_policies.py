@@ -37,7 +37,7 @@ FORMULAS = {
 
 
 def test_every_policy_has_a_formula_in_this_test():
-    assert {*FORMULAS, "WarmupLR", "warmuplr"} == set(get_all_lr_classes())
+    assert {*FORMULAS, "NoamAnnealing", "WarmupLR", "warmuplr"} == set(get_all_lr_classes())
 
 
 def wenets_rate(lr, warmup_steps, step_num):
@@ -70,6 +70,35 @@ def test_inverse_square_root_annealing_with_one_step_less_is_wenets_curve():
 def test_a_negative_warmup_of_wenets_policy_is_refused():
     with pytest.raises(UsageError, match="warmup_steps is out of range: got -1, wanted 0 or more"):
         get_lr_policy("warmuplr", warmup_steps=-1)
+
+
+def nemos_rate(lr, d_model, warmup_steps, min_lr, step):
+    """The formula of NeMo's ``nemo/core/optim/lr_scheduler.py``, in which the first steps are 0 and 1."""
+    step = max(1, step)
+    least = step * warmup_steps**-1.5 if warmup_steps else step**-0.5
+    rate = lr * d_model**-0.5 * min(step**-0.5, least)
+    return max(rate, min_lr) if step > warmup_steps else rate
+
+
+@pytest.mark.parametrize(("warmup_steps", "min_lr"), [(0, 0.0), (1, 1e-4), (100, 1e-6), (100, 2e-3)])
+def test_noams_curve_is_nemos(warmup_steps, min_lr):
+    policy = get_lr_policy("NoamAnnealing", total_steps=T, d_model=176, warmup_steps=warmup_steps, min_lr=min_lr)
+    for step in range(3000):
+        wanted = nemos_rate(5.0, 176, warmup_steps, min_lr, step)
+        assert policy(5.0, step, 0) == pytest.approx(wanted, rel=1e-12, abs=0)
+
+
+def test_noams_highest_rate_is_that_of_the_paper():
+    policy = get_lr_policy("NoamAnnealing")
+    highest = max(range(20_000), key=lambda step: policy(2.0, step, 0))
+    assert highest == 10_000
+    assert policy(2.0, highest, 0) == pytest.approx(2.0 * (512 * 10_000) ** -0.5)
+
+
+@pytest.mark.parametrize("name", ["d_model", "warmup_steps", "min_lr"])
+def test_numbers_of_noams_policy_that_are_out_of_range_are_refused(name):
+    with pytest.raises(UsageError, match=f"{name} is out of range: got -1"):
+        get_lr_policy("NoamAnnealing", **{name: -1})
 
 
 @pytest.mark.parametrize("name", FORMULAS)

@@ -27,6 +27,7 @@ from nemo_asr.features import AudioToSpectrogramPreprocessor as AudioToSpectrogr
 from nemo_asr.features import CropOrPadSpectrogramAugmentation as CropOrPadSpectrogramAugmentation
 from nemo_asr.features import MultiplyBatch as MultiplyBatch
 from nemo_asr.features import SpectrogramAugmentation as SpectrogramAugmentation
+from nemo_asr.models.conformer import ConformerEncoder as ConformerEncoder
 from nemo_asr.models.contextnet import ContextNetDecoderForCTC as ContextNetDecoderForCTC
 from nemo_asr.models.contextnet import ContextNetEncoder as ContextNetEncoder
 from nemo_asr.models.jasper import JasperDecoderForClassification as JasperDecoderForClassification

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -47,7 +47,7 @@ from nemo_lite.options import (
     TrainingPrecision,
     fold_precision,
 )
-from nemo_lite.utils.lr_policies import LRPolicy, WarmupLR, get_all_lr_classes, get_lr_policy
+from nemo_lite.utils.lr_policies import LRPolicy, NoamAnnealing, WarmupLR, get_all_lr_classes, get_lr_policy
 from nemo_lite.utils.optimizers import OPTIMIZERS
 
 _LAUNCHING = "devices, precision, several processes and machines"
@@ -332,7 +332,8 @@ def evaluation_steps(parsed: Any, steps_per_epoch: int | None) -> int:
 
 # WeNet's name of an optimizer, ours, and the weight decay that it has there where the file gives none.
 _WENETS_OPTIMIZERS = {"adam": ("adam", 0.0), "adamw": ("adam_w", 0.01)}
-_WENETS_WARMUP = 25000
+# Of policies without an end: WeNet's, and that of NVIDIA's configurations of Conformer.
+_USUAL_WARMUP: Mapping[type[LRPolicy], int] = {WarmupLR: 25000, NoamAnnealing: 10000}
 
 
 def take_from_configuration(parser: OneLineParser, parsed: Namespace) -> None:
@@ -353,7 +354,7 @@ def take_from_configuration(parser: OneLineParser, parsed: Namespace) -> None:
             if getattr(parsed, option) == parser.get_default(option):
                 setattr(parsed, option, value)
     if parsed.warmup_steps is None:
-        parsed.warmup_steps = _WENETS_WARMUP if get_all_lr_classes()[parsed.lr_policy] is WarmupLR else 0
+        parsed.warmup_steps = _USUAL_WARMUP.get(get_all_lr_classes()[parsed.lr_policy], 0)
 
 
 def _options_in(config: Config) -> dict[str, Any]:
@@ -412,7 +413,10 @@ def _optimizer_options(
 
 
 def _policy_options(
-    warmup_steps: NotNegativeInt = 0, hold_steps: NotNegativeInt = 0, min_lr: NotNegativeFloat = 0
+    warmup_steps: NotNegativeInt = 0,
+    hold_steps: NotNegativeInt = 0,
+    min_lr: NotNegativeFloat = 0,
+    d_model: PositiveInt = 512,
 ) -> None:
     """The keys of ``scheduler_conf``."""
 
@@ -420,7 +424,7 @@ def _policy_options(
 def policy_problem(parsed: Namespace) -> str | None:
     """Why the options do not fit together, in a sentence; or None."""
     parameters = inspect.signature(get_all_lr_classes()[parsed.lr_policy]).parameters
-    for option in ("hold_steps", "min_lr"):
+    for option in ("hold_steps", "min_lr", "d_model"):
         if getattr(parsed, option) is not None and option not in parameters:
             return f"--{option} has no effect with --lr_policy {parsed.lr_policy}; leave it out"
     if parsed.min_lr is not None and parsed.min_lr > parsed.lr:
@@ -434,7 +438,8 @@ def policy_of(parsed: Namespace, total_steps: int) -> LRPolicy:
     Without ``--hold_steps`` a hold policy decays from where the warm-up ends. The policy's own default is NeMo's: it
     counts the decay from step 0, so the rate drops where the warm-up ends.
     """
-    options = {"warmup_steps": parsed.warmup_steps, "hold_steps": parsed.hold_steps or 0, "min_lr": parsed.min_lr}
+    options = {name: getattr(parsed, name) for name in ("warmup_steps", "min_lr", "d_model")}
+    options["hold_steps"] = parsed.hold_steps or 0
     parameters = inspect.signature(get_all_lr_classes()[parsed.lr_policy]).parameters
     arguments = {name: value for name, value in options.items() if name in parameters and value is not None}
     policy = get_lr_policy(parsed.lr_policy, total_steps=total_steps, **arguments)

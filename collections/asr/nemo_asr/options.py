@@ -195,9 +195,10 @@ class Optimisation:
         max_steps: optimizer steps to train.
         lr: initial learning rate.
         lr_policy: learning-rate policy.
-        warmup_steps: steps in which the learning rate rises (default: 0; with warmuplr 25000, as in WeNet).
+        warmup_steps: steps in which the learning rate rises (default: 0; with warmuplr 25000, with NoamAnnealing 10000).
         hold_steps: steps after the warm-up in which the rate stays at --lr, with a Hold policy (default: 0).
         min_lr: learning rate at the end (default: the policy's, mostly 0).
+        d_model: channels of the encoder, of which the rate of NoamAnnealing depends (default: 512).
         module_lr: learning rate of a module, instead of --lr: JasperEncoder=0.002.
         optimizer: optimizer.
         weight_decay: weight decay.
@@ -223,6 +224,7 @@ class Optimisation:
     warmup_steps: NotNegativeInt | None = None
     hold_steps: NotNegativeInt | None = None
     min_lr: NotNegativeFloat | None = None
+    d_model: PositiveInt | None = None
     module_lr: list[tuple[str, float]] | None = option(
         None, type=module_lr, nargs="+", action="extend", metavar="MODULE=LR"
     )

@@ -25,6 +25,15 @@ PARAMETERS = {
     "quartznet5x5": 6.7e6,
     "quartznet_an4": 0.85e6,
 }
+# As published: millions of parameters, and the pieces of words with which they have as many.
+CONFORMERS = {
+    "conformer_ctc_small": (13.15, 1024),
+    "conformer_ctc_medium": (30.77, 1024),
+    "conformer_ctc_large": (121.50, 128),
+    "fastconformer_ctc_large": (115.60, 1024),
+    "fastconformer_ctc_xlarge": (608.80, 1024),
+    "fastconformer_ctc_xxlarge": (1062.37, 1024),
+}
 # Classifiers of two classes.
 CLASSIFIERS = {"speech_commands": 0.074e6, "voice_activity": 0.074e6, "speakers": 0.194e6}
 CLASSES = ["background", "speech"]
@@ -46,7 +55,7 @@ def num_parameters(recipe: Recipe) -> int:
 
 
 def test_every_shipped_file_is_checked_here() -> None:
-    assert {path.stem for path in CONFIGS.glob("*.yaml")} == {*PARAMETERS, *CLASSIFIERS}
+    assert {path.stem for path in CONFIGS.glob("*.yaml")} == {*PARAMETERS, *CONFORMERS, *CLASSIFIERS}
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -68,6 +77,16 @@ def test_a_shipped_file_loads_and_has_the_size_it_says(name: str) -> None:
     assert (recipe.sample_rate, recipe.labels) == (16000, LABELS.get(name, ENGLISH))
     tolerance = 0.005 if PARAMETERS[name] in (333e6, 18.9e6) else 0.02
     assert num_parameters(recipe) == pytest.approx(PARAMETERS[name], rel=tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFORMERS)
+def test_a_shipped_conformer_has_as_many_parameters_as_the_published_one(name: str) -> None:
+    millions, num_pieces = CONFORMERS[name]
+    assert load_recipe(CONFIGS / f"{name}.yaml").labels == ENGLISH
+    pieces = ", ".join(f"p{number}" for number in range(num_pieces))
+    recipe = load_recipe(CONFIGS / f"{name}.yaml", [f"labels=[{pieces}]"])
+    assert num_parameters(recipe) / 1e6 == pytest.approx(millions, abs=0.01)
 
 
 @pytest.mark.parametrize("name", ["demo", "digits", "quartznet_an4", "jasper_an4"])

@@ -132,9 +132,12 @@ class ConvSubsampling(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T, F) and valid frames (B,) -> (B, T', D) and (B,)."""
         x = x.unsqueeze(1)
+        if self.is_masked:
+            x = _masked(x, lengths)
         for layer in self.conv:
-            if self.is_masked and isinstance(layer, nn.Conv2d) and layer.kernel_size[0] > 1:
-                x = _masked(x, lengths)
+            if isinstance(layer, nn.ReLU):
+                x = _relu(x, lengths if self.is_masked else None)
+                continue
             x = layer(x)
             if isinstance(layer, (HalvingConv2d, nn.MaxPool2d)):
                 lengths = self.halving.lengths(lengths)
@@ -144,7 +147,38 @@ class ConvSubsampling(nn.Module):
 
 def _masked(x: Tensor, lengths: Tensor) -> Tensor:
     """(B, C, T, F) with zeros behind each utterance."""
-    return torch.where(_valid(lengths, x.shape[2])[:, None, :, None], x, 0.0)
+    return x if are_full(lengths, x.shape[2]) else torch.where(_valid(lengths, x.shape[2])[:, None, :, None], x, 0.0)
+
+
+def _relu(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """ReLU of a convolution's output (B, C, T, F), with zeros behind each utterance; on CPU it takes its place."""
+    if runs_on_cpu(x):
+        out: Tensor = _MaskedRelu.apply(x, None if lengths is None else lengths.tolist())  # type: ignore[no-untyped-call]  # torch's
+        return out
+    return F.relu(x) if lengths is None else _masked(F.relu(x), lengths)
+
+
+class _MaskedRelu(torch.autograd.Function):
+    """The gradient is that of ReLU alone: what was set to 0 is not above 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, lengths: list[int] | None) -> Tensor:
+        out = x.relu_()
+        for row, length in zip(out, lengths or [], strict=False):
+            row[:, length:] = 0
+        ctx.mark_dirty(out)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (out,) = ctx.saved_tensors
+        return torch.ops.aten.threshold_backward(gradients[0], out, 0), None
+
+
+def are_full(lengths: Tensor, num_frames: int) -> bool:
+    """Whether it is known that no utterance is shorter than its batch; only on CPU is it looked at."""
+    return runs_on_cpu(lengths) and int(lengths.min()) >= num_frames
 
 
 def _valid(lengths: Tensor, num_frames: int) -> Tensor:
@@ -199,35 +233,34 @@ class LinearInput(nn.Linear):
 # numbers, which draws 64 bits for each; 16 bits do.
 
 
-class Dropout(nn.Dropout):
-    """``nn.Dropout`` that is fast on CPU; there the probability is rounded to a multiple of 2 ** -16."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Any shape to the same."""
-        if not self.training or self.p == 0 or not runs_on_cpu(x):
-            return super().forward(x)
-        dropped: Tensor = _Dropout.apply(x, self.p)  # type: ignore[no-untyped-call]  # torch's
-        return dropped
-
-
 def kept_at_random(shape: torch.Size, probability: float) -> tuple[Tensor, float]:
-    """Truth values on CPU that are False with a probability, and what the kept ones are multiplied by."""
+    """Bytes on CPU, 0 with a probability rounded to a multiple of 2 ** -16, else 1; and by what to multiply then."""
     count, threshold = shape.numel(), round(probability * 2**16)
     bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
-    return (bits[:count] >= threshold - 2**15).view(shape), 2**16 / (2**16 - threshold)
+    kept = (bits[:count] >= threshold - 2**15).view(shape)
+    return kept.view(torch.uint8), 2**16 / (2**16 - threshold)
 
 
-class _Dropout(torch.autograd.Function):
+def add_dropped(x: Tensor, y: Tensor, probability: float, factor: float = 1.0) -> Tensor:
+    """``x + factor * dropout(y)``, of one shape."""
+    if probability and runs_on_cpu(x):
+        out: Tensor = _AddDropped.apply(x, y, probability, factor)  # type: ignore[no-untyped-call]  # torch's
+        return out
+    return torch.add(x, F.dropout(y, probability) if probability else y, alpha=factor)
+
+
+class _AddDropped(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
-        kept, ctx.scale = kept_at_random(x.shape, probability)
+    def forward(ctx: Any, x: Tensor, y: Tensor, probability: float, factor: float) -> Tensor:
+        kept, scale = kept_at_random(y.shape, probability)
         ctx.save_for_backward(kept)
-        return torch.mul(x, kept.view(torch.uint8)).mul_(ctx.scale)
+        ctx.factor = factor * scale
+        return torch.add(x, torch.mul(y, kept), alpha=ctx.factor)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (kept,) = ctx.saved_tensors
-        return torch.mul(gradients[0], kept.view(torch.uint8)).mul_(ctx.scale), None
+        return gradients[0], torch.mul(gradients[0], kept).mul_(ctx.factor), None, None
 
 
 # Attention: which frames see which, how far they are apart, and the attention itself.
@@ -272,7 +305,7 @@ def hidden_frames(lengths: Tensor, num_frames: int, context: AttentionContext) -
         num_frames: T.
         context: how far frames see.
     """
-    if context is FULL_CONTEXT and runs_on_cpu(lengths) and int(lengths.min()) >= num_frames:
+    if context is FULL_CONTEXT and are_full(lengths, num_frames):
         return None
     sees = _valid(lengths, num_frames)[:, None, None, :]
     if context is not FULL_CONTEXT:
@@ -389,7 +422,7 @@ class _Attention(torch.autograd.Function):
         used = weights
         if dropout:
             kept, ctx.scale = kept_at_random(weights.shape, dropout)
-            used = torch.mul(weights, kept.view(torch.uint8))
+            used = torch.mul(weights, kept)
         out = used @ flat_value
         ctx.save_for_backward(flat_query, flat_key, flat_value, weights, kept)
         return (out.mul_(ctx.scale) if dropout else out).view(query.shape)
@@ -401,12 +434,12 @@ class _Attention(torch.autograd.Function):
         shape, gradient = gradients[0].shape, gradients[0].flatten(0, 1)
         used = weights
         if kept is not None:
-            gradient, used = gradient * ctx.scale, torch.mul(weights, kept.view(torch.uint8))
+            gradient, used = gradient * ctx.scale, torch.mul(weights, kept)
         of_value = used.transpose(1, 2) @ gradient
         del used
         of_weights = gradient @ value.transpose(1, 2)
         if kept is not None:
-            of_weights.mul_(kept.view(torch.uint8))
+            of_weights.mul_(kept)
         of_scores = torch._softmax_backward_data(of_weights, weights, 2, weights.dtype)
         of_query, of_key = of_scores @ key, of_scores.transpose(1, 2) @ query
         of_inputs = (x.unflatten(0, shape[:2]) for x in (of_query, of_key, of_value, of_scores))
@@ -489,11 +522,11 @@ class ConvolutionModule(nn.Module):
         """(B, T, D) to the same."""
         num_frames = x.shape[1]
         x = F.glu(self.pointwise_conv1(x), dim=2)
-        x = torch.where(frames.valid(num_frames).transpose(1, 2), x, 0.0)
+        x = frames.masked(x.transpose(1, 2)).transpose(1, 2)
         if self._pads_input:
             assert self.pointwise_conv1.bias is not None
             start = F.glu(self.pointwise_conv1.bias, dim=0).expand(x.shape[0], self._left, -1)
-            x = self._convolved(torch.cat([start, x], dim=1))[:, -num_frames:]
+            x = self._convolved(torch.cat([start, x], dim=1))[:, self._before : self._before + num_frames]
         elif self._before or self._behind:
             x = self._convolved(F.pad(x, (0, 0, self._before, self._behind)))
             x = x[:, self._behind : self._behind + num_frames]
@@ -525,14 +558,41 @@ class FeedForward(nn.Module):
 
     def __init__(self, size: int, hidden_size: int, dropout: float, use_bias: bool = True) -> None:
         super().__init__()
+        self.dropout = dropout
         self.linear1 = nn.Linear(size, hidden_size, bias=use_bias)
-        self.dropout = Dropout(dropout)
         self.linear2 = nn.Linear(hidden_size, size, bias=use_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) to the same."""
-        hidden: Tensor = self.linear2(self.dropout(F.silu(self.linear1(x))))
-        return hidden
+        hidden, last = self.linear1(x), self.linear2
+        if self.training and self.dropout and runs_on_cpu(x):
+            out: Tensor = _SiluDropoutLinear.apply(hidden, last.weight, last.bias, self.dropout)  # type: ignore[no-untyped-call]  # torch's
+        else:
+            out = last(F.dropout(F.silu(hidden), self.dropout, self.training))
+        return out
+
+
+class _SiluDropoutLinear(torch.autograd.Function):
+    """Of the wide tensors, the input is kept, and a byte for each value that dropout keeps."""
+
+    @staticmethod
+    @custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]  # torch's
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
+        kept, ctx.scale = kept_at_random(x.shape, dropout)
+        ctx.save_for_backward(x, weight, kept)
+        out = F.linear(F.silu(x).mul_(kept), weight).mul_(ctx.scale)
+        return out if bias is None else out.add_(bias)
+
+    @staticmethod
+    @custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]  # torch's
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, kept = ctx.saved_tensors
+        gradient = gradients[0].flatten(0, 1)
+        of_bias = gradient.sum(0) if ctx.needs_input_grad[2] else None
+        gradient = gradient * ctx.scale
+        of_weight = gradient.t() @ F.silu(x).mul_(kept).flatten(0, 1)
+        of_hidden = (gradient @ weight).view(x.shape).mul_(kept)
+        return torch.ops.aten.silu_backward(of_hidden, x), of_weight, of_bias, None
 
 
 class ConformerLayer(nn.Module):
@@ -565,15 +625,16 @@ class ConformerLayer(nn.Module):
         self.conv = convolution
         self.norm_feed_forward2 = nn.LayerNorm(size)
         self.feed_forward2 = FeedForward(size, feed_forward_size, dropout, use_bias)
-        self.dropout = Dropout(dropout)
+        self.dropout = dropout
         self.norm_out = nn.LayerNorm(size)
 
     def forward(self, x: Tensor, frames: Frames, positions: Tensor, hidden: Hidden | None) -> Tensor:
         """(B, T, D) to the same."""
-        x = torch.add(x, self.dropout(self.feed_forward1(self.norm_feed_forward1(x))), alpha=0.5)
-        x = x + self.dropout(self.self_attn(self.norm_self_att(x), positions, hidden))
-        x = x + self.dropout(self.conv(self.norm_conv(x), frames))
-        x = torch.add(x, self.dropout(self.feed_forward2(self.norm_feed_forward2(x))), alpha=0.5)
+        dropout = self.dropout if self.training else 0.0
+        x = add_dropped(x, self.feed_forward1(self.norm_feed_forward1(x)), dropout, 0.5)
+        x = add_dropped(x, self.self_attn(self.norm_self_att(x), positions, hidden), dropout)
+        x = add_dropped(x, self.conv(self.norm_conv(x), frames), dropout)
+        x = add_dropped(x, self.feed_forward2(self.norm_feed_forward2(x)), dropout, 0.5)
         normed: Tensor = self.norm_out(x)
         return normed
 
@@ -705,13 +766,13 @@ class ConformerEncoder(TrainableNM):
         self.register_buffer("_context_table", torch.tensor(self._contexts), persistent=False)
         self.register_buffer("_context_probs", _probabilities(att_context_probs, len(self._contexts)), persistent=False)
         channels = d_model if subsampling_conv_channels == -1 else subsampling_conv_channels
-        refuse_too_large(
-            _PLACE, n_layers * d_model * (d_model * (4 * ff_expansion_factor + 8) + conv_kernel_size) + channels**2
-        )
+        of_layer = d_model * (d_model * (4 * ff_expansion_factor + 8) + conv_kernel_size)
+        of_subsampling = 9 * channels**2 + (channels + subsampling_factor) * feat_in * d_model
+        refuse_too_large(_PLACE, n_layers * of_layer + of_subsampling)
         self.pre_encode = _subsampling(
             subsampling, subsampling_factor, feat_in, d_model, channels, causal_downsampling, subsampling_mask
         )
-        self.dropout_pre_encoder, self.dropout_emb = Dropout(dropout_pre_encoder), Dropout(dropout_emb)
+        self.dropout_pre_encoder, self.dropout_emb = nn.Dropout(dropout_pre_encoder), nn.Dropout(dropout_emb)
         left = _frames_before(conv_context_size, conv_kernel_size)
         if conv_pads_input and left != conv_kernel_size - 1:
             problem, got = "conv_pads_input is for conv_context_size: causal", str(conv_context_size)
@@ -773,7 +834,7 @@ class ConformerEncoder(TrainableNM):
             x = x * self._scale
         x = self.dropout_pre_encoder(x)
         num_frames = x.shape[1]
-        frames = Frames(lengths)
+        frames = Frames(lengths, is_masking=not are_full(lengths, num_frames))
         positions = self.dropout_emb(self.positions(num_frames, num_frames, x.device)).to(x.dtype)
         hidden = hidden_frames(lengths, num_frames, self._context(num_frames, x.device))
         tapped: tuple[Tensor, ...] = ()
