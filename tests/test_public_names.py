@@ -192,7 +192,8 @@ IMPORT_PATHS = {
     "nemo_lite.utils.optimizers": "OPTIMIZERS register_optimizer",
     "nemo_lite.utils.lr_policies": """
         CosineAnnealing InverseSquareRootAnnealing LRPolicy NoamAnnealing PolynomialDecayAnnealing
-        PolynomialHoldDecayAnnealing SquareAnnealing SquareRootAnnealing WarmupAnnealing WarmupHoldPolicy WarmupLR WarmupPolicy
+        PolynomialHoldDecayAnnealing SquareAnnealing SquareRootAnnealing WarmupAnnealing WarmupHoldPolicy
+        WarmupLR WarmupPolicy
         get_all_lr_classes get_lr_policy register_lr_policy
     """,
     "nemo_lite.utils.misc": "pad_to",

@@ -7,6 +7,7 @@ import pytest
 import soundfile
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from toys.fake_cuda import DEVICE, IS_BUILT_WITH_CUDA, fake_cuda, on_cuda
 from toys.sources import ROOT
 
@@ -47,7 +48,8 @@ def rehearsed(config, noise, training, autocast=None):
     data = recipe.data_layer(str(manifest), training=training, batch_size=3, num_workers=0)
     connect = connect_classifier if classifies else nemo_asr.connect
     module = lower(Dag(connect(model, data, training=training).scored).slice(), "Rehearsed")
-    with fake_cuda(autocast):
+    # torch looks at the GPU to choose another kernel of attention.
+    with fake_cuda(autocast), sdpa_kernel(SDPBackend.MATH):
         on_cuda(module).train(training)
         targets = torch.zeros(3, dtype=torch.int64) if classifies else torch.zeros(3, 4, dtype=torch.int32)
         batch = torch.rand(3, 24000), torch.full((3,), 24000), targets, torch.full((3,), 1 if classifies else 4)

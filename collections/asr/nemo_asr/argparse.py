@@ -44,6 +44,7 @@ from nemo_lite.options import (
     NotNegativeFloat,
     NotNegativeInt,
     OneLineParser,
+    PositiveInt,
     TrainingPrecision,
     fold_precision,
 )

@@ -195,7 +195,7 @@ class Optimisation:
         max_steps: optimizer steps to train.
         lr: initial learning rate.
         lr_policy: learning-rate policy.
-        warmup_steps: steps in which the learning rate rises (default: 0; with warmuplr 25000, with NoamAnnealing 10000).
+        warmup_steps: steps in which the learning rate rises (default: 0; warmuplr has 25000, NoamAnnealing 10000).
         hold_steps: steps after the warm-up in which the rate stays at --lr, with a Hold policy (default: 0).
         min_lr: learning rate at the end (default: the policy's, mostly 0).
         d_model: channels of the encoder, of which the rate of NoamAnnealing depends (default: 512).

@@ -268,6 +268,22 @@ def test_scores_of_distances_become_scores_of_keys():
     assert got.tolist() == [wanted, wanted]
 
 
+@pytest.mark.parametrize("name", ["striding", "context before", "streaming", "WeNet"])
+@pytest.mark.parametrize("most_scores", [1, 200])
+def test_attention_in_blocks_of_queries_is_attention(name, most_scores):
+    encoder = made(**EXACT[name])
+    features, lengths = features_of(name)
+    whole, frames = encoded(encoder, features, lengths)
+    with (
+        patch.object(conformer, "_MOST_SCORES", most_scores),
+        patch.object(conformer, "attention", wraps=attention) as calls,
+    ):
+        blocks, _ = encoded(encoder, features, lengths)
+    assert calls.call_count > 2
+    for row, length in enumerate(frames.tolist()):
+        torch.testing.assert_close(blocks[row, :, :length], whole[row, :, :length], rtol=1e-5, atol=1e-5)
+
+
 def test_an_intermediate_layer_is_given_as_well():
     features, lengths = features_of("")
     encoder = made(n_layers=4, intermediate_block=-1, feat_out=6)

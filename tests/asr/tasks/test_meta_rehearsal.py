@@ -6,6 +6,7 @@ for it and has a stand-in, and torch.autocast does not know it.
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
 from itertools import chain
 
@@ -41,6 +42,16 @@ JasperEncoder:
     - {filters: 24, repeat: 1, kernel: [1], stride: [1], dilation: [1], dropout: 0.0, residual: false}
 labels: [" ", "a", "b", "c"]
 """
+CONFORMER = """ConformerEncoder:
+  n_layers: 2
+  d_model: 16
+  subsampling: dw_striding
+  att_context_style: chunked_limited
+  att_context_size: [[4, 1], [4, 0]]
+  stochastic_depth_drop_prob: 0.1
+  dropout_att: 0.1
+  conv_kernel_size: 5
+"""
 
 
 REGULARIZED = {"overrides": ["CTCLossNM.label_smoothing=0.1"], "intermediate_ctc": 0.3}
@@ -48,10 +59,11 @@ REGULARIZED = {"overrides": ["CTCLossNM.label_smoothing=0.1"], "intermediate_ctc
 
 @pytest.fixture
 def on_meta(request, monkeypatch, tmp_path):
-    """A training loss, and wires to evaluate, of a small QuartzNet on the meta device."""
+    """A training loss, and wires to evaluate, of a small QuartzNet (or Conformer) on the meta device."""
     make_corpus(tmp_path)
-    (tmp_path / "rehearsed.yaml").write_text(CONFIG)
     options = getattr(request, "param", {})
+    sections = re.sub(r"JasperEncoder:.*(?=labels)", CONFORMER, CONFIG, flags=re.DOTALL)
+    (tmp_path / "rehearsed.yaml").write_text(sections if options.get("conformer") else CONFIG)
     recipe = nemo_asr.load_recipe(tmp_path / "rehearsed.yaml", options.get("overrides", ()))
     monkeypatch.setattr(Autocast, "forward", lambda self: nullcontext())
     # The one host read of a step, made a step later, has no values here.
@@ -88,7 +100,7 @@ def test_whole_steps_of_training_run_on_the_meta_device_and_read_nothing(on_meta
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("on_meta", [REGULARIZED], indirect=True)
+@pytest.mark.parametrize("on_meta", [REGULARIZED, {**REGULARIZED, "conformer": True}], indirect=True)
 @pytest.mark.parametrize("level", ["O0", "O1"])
 def test_smoothing_intermediate_losses_and_averages_of_weights_read_nothing_either(on_meta, level):
     loss, _ = on_meta
@@ -99,6 +111,7 @@ def test_smoothing_intermediate_losses_and_averages_of_weights_read_nothing_eith
     assert actions.step == 2
 
 
+@pytest.mark.parametrize("on_meta", [{}, {"conformer": True}], indirect=True)
 def test_evaluation_runs_on_the_meta_device_and_reads_nothing(on_meta):
     _, wires = on_meta
     blocks = Evaluation(wires, META, Precision(Optimization.mxprO0, META)).blocks(SingleProcess())

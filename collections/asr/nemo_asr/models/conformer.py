@@ -277,6 +277,10 @@ class Hidden(NamedTuple):
     keys: Tensor
     rows: Tensor
 
+    def of_rows(self, rows: slice) -> Hidden:
+        """The same for some frames."""
+        return Hidden(*(part if part.shape[2] == 1 else part[:, :, rows] for part in self))
+
 
 class AttentionContext(NamedTuple):
     """How far frames see: whole numbers, or tensors that were drawn.
@@ -312,7 +316,8 @@ def hidden_frames(lengths: Tensor, num_frames: int, context: AttentionContext) -
         chunk = torch.arange(num_frames, device=lengths.device) // context.chunk
         chunks_back = chunk.unsqueeze(1) - chunk
         sees = sees & (chunks_back <= context.left) & (chunks_back >= -context.right)
-    return Hidden(torch.where(sees, 0.0, _HIDDEN), ~sees.any(-1, keepdim=True))
+    is_hidden = sees.logical_not()
+    return Hidden(is_hidden * _HIDDEN, is_hidden.all(-1, keepdim=True))
 
 
 def position_embeddings(first: int, count: int, step: int, size: int, device: torch.device) -> Tensor:
@@ -324,6 +329,21 @@ def position_embeddings(first: int, count: int, step: int, size: int, device: to
     frequencies = torch.exp(torch.arange(0, size, 2, dtype=torch.float32, device=device) * (-math.log(1e4) / size))
     angles = positions.unsqueeze(1) * frequencies
     return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)
+
+
+_ALL_ROWS = slice(None)
+_MOST_SCORES = 1 << 24  # 64 MB in float32; an hour of speech at once would have 2 ** 32 for each head
+
+
+def _blocks(key: Tensor) -> list[slice]:
+    """The queries in blocks, so that without gradients memory grows with the frames and not with their square."""
+    num_utterances, num_heads, num_frames, _ = key.shape
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._is_tracing():
+        return [_ALL_ROWS]
+    size = max(_MOST_SCORES // (num_utterances * num_heads * num_frames), 1)
+    if size >= num_frames:
+        return [_ALL_ROWS]
+    return [slice(start, min(start + size, num_frames)) for start in range(0, num_frames, size)]
 
 
 class RelPositionAttention(nn.Module):
@@ -368,12 +388,25 @@ class RelPositionAttention(nn.Module):
         query = query * scale
         places = self._heads(self.linear_pos(positions).unsqueeze(0)).transpose(2, 3)
         pos_bias_u, pos_bias_v = ((bias * scale).unsqueeze(1) for bias in (self.pos_bias_u, self.pos_bias_v))
-        bias = (query + pos_bias_v) @ places
-        if self._is_shifted:
-            bias = shifted(bias)
-        out = attention(query + pos_bias_u, key, value, bias, hidden, self.dropout if self.training else 0.0)
+        with_u, with_v = query + pos_bias_u, query + pos_bias_v
+        dropout = self.dropout if self.training else 0.0
+        outputs = []
+        for rows in _blocks(key):
+            bias = with_v[:, :, rows] @ (self._of_rows(places, rows) if self._is_shifted else places)
+            if self._is_shifted:
+                bias = shifted(bias)
+            hidden_here = None if hidden is None else hidden.of_rows(rows)
+            outputs.append(attention(with_u[:, :, rows], key, value, bias, hidden_here, dropout))
+        out = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
         attended: Tensor = self.linear_out(out.transpose(1, 2).flatten(2))
         return attended
+
+    def _of_rows(self, places: Tensor, rows: slice) -> Tensor:
+        """Of the distances T, ..., 1 - T (the last axis) those between the frames ``rows`` and all T."""
+        if rows == _ALL_ROWS:
+            return places
+        num_frames = places.shape[3] // 2
+        return places[..., num_frames - rows.stop : 2 * num_frames - rows.start]
 
     def _heads(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, heads, T, D / heads)."""

@@ -268,8 +268,8 @@ class Windowed(NonTrainableNM):
         if not plan.is_exact and not self._has_warned:
             self._has_warned = True
             logging.warning(
-                "The encoder sees the whole recording (squeeze-and-excitation, recurrence), so a recording that is "
-                "transcribed in windows may get another text than in one piece; --batch_seconds sets their length"
+                "The encoder sees the whole recording (attention, squeeze-and-excitation, recurrence), so a recording "
+                "that is transcribed in windows may get another text than in one piece; --batch_seconds sets their length"
             )
         kept = [self._window(features, length, start, plan) for start in range(0, num_frames, plan.core)]
         *values, lengths = zip(*kept, strict=True)
