@@ -36,9 +36,9 @@ ORDERS = {
         < common, engine, tutorials < export, neural_graph, precision_check < actions
     """,
     "nemo_asr": """
-        arguments, compat, shipped < text, data.manifest < audio, features, options
+        arguments, compat, shipped < text, data.manifest < audio, features < fbank, options
         < argparse, models < decoding < scoring < data < parts, tasks
-        < corpora < transcribe < evaluation, training < seeds < cli
+        < corpora < transcribe < evaluation, serve, training < seeds < cli
     """,
 }
 # Imports inside functions: packages that a user may do without, and those whose import is worth putting off.
@@ -56,6 +56,9 @@ LATE_IMPORTS = {
     "nemo_asr.transcribe.fine_tuning": "imports torch; --help is shown without",
     "nemo_asr.transcribe.model": "imports torch; models in ONNX files are run without",
     "nemo_lite.backends.pytorch.checkpoint.folder": "imports torch; --help is shown without",
+    "nemo_asr.serve": "optional: starlette; only the server imports them",
+    "uvicorn": "optional: the server",
+    "nemo_asr.decoding.beam_search": "imports torch; models in ONNX files are served without",
     "tensorboard": "slow to import; only runs that write events pay for it",
     "torch.utils.tensorboard": "slow to import; only runs that write events pay for it",
     "sentencepiece": "optional: vocabularies of subwords",

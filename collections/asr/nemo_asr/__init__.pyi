@@ -19,6 +19,7 @@ from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder as BeamSearchCTCD
 from nemo_asr.decoding.beam_search import BeamSearchDecoderWithLM as BeamSearchDecoderWithLM
 from nemo_asr.decoding.greedy import GreedyCTCDecoder as GreedyCTCDecoder
 from nemo_asr.decoding.greedy import HypothesesType as HypothesesType
+from nemo_asr.fbank import AudioToKaldiFbankPreprocessor as AudioToKaldiFbankPreprocessor
 from nemo_asr.features import AudioPreprocessing as AudioPreprocessing
 from nemo_asr.features import AudioPreprocessor as AudioPreprocessor
 from nemo_asr.features import AudioToMelSpectrogramPreprocessor as AudioToMelSpectrogramPreprocessor

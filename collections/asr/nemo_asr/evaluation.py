@@ -25,7 +25,7 @@ from nemo_asr.decoding.greedy import (
 )
 from nemo_asr.decoding.words import Spelling, weighted_phrases
 from nemo_asr.options import search_arguments, unique_tags
-from nemo_asr.scoring.hotwords import score_hotwords
+from nemo_asr.scoring.hotwords import score_hotwords, words_of
 from nemo_asr.scoring.rates import (
     Clusters,
     all_pairs,
@@ -121,10 +121,10 @@ def _evaluate_sets(
             scores, scores_file = score_rows(rows), out / f"{tag}.scores.json"
             hotwords = None
             if args.hotwords:
-                use_cer = main_metric(recipe.labels) == "cer"
+                split = words_of(recipe.labels)
                 hot = list(weighted_phrases(args.hotwords, Spelling(recipe.labels)))
                 clusters = clusters_in_data(data_layer, result.items)
-                hotwords = score_hotwords(hot, said, without_hotwords, heard, use_cer, clusters)
+                hotwords = score_hotwords(hot, said, without_hotwords, heard, split, clusters)
             write_scores(scores_file, scores, hotwords)
             print(f"{name}{tag}: {scores.interval_line(metric)}; by speaker, length and word in {scores_file}")
             if line := scores.variants_line(metric):

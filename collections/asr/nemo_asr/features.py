@@ -62,7 +62,8 @@ _WINDOWS: dict[str, Callable[..., torch.Tensor]] = {
     "blackman": torch.blackman_window,
     "bartlett": torch.bartlett_window,
 }
-_NO_WINDOW = ("ones", "none", "null")
+_NO_WINDOW = ("ones", "none", "null", "rectangular")
+_POVEY_POWER = 0.85  # of Kaldi's window: like Hamming's, but 0 at its ends
 
 # Slaney's scale (Auditory Toolbox, 1998): linear up to 1 kHz, 3 mels in 200 Hz; above it 27 mels for a factor of 6.4.
 _LINEAR_HZ_PER_MEL = 200.0 / 3
@@ -71,7 +72,7 @@ _LOG_STEP = math.log(6.4) / 27
 
 
 def window_function(name: str | None, length: int, *, periodic: bool) -> torch.Tensor:
-    """A window by name: hann, hamming, blackman, bartlett; ``None``, "ones" or "none" weight all samples alike.
+    """A window by name: hann, hamming, blackman, bartlett, povey; ``None``, "ones", "none": all samples weigh alike.
 
     Args:
         name: the window.
@@ -83,8 +84,10 @@ def window_function(name: str | None, length: int, *, periodic: bool) -> torch.T
     """
     if name is None or name in _NO_WINDOW:
         return torch.ones(length)
+    if name == "povey":
+        return torch.hann_window(length, periodic=periodic, dtype=torch.float64).pow(_POVEY_POWER).float()
     if name not in _WINDOWS:
-        raise UnknownNameError("window", name, [*_WINDOWS, *_NO_WINDOW])
+        raise UnknownNameError("window", name, [*_WINDOWS, "povey", *_NO_WINDOW])
     return _WINDOWS[name](length, periodic=periodic, dtype=torch.float64).float()
 
 
@@ -612,9 +615,14 @@ class AudioPreprocessor(NonTrainableNM):
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         """``B D T`` with T = ceil(samples / hop), or floor(samples / hop) + 1, as the generation of NeMo has it."""
         batch, samples = shapes["input_signal"]
-        frames = named("T", ceil_div(samples + self.framing.extra, self.hop_length * self.frame_splicing))
+        frames = named("T", ceil_div(samples + self._surplus_samples(), self.hop_length * self.frame_splicing))
         spectrogram = (batch, self.num_features * self.frame_splicing, frames)
         return {"processed_signal": spectrogram, "processed_length": (batch,)}
+
+    @property
+    def summary(self) -> str:
+        """What the features are, in a line: how many, and whose."""
+        return f"{self.num_features} a frame; frames of {self.framing.files}"
 
     @property
     def featurizer(self) -> Featurizer:
@@ -628,8 +636,7 @@ class AudioPreprocessor(NonTrainableNM):
 
     def get_seq_len(self, length: torch.Tensor) -> torch.Tensor:
         """(B,) frames of so many samples, int64."""
-        num_valid = self.framing.valid_frames(length.long(), self.hop_length)
-        return frame_count(num_valid, self.frame_splicing)
+        return frame_count(self._valid_frames(length.long()), self.frame_splicing)
 
     @torch.no_grad()
     def forward(self, input_signal: torch.Tensor, length: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -637,8 +644,8 @@ class AudioPreprocessor(NonTrainableNM):
         length = length.to(input_signal.device, torch.int64)
         if torch.compiler.is_exporting():
             return self._exported(input_signal, length)
-        num_valid = self.framing.valid_frames(length, self.hop_length)
-        num_frames = self.framing.num_frames(input_signal.shape[1], self.hop_length)
+        num_valid = self._valid_frames(length)
+        num_frames = self._num_frames(input_signal.shape[1])
         shape = (input_signal.shape[0], self.num_features, self._padded(num_frames))
         features = torch.full(shape, self.pad_value, dtype=torch.float32, device=input_signal.device)
         cost, limit = num_frames * self.n_fft, ROWS_VALUES
@@ -649,12 +656,8 @@ class AudioPreprocessor(NonTrainableNM):
 
     def _exported(self, signal: torch.Tensor, length: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The same for exporters."""
-        num_valid = self.framing.valid_frames(length, self.hop_length)
-        num_frames = self.framing.num_frames(signal.shape[1], self.hop_length)
-        samples = own_samples(signal, length)
-        power = exported_power_spectra(
-            samples, self.window, self.hop_length, num_frames, self.preemph, length=length, framing=self.framing
-        )
+        num_valid, num_frames = self._valid_frames(length), self._num_frames(signal.shape[1])
+        power = self._exported_power(own_samples(signal, length), length, num_frames)
         features = self._finish(self._bands(power).mT, num_valid)
         features = fill_beyond_(features, num_valid, self.pad_value)
         padded = F.pad(features, (0, self._padded(num_frames) - num_frames), value=self.pad_value)
@@ -669,12 +672,38 @@ class AudioPreprocessor(NonTrainableNM):
     def _features(self, signal: torch.Tensor, length: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
         """Some utterances from samples to finished features."""
         samples = own_samples(signal, length, dither=self.dither if self.training else 0.0)
-        num_frames = self.framing.num_frames(samples.shape[1], self.hop_length)
-        extended = extended_signal(samples, self.n_fft, self.preemph, length=length, framing=self.framing)
+        num_frames = self._num_frames(samples.shape[1])
         bands = samples.new_empty(samples.shape[0], self.num_bands, num_frames)
-        for frames, power in power_spectra(extended, self.window, self.hop_length, num_frames):
+        for frames, power in self._power(samples, length, num_frames):
             bands[:, :, frames] = self._bands(power).mT
         return fill_beyond_(self._finish(bands, num_valid), num_valid, self.pad_value)
+
+    # The frames: how many there are, and what is in them. A preprocessor with other frames has its own of these.
+
+    def _surplus_samples(self) -> int:
+        """With so many samples more, there is a frame for each hop that they fill or begin."""
+        return self.framing.extra
+
+    def _num_frames(self, num_samples: int) -> int:
+        """The frames that are computed of so many samples."""
+        return frame_count(num_samples + self._surplus_samples(), self.hop_length)
+
+    def _valid_frames(self, length: torch.Tensor) -> torch.Tensor:
+        """(B,) the frames that belong to so many samples."""
+        return self.framing.valid_frames(length, self.hop_length)
+
+    def _power(
+        self, samples: torch.Tensor, length: torch.Tensor, num_frames: int
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Which frames, and their power (B, frames of the block, n_fft // 2 + 1), of :func:`own_samples`."""
+        extended = extended_signal(samples, self.n_fft, self.preemph, length=length, framing=self.framing)
+        return power_spectra(extended, self.window, self.hop_length, num_frames)
+
+    def _exported_power(self, samples: torch.Tensor, length: torch.Tensor, num_frames: int) -> torch.Tensor:
+        """The power of all frames, in operations that an exported graph runs fast."""
+        return exported_power_spectra(
+            samples, self.window, self.hop_length, num_frames, self.preemph, length=length, framing=self.framing
+        )
 
     def _bands(self, power: torch.Tensor) -> torch.Tensor:
         """Powers (B, U, n_fft // 2 + 1) of some frames to the values (B, U, num_bands) that are kept of them."""
@@ -831,7 +860,57 @@ class AudioToSpectrogramPreprocessor(AudioPreprocessor):
         return power / self.window.square().sum() if self.normalized else power
 
 
-class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
+class LogMelPreprocessor(AudioPreprocessor):
+    """Base of the preprocessors that give logarithms of mel bands, normalised or not.
+
+    Subclasses register ``filters`` (n_fft // 2 + 1, bands), whose blocks are ``_band_blocks``.
+    """
+
+    converts = (AudioSignal, MelSpectrogramType)
+    spectrogram_type = MelSpectrogramType
+    log: bool = True
+    log_zero_guard_type: Literal["add", "clamp"] = "add"
+    log_zero_guard_value: float
+    mag_power: float = 2.0
+    std_floor: float = 0.1
+    filters: torch.Tensor
+    fixed_mean: torch.Tensor | None
+    fixed_std: torch.Tensor | None
+    _band_blocks: BandBlocks
+
+    def _set_normalization(self, place: str, normalize: Normalization) -> None:
+        self._over: tuple[int, ...] = ()
+        fixed_mean = fixed_std = None
+        if isinstance(normalize, Mapping):
+            fixed_mean = _fixed(place, normalize, "fixed_mean", self.num_features)
+            fixed_std = _fixed(place, normalize, "fixed_std", self.num_features)
+        elif normalize not in _AXES:
+            names = [*(str(key) for key in _AXES if key), "fixed_mean and fixed_std"]
+            raise UnknownNameError("normalize", str(normalize), names, place=place)
+        else:
+            self._over = _AXES[normalize]
+        self._by_speech = normalize == "per_feature_speech"
+        self.register_buffer("fixed_mean", fixed_mean, persistent=False)
+        self.register_buffer("fixed_std", fixed_std, persistent=False)
+
+    def _bands(self, power: torch.Tensor) -> torch.Tensor:
+        magnitudes = power if self.mag_power == 2.0 else power.pow(self.mag_power / 2)
+        return into_bands(magnitudes, self.filters, self._band_blocks)
+
+    def _finish(self, bands: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
+        levels = bands.sum(1) if self._by_speech else None
+        if self.log:
+            guard = self.log_zero_guard_value
+            bands = (bands.add_(guard) if self.log_zero_guard_type == "add" else bands.clamp_(min=guard)).log_()
+        if self.fixed_mean is not None and self.fixed_std is not None:
+            return bands.sub_(self.fixed_mean).div_(self.fixed_std)
+        if levels is not None:
+            least_share = 10.0 ** (-_SPEECH_RANGE_DB / 20.0 * self.mag_power)
+            return normalize_by_speech_(bands, num_valid, levels, least_share, self.std_floor)
+        return normalize_(bands, num_valid, self._over, self.std_floor) if self._over else bands
+
+
+class AudioToMelSpectrogramPreprocessor(LogMelPreprocessor):
     """Log-mel spectrogram, B x features x T, normalised over each utterance.
 
     In this order: dither, pre-emphasis, spectrum, power, mel filters (those of librosa), logarithm, normalisation over
@@ -881,12 +960,6 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
         UnknownNameError: a window, normalisation or guard that is not known.
     """
 
-    converts = (AudioSignal, MelSpectrogramType)
-    spectrogram_type = MelSpectrogramType
-    filters: torch.Tensor
-    fixed_mean: torch.Tensor | None
-    fixed_std: torch.Tensor | None
-
     def __init__(
         self,
         sample_rate: SampleRate = 16000,
@@ -932,41 +1005,10 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
         self._set_normalization(place, normalize)
         self._band_blocks = _register_filters(self, lowfreq, highfreq, scale="slaney", equal_area=True)
 
-    def _set_normalization(self, place: str, normalize: Normalization) -> None:
-        self._over: tuple[int, ...] = ()
-        fixed_mean = fixed_std = None
-        if isinstance(normalize, Mapping):
-            fixed_mean = _fixed(place, normalize, "fixed_mean", self.num_features)
-            fixed_std = _fixed(place, normalize, "fixed_std", self.num_features)
-        elif normalize not in _AXES:
-            names = [*(str(key) for key in _AXES if key), "fixed_mean and fixed_std"]
-            raise UnknownNameError("normalize", str(normalize), names, place=place)
-        else:
-            self._over = _AXES[normalize]
-        self._by_speech = normalize == "per_feature_speech"
-        self.register_buffer("fixed_mean", fixed_mean, persistent=False)
-        self.register_buffer("fixed_std", fixed_std, persistent=False)
-
     @property
     def filter_banks(self) -> torch.Tensor:
         """The mel filters (1, features, n_fft // 2 + 1), as NeMo gives them."""
         return self.filters.t().unsqueeze(0)
-
-    def _bands(self, power: torch.Tensor) -> torch.Tensor:
-        magnitudes = power if self.mag_power == 2.0 else power.pow(self.mag_power / 2)
-        return into_bands(magnitudes, self.filters, self._band_blocks)
-
-    def _finish(self, bands: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
-        levels = bands.sum(1) if self._by_speech else None
-        if self.log:
-            guard = self.log_zero_guard_value
-            bands = (bands.add_(guard) if self.log_zero_guard_type == "add" else bands.clamp_(min=guard)).log_()
-        if self.fixed_mean is not None and self.fixed_std is not None:
-            return bands.sub_(self.fixed_mean).div_(self.fixed_std)
-        if levels is not None:
-            least_share = 10.0 ** (-_SPEECH_RANGE_DB / 20.0 * self.mag_power)
-            return normalize_by_speech_(bands, num_valid, levels, least_share, self.std_floor)
-        return normalize_(bands, num_valid, self._over, self.std_floor) if self._over else bands
 
 
 class AudioToMFCCPreprocessor(AudioPreprocessor):

@@ -130,7 +130,14 @@ class ConvSubsampling(nn.Module):
         return self._halved(num_frames)
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, T, F) and valid frames (B,) -> (B, T', D) and (B,)."""
+        """(B, T, F) and valid frames (B,) -> (B, T', D) and (B,).
+
+        Without padding, fewer frames than the kernels see become one frame, which is not valid.
+        """
+        if self.halving == _UNPADDED:
+            least = 2 ** (self.num_halvings + 1) - 1
+            # torch.sym_max is for sizes that an exporter leaves open; it has no types.
+            x = F.pad(x, (0, 0, 0, torch.sym_max(least - x.shape[1], 0)))  # type: ignore[no-untyped-call]
         x = x.unsqueeze(1)
         if self.is_masked:
             x = _masked(x, lengths)

@@ -19,6 +19,7 @@ from torch.amp import custom_bwd, custom_fwd
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from nemo_asr.arguments import Channels, Classes, Splicing, look_up, refuse_too_large
+from nemo_asr.text.labels import is_piece
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.config import (
     Between,
@@ -1103,7 +1104,7 @@ def _check_vocabulary(vocabulary: Sequence[str], num_classes: int) -> None:
         remedy = "num_classes is the number of labels, without the blank"
         raise UsageError("vocabulary and num_classes differ", place="JasperDecoderForCTC", got=got, remedy=remedy)
     twice = [repr(label) for label, count in Counter(vocabulary).items() if count > 1]
-    if twice:
+    if twice and not any(map(is_piece, vocabulary)):  # pieces of several languages may be the same
         raise UsageError("a label is in the vocabulary twice", place="JasperDecoderForCTC", got=", ".join(twice))
 
 
