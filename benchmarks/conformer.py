@@ -29,7 +29,7 @@ from nemo_asr.models.conformer import ConformerEncoder
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from toys.nemo_source import HAS_NEMO, nemo_module
 
-COMMON = {"feat_in": 80, "dropout_att": 0.1, "dropout_emb": 0.0}
+COMMON: Mapping[str, Any] = {"feat_in": 80, "dropout_att": 0.1, "dropout_emb": 0.0}
 DW_STRIDING = {"subsampling": "dw_striding", "subsampling_factor": 8, "subsampling_conv_channels": 256}
 ENCODERS: Mapping[str, Mapping[str, Any]] = {
     "Conformer medium": {"d_model": 256},
@@ -50,7 +50,7 @@ def step_of(form: str, arguments: Mapping[str, Any], num_utterances: int, num_fr
     def run() -> None:
         with plainly() if form == "plain" else nullcontext():
             encoded: Tensor = encoder(audio_signal=features, length=lengths)[0]
-            encoded.square().mean().backward()
+            encoded.square().mean().backward()  # type: ignore[no-untyped-call]  # torch's
         for parameter in encoder.parameters():
             parameter.grad = None
 

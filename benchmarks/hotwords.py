@@ -1,6 +1,6 @@
 """Time of the beam search with hot phrases and without: on sounds alone, beside a lexicon, beside a language model.
 
-    python benchmarks/hotwords.py [--phrases 10000] [--rounds 5] [--quick]
+    python benchmarks/hotwords.py [--phrases 10000] [--rounds 5] [--labels letters pieces characters] [--quick]
 
 The lexicon of letters and pieces has 2,000 words, that of Chinese characters two words for each phrase.
 
@@ -88,13 +88,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--phrases", type=int, default=10_000, help="how many (default: 10000)")
     parser.add_argument("--rounds", type=int, default=5, help="how often each search is timed (default: 5)")
+    kinds = ["letters", "pieces", "characters"]
+    parser.add_argument("--labels", choices=kinds, nargs="+", default=kinds, help="which labels (default: all)")
     parser.add_argument("--quick", action="store_true", help="see that it runs")
     args = parser.parse_args()
     rounds, number = (1, 50) if args.quick else (args.rounds, args.phrases)
     rng = np.random.default_rng(0)
     words = drawn_words(LETTERS, 2000, 3, 10, rng)
     phrases = list(dict.fromkeys(" ".join(rng.choice(words, size=2)) for _ in range(2 * number)))[:number]
-    compare("letters", [*LETTERS, " "], phrases, words, rounds)
+    if "letters" in args.labels:
+        compare("letters", [*LETTERS, " "], phrases, words, rounds)
     parts = drawn_words(LETTERS, 970, 2, 6, rng)
     pieces = [
         *(f"\u2581{letter}" for letter in LETTERS),
@@ -102,7 +105,10 @@ def main() -> None:
         *parts[::2],
         *(f"\u2581{one}" for one in parts[1::2]),
     ]
-    compare("pieces", pieces, phrases, words, rounds)
+    if "pieces" in args.labels:
+        compare("pieces", pieces, phrases, words, rounds)
+    if "characters" not in args.labels:
+        return
     characters = "".join(chr(0x4E00 + place) for place in range(4000))
     words = drawn_words(characters, 2 * number, 2, 5, rng)
     compare("Chinese characters", list(characters), drawn_words(characters, number, 2, 6, rng), words, rounds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -63,7 +64,7 @@ WENET = {
     **{"feat_in": 20, "n_layers": 2, "d_model": 8, "n_heads": 2, "conv_kernel_size": 5},
     **{"subsampling": "conv2d", "self_attention_model": "rel_pos_no_shift", "after_norm": True},
 }
-WENET_FORMS = {
+WENET_FORMS: dict[str, dict[str, Any]] = {
     "Conformer": {},
     "U2++": {"conv_context_size": "causal", "conv_pads_input": True, "conv_norm_type": "layer_norm"},
     "U2++ in chunks": {
@@ -134,13 +135,13 @@ def of_wenet(weights, x, sees, causal, num_heads=2):
 
 @pytest.mark.parametrize("form", WENET_FORMS)
 def test_the_encoder_follows_wenet_s_rules_for_each_utterance_of_a_batch(form):
-    arguments = {**WENET, **WENET_FORMS[form]}
+    arguments: dict[str, Any] = {**WENET, **WENET_FORMS[form]}
     encoder = ConformerEncoder(**arguments).eval()
     fill(encoder)
     features, lengths = features_of(form)
     with torch.no_grad():
         encoded, encoded_lengths = encoder(audio_signal=features, length=lengths)
-    left, right = arguments.get("att_context_size", (-1, -1))
+    left, right = list(arguments.get("att_context_size", (-1, -1)))
 
     def sees(query, key):
         if right == -1:

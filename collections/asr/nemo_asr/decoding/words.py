@@ -336,7 +336,8 @@ class HotPhrases:
         self._starts = starts[self._in_order]
         # node * width + character: the node behind, in the order of their making. The first is the gap in front.
         paths = {self._gap: 1}
-        depths, ends, nodes, phrase_of, shares = [0, 1], list[int](), list[int](), list[int](), list[float]()
+        depths, ends = [0, 1], list[tuple[int, int]]()
+        nodes, phrase_of, shares = list[int](), list[int](), list[float]()
         # In their order, so that nodes behind one another have numbers behind one another.
         for numbers, position in sorted((self._numbers(phrase, spelling), at) for at, phrase in enumerate(phrases)):
             node, letters, num_letters = ROOT, 0, sum(number != self._gap for number in numbers)

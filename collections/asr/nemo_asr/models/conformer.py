@@ -134,16 +134,15 @@ class ConvSubsampling(nn.Module):
                 layers += [HalvingConv2d(inputs, channels, self.halving), nn.ReLU()]
         self.conv = nn.Sequential(*layers)
         self._feat_in = feat_in
-        self.out = nn.Linear(channels * self._halved(feat_in), feat_out)
+        num_features = self.size(feat_in)
+        assert isinstance(num_features, int)
+        self.out = nn.Linear(channels * num_features, feat_out)
 
-    def _halved(self, size: Size) -> Size:
+    def size(self, size: Size) -> Size:
+        """Frames out for frames in; of features the same."""
         for _ in range(self.num_halvings):
             size = self.halving.size(size)
         return size
-
-    def size(self, num_frames: Size) -> Size:
-        """Frames out for frames in."""
-        return self._halved(num_frames)
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T, F) and valid frames (B,) -> (B, T', D) and (B,).
@@ -178,9 +177,11 @@ class ConvSubsampling(nn.Module):
 
     def initial_state(self, batch: int) -> State:
         """Each convolution sees its own padding before its first frame."""
-        state, size = {}, self._feat_in
+        state: dict[str, Tensor] = {}
+        size: Size = self._feat_in
         for index, layer in enumerate(self.conv):
             if isinstance(layer, HalvingConv2d):
+                assert isinstance(size, int)
                 state[str(index)] = layer.window.initial((batch, layer.in_channels, 0, size), 2, layer.weight)
                 size = self.halving.size(size)
         return state
@@ -509,7 +510,7 @@ class RelPositionAttention(nn.Module):
 
     def _heads(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, heads, T, D / heads)."""
-        return x.unflatten(2, (self.num_heads, -1)).transpose(1, 2)
+        return x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
 
 
 def new_pos_biases(num_heads: int, size: int) -> tuple[nn.Parameter, nn.Parameter]:
@@ -592,7 +593,7 @@ def shifted(scores: Tensor) -> Tensor:
 def _shifted(scores: Tensor) -> Tensor:
     num_queries, num_distances = scores.shape[-2:]
     flat = scores.flatten(-2)[..., num_queries:]
-    return flat.unflatten(-1, (num_queries, num_distances - 1))[..., : num_distances - num_queries]
+    return flat.view(*scores.shape[:-1], num_distances - 1)[..., : num_distances - num_queries]
 
 
 class _Shifted(torch.autograd.Function):
@@ -876,6 +877,8 @@ class ConformerEncoder(TrainableNM):
     """
 
     context_frames = None
+    _context_table: Tensor
+    _context_probs: Tensor
 
     def __init__(
         self,
@@ -1146,7 +1149,8 @@ def drawn_context(num_frames: int, draws_left: bool, device: torch.device) -> At
 
 
 def _contexts(sizes: tuple[int, int] | Sequence[tuple[int, int]] | None, style: ContextStyle) -> list[AttentionContext]:
-    pairs = [sizes] if sizes and isinstance(sizes[0], int) else sizes or [(-1, -1)]
+    given: Sequence[Any] = sizes or [(-1, -1)]
+    pairs: Sequence[tuple[int, int]] = [(given[0], given[1])] if isinstance(given[0], int) else given
     contexts = []
     for left, right in pairs:
         if (left, right) == (-1, -1):

@@ -276,15 +276,19 @@ def _tokenizer(path: Path, ids: Sequence[int]) -> tuple[list[str], Subwords | No
 
 
 def _read_tokenizer(content: dict[str, Any], path: Path, ids: Sequence[int]) -> tuple[list[str], Subwords | None]:
-    model = content.get("model") if isinstance(content.get("model"), dict) else {}
+    section = content.get("model")
+    model: dict[str, Any] = section if isinstance(section, dict) else {}
     kind = str(model.get("type") or ("BPE" if "merges" in model else "Unigram"))
-    vocabulary = model.get("vocab")
+    vocabulary: Any = model.get("vocab")
     if kind not in _ALGORITHMS or not isinstance(vocabulary, dict if kind == "BPE" else list):
         place = f"{path}: model.type"
         raise CheckpointError("the tokenizer is of another kind", place=place, got=kind, wanted="BPE or Unigram")
     added = [each for each in content.get("added_tokens") or [] if isinstance(each, dict)]
-    scores = _scores_of_merges(model) if kind == "BPE" else {str(piece): float(score) for piece, score in vocabulary}
-    listed = vocabulary if kind == "BPE" else {str(piece): i for i, (piece, _) in enumerate(vocabulary)}
+    if kind == "BPE":
+        listed, scores = dict(vocabulary), _scores_of_merges(model)
+    else:
+        listed = {str(piece): i for i, (piece, _) in enumerate(vocabulary)}
+        scores = {str(piece): float(score) for piece, score in vocabulary}
     by_id = {i: str(piece) for piece, i in listed.items()} | {
         each.get("id"): str(each.get("content")) for each in added
     }

@@ -110,7 +110,7 @@ def read_nemo(path: str | Path) -> ForeignModel:
     _compare_filters(sections, state.get(_FILTERS), place)
     weights = _split(state, encoder, place)
     if tokenizer is not None:
-        labels = _checked_pieces(tokenizer, labels, weights[_HEAD], place)
+        _check_pieces(tokenizer, labels, weights[_HEAD], place)
     else:
         labels = list(map(marked_piece, labels)) if _kind_of_tokenizer(config) == "wpe" else labels
         _check_outputs(len(labels), weights[_HEAD], "labels do", "labels", place)
@@ -183,7 +183,7 @@ def _recipe_sections(config: Config, version: str) -> tuple[dict[str, Any], str]
         if target in classes:
             values = _section(section, "params") or section
             name = classes[target].__name__
-            sections[name] = dict(_known_arguments(config, values, classes[target].__init__, problems))
+            sections[name] = dict(_known_arguments(config, values, classes[target], problems))
             encoder = name if key == "encoder" else encoder
         elif key == "spec_augment":
             logging.warning("%s: its augmentation %s is not known here and is left out", section.place(), target)
@@ -315,10 +315,8 @@ def _tokenizer_in(archive: NemoArchive, section: Config) -> Subwords | None:
         return None
 
 
-def _checked_pieces(
-    tokenizer: Subwords, labels: Sequence[str], head: Mapping[str, Tensor], place: str
-) -> Sequence[str]:
-    """The pieces of a tokenizer, which must be the outputs of the head, in their order.
+def _check_pieces(tokenizer: Subwords, labels: Sequence[str], head: Mapping[str, Tensor], place: str) -> None:
+    """The pieces of a tokenizer must be the outputs of the head, in their order.
 
     Raises:
         CheckpointError: they are not.
@@ -326,13 +324,13 @@ def _checked_pieces(
     _check_outputs(len(tokenizer), head, "tokenizer does", "pieces", place)
     pieces = _pieces_as_listed(tokenizer)
     if list(labels) == pieces:
-        return tokenizer
+        return
     outside = [label for label in labels if label not in pieces]
     if outside:
         got = f"{outside[0]!r}{f' and {len(outside) - 1} more' if outside[1:] else ''}"
         raise CheckpointError("a label is outside its tokenizer's vocabulary", place=place, got=got)
     if isinstance(tokenizer, WordPieces) and sorted(labels) == sorted(pieces):
-        return tokenizer  # transformers lists such a vocabulary in any order; the file has the order of the ids
+        return  # transformers lists such a vocabulary in any order; the file has the order of the ids
     problem, got = "its labels are not its tokenizer's pieces", f"{len(labels)} labels in another order"
     raise CheckpointError(problem, place=place, got=got, wanted=f"the {len(pieces)} pieces")
 
