@@ -64,6 +64,7 @@ from nemo_asr.transcribe.best import AveragedModelCallback as AveragedModelCallb
 from nemo_asr.transcribe.best import BestModelCallback as BestModelCallback
 from nemo_asr.transcribe.fine_tuning import init_from as init_from
 from nemo_asr.transcribe.fine_tuning import recipe_of as recipe_of
+from nemo_asr.transcribe.frame_stream import EndpointRules as EndpointRules
 from nemo_asr.transcribe.model import ModelCard as ModelCard
 from nemo_asr.transcribe.model import TrainedModel as TrainedModel
 from nemo_asr.transcribe.model import about_checkpoint as about_checkpoint

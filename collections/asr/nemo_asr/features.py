@@ -18,6 +18,7 @@ import torch.nn.functional as F
 
 from nemo_asr.arguments import Features, FrameSamples, FrameSeconds, NumbersRng, SampleRate, Share, Splicing, seed_from
 from nemo_lite import NonTrainableNM
+from nemo_lite.backends.pytorch.streaming import Delay, State, num_new
 from nemo_lite.config import Between
 from nemo_lite.core.neural_types import (
     AudioSignal,
@@ -663,6 +664,68 @@ class AudioPreprocessor(NonTrainableNM):
         padded = F.pad(features, (0, self._padded(num_frames) - num_frames), value=self.pad_value)
         return self._spliced(padded, num_valid)
 
+    def stream_problem(self) -> str:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        if type(self)._power is not AudioPreprocessor._power:
+            return f"the frames of {type(self).__name__} have no form in chunks"
+        if self.frame_splicing != 1:
+            return f"frame_splicing {self.frame_splicing} has no form in chunks"
+        return ""
+
+    def stream_delay(self) -> Delay:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        return Delay(self.hop_length, self.n_fft - self.n_fft // 2 - 1)
+
+    def initial_state(self, batch: int) -> State:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        zeros = torch.zeros(1, dtype=torch.int64, device=self.window.device)
+        samples = self.window.new_zeros(batch, 0)
+        # Samples after pre-emphasis: those from the start of the next frame on; and all before the first frame.
+        return {"samples": samples, "previous": samples.new_zeros(batch, 1), "num_samples": zeros, "num_frames": zeros}
+
+    @torch.no_grad()
+    def step(
+        self, input_signal: torch.Tensor, length: torch.Tensor, *, state: State, last: bool
+    ) -> tuple[tuple[torch.Tensor, ...], State]:
+        """The next samples (B, T) to the features (B, D, U) of the frames that they complete."""
+        signal = torch.cat([state["previous"], input_signal.to(torch.float32)], dim=1)
+        body = signal[:, 1:]
+        if self.preemph:
+            body = torch.sub(body, signal[:, :-1], alpha=self.preemph)
+        samples = torch.cat([state["samples"], body], dim=1)
+        num_samples, num_frames = int(state["num_samples"]) + body.shape[1], int(state["num_frames"])
+        margin = self.n_fft // 2
+        if last:
+            samples = torch.cat([samples, self._behind(samples, signal[:, -1:], margin)], dim=1)
+        is_started = int(state["num_samples"]) > margin  # before, nobody knows what to mirror
+        if not is_started and (last or num_samples > margin):
+            start = samples[:, 1 : margin + 1].flip(1)
+            samples = torch.cat([start if self.framing.mirrors_start else torch.zeros_like(start), samples], dim=1)
+            is_started = True
+        number = (samples.shape[1] - self.n_fft) // self.hop_length + 1 if is_started else 0
+        number = max(min(number, self.framing.valid_frames(num_samples, self.hop_length) - num_frames), 0)
+        features = samples.new_empty(samples.shape[0], self.num_bands, number)
+        for frames, power in power_spectra(samples, self.window, self.hop_length, number) if number else ():
+            features[:, :, frames] = self._bands(power).mT
+        features = self._finish(features, num_new(features, 2))
+        new_state = {
+            "samples": samples[:, number * self.hop_length :],
+            "previous": signal[:, -1:],
+            "num_samples": torch.full_like(state["num_samples"], num_samples),
+            "num_frames": torch.full_like(state["num_frames"], num_frames + number),
+        }
+        return (features, num_new(features, 2)), new_state
+
+    def _behind(self, samples: torch.Tensor, last_sample: torch.Tensor, margin: int) -> torch.Tensor:
+        """(B, n_fft): what frames see behind the last sample, which comes without pre-emphasis."""
+        behind = samples.new_zeros(samples.shape[0], self.n_fft)
+        if self.framing.mirrors_end:
+            mirrored = samples[:, max(samples.shape[1] - 1 - margin, 0) : max(samples.shape[1] - 1, 0)].flip(1)
+            behind[:, : mirrored.shape[1]] = mirrored
+        elif self.preemph and not self.framing.is_masked:
+            behind[:, :1] = -self.preemph * last_sample
+        return behind
+
     def _spliced(self, features: torch.Tensor, num_valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self.frame_splicing == 1:
             return features, num_valid
@@ -893,6 +956,14 @@ class LogMelPreprocessor(AudioPreprocessor):
         self.register_buffer("fixed_mean", fixed_mean, persistent=False)
         self.register_buffer("fixed_std", fixed_std, persistent=False)
 
+    def stream_problem(self) -> str:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        if self._over or self._by_speech:
+            return (
+                "normalize takes mean and deviation of the whole utterance; fixed_mean and fixed_std, or null, do not"
+            )
+        return super().stream_problem()
+
     def _bands(self, power: torch.Tensor) -> torch.Tensor:
         magnitudes = power if self.mag_power == 2.0 else power.pow(self.mag_power / 2)
         return into_bands(magnitudes, self.filters, self._band_blocks)
@@ -1074,6 +1145,12 @@ class AudioToMFCCPreprocessor(AudioPreprocessor):
         self._band_blocks = _register_filters(self, lowfreq, highfreq, scale="htk", equal_area=False)
         dct = dct_matrix(n_mfcc, n_mels, orthonormal=norm == "ortho")
         self.register_buffer("dct", dct, persistent=False)
+
+    def stream_problem(self) -> str:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        if not self.log:
+            return "decibels are counted from the loudest frame of the whole utterance; log: true does not"
+        return super().stream_problem()
 
     def _bands(self, power: torch.Tensor) -> torch.Tensor:
         return into_bands(power, self.filters, self._band_blocks)

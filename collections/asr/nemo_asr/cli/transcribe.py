@@ -18,6 +18,7 @@ import nemo_asr
 import nemo_lite
 from nemo_asr.audio.reading import ALL_KINDS
 from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting
+from nemo_asr.cli.streamed import Streaming, check_streaming, transcribe_stream
 from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.options import BeamSize, OwnModules, Search, check_search_options, search_arguments
 from nemo_asr.transcribe.alignment import Alignment
@@ -60,6 +61,8 @@ def main(arguments: Sequence[str]) -> int:
     """
     args = TranscribeParser().parse_args(arguments)
     with logging.patch_stdout_handler(sys.stderr):
+        if args.stream is not None:
+            return transcribe_stream(args)
         recordings = recordings_of(args.audio, args.channel)
         _check_out(args, recordings)
         if args.model.endswith(SUFFIX):
@@ -197,11 +200,12 @@ class Segments:
 class TranscribeParser(LaunchedParser):
     """The options of ``nemo-lite transcribe``."""
 
-    groups = (Transcription, Segments, Search, Device, Launch)
+    groups = (Transcription, Segments, Streaming, Search, Device, Launch)
     most_used = "format out channel segments decoder lm nbest batch_size num_workers placement"
     pages = {
         "data": "what is written, batches, modules of your own",
         "segments": "where recordings are cut: pauses, lengths",
+        "streaming": "audio while it arrives: partial and final texts",
         "decoding": "beam search, lexicon, language model, hot words",
         "launching": "devices, precision, several processes and machines",
     }
@@ -216,6 +220,8 @@ class TranscribeParser(LaunchedParser):
     def check(self, parsed: Any) -> None:
         """What the options of decoding, precision and results mean together."""
         super().check(parsed)
+        others = [Transcription, Segments, Search, Device, Launch]
+        check_streaming(self, parsed, others, but=["imports", "channel", "placement", "local_rank"])
         check_search_options(self, parsed)
         if parsed.nbest and parsed.format in SUBTITLES:
             self.error(f"--nbest has no effect with --format {parsed.format}; leave it out")

@@ -13,6 +13,7 @@ from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.serve.batching import Batcher
 from nemo_asr.transcribe.inputs import Recording
 from nemo_asr.transcribe.onnx_model import SUFFIX, load_onnx_model
+from nemo_asr.transcribe.stream import Stream
 from nemo_asr.transcribe.transcript import Transcribed
 from nemo_lite.errors import UsageError
 
@@ -32,6 +33,7 @@ class ServedModel:
         batcher: computes its rows.
         search_for: the search with some hot words, and with the options of the server; None: greedy decoding. It raises
             UsageError for words that the labels cannot spell.
+        frame_stream: a stream by frames, for samples of a rate, of greedy decoding; None: the model cannot.
     """
 
     name: str
@@ -39,6 +41,7 @@ class ServedModel:
     sample_rate: int
     batcher: Batcher
     search_for: Callable[[tuple[str, ...]], Any]
+    frame_stream: Callable[[int], Stream] | None = None
 
 
 def serve_model(
@@ -85,6 +88,7 @@ def _torch_model(
     factory: Any,
 ) -> ServedModel:
     from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
+    from nemo_asr.transcribe.frame_stream import FrameStream
     from nemo_asr.transcribe.model import load_model
 
     model = load_model(path, factory=factory)
@@ -102,7 +106,8 @@ def _torch_model(
         return found
 
     batcher = Batcher(compute, batch_size, batch_seconds, observe=observe)
-    return ServedModel(name, labels, model.card.sample_rate, batcher, search_for)
+    frame_stream = None if model.stream_problem() else functools.partial(FrameStream, model.streamed(factory))
+    return ServedModel(name, labels, model.card.sample_rate, batcher, search_for, frame_stream)
 
 
 def _searches(new_search: Callable[..., Any], options: Mapping[str, Any] | None) -> Callable[[tuple[str, ...]], Any]:

@@ -70,8 +70,8 @@ async def run_stream(websocket: WebSocket, settings: StreamSettings) -> None:
             raise StreamError(_TRY_LATER, "there are too many streams; try again later")
         first = await _message(websocket)
         start = _start_of(first) if isinstance(first, str) else {}
-        stream, separator = await asyncio.to_thread(_new_stream, start, settings)
-        await _Session(websocket, stream, separator).run(b"" if isinstance(first, str) else first)
+        stream = await asyncio.to_thread(_new_stream, start, settings)
+        await _Session(websocket, stream).run(b"" if isinstance(first, str) else first)
     except WebSocketDisconnect:
         return
     except StreamError as refused:
@@ -82,10 +82,9 @@ async def run_stream(websocket: WebSocket, settings: StreamSettings) -> None:
 class _Session:
     """Takes messages while samples are transcribed in a thread: what came meanwhile is looked at together."""
 
-    def __init__(self, websocket: WebSocket, stream: Stream, separator: str) -> None:
-        self._websocket, self._stream, self._separator = websocket, stream, separator
+    def __init__(self, websocket: WebSocket, stream: Stream) -> None:
+        self._websocket, self._stream = websocket, stream
         self._messages: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(_WAITING_MESSAGES)
-        self._texts: list[str] = []
         self._num_bytes, self._rest = 0, b""
 
     async def run(self, content: bytes) -> None:
@@ -100,7 +99,7 @@ class _Session:
                 if len(samples):
                     await self._tell(await asyncio.to_thread(self._stream.accept, samples))
             await self._tell(await asyncio.to_thread(self._stream.finish))
-            await _send(self._websocket, {"type": "done", "text": self._separator.join(self._texts)})
+            await _send(self._websocket, {"type": "done", "text": self._stream.text})
             await self._websocket.close(_NORMAL)
         finally:
             receiving.cancel()
@@ -143,8 +142,6 @@ class _Session:
 
     async def _tell(self, events: Sequence[Partial]) -> None:
         for event in events:
-            if event.is_final and event.text:
-                self._texts.append(event.text)
             await _send(
                 self._websocket,
                 {
@@ -186,8 +183,8 @@ def _start_of(text: str) -> dict[str, Any]:
     return start
 
 
-def _new_stream(start: dict[str, Any], settings: StreamSettings) -> tuple[Stream, str]:
-    """A stream as the client asks for it, and what stands between its texts. In a thread: it may make a search."""
+def _new_stream(start: dict[str, Any], settings: StreamSettings) -> Stream:
+    """A stream as the client asks for it. In a thread: it may make a search."""
     try:
         settings.check_token(_text(start, "token"))
         model = settings.model_of(_text(start, "model"))
@@ -199,13 +196,16 @@ def _new_stream(start: dict[str, Any], settings: StreamSettings) -> tuple[Stream
         if not isinstance(rate, int):
             raise StreamError(_POLICY, "sample_rate: wanted a whole number of Hz")
 
+        if search is None and model.frame_stream is not None:
+            return model.frame_stream(rate)
+
         def transcribe(recording: Recording) -> Transcript:
             transcripts, faults = model.batcher.submit([recording], search).result.result()
             if faults:
                 raise DataError(faults[0])
             return transcripts[0]
 
-        return SegmentStream(transcribe, rate), " " if has_words(model.labels) else ""
+        return SegmentStream(transcribe, rate, separator=" " if has_words(model.labels) else "")
     except (ApiError, UsageError, DataError) as error:
         raise StreamError(_POLICY, str(error)) from None
 

@@ -10,7 +10,7 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import torch
@@ -27,6 +27,7 @@ from nemo_asr.scoring.calibration import Calibration
 from nemo_asr.tasks.families import Model, connect
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.tasks.registry import TASKS
+from nemo_asr.text.labels import has_words
 from nemo_asr.text.subwords import Subwords, load_subwords
 from nemo_asr.transcribe.alignment import Aligned, Alignment, SentenceCutting, align_texts
 from nemo_asr.transcribe.engine import (
@@ -37,7 +38,8 @@ from nemo_asr.transcribe.engine import (
     transcribe,
     transcripts_or_error,
 )
-from nemo_asr.transcribe.inputs import one_channel, recordings_in
+from nemo_asr.transcribe.frame_stream import EndpointRules, FrameStream, StreamedModel, streamed_model
+from nemo_asr.transcribe.inputs import Recording, one_channel, recordings_in
 from nemo_asr.transcribe.stream import SegmentStream, Stream
 from nemo_asr.transcribe.transcript import Transcribed, Transcript
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, StoredCheckpoint, read_checkpoint
@@ -102,6 +104,38 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
         return f"{' '.join(rates) or 'not scored'} on {self.set}"
 
 
+class StreamRate(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model's streams by frames are worth on one set of utterances; times are in seconds.
+
+    Attributes:
+        set: the name of the set.
+        context: of a Conformer's attention, encoded frames before and behind; None where there is none.
+        chunk_seconds: of audio that came together.
+        look_ahead: audio that a frame waits for.
+        latency, latency_95: from the end of a frame to when its label is known; the median, and what 95 % stay below.
+        real_time_factor: of the computing.
+        utterances: how many.
+        equal: how many of their texts are those of the whole recording.
+        metric: wer or cer.
+        rate, whole_rate: of the streams, and of whole recordings, as fractions.
+        difference: the 95 % interval of the first less the second.
+    """
+
+    set: str
+    context: list[int] | None = None
+    chunk_seconds: float = 0.0
+    look_ahead: float = 0.0
+    latency: float = 0.0
+    latency_95: float = 0.0
+    real_time_factor: float = 0.0
+    utterances: int = 0
+    equal: int = 0
+    metric: str = "wer"
+    rate: float = 0.0
+    whole_rate: float = 0.0
+    difference: list[float] = []
+
+
 class StoredFile(msgspec.Struct, frozen=True):
     """One file of a model folder.
 
@@ -135,6 +169,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         weights: the file of each module's weights, by the module's name.
         sources: of a model of another toolkit: the SHA-256 of each file that it was imported from, by the file's name.
         calibration: of the confidences of words; None: they are as the model gives them.
+        streams: what its streams are worth, by set and context; see ``nemo-lite eval --stream``.
     """
 
     format: str = FORMAT
@@ -155,6 +190,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     weights: dict[str, StoredFile] = {}
     sources: dict[str, str] = {}
     calibration: Calibration | None = None
+    streams: list[StreamRate] = []
 
     @property
     def files(self) -> list[StoredFile]:
@@ -533,21 +569,68 @@ class TrainedModel:
         settings = {"calibration": card.calibration, **of_model, **settings}
         return transcribe(self.modules, card.labels, card.sample_rate, audio, **settings)
 
-    def stream(self, sample_rate: int | None = None, **settings: Any) -> Stream:
+    def stream(
+        self,
+        sample_rate: int | None = None,
+        by: Literal["frames", "segments"] | None = None,
+        rules: EndpointRules | None = None,
+        **settings: Any,
+    ) -> Stream:
         """Transcribe audio while it arrives: ``accept(samples)`` and ``finish()`` give partial and final texts.
+
+        By frames, the text is that of the whole recording, and what has been computed is not computed again. Models
+        that see the whole utterance stream in segments, each of which is a recording for itself.
 
         Args:
             sample_rate: of the samples; by default the model's.
-            settings: ``cutting``, ``partial_seconds`` and ``name`` of `SegmentStream`; ``factory``, ``decoder``,
-                ``batch_seconds`` and ``calibration``, as of `transcribe`.
+            by: ``frames`` or ``segments``; None: by frames, where the model can and no setting is for segments.
+            rules: by frames, when parts end.
+            settings: ``name``, ``calibration`` and ``factory``; in segments ``cutting`` and ``partial_seconds`` of
+                `SegmentStream`, and ``decoder`` and ``batch_seconds``, as of `transcribe`.
+
+        Raises:
+            UsageError: the model cannot stream by frames, and is asked to; settings that are for segments alone.
         """
+        rate = sample_rate or self.card.sample_rate
+        of_segments = settings.keys() - {"name", "calibration", "factory"}
+        if by is None:
+            by = "segments" if of_segments or self.stream_problem() else "frames"
+        if by == "frames":
+            if of_segments:
+                got = ", ".join(sorted(of_segments))
+                raise UsageError("settings of streams in segments", place="stream", got=got, remedy='by="segments"')
+            settings = {"calibration": self.card.calibration, **settings}
+            return FrameStream(self.streamed(settings.pop("factory", None)), rate, rules, **settings)
         of_stream = {name: settings.pop(name) for name in ("cutting", "partial_seconds", "name") if name in settings}
-        transcribe = self.batch_transcriber(**settings)
-        return SegmentStream(
-            lambda recording: transcripts_or_error(transcribe([recording]))[0],
-            sample_rate or self.card.sample_rate,
-            **of_stream,
-        )
+        separator = " " if has_words(self.card.labels) else ""
+        batches = self.batch_transcriber(**settings)
+
+        def transcribe(recording: Recording) -> Transcript:
+            return transcripts_or_error(batches([recording]))[0]
+
+        return SegmentStream(transcribe, rate, separator=separator, **of_stream)
+
+    def stream_problem(self) -> str:
+        """Why the model cannot stream by frames; empty if it can."""
+        try:
+            self.streamed()
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    def streamed(self, factory: NeuralModuleFactory | None = None) -> StreamedModel:
+        """The model as it runs in chunks, for many `FrameStream` objects; it is set to evaluation mode.
+
+        Args:
+            factory: where to run; by default where its modules are.
+
+        Raises:
+            UsageError: it cannot, with the reason.
+        """
+        streamed = streamed_model(self.modules, self.card.labels, self.card.sample_rate)
+        if factory is not None:
+            streamed.dag.to(factory.device)
+        return streamed
 
     def batch_transcriber(self, factory: NeuralModuleFactory | None = None, **settings: Any) -> BatchTranscriber:
         """For a program that serves: see `BatchTranscriber`.

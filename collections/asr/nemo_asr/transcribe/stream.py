@@ -55,6 +55,10 @@ class Partial:
 class Stream(Protocol):
     """Takes the samples of one speaker's microphone, of a call, ..., a piece at a time."""
 
+    @property
+    def text(self) -> str:
+        """All that has been said so far; after :meth:`finish`, the whole text."""
+
     def accept(self, samples: Samples) -> list[Partial]:
         """What is new with these samples (T,), of full scale 1: final texts in their order, then perhaps a partial."""
 
@@ -74,6 +78,7 @@ class SegmentStream:
         partial_seconds: seconds of new audio between two partial texts, a tenth of the open segment where that is more;
             None: final texts only.
         name: what messages call the stream.
+        separator: what stands between the texts of two segments.
 
     Raises:
         UsageError: the rate is out of range.
@@ -86,10 +91,12 @@ class SegmentStream:
         cutting: Cutting = STREAM_CUTTING,
         partial_seconds: float | None = PARTIAL_SECONDS,
         name: str = "the stream",
+        separator: str = " ",
     ) -> None:
         if not 1000 <= sample_rate <= 768_000:
             raise UsageError("the sample rate is out of range", got=f"{sample_rate} Hz", wanted="1000 to 768000 Hz")
-        self._transcribe, self._rate, self._name = transcribe, sample_rate, name
+        self._transcribe, self._rate, self._name, self._separator = transcribe, sample_rate, name, separator
+        self._texts: list[str] = []
         self._cutting = replace(cutting, padding=min(cutting.padding, cutting.min_pause / 2))
         self._frame = frame_samples(sample_rate)
         self._partial_samples = None if partial_seconds is None else round(partial_seconds * sample_rate)
@@ -112,6 +119,11 @@ class SegmentStream:
     def finish(self) -> list[Partial]:
         """See `Stream`."""
         return self._finals(is_end=True)
+
+    @property
+    def text(self) -> str:
+        """See `Stream`; of segments that are over."""
+        return self._separator.join(self._texts)
 
     @property
     def seconds(self) -> float:
@@ -151,6 +163,7 @@ class SegmentStream:
         events = []
         for first, end in spans if is_over else spans[:-1]:
             event = self._event(first, end, is_final=True)
+            self._texts += [event.text] if event.text else []
             if event.text or self._shown:
                 events.append(event)
             self._shown, self._unheard = "", 0
