@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import io
 import json
+import signal
 import sys
 import threading
 from types import SimpleNamespace
@@ -103,7 +103,7 @@ def test_a_microphone_is_heard_until_it_is_switched_off(model, talk, capsys, mon
         assert (samplerate, blocksize, channels, dtype) == (16000, 1600, 1, "float32")
         for first in range(0, len(samples), blocksize):
             callback(samples[first : first + blocksize, None], None, None, None)
-        timer = threading.Timer(3.0, _thread.interrupt_main)
+        timer = threading.Timer(3.0, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
         timer.start()
         yield
         timer.cancel()
