@@ -407,12 +407,14 @@ class HotPhrases:
         if rows.min(initial=0) < 0:
             self._prepare(nodes)
             rows = self._row_of[nodes]
-        if rows.any():
+        if not self._num_own:
             changes: Scores = self._worth.take((rows * self._num_labels).reshape(num, width, 1) + labels[:, None, :])
             changes -= before.reshape(num, width, 1)
-        else:
+        else:  # most nodes are like the root
             changes = self._worth[0, labels][:, None, :] - before.reshape(num, width, 1)
-        if self._num_own:
+            others = np.flatnonzero(rows)
+            worth = self._worth.take((rows[others] * self._num_labels)[:, None] + labels[others // width])
+            changes.reshape(-1, num_labels)[others] = worth - before[others, None]
             having = np.flatnonzero(self._own_labels[nodes, 0] < self._num_labels)
             own = self._own_labels.take(nodes[having], axis=0) + (having // width * places.shape[1])[:, None]
             own_places = places.take(own).reshape(-1)
