@@ -123,7 +123,7 @@ def test_metrics_count_requests_and_audio(address):
     [
         (None, {}, "file: there is none, wanted an audio file"),
         (b"", {}, r"file: it is empty \(0 bytes\)"),
-        (b"no audio", {}, "file: a.wav: is not a WAV, FLAC, .* file; convert it"),
+        (b"no audio", {}, "file: a.wav: is not a WAV, FLAC, .*; convert it"),
         (TALK[:60], {}, "file: a.wav: is damaged: .* bytes of samples promised, 16 are there"),
         (TALK, {"response_format": "xml"}, "response_format: got 'xml', wanted json, text"),
         (TALK, {"keywords": "!"}, "keywords: the labels cannot spell words of the list: got '!'"),
