@@ -1,6 +1,8 @@
-"""Time of the beam search with hot phrases and without, and with a language model's words, in one run.
+"""Time of the beam search with hot phrases and without: on sounds alone, beside a lexicon, beside a language model.
 
-    python benchmarks/hotwords.py [--phrases 10000] [--quick]
+    python benchmarks/hotwords.py [--phrases 10000] [--rounds 5] [--labels letters pieces characters] [--quick]
+
+The lexicon of letters and pieces has 2,000 words, that of Chinese characters two words for each phrase.
 
 Log-probabilities are drawn by seed 0, of another set of utterances in each round, so that what a search keeps from
 earlier utterances helps no more than it would in use.
@@ -14,6 +16,7 @@ import time
 import numpy as np
 import numpy.typing as npt
 
+from nemo_asr.decoding.ngram import NgramCounter, NgramModel, estimate
 from nemo_asr.decoding.prefix_beam_search import Limits, search
 from nemo_asr.decoding.words import Spelling, WordScores
 
@@ -34,44 +37,67 @@ def drawn_words(letters: str, number: int, least: int, most: int, rng: np.random
     return list(dict.fromkeys(drawn))[:number]
 
 
+def drawn_model(words: list[str], rng: np.random.Generator) -> NgramModel:
+    """A trigram model of sentences of ten of the words, some of which are frequent."""
+    counter = NgramCounter(3)
+    for _ in range(len(words)):
+        drawn = (rng.beta(0.5, 2.0, size=10) * len(words)).astype(np.int64)
+        counter.add([words[place] for place in drawn])
+    return NgramModel(estimate(counter).tables)
+
+
 def seconds(log_probs: npt.NDArray[np.float64], words: WordScores | None) -> float:
-    """The time of one search."""
-    start = time.perf_counter()
+    """Seconds of the processor for one search: what else runs on the machine counts less than on a clock."""
+    start = time.process_time()
     search(log_probs, [_FRAMES] * len(log_probs), Limits(), words)
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def compare(name: str, labels: list[str], phrases: list[str], words: list[str], rounds: int) -> None:
-    """Print the sums of all rounds."""
+    """Print the medians of all rounds, in each of which every search takes its turn."""
     rng, spelling = np.random.default_rng(0), Spelling(labels)
-    searches = {"sounds alone": None, "1 phrase": WordScores(spelling, hotwords=phrases[:1])}
-    start = time.perf_counter()
-    searches[f"{len(phrases)} phrases"] = WordScores(spelling, hotwords=phrases)
-    built = time.perf_counter() - start
-    if words:
-        searches["a lexicon"] = WordScores(spelling, words)
-        searches[f"a lexicon and {len(phrases)} phrases"] = WordScores(spelling, words, hotwords=phrases)
-    for each in searches.values():
-        seconds(drawn_speech(len(labels) + 1, rng), each)
-    times = np.zeros(len(searches))
+    model = drawn_model(words, rng)
+    start = time.process_time()
+    hot = WordScores(spelling, hotwords=phrases)
+    built = time.process_time() - start
+    lexicon = words if spelling.has_words else [*words, *labels]  # which has to hold the phrases
+    searches = {
+        "sounds": (None, hot),
+        "a lexicon": (WordScores(spelling, lexicon), WordScores(spelling, lexicon, hotwords=phrases)),
+        "a language model": (WordScores(spelling, None, model), WordScores(spelling, None, model, phrases)),
+    }
+    every = [one for pair in searches.values() for one in pair]
+    for one in every:
+        seconds(drawn_speech(len(labels) + 1, rng), one)
+    times = []
     for _ in range(rounds):
         log_probs = drawn_speech(len(labels) + 1, rng)
-        times += [seconds(log_probs, each) for each in searches.values()]
-    told = ", ".join(f"{kind} {spent / times[0]:.2f}" for kind, spent in zip(searches, times, strict=True))
-    print(f"{name}: sounds alone {times[0] / rounds:.3f} s, phrases are read in {built:.2f} s; ratios: {told}")
+        times.append([seconds(log_probs, one) for one in every])
+    # Of each round, as the machine may be faster in one than in another.
+    pairs = np.array(times).reshape(rounds, -1, 2)
+    alone, with_phrases = np.median(pairs, axis=0).T
+    more, ratios = (np.median(of_rounds, axis=0) for of_rounds in (pairs / pairs[:, :1, :1], pairs / pairs[:, :, :1]))
+    print(f"{name}: {len(phrases)} phrases are read in {built:.2f} s")
+    for place, kind in enumerate(searches):
+        line = f"  {kind:16} {alone[place]:6.3f} s ({more[place, 0]:.2f}); with phrases {with_phrases[place]:6.3f} s"
+        print(f"{line}, {ratios[place, 1]:.2f} times that")
 
 
 def main() -> None:
     """Letters, pieces of words, and labels without spaces."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--phrases", type=int, default=10_000, help="how many (default: 10000)")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each search is timed (default: 5)")
+    kinds = ["letters", "pieces", "characters"]
+    parser.add_argument("--labels", choices=kinds, nargs="+", default=kinds, help="which labels (default: all)")
     parser.add_argument("--quick", action="store_true", help="see that it runs")
     args = parser.parse_args()
-    rounds, number = (1, 50) if args.quick else (8, args.phrases)
+    rounds, number = (1, 50) if args.quick else (args.rounds, args.phrases)
     rng = np.random.default_rng(0)
     words = drawn_words(LETTERS, 2000, 3, 10, rng)
     phrases = list(dict.fromkeys(" ".join(rng.choice(words, size=2)) for _ in range(2 * number)))[:number]
-    compare("letters", [*LETTERS, " "], phrases, words, rounds)
+    if "letters" in args.labels:
+        compare("letters", [*LETTERS, " "], phrases, words, rounds)
     parts = drawn_words(LETTERS, 970, 2, 6, rng)
     pieces = [
         *(f"\u2581{letter}" for letter in LETTERS),
@@ -79,9 +105,13 @@ def main() -> None:
         *parts[::2],
         *(f"\u2581{one}" for one in parts[1::2]),
     ]
-    compare("pieces", pieces, phrases, words, rounds)
+    if "pieces" in args.labels:
+        compare("pieces", pieces, phrases, words, rounds)
+    if "characters" not in args.labels:
+        return
     characters = "".join(chr(0x4E00 + place) for place in range(4000))
-    compare("Chinese characters", list(characters), drawn_words(characters, number, 2, 6, rng), [], rounds)
+    words = drawn_words(characters, 2 * number, 2, 5, rng)
+    compare("Chinese characters", list(characters), drawn_words(characters, number, 2, 6, rng), words, rounds)
 
 
 if __name__ == "__main__":

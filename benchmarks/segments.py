@@ -3,8 +3,8 @@
     python benchmarks/segments.py MODEL MANIFEST [--utterances 100] [--padding 0.15]
 
 Recordings are made of the first utterances of MANIFEST (16 kHz): with silence or noise before and behind, five in a row
-with pauses, noise under all of it, a loud and a soft speaker. A level is white noise in dB of full scale. The random
-numbers are the same in each run.
+with pauses, noise under all of it, a loud and a soft speaker. A level is white noise in dB of full scale; speakers may
+be as soft as that, so noise is also put so many dB below each utterance. The random numbers are the same in each run.
 """
 
 from __future__ import annotations
@@ -58,6 +58,12 @@ class Recordings:
             whole = np.concatenate(parts)
             yield whole + self.noise(len(whole) / RATE, under), " ".join(text for _, text in group)
 
+    def noisy(self, ratio: float) -> Iterator[tuple[Samples, str]]:
+        """Each utterance with white noise ``ratio`` dB below it."""
+        for samples, text in self._utterances:
+            level = 10.0 * np.log10(np.mean(np.square(samples, dtype=np.float64)))
+            yield samples + self.noise(len(samples) / RATE, level - ratio), text
+
     def kinds(self) -> dict[str, Callable[[], Iterator[tuple[Samples, str]]]]:
         """The kinds of recordings by name."""
         return {
@@ -72,6 +78,9 @@ class Recordings:
             "5, -50 dB under all": lambda: self.in_a_row(1.0, None, -50.0),
             "5, -40 dB under all": lambda: self.in_a_row(1.0, None, -40.0),
             "5, every second 20 dB softer": lambda: self.in_a_row(0.8, -70.0, None, 20.0),
+            "noise 20 dB below each": lambda: self.noisy(20.0),
+            "noise 10 dB below each": lambda: self.noisy(10.0),
+            "noise as loud as each": lambda: self.noisy(0.0),
         }
 
 

@@ -452,6 +452,17 @@ class NeuralModuleFactory:
             compile=compile,
         )
 
+    def runner(self, tensors: Sequence[NmTensor]) -> Callable[[Sequence[Any]], list[Any]]:
+        """A function that computes wires as :meth:`infer` does, from batches that it is given; for servers.
+
+        The DAG is lowered here, once. Each call takes one value for each output port of the data layer, in port order,
+        and gives one for each wire, in host memory. It runs on this rank alone, one call at a time.
+
+        Raises:
+            DagError: wires that do not form one DAG with one data layer.
+        """
+        return self.get_trainer().runner(tensors)
+
     def precision_check(
         self, tensors: Sequence[NmTensor], num_batches: int = 1, checkpoint_dir: str | Path | None = None
     ) -> PrecisionReport | None:

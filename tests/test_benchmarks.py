@@ -31,7 +31,8 @@ GOLDEN = {
     "golden_cases.py",
     "golden_runs.py",
 }  # "golden.py small" runs in CI, the whole by hand
-WITH_RECORDINGS = {"upsampled_speech.py", "segments.py"}  # recordings or models that are not here: run by hand
+# With recordings or models that are not here: run by hand.
+WITH_RECORDINGS = {"upsampled_speech.py", "segments.py", "serving.py"}
 
 
 def test_every_benchmark_is_run_here():

@@ -7,6 +7,8 @@ import io
 import os
 import re
 import shlex
+import shutil
+import string
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from toys.launched import Launch, header_of, launch_of, own_address
+from toys.nemo_conformers import write_with_labels
 from toys.ranks import free_port, wait_all
 from toys.sources import PACKAGES, only_re_exports, parsed
 from toys.tone_corpus import CONFIG, make_corpus, record, run_script, run_subcommand
@@ -32,7 +35,8 @@ ENGLISH, CHINESE = ({path.name: path for path in DOCS if path.parent == ROOT / "
 ENGLISH["README.md"], CHINESE["README.md"] = ROOT / "README.md", ROOT / "README.zh.md"
 TRANSLATED = sorted(ENGLISH.keys() & CHINESE.keys())
 TUTORIAL = ENGLISH["tutorial.md"]  # runs as it is written, in a test of its own
-RUN = [path for path in DOCS if path not in [TUTORIAL, *(CHINESE[name] for name in TRANSLATED)]]
+PUBLISHED = ENGLISH["published_models.md"]  # likewise
+RUN = [path for path in DOCS if path not in [TUTORIAL, PUBLISHED, *(CHINESE[name] for name in TRANSLATED)]]
 # Lines for several processes run with two.
 SCALED_DOWN = {
     "--kills": "1",
@@ -127,11 +131,7 @@ def test_the_tutorial_works_as_it_is_written_and_shows_what_it_prints(workplace)
     pytest.importorskip("espeakng_loader", reason="the speech synthesiser is not installed")
     for name, script in scripts_of(TUTORIAL).items():
         (workplace / name).write_text(script)
-    lines = "set -euo pipefail\n" + "".join(blocks(TUTORIAL, "bash"))
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "EPOCHS": "2", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/collections/asr"}
-    finished = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, env=environment, check=False)
-    assert finished.returncode == 0, f"{finished.stdout}\n{finished.stderr}"
+    finished = run_in_bash(blocks(TUTORIAL, "bash"), epochs=2)
     # What does not depend on the number of epochs is as shown.
     shown = "".join(blocks(TUTORIAL, "text")).splitlines()
     counted = [line for line in shown if re.match(r"\S+: \d+ utterances, ", line)]
@@ -140,6 +140,30 @@ def test_the_tutorial_works_as_it_is_written_and_shows_what_it_prints(workplace)
     assert "No problem found" in finished.stdout
     named = re.findall(r"`((?:results|runs)/\S+\.html)`", prose_of(TUTORIAL))
     assert [name for name in [*named, "visit.srt"] if not (workplace / name).is_file()] == []
+
+
+@pytest.mark.slow
+def test_the_page_about_published_models_works_with_a_file_in_nvidias_layout(workplace, corpus):
+    write_with_labels(workplace / "model.nemo", [" ", *string.ascii_lowercase, "'"])
+    shutil.copytree(corpus, workplace / "mine")
+    record(workplace / "talk.wav", "abcab")
+    finished = run_in_bash([block for block in blocks(PUBLISHED, "bash") if "pytest" not in block], epochs=1)
+    assert "frames of NeMo 2.5 and later" in finished.stdout
+    assert "published: model, step 0" in finished.stdout
+    assert "ConformerEncoder: all" in finished.stdout + finished.stderr
+    assert "compared with ONNX Runtime" in finished.stdout
+    assert [name for name in ("talk.srt", "mine.onnx") if not (workplace / name).is_file()] == []
+
+
+def run_in_bash(commands: list[str], epochs: int) -> "subprocess.CompletedProcess[str]":
+    """The blocks of a page as one script, as a reader runs them."""
+    lines = "set -euo pipefail\n" + "".join(commands)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    packages = f"{ROOT}{os.pathsep}{ROOT}/collections/asr"
+    environment = {**os.environ, "PATH": path, "EPOCHS": str(epochs), "PYTHONPATH": packages}
+    finished = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, env=environment, check=False)
+    assert finished.returncode == 0, f"{finished.stdout}\n{finished.stderr}"
+    return finished
 
 
 def run_lines(doc: str, block: str, workplace: Path, corpus: Path) -> bool:

@@ -31,14 +31,14 @@ ORDERS = {
         < callbacks, show
     """,
     "nemo_lite.backends.pytorch": """
-        tensor_codec, lowering, placement, precision, data.order < distributed
+        tensor_codec, lowering, streaming, placement, precision, data.order < distributed
         < checkpoint, data, compiling, optimizers < nm
         < common, engine, tutorials < export, neural_graph, precision_check < actions
     """,
     "nemo_asr": """
-        arguments, compat, shipped < text, data.manifest < audio, features, options
+        arguments, compat, shipped < text, data.manifest < audio, features < fbank, options
         < argparse, models < decoding < scoring < data < parts, tasks
-        < corpora < transcribe < evaluation, training < seeds < cli
+        < corpora < transcribe < evaluation, serve, training < seeds < cli
     """,
 }
 # Imports inside functions: packages that a user may do without, and those whose import is worth putting off.
@@ -55,7 +55,12 @@ LATE_IMPORTS = {
     "nemo_asr.training": "imports torch; --help is shown without",
     "nemo_asr.transcribe.fine_tuning": "imports torch; --help is shown without",
     "nemo_asr.transcribe.model": "imports torch; models in ONNX files are run without",
+    "nemo_asr.transcribe.frame_stream": "imports torch; models in ONNX files are served without",
+    "sounddevice": "optional: a microphone",
     "nemo_lite.backends.pytorch.checkpoint.folder": "imports torch; --help is shown without",
+    "nemo_asr.serve": "optional: starlette; only the server imports them",
+    "uvicorn": "optional: the server",
+    "nemo_asr.decoding.beam_search": "imports torch; models in ONNX files are served without",
     "tensorboard": "slow to import; only runs that write events pay for it",
     "torch.utils.tensorboard": "slow to import; only runs that write events pay for it",
     "sentencepiece": "optional: vocabularies of subwords",
@@ -72,6 +77,7 @@ MAY_BE_IMPORTED_BY_COLLECTIONS = (
     "nemo_lite.backends.pytorch.data",
     "nemo_lite.backends.pytorch.export",
     "nemo_lite.backends.pytorch.nm",
+    "nemo_lite.backends.pytorch.streaming",
     "nemo_lite.compat",
     "nemo_lite.config",
     "nemo_lite.core",

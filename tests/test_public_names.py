@@ -88,12 +88,13 @@ PUBLIC = {
         TimeStretchAugmentation parts
         AudioAugmentor AudioFilesDataLayer AudioPreprocessor AudioToMFCCPreprocessor AudioToSpeechLabelDataLayer
         AveragedModelCallback BestModelCallback ModelCard
+        AudioToKaldiFbankPreprocessor
         AudioToMelSpectrogramPreprocessor AudioToSpectrogramPreprocessor AudioToTextDataLayer CTCLossNM
         ConformerEncoder
         ContextNetDecoderForCTC ContextNetEncoder CropOrPadSpectrogramAugmentation CrossEntropyLossNM GreedyCTCDecoder
         JasperDecoderForCTC JasperDecoderForSpkrClass KaldiFeatureDataLayer TarredAudioToTextDataLayer
         JasperDecoderForClassification JasperEncoder Model MultiplyBatch Recipe ScoredSet SpectrogramAugmentation Wires
-        TrainedModel TrainingRun WordErrorRate
+        EndpointRules TrainedModel TrainingRun WordErrorRate
         about_checkpoint check_goes_on clusters_in_data connect describe hypotheses_in_data init_from
         leave_out_infeasible load_model load_recipe read_model recipe_from_text recipe_of references_in_data
         register set_batch_norm_momentum show_plan start_record trackers_of train_seeds warn_of_infeasible

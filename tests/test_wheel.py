@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,13 @@ def command(wheel, tmp_path_factory):
     where = run([python, "-c", "import nemo_asr, nemo_lite; print(nemo_lite.__file__, nemo_asr.__file__)"], folder)
     assert all(Path(file).is_relative_to(site_packages) for file in where.split())
     return folder / "bin/nemo-lite"
+
+
+def test_the_page_of_the_server_is_in_the_wheel(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    page = {path.name for path in (ROOT / "collections/asr/nemo_asr/serve/page").iterdir()}
+    assert {f"nemo_asr/serve/page/{name}" for name in page} <= set(names)
+    assert "index.html" in page
 
 
 def test_the_installed_command_runs_the_demo(command, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from nemo_asr.argparse import AsrArgParser
 from nemo_asr.cli import eval as eval_command
-from nemo_asr.cli import train, transcribe
+from nemo_asr.cli import serve, train, transcribe
 
 SCREEN = (40, 100)  # lines, columns
 
@@ -19,7 +19,7 @@ def shown(command, capsys, *page):
     return read.out
 
 
-@pytest.mark.parametrize("command", [train, eval_command, transcribe])
+@pytest.mark.parametrize("command", [train, eval_command, transcribe, serve])
 def test_each_page_fits_a_screen(command, capsys):
     first = shown(command, capsys)
     names = re.findall(r"^  (\w+)  ", first.partition("--help GROUP shows more:\n")[2], re.MULTILINE)
@@ -36,13 +36,15 @@ def test_pages_follow_the_width_of_the_terminal(command, capsys, monkeypatch):
     assert max(map(len, shown(command, capsys).splitlines())) <= 60
 
 
-@pytest.mark.parametrize("command", [train, eval_command, transcribe])
+@pytest.mark.parametrize("command", [train, eval_command, transcribe, serve])
 def test_every_option_is_on_a_page(command, capsys):
     """The group of a new option says the page."""
     assert "\nother (" not in shown(command, capsys, "all")
 
 
-@pytest.mark.parametrize("parser", [AsrArgParser, eval_command.EvalParser, transcribe.TranscribeParser])
+@pytest.mark.parametrize(
+    "parser", [AsrArgParser, eval_command.EvalParser, transcribe.TranscribeParser, serve.ServeParser]
+)
 def test_every_option_has_a_help_text(parser):
     """The docstring of the group of a new option says it."""
     assert [action.dest for action in parser()._actions if not action.help] == []

@@ -210,7 +210,7 @@ def test_a_transcript_does_not_change_with_its_neighbours_in_the_batch(trained, 
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (("none.wav",), "jasper_infer.py: error: none.wav: there is no such audio file; give WAV, FLAC or OGG files"),
+        (("none.wav",), "jasper_infer.py: error: none.wav: there is no such audio file; give WAV, FLAC, OGG"),
         (("one.wav", "corrupt.wav"), "error: corrupt.wav is not a WAV, FLAC, OGG, MP3"),
         (("one.wav", "--batch_sze", "3"), "error: unrecognized arguments: --batch_sze 3 (did you mean --batch_size?)"),
         (("--batch_size", "0", "one.wav"), "'0' is not a whole number from 1"),

@@ -171,7 +171,7 @@ def test_ctc_and_its_gradient_are_those_of_the_cpu(device):
     lengths = torch.tensor([20, 15, 12]), torch.tensor([4, 3, 2])
     results = []
     for place in ("cpu", device):
-        log_probs = scores.to(place).requires_grad_()
+        log_probs = scores.clone().to(place).requires_grad_()
         ctc = nemo_asr.CTCLossNM(num_classes=5).to(place)
         input_length, target_length = (each.to(place) for each in lengths)
         loss = ctc(

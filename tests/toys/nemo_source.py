@@ -107,6 +107,16 @@ def _typecheck(*args: Any, **kwargs: Any) -> Any:
     return _same
 
 
+class _AdapterMixin:
+    """Stands for AdapterModuleMixin: there are no adapters."""
+
+    def is_adapter_available(self) -> bool:
+        return False
+
+    def set_accepted_adapter_types(self, types: object) -> None:
+        pass
+
+
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds NeMo's modules of speech in the folder, and a stand-in for everything else that is not installed."""
 
@@ -126,8 +136,10 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         elif spec.name in ("nemo.core.classes", "nemo.core.classes.exportable", "nemo.core.classes.mixins"):
             made.NeuralModule = _NeMoModule  # type: ignore[attr-defined]
             made.Exportable, made.AccessMixin = type("Exportable", (), {}), _Mixin  # type: ignore[attr-defined]
-            made.AdapterModuleMixin = _Mixin  # type: ignore[attr-defined]
+            made.AdapterModuleMixin = _AdapterMixin  # type: ignore[attr-defined]
             made.typecheck = _typecheck  # type: ignore[attr-defined]
+        elif spec.name == "nemo.core.classes.mixins.adapter_mixins":
+            made.AdapterModuleMixin = _AdapterMixin  # type: ignore[attr-defined]
         elif spec.name == "nemo.core.classes.common":
             made.typecheck = _typecheck  # type: ignore[attr-defined]
         elif spec.name == "nemo.utils.cast_utils":

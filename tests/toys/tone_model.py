@@ -8,12 +8,13 @@ import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.tasks.families import Model
 from nemo_asr.tasks.recipe import Recipe
-from toys.tone_corpus import make_corpus
+from toys.tone_corpus import CONFIG, make_corpus
 
 
-def train_tones(folder: Path) -> tuple[Recipe, Model]:
-    """Make the corpus in ``folder`` and train on it, on the CPU."""
+def train_tones(folder: Path, config: str = CONFIG) -> tuple[Recipe, Model]:
+    """Make the corpus in ``folder`` and train a model of this configuration on it, on the CPU."""
     make_corpus(folder)
+    (folder / "tones.yaml").write_text(config)
     recipe = nemo_asr.load_recipe(folder / "tones.yaml")
     factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=0, set_default=False)
     model = recipe.model()

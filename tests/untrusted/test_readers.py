@@ -41,6 +41,7 @@ READERS = {
     "collections/asr/nemo_asr/corpora/synth.py": "what the command has written, opened by the policy",
     "collections/asr/nemo_asr/seeds.py": "JSON of this process",
     "collections/asr/nemo_asr/scoring/report/page.py": "a file of the package",
+    "collections/asr/nemo_asr/serve/app.py": "files of the package, of which it has a list",
 }
 OF_OWN_BYTES = {"loads"}  # of bytes in memory that this process or its parent made
 READING = {"read_text", "read_bytes", "safe_open", "fromfile", "memmap", "loadtxt", "genfromtxt", "ZipFile"}

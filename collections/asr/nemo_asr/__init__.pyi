@@ -19,6 +19,7 @@ from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder as BeamSearchCTCD
 from nemo_asr.decoding.beam_search import BeamSearchDecoderWithLM as BeamSearchDecoderWithLM
 from nemo_asr.decoding.greedy import GreedyCTCDecoder as GreedyCTCDecoder
 from nemo_asr.decoding.greedy import HypothesesType as HypothesesType
+from nemo_asr.fbank import AudioToKaldiFbankPreprocessor as AudioToKaldiFbankPreprocessor
 from nemo_asr.features import AudioPreprocessing as AudioPreprocessing
 from nemo_asr.features import AudioPreprocessor as AudioPreprocessor
 from nemo_asr.features import AudioToMelSpectrogramPreprocessor as AudioToMelSpectrogramPreprocessor
@@ -63,6 +64,7 @@ from nemo_asr.transcribe.best import AveragedModelCallback as AveragedModelCallb
 from nemo_asr.transcribe.best import BestModelCallback as BestModelCallback
 from nemo_asr.transcribe.fine_tuning import init_from as init_from
 from nemo_asr.transcribe.fine_tuning import recipe_of as recipe_of
+from nemo_asr.transcribe.frame_stream import EndpointRules as EndpointRules
 from nemo_asr.transcribe.model import ModelCard as ModelCard
 from nemo_asr.transcribe.model import TrainedModel as TrainedModel
 from nemo_asr.transcribe.model import about_checkpoint as about_checkpoint

@@ -42,9 +42,8 @@ OLD_PATHS = {
         jasper models.convolution models.frames models.jasper_blocks models.jasper_spec models.squeeze_excite
     """,
     "models.losses": "losses models.intermediate",
-    "models.pretrained": """
-        models.asrconvctcmodel models.pretrained.conv_ctc models.pretrained.download models.pretrained.layouts
-    """,
+    "models.nemo_files": "models.pretrained.layouts",
+    "models.pretrained": "models.asrconvctcmodel models.pretrained.conv_ctc models.pretrained.download",
     "models.speaker": "jasper",
     "options": "option_pages search_options set_tags",
     "parts": """

@@ -25,7 +25,7 @@ from nemo_asr.decoding.greedy import (
 )
 from nemo_asr.decoding.words import Spelling, weighted_phrases
 from nemo_asr.options import search_arguments, unique_tags
-from nemo_asr.scoring.hotwords import score_hotwords
+from nemo_asr.scoring.hotwords import score_hotwords, words_of
 from nemo_asr.scoring.rates import (
     Clusters,
     all_pairs,
@@ -42,9 +42,10 @@ from nemo_asr.scoring.sclite import FOLDER, TimedWord, write_sclite
 from nemo_asr.tasks.families import Wires, connect, connect_classifier
 from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.text.labels import main_metric, spelled
+from nemo_asr.transcribe.certificate import certify_streams, store_stream_rates, stream_table
 from nemo_asr.transcribe.engine import LabelAlignment, stride_of
 from nemo_asr.transcribe.inputs import Recording
-from nemo_asr.transcribe.model import TrainedModel, load_classifier, load_model
+from nemo_asr.transcribe.model import CARD, StreamRate, TrainedModel, find_model, load_classifier, load_model
 from nemo_asr.transcribe.transcript import TimedLabels, Transcript, labels_of_path
 from nemo_asr.transcribe.voice_activity import load_detector
 from nemo_lite import DataLayerNM, NeuralModuleFactory, NmTensor
@@ -72,6 +73,8 @@ def evaluate_texts(args: Namespace) -> None:
     out = Path(args.out)
     _use_search(model, args, factory, out)
     sets = _evaluate_sets(model, args, factory, out, "A, " if second else "")
+    if args.stream:
+        _evaluate_streams(model, args, factory)
     if second is not None:
         _use_search(second, args, factory, out / "compared")
         _evaluate_sets(second, args, factory, out / "compared", "B, ")
@@ -121,10 +124,10 @@ def _evaluate_sets(
             scores, scores_file = score_rows(rows), out / f"{tag}.scores.json"
             hotwords = None
             if args.hotwords:
-                use_cer = main_metric(recipe.labels) == "cer"
+                split = words_of(recipe.labels)
                 hot = list(weighted_phrases(args.hotwords, Spelling(recipe.labels)))
                 clusters = clusters_in_data(data_layer, result.items)
-                hotwords = score_hotwords(hot, said, without_hotwords, heard, use_cer, clusters)
+                hotwords = score_hotwords(hot, said, without_hotwords, heard, split, clusters)
             write_scores(scores_file, scores, hotwords)
             print(f"{name}{tag}: {scores.interval_line(metric)}; by speaker, length and word in {scores_file}")
             if line := scores.variants_line(metric):
@@ -139,6 +142,23 @@ def _evaluate_sets(
         facts = {"model": f"{model.place}, step {model.card.step}", **hear.facts}
         factory.on_first(lambda: try_report(folder, sets=list(data), facts=facts))
     return list(data)
+
+
+def _evaluate_streams(model: TrainedModel, args: Namespace, factory: NeuralModuleFactory) -> None:
+    """Print what the model's streams are worth, and store it in its card where it is a model folder."""
+    rates: list[StreamRate] = []
+    for tag, manifest in zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True):
+        layer = model.recipe.data_layer(manifest, training=False, batch_size=args.batch_size)
+        if not _has_recordings(layer):
+            raise UsageError("--stream needs recordings, and this data layer has none", place=layer.label)
+        rows = range(len(layer))
+        texts = [layer.utterance_of(row).text for row in rows]
+        said = texts_to_score(layer, list(rows), texts, texts, args.score_normalizer).references
+        measured = certify_streams(model, tag, recordings_of(layer, rows, args.strict_data), said, factory)
+        print(f"{tag}: as streams, {measured[0].chunk_seconds:g} s of audio at a time\n\n{stream_table(measured)}\n")
+        rates += measured
+    if (find_model(args.load_dir) / CARD).is_file():
+        print(f"The table is in {store_stream_rates(args.load_dir, rates)}")
 
 
 def _segments_of(transcript: Transcript) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 
 from nemo_asr.arguments import Features, FrameSamples, FrameSeconds, NumbersRng, SampleRate, Share, Splicing, seed_from
 from nemo_lite import NonTrainableNM
+from nemo_lite.backends.pytorch.streaming import Delay, State, num_new
 from nemo_lite.config import Between
 from nemo_lite.core.neural_types import (
     AudioSignal,
@@ -62,7 +63,8 @@ _WINDOWS: dict[str, Callable[..., torch.Tensor]] = {
     "blackman": torch.blackman_window,
     "bartlett": torch.bartlett_window,
 }
-_NO_WINDOW = ("ones", "none", "null")
+_NO_WINDOW = ("ones", "none", "null", "rectangular")
+_POVEY_POWER = 0.85  # of Kaldi's window: like Hamming's, but 0 at its ends
 
 # Slaney's scale (Auditory Toolbox, 1998): linear up to 1 kHz, 3 mels in 200 Hz; above it 27 mels for a factor of 6.4.
 _LINEAR_HZ_PER_MEL = 200.0 / 3
@@ -71,7 +73,7 @@ _LOG_STEP = math.log(6.4) / 27
 
 
 def window_function(name: str | None, length: int, *, periodic: bool) -> torch.Tensor:
-    """A window by name: hann, hamming, blackman, bartlett; ``None``, "ones" or "none" weight all samples alike.
+    """A window by name: hann, hamming, blackman, bartlett, povey; ``None``, "ones", "none": all samples weigh alike.
 
     Args:
         name: the window.
@@ -83,8 +85,10 @@ def window_function(name: str | None, length: int, *, periodic: bool) -> torch.T
     """
     if name is None or name in _NO_WINDOW:
         return torch.ones(length)
+    if name == "povey":
+        return torch.hann_window(length, periodic=periodic, dtype=torch.float64).pow(_POVEY_POWER).float()
     if name not in _WINDOWS:
-        raise UnknownNameError("window", name, [*_WINDOWS, *_NO_WINDOW])
+        raise UnknownNameError("window", name, [*_WINDOWS, "povey", *_NO_WINDOW])
     return _WINDOWS[name](length, periodic=periodic, dtype=torch.float64).float()
 
 
@@ -612,9 +616,14 @@ class AudioPreprocessor(NonTrainableNM):
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         """``B D T`` with T = ceil(samples / hop), or floor(samples / hop) + 1, as the generation of NeMo has it."""
         batch, samples = shapes["input_signal"]
-        frames = named("T", ceil_div(samples + self.framing.extra, self.hop_length * self.frame_splicing))
+        frames = named("T", ceil_div(samples + self._surplus_samples(), self.hop_length * self.frame_splicing))
         spectrogram = (batch, self.num_features * self.frame_splicing, frames)
         return {"processed_signal": spectrogram, "processed_length": (batch,)}
+
+    @property
+    def summary(self) -> str:
+        """What the features are, in a line: how many, and whose."""
+        return f"{self.num_features} a frame; frames of {self.framing.files}"
 
     @property
     def featurizer(self) -> Featurizer:
@@ -628,8 +637,7 @@ class AudioPreprocessor(NonTrainableNM):
 
     def get_seq_len(self, length: torch.Tensor) -> torch.Tensor:
         """(B,) frames of so many samples, int64."""
-        num_valid = self.framing.valid_frames(length.long(), self.hop_length)
-        return frame_count(num_valid, self.frame_splicing)
+        return frame_count(self._valid_frames(length.long()), self.frame_splicing)
 
     @torch.no_grad()
     def forward(self, input_signal: torch.Tensor, length: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -637,8 +645,8 @@ class AudioPreprocessor(NonTrainableNM):
         length = length.to(input_signal.device, torch.int64)
         if torch.compiler.is_exporting():
             return self._exported(input_signal, length)
-        num_valid = self.framing.valid_frames(length, self.hop_length)
-        num_frames = self.framing.num_frames(input_signal.shape[1], self.hop_length)
+        num_valid = self._valid_frames(length)
+        num_frames = self._num_frames(input_signal.shape[1])
         shape = (input_signal.shape[0], self.num_features, self._padded(num_frames))
         features = torch.full(shape, self.pad_value, dtype=torch.float32, device=input_signal.device)
         cost, limit = num_frames * self.n_fft, ROWS_VALUES
@@ -649,16 +657,74 @@ class AudioPreprocessor(NonTrainableNM):
 
     def _exported(self, signal: torch.Tensor, length: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The same for exporters."""
-        num_valid = self.framing.valid_frames(length, self.hop_length)
-        num_frames = self.framing.num_frames(signal.shape[1], self.hop_length)
-        samples = own_samples(signal, length)
-        power = exported_power_spectra(
-            samples, self.window, self.hop_length, num_frames, self.preemph, length=length, framing=self.framing
-        )
+        num_valid, num_frames = self._valid_frames(length), self._num_frames(signal.shape[1])
+        power = self._exported_power(own_samples(signal, length), length, num_frames)
         features = self._finish(self._bands(power).mT, num_valid)
         features = fill_beyond_(features, num_valid, self.pad_value)
         padded = F.pad(features, (0, self._padded(num_frames) - num_frames), value=self.pad_value)
         return self._spliced(padded, num_valid)
+
+    def stream_problem(self) -> str:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        if type(self)._power is not AudioPreprocessor._power:
+            return f"the frames of {type(self).__name__} have no form in chunks"
+        if self.frame_splicing != 1:
+            return f"frame_splicing {self.frame_splicing} has no form in chunks"
+        return ""
+
+    def stream_delay(self) -> Delay:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        return Delay(self.hop_length, self.n_fft - self.n_fft // 2 - 1)
+
+    def initial_state(self, batch: int) -> State:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        zeros = torch.zeros(1, dtype=torch.int64, device=self.window.device)
+        samples = self.window.new_zeros(batch, 0)
+        # Samples after pre-emphasis: those from the start of the next frame on; and all before the first frame.
+        return {"samples": samples, "previous": samples.new_zeros(batch, 1), "num_samples": zeros, "num_frames": zeros}
+
+    @torch.no_grad()
+    def step(
+        self, input_signal: torch.Tensor, length: torch.Tensor, *, state: State, last: bool
+    ) -> tuple[tuple[torch.Tensor, ...], State]:
+        """The next samples (B, T) to the features (B, D, U) of the frames that they complete."""
+        signal = torch.cat([state["previous"], input_signal.to(torch.float32)], dim=1)
+        body = signal[:, 1:]
+        if self.preemph:
+            body = torch.sub(body, signal[:, :-1], alpha=self.preemph)
+        samples = torch.cat([state["samples"], body], dim=1)
+        num_samples, num_frames = int(state["num_samples"]) + body.shape[1], int(state["num_frames"])
+        margin = self.n_fft // 2
+        if last:
+            samples = torch.cat([samples, self._behind(samples, signal[:, -1:], margin)], dim=1)
+        is_started = int(state["num_samples"]) > margin  # before, nobody knows what to mirror
+        if not is_started and (last or num_samples > margin):
+            start = samples[:, 1 : margin + 1].flip(1)
+            samples = torch.cat([start if self.framing.mirrors_start else torch.zeros_like(start), samples], dim=1)
+            is_started = True
+        number = (samples.shape[1] - self.n_fft) // self.hop_length + 1 if is_started else 0
+        number = max(min(number, self.framing.valid_frames(num_samples, self.hop_length) - num_frames), 0)
+        features = samples.new_empty(samples.shape[0], self.num_bands, number)
+        for frames, power in power_spectra(samples, self.window, self.hop_length, number) if number else ():
+            features[:, :, frames] = self._bands(power).mT
+        features = self._finish(features, num_new(features, 2))
+        new_state = {
+            "samples": samples[:, number * self.hop_length :],
+            "previous": signal[:, -1:],
+            "num_samples": torch.full_like(state["num_samples"], num_samples),
+            "num_frames": torch.full_like(state["num_frames"], num_frames + number),
+        }
+        return (features, num_new(features, 2)), new_state
+
+    def _behind(self, samples: torch.Tensor, last_sample: torch.Tensor, margin: int) -> torch.Tensor:
+        """(B, n_fft): what frames see behind the last sample, which comes without pre-emphasis."""
+        behind = samples.new_zeros(samples.shape[0], self.n_fft)
+        if self.framing.mirrors_end:
+            mirrored = samples[:, max(samples.shape[1] - 1 - margin, 0) : max(samples.shape[1] - 1, 0)].flip(1)
+            behind[:, : mirrored.shape[1]] = mirrored
+        elif self.preemph and not self.framing.is_masked:
+            behind[:, :1] = -self.preemph * last_sample
+        return behind
 
     def _spliced(self, features: torch.Tensor, num_valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self.frame_splicing == 1:
@@ -669,12 +735,38 @@ class AudioPreprocessor(NonTrainableNM):
     def _features(self, signal: torch.Tensor, length: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
         """Some utterances from samples to finished features."""
         samples = own_samples(signal, length, dither=self.dither if self.training else 0.0)
-        num_frames = self.framing.num_frames(samples.shape[1], self.hop_length)
-        extended = extended_signal(samples, self.n_fft, self.preemph, length=length, framing=self.framing)
+        num_frames = self._num_frames(samples.shape[1])
         bands = samples.new_empty(samples.shape[0], self.num_bands, num_frames)
-        for frames, power in power_spectra(extended, self.window, self.hop_length, num_frames):
+        for frames, power in self._power(samples, length, num_frames):
             bands[:, :, frames] = self._bands(power).mT
         return fill_beyond_(self._finish(bands, num_valid), num_valid, self.pad_value)
+
+    # The frames: how many there are, and what is in them. A preprocessor with other frames has its own of these.
+
+    def _surplus_samples(self) -> int:
+        """With so many samples more, there is a frame for each hop that they fill or begin."""
+        return self.framing.extra
+
+    def _num_frames(self, num_samples: int) -> int:
+        """The frames that are computed of so many samples."""
+        return frame_count(num_samples + self._surplus_samples(), self.hop_length)
+
+    def _valid_frames(self, length: torch.Tensor) -> torch.Tensor:
+        """(B,) the frames that belong to so many samples."""
+        return self.framing.valid_frames(length, self.hop_length)
+
+    def _power(
+        self, samples: torch.Tensor, length: torch.Tensor, num_frames: int
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Which frames, and their power (B, frames of the block, n_fft // 2 + 1), of :func:`own_samples`."""
+        extended = extended_signal(samples, self.n_fft, self.preemph, length=length, framing=self.framing)
+        return power_spectra(extended, self.window, self.hop_length, num_frames)
+
+    def _exported_power(self, samples: torch.Tensor, length: torch.Tensor, num_frames: int) -> torch.Tensor:
+        """The power of all frames, in operations that an exported graph runs fast."""
+        return exported_power_spectra(
+            samples, self.window, self.hop_length, num_frames, self.preemph, length=length, framing=self.framing
+        )
 
     def _bands(self, power: torch.Tensor) -> torch.Tensor:
         """Powers (B, U, n_fft // 2 + 1) of some frames to the values (B, U, num_bands) that are kept of them."""
@@ -831,7 +923,65 @@ class AudioToSpectrogramPreprocessor(AudioPreprocessor):
         return power / self.window.square().sum() if self.normalized else power
 
 
-class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
+class LogMelPreprocessor(AudioPreprocessor):
+    """Base of the preprocessors that give logarithms of mel bands, normalised or not.
+
+    Subclasses register ``filters`` (n_fft // 2 + 1, bands), whose blocks are ``_band_blocks``.
+    """
+
+    converts = (AudioSignal, MelSpectrogramType)
+    spectrogram_type = MelSpectrogramType
+    log: bool = True
+    log_zero_guard_type: Literal["add", "clamp"] = "add"
+    log_zero_guard_value: float
+    mag_power: float = 2.0
+    std_floor: float = 0.1
+    filters: torch.Tensor
+    fixed_mean: torch.Tensor | None
+    fixed_std: torch.Tensor | None
+    _band_blocks: BandBlocks
+
+    def _set_normalization(self, place: str, normalize: Normalization) -> None:
+        self._over: tuple[int, ...] = ()
+        fixed_mean = fixed_std = None
+        if isinstance(normalize, Mapping):
+            fixed_mean = _fixed(place, normalize, "fixed_mean", self.num_features)
+            fixed_std = _fixed(place, normalize, "fixed_std", self.num_features)
+        elif normalize not in _AXES:
+            names = [*(str(key) for key in _AXES if key), "fixed_mean and fixed_std"]
+            raise UnknownNameError("normalize", str(normalize), names, place=place)
+        else:
+            self._over = _AXES[normalize]
+        self._by_speech = normalize == "per_feature_speech"
+        self.register_buffer("fixed_mean", fixed_mean, persistent=False)
+        self.register_buffer("fixed_std", fixed_std, persistent=False)
+
+    def stream_problem(self) -> str:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        if self._over or self._by_speech:
+            return (
+                "normalize takes mean and deviation of the whole utterance; fixed_mean and fixed_std, or null, do not"
+            )
+        return super().stream_problem()
+
+    def _bands(self, power: torch.Tensor) -> torch.Tensor:
+        magnitudes = power if self.mag_power == 2.0 else power.pow(self.mag_power / 2)
+        return into_bands(magnitudes, self.filters, self._band_blocks)
+
+    def _finish(self, bands: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
+        levels = bands.sum(1) if self._by_speech else None
+        if self.log:
+            guard = self.log_zero_guard_value
+            bands = (bands.add_(guard) if self.log_zero_guard_type == "add" else bands.clamp_(min=guard)).log_()
+        if self.fixed_mean is not None and self.fixed_std is not None:
+            return bands.sub_(self.fixed_mean).div_(self.fixed_std)
+        if levels is not None:
+            least_share = 10.0 ** (-_SPEECH_RANGE_DB / 20.0 * self.mag_power)
+            return normalize_by_speech_(bands, num_valid, levels, least_share, self.std_floor)
+        return normalize_(bands, num_valid, self._over, self.std_floor) if self._over else bands
+
+
+class AudioToMelSpectrogramPreprocessor(LogMelPreprocessor):
     """Log-mel spectrogram, B x features x T, normalised over each utterance.
 
     In this order: dither, pre-emphasis, spectrum, power, mel filters (those of librosa), logarithm, normalisation over
@@ -881,12 +1031,6 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
         UnknownNameError: a window, normalisation or guard that is not known.
     """
 
-    converts = (AudioSignal, MelSpectrogramType)
-    spectrogram_type = MelSpectrogramType
-    filters: torch.Tensor
-    fixed_mean: torch.Tensor | None
-    fixed_std: torch.Tensor | None
-
     def __init__(
         self,
         sample_rate: SampleRate = 16000,
@@ -932,41 +1076,10 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
         self._set_normalization(place, normalize)
         self._band_blocks = _register_filters(self, lowfreq, highfreq, scale="slaney", equal_area=True)
 
-    def _set_normalization(self, place: str, normalize: Normalization) -> None:
-        self._over: tuple[int, ...] = ()
-        fixed_mean = fixed_std = None
-        if isinstance(normalize, Mapping):
-            fixed_mean = _fixed(place, normalize, "fixed_mean", self.num_features)
-            fixed_std = _fixed(place, normalize, "fixed_std", self.num_features)
-        elif normalize not in _AXES:
-            names = [*(str(key) for key in _AXES if key), "fixed_mean and fixed_std"]
-            raise UnknownNameError("normalize", str(normalize), names, place=place)
-        else:
-            self._over = _AXES[normalize]
-        self._by_speech = normalize == "per_feature_speech"
-        self.register_buffer("fixed_mean", fixed_mean, persistent=False)
-        self.register_buffer("fixed_std", fixed_std, persistent=False)
-
     @property
     def filter_banks(self) -> torch.Tensor:
         """The mel filters (1, features, n_fft // 2 + 1), as NeMo gives them."""
         return self.filters.t().unsqueeze(0)
-
-    def _bands(self, power: torch.Tensor) -> torch.Tensor:
-        magnitudes = power if self.mag_power == 2.0 else power.pow(self.mag_power / 2)
-        return into_bands(magnitudes, self.filters, self._band_blocks)
-
-    def _finish(self, bands: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
-        levels = bands.sum(1) if self._by_speech else None
-        if self.log:
-            guard = self.log_zero_guard_value
-            bands = (bands.add_(guard) if self.log_zero_guard_type == "add" else bands.clamp_(min=guard)).log_()
-        if self.fixed_mean is not None and self.fixed_std is not None:
-            return bands.sub_(self.fixed_mean).div_(self.fixed_std)
-        if levels is not None:
-            least_share = 10.0 ** (-_SPEECH_RANGE_DB / 20.0 * self.mag_power)
-            return normalize_by_speech_(bands, num_valid, levels, least_share, self.std_floor)
-        return normalize_(bands, num_valid, self._over, self.std_floor) if self._over else bands
 
 
 class AudioToMFCCPreprocessor(AudioPreprocessor):
@@ -1032,6 +1145,12 @@ class AudioToMFCCPreprocessor(AudioPreprocessor):
         self._band_blocks = _register_filters(self, lowfreq, highfreq, scale="htk", equal_area=False)
         dct = dct_matrix(n_mfcc, n_mels, orthonormal=norm == "ortho")
         self.register_buffer("dct", dct, persistent=False)
+
+    def stream_problem(self) -> str:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        if not self.log:
+            return "decibels are counted from the loudest frame of the whole utterance; log: true does not"
+        return super().stream_problem()
 
     def _bands(self, power: torch.Tensor) -> torch.Tensor:
         return into_bands(power, self.filters, self._band_blocks)

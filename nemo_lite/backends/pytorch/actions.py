@@ -388,6 +388,10 @@ class PtActions(DeploymentExport):
             data_layer = torch_data_layer(Dag(tensors))
         return InferenceRun(data_layer, self._inferred_rows(tensors, InferOptions.of(**flat)))
 
+    def runner(self, tensors: Sequence[NmTensor]) -> Callable[[Sequence[Any]], list[Any]]:
+        """See :meth:`NeuralModuleFactory.runner`."""
+        return Evaluation(tensors, self._device, self._precision(), self._lowerings(None)).compute
+
     def _inferred_rows(self, tensors: Sequence[NmTensor], options: InferOptions) -> Iterator[BatchResult]:
         """The batches of all ranks on rank 0, block by block; none on the others."""
         with self._comm.guarded():

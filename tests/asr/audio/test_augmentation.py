@@ -18,6 +18,7 @@ from nemo_asr.audio.augmentation import (
     BabblePerturbation,
     ClipPerturbation,
     CodecPerturbation,
+    ColouredNoisePerturbation,
     GainPerturbation,
     ImpulsePerturbation,
     JoinPerturbation,
@@ -37,6 +38,7 @@ from nemo_asr.audio.augmentation import (
     register_perturbation,
     time_stretched,
 )
+from nemo_asr.audio.containers import has_av
 from nemo_lite.errors import DataError, UnknownNameError, UsageError
 
 # Perturbations of waveforms: what each does to samples, that nothing is modified or remembered, and its messages.
@@ -128,6 +130,30 @@ def test_shift_moves_samples_and_leaves_silence(milliseconds, expected):
 
 def test_a_shift_that_would_leave_nothing_is_none():
     assert ShiftPerturbation(1000, 1000).perturbed(tone(0.01), RATE, generator()).tolist() == tone(0.01).tolist()
+
+
+@pytest.mark.parametrize("ratio", [-5.0, 20.0])
+def test_coloured_noise_lies_under_all_at_the_ratio_asked_for(ratio):
+    noisy = ColouredNoisePerturbation(ratio, ratio).perturbed(tone(), RATE, generator())
+    noise = noisy - tone()
+    assert rms(tone()) / rms(noise) == pytest.approx(10 ** (ratio / 20), rel=1e-3)
+    quarters = [rms(part) for part in np.split(noise, 4)]
+    assert max(quarters) < 2 * min(quarters)
+    silent = np.zeros(RATE, np.float32)
+    assert not ColouredNoisePerturbation().perturbed(silent, RATE, generator()).any()
+
+
+def test_colours_of_noise_go_from_white_to_falling_with_frequency():
+    below, above = [], []
+    for seed in range(30):
+        noise = ColouredNoisePerturbation(0, 0).perturbed(tone(), RATE, generator(seed)) - tone()
+        power = np.abs(np.fft.rfft(noise)) ** 2
+        below.append(power[: len(power) // 2].sum())
+        above.append(power[len(power) // 2 :].sum())
+    shares = np.array(above) / (np.array(above) + np.array(below))
+    assert shares.max() < 0.55
+    assert shares.max() > 0.4
+    assert shares.min() < 0.1
 
 
 def test_white_noise_has_the_level_asked_for():
@@ -656,9 +682,15 @@ def test_babble_of_short_recordings_fills_a_part_and_silence_adds_nothing(record
     assert not BabblePerturbation(recordings(tone(0.2))).perturbed(silent, RATE, generator(1)).any()
 
 
+needs_av = pytest.mark.skipif(not has_av(), reason="PyAV is not installed")
+
+
 @pytest.mark.parametrize(
     ("codec", "least_db"),
-    [("alaw", 30), ("mulaw", 30), ("gsm", 3), ("g721", 15), ("mp3", 10), ("vorbis", 10), ("opus", 10)],
+    [
+        *[("alaw", 30), ("mulaw", 30), ("gsm", 3), ("g721", 15), ("mp3", 10), ("vorbis", 10), ("opus", 10)],
+        pytest.param("g722", 25, marks=needs_av),
+    ],
 )
 def test_a_codec_keeps_length_and_place_and_changes_samples(codec, least_db):
     samples = tone(0.5, 440) * np.linspace(0.1, 1, RATE // 2, dtype=np.float32)
@@ -674,7 +706,7 @@ def test_a_telephone_codec_loses_what_is_above_four_kilohertz():
     assert rms(codec.perturbed(high, rate, generator())) < 0.01
 
 
-@pytest.mark.parametrize("codec", ["alaw", "mp3", "opus"])
+@pytest.mark.parametrize("codec", ["alaw", "mp3", "opus", pytest.param("g722", marks=needs_av)])
 def test_a_codec_takes_audio_beyond_full_scale_silence_and_nothing(codec):
     loud = 4.0 * tone(0.5)
     coded = CodecPerturbation([codec]).perturbed(loud, RATE, generator())
@@ -687,6 +719,10 @@ def test_a_codec_that_is_not_installed_is_refused_by_name(monkeypatch):
     monkeypatch.setattr("soundfile.check_format", lambda *names: names[0] != "MP3")
     with pytest.raises(UsageError, match=r"augmentor\.codec: the installed libsndfile .* has no mp3; leave it out"):
         AudioAugmentor.from_config({"codec": {"prob": 0.5}})
+    monkeypatch.setattr("nemo_asr.audio.augmentation.has_av", lambda: False)
+    told = r"augmentor\.codec: g722 needs PyAV; pip install av \(the extra formats of nemo-lite\), or leave it out"
+    with pytest.raises(UsageError, match=told):
+        CodecPerturbation(["alaw", "g722"])
     with pytest.raises(UnknownNameError, match=r'codec "opsu" is not known.*did you mean opus'):
         CodecPerturbation(["opsu"])
     with pytest.raises(UsageError, match=r"augmentor\.codec: codecs is empty: wanted some of alaw, mulaw"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections import OrderedDict
@@ -145,6 +146,29 @@ def test_a_file_that_ends_early_is_damaged_and_never_short(decoder, tmp_path):
     content = Path(make(tmp_path / "a.m4a", tones(20 * RATE))).read_bytes()
     for share in (0.1, 0.5, 0.9):
         assert "is damaged" in refusal(content[: int(share * len(content))])
+
+
+def test_an_mp4_file_without_its_index_says_so_and_what_to_do():
+    start, samples = b"\0\0\0\x10ftypM4A \0\0\2\0", b"\0\0\1\0mdat" + bytes(248)
+    remedy = "copy it anew; a recording that was broken off may never have had it"
+    assert refusal(start + samples) == f"the audio is damaged: the index of its samples (moov) is missing; {remedy}"
+    assert refusal(start + samples[:-50]) == (
+        "the audio is damaged: 272 bytes promised, 222 are there; copy it anew: its end is missing"
+    )
+    longer = b"\0\0\0\1mdat" + (1 << 40).to_bytes(8, "big")
+    assert f"{(1 << 40) + 16} bytes promised, 32 are there" in refusal(start + longer)
+    boxes = start + b"\0\0\0\x08free" * 2000  # of many boxes the rest is not looked at
+    assert "moov" not in refusal(boxes + b"\0\0\1\0moov")
+
+
+def test_a_webm_file_that_ends_before_its_length_is_damaged(decoder, tmp_path):
+    content = Path(make(tmp_path / "a.webm", tones(20 * RATE), "libopus")).read_bytes()
+    told = refusal(content[: int(0.6 * len(content))])
+    promised, held = map(
+        float, re.fullmatch(r"the audio is damaged: (.*) s promised, (.*) s could be read", told).groups()
+    )
+    assert promised == pytest.approx(20, abs=0.1)
+    assert 10 < held < 14
 
 
 @pytest.mark.skipif(not (HAS_AV and FFMPEG), reason="PyAV and ffmpeg are needed to make such a file")

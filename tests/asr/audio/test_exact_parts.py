@@ -56,6 +56,15 @@ def test_pieces_are_to_the_bit_the_whole_at_once(path, monkeypatch):
     assert read_audio(path, sample_rate=None).samples.tobytes() == whole.tobytes()
 
 
+def test_what_is_decoded_of_a_file_is_kept_until_it_is_forgotten(path):
+    for source in (path, Path(path).read_bytes()):
+        read_audio(source, sample_rate=None, offset=1.0, duration=1.0, exact=True)
+        assert len(containers._kept) == 1
+        reading.forget_audio(source)
+        assert not containers._kept
+        reading.forget_audio(source)
+
+
 def test_a_channel_of_a_part_is_that_channel_of_the_whole(tmp_path):
     path = save(tmp_path / "a.mp3", "MPEG_LAYER_III", num_channels=2)
     for channel in (0, 1, None):

@@ -1,10 +1,12 @@
 """Audio files to samples: parts, rates, pieces, and what is refused."""
 
+import ctypes
 import io
 import os
 import re
 import struct
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +17,21 @@ import soxr
 from toys.hostile_audio import RATE, chunk, encoded, format_chunk, speech_like, wav
 
 from nemo_asr.audio import reading as decoding
-from nemo_asr.audio.reading import audio_seconds, open_part, read_audio, tolerance, trimmed
+from nemo_asr.audio.reading import (
+    ALL_KINDS,
+    CONTAINER_KINDS,
+    KINDS,
+    audio_seconds,
+    check_head,
+    open_part,
+    read_audio,
+    tolerance,
+    trimmed,
+)
+from nemo_asr.cli.transcribe import TranscribeParser
 from nemo_lite.errors import DataError
+
+DOCS = Path(__file__).parents[3] / "docs/en"
 
 # Reading audio: every format and channel count to one mono array, and a clear refusal of what is not as promised.
 
@@ -108,7 +123,7 @@ def test_the_length_of_what_is_no_audio_is_refused():
     ("content", "problem"),
     [
         (b"", "the audio is empty (0 bytes)"),
-        (b"<html>", "SPHERE file; convert it"),
+        (b"<html>", "SPHERE file, nor MP4"),
         (wav_bytes(0x40), "the audio has the codec G721_32"),
         (b"fLaC" + bytes(50), "the audio is damaged: a FLAC file that does not begin with its properties"),
     ],
@@ -558,3 +573,52 @@ def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path):
                 read(path, place="m:1")
     with pytest.raises(DataError, match="/dev/zero is a pipe or a device"):
         read_audio("/dev/zero", sample_rate=RATE)
+
+
+def test_an_ogg_file_without_its_last_page_is_read_and_told_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, subtype in (("a.opus", "OPUS"), ("b.ogg", "VORBIS")):
+        samples = np.random.default_rng(0).normal(0, 0.1, 20 * RATE)
+        soundfile.write(name, samples, RATE, format="OGG", subtype=subtype)
+        assert len(read_audio(name, sample_rate=RATE).samples) == 20 * RATE
+        assert capsys.readouterr().err == ""
+        content = Path(name).read_bytes()
+        Path(f"cut_{name}").write_bytes(content[: len(content) // 2])
+        for line in (1, 2):
+            assert (
+                5 * RATE < len(read_audio(f"cut_{name}", sample_rate=RATE, place=f"a.json:{line}").samples) < 15 * RATE
+            )
+        told = f"warning: cut_{name} ends without its last page: what is there is read, the rest was cut off"
+        assert capsys.readouterr().err.count(told) == 1
+    # Cut off between two pages: the last one there is whole, and not the last one of the recording.
+    Path("whole_pages.ogg").write_bytes(content[: content.rindex(b"OggS")])
+    read_audio("whole_pages.ogg", sample_rate=RATE)
+    assert "whole_pages.ogg ends without its last page" in capsys.readouterr().err
+
+
+def test_the_decoder_of_mp3_does_not_write_on_stderr(tmp_path, capfd):
+    soundfile.write(tmp_path / "a.mp3", np.random.default_rng(0).normal(0, 0.1, 5 * RATE), RATE)
+    content = bytearray((tmp_path / "a.mp3").read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 300] = bytes(300)
+    (tmp_path / "hole.mp3").write_bytes(content)
+    with soundfile.SoundFile(str(tmp_path / "hole.mp3")) as file:
+        file.read()
+    assert "Illegal Audio-MPEG-Header" in capfd.readouterr().err  # libmpg123 by itself
+
+    def read(_):
+        with pytest.raises(DataError, match=r"hole\.mp3 is damaged: 80000 samples promised, \d+ could be read$"):
+            read_audio(str(tmp_path / "hole.mp3"), sample_rate=RATE)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(read, range(8)))
+    assert capfd.readouterr().err == ""
+    ctypes.CDLL(None).perror(b"C writes again")
+    assert capfd.readouterr().err.startswith("C writes again: ")
+
+
+def test_what_is_read_is_listed_once_for_help_messages_and_docs():
+    with pytest.raises(DataError, match=re.escape(f"a is not a {KINDS} file, nor {CONTAINER_KINDS}; convert it")):
+        check_head(lambda size, at: b"no audio"[at : at + size], "a", "")
+    help_text = " ".join(TranscribeParser().format_help().split())
+    assert f"audio files ({ALL_KINDS})" in help_text
+    assert f"| a file | {ALL_KINDS}: any rate" in (DOCS / "transcription.md").read_text("utf-8")

@@ -247,6 +247,16 @@ def test_a_model_that_hears_nothing_says_so_once(talks, tmp_path, capsys):
     assert told.count(f"nemo-lite transcribe: warning: the model heard nothing in 4 of 4 recordings: {names}\n") == 1
 
 
+def test_a_recording_in_which_nobody_speaks_says_so_in_one_line(model, talks, capsys):
+    soundfile.write(talks / "zeros.wav", np.zeros(16000), 16000)
+    assert main([model, "talks/a.wav", "zeros.wav", *CPU]) == 0
+    told = capsys.readouterr()
+    assert told.out == "talks/a.wav: cab\nzeros.wav: \n"
+    remedy = "--segments off takes all of them"
+    assert f"warning: no speech was found by levels in 1 of 2 recordings: zeros.wav; {remedy}\n" in told.err
+    assert "the model heard nothing" not in told.err
+
+
 def test_a_bad_file_is_named_and_does_not_end_the_others(model, talks, capsys):
     (talks / "talks/bad.wav").write_text("no audio")
     assert main([model, "talks/bad.wav", "talks/a.wav", "none.wav", *CPU]) == 1
@@ -278,7 +288,7 @@ def test_nothing_but_bad_files_is_exit_code_2(model, talks, capsys):
     [
         (("talks",), CheckpointError, "empty: there is no model in this folder"),
         (("missing.d",), CheckpointError, "empty: there is no model"),
-        (("inner",), UsageError, "inner: there is no audio in this folder: wanted files ending in .aif"),
+        (("inner",), UsageError, "inner: there is no audio in this folder: wanted files ending in ."),
         (("talks", "--format", "vtt"), UsageError, "vtt files of several recordings need a folder: got 4 recordings"),
         (("talks", "--out", "talks"), UsageError, "talks: this is a folder: wanted the name of a file"),
         (("talks", "--out", "pipe"), UsageError, "pipe: this is a pipe or a device: wanted the name of a file"),

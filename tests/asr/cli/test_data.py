@@ -3,10 +3,13 @@
 import json
 
 import pytest
+import torch
 from toys.checked_sets import add, sound, write_set
 
+from nemo_asr.audio import read_audio
 from nemo_asr.cli.data import CORPORA, main
 from nemo_asr.decoding.ngram import load_language_model
+from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.text.subwords import load_subwords
 from nemo_lite.errors import ConfigError, DataError, FileInTheWayError, UnknownNameError, UsageError
 
@@ -165,3 +168,29 @@ def test_a_tokenizer_reads_numbers_out_in_its_language(tmp_path, capsys):
         main([*words, "--out", str(tmp_path / "b.model"), "--language", "de", "--parser", "base"])
     with pytest.raises(UnknownNameError, match='language "deutsch" is not known'):
         main([*words, "--out", str(tmp_path / "b.model"), "--language", "deutsch"])
+
+
+def test_statistics_go_into_a_configuration_that_hears_features_of_mean_0_and_deviation_1(folder, capsys):
+    assert main(["statistics", "train.json", "--model_config", "conformer_aishell", "--out", "new.yaml"]) == 0
+    assert "new.yaml: AudioToKaldiFbankPreprocessor.normalize of " in capsys.readouterr().out
+    assert (folder / "new.yaml").read_text().startswith("# conformer_aishell with the statistics of train.json.\n")
+    recipe = load_recipe(folder / "new.yaml", ["labels=[a]"])
+    signals = [read_audio(str(folder / f"{number}.wav"), sample_rate=16000).samples for number in range(3)]
+    features = [
+        recipe.preprocessor().eval()(input_signal=torch.from_numpy(samples)[None], length=torch.tensor([len(samples)]))[
+            0
+        ][0]
+        for samples in signals
+    ]
+    joined = torch.cat(features, dim=1)
+    torch.testing.assert_close(joined.mean(1), torch.zeros(80), rtol=0, atol=1e-4)
+    torch.testing.assert_close(joined.std(1, correction=0), torch.ones(80), rtol=0, atol=1e-4)
+    with pytest.raises(FileInTheWayError, match=r"new\.yaml: the file exists already"):
+        main(["statistics", "train.json", "--model_config", "conformer_aishell", "--out", "new.yaml"])
+
+
+def test_statistics_read_no_more_than_the_hours_asked_for(folder, capsys):
+    both = ["train.json", "dev.json"]
+    assert main(["statistics", *both, "--model_config", "quartznet5x5", "--out", "few.yaml", "--hours", "1e-5"]) == 0
+    assert "AudioToMelSpectrogramPreprocessor.normalize of " in (told := capsys.readouterr().out)
+    assert "frames, 1 recording\n" in told

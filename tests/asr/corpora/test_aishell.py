@@ -129,6 +129,13 @@ def test_the_configuration_of_the_package_is_the_default(corpus):
     assert load_recipe(made.config).labels == made.labels
 
 
+@pytest.mark.parametrize("name", ["conformer_aishell", "u2pp_aishell"])
+def test_a_recipe_of_wenet_gets_the_characters_of_the_corpus(corpus, name):
+    made = aishell.make(corpus, corpus.parents[1] / "out", name)
+    assert made.config.name == f"{name}.yaml"
+    assert load_recipe(made.config).labels == made.labels
+
+
 def test_a_configuration_that_is_not_there_is_named_before_anything_is_written(corpus, tmp_path):
     with pytest.raises(ConfigError, match=r"quartznet_zh: is neither a file nor the name of a configuration"):
         aishell.make(corpus, tmp_path / "out", "quartznet_zh")

@@ -127,11 +127,21 @@ def test_texts_and_recordings_without_the_other_are_named(tmp_path):
     made = make(tmp_path)
     assert made.problems == [
         f"{tmp_path}/a.wav: the recording has no text beside it: wanted a.txt",
-        f"{tmp_path}/b.wav: two recordings have one text: b.mp3 is used; give it another name, or remove it",
+        f"{tmp_path}/b.mp3: two recordings have one text: b.wav is used; give it another name, or remove it",
         f"{tmp_path}/d.txt:1: the text is not UTF-8: got the byte 0xec; save it as UTF-8 text",
         f"{tmp_path}/c.txt: the text has no recording beside it: wanted c.wav or the like",
     ]
     assert len(written(tmp_path / "manifest.json")) == 1
+
+
+def test_of_recordings_that_share_a_text_the_one_without_loss_is_used(tmp_path):
+    record(tmp_path / "memo.wav")
+    (tmp_path / "memo.m4a").write_bytes(b"\0\0\0\x1cftypM4A \0\0\2\0M4A isomiso2" + b"\0" * 200)
+    record(tmp_path / "memo.mp3")
+    (tmp_path / "memo.txt").write_text("words")
+    problem = "two recordings have one text: memo.wav is used; give it another name, or remove it"
+    assert make(tmp_path).problems == [f"{tmp_path}/memo.{end}: {problem}" for end in ("m4a", "mp3")]
+    assert [line["audio_filepath"] for line in written(tmp_path / "manifest.json")] == ["memo.wav"]
 
 
 def test_a_recording_that_needs_a_missing_decoder_is_told_and_not_overlooked(tmp_path):

@@ -214,6 +214,22 @@ def test_pauses_that_training_would_keep_are_told_the_longest_first_and_no_probl
     )
 
 
+def test_utterances_of_minutes_are_told_the_longest_first_and_no_problem(folder):
+    waves = {
+        name: np.tile(0.3 * np.sin(np.arange(8000) / 5), 2 * num) for name, num in (("a", 31), ("b", 30), ("c", 40))
+    }
+    lines = [add(folder, f"{name}.wav", wave, text=f"a b c {name} " * 20) for name, wave in waves.items()]
+    found = found_in(folder, *lines)
+    assert list(found) == ["long"]
+    assert not found["long"].is_problem
+    assert found["long"].details == ["train.json:3: 40.0 s: c.wav", "train.json:1: 31.0 s: a.wav"]
+    assert found["long"].summary == (
+        "train.json: 2 utterances longer than 30 s: the memory of a training step grows with its longest utterance; "
+        "nemo-lite align MODEL MANIFEST --cut NEW.json cuts them, with the texts; "
+        "max_duration of the data layer leaves them out"
+    )
+
+
 def test_channels_of_opposite_phases_are_a_problem_unless_one_of_them_is_named(folder):
     loud, other = sound(301, 1.0).astype(np.float64), sound(302, 1.0).astype(np.float64)
     pairs = {

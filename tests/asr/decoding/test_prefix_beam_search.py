@@ -224,7 +224,11 @@ HOT = {
 @pytest.mark.parametrize("kind", HOT)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("with_model", [False, True], ids=["phrases", "phrases and a language model"])
-def test_a_text_gains_the_weight_of_each_hot_phrase_wherever_it_stands(kind, seed, with_model):
+def test_a_text_gains_the_weight_of_each_hot_phrase_wherever_it_stands(kind, seed, with_model, monkeypatch):
+    # Every node has a row; or one with more than two labels of its own; or none.
+    few_labels, most_own = [(64, 8), (0, 2), (0, 8)][seed]
+    monkeypatch.setattr("nemo_asr.decoding.words._FEW_LABELS", few_labels)
+    monkeypatch.setattr("nemo_asr.decoding.words._MOST_OWN", most_own)
     labels, phrases = HOT[kind]
     (log_probs,), spelling, weights = random_log_probs(1, 6, seed), Spelling(labels), Weights(0.7, 0.5, unknown_score=0)
     words_of = {" ".join(p) if not spelling.has_words else p for p in phrases}  # test_segmentation has longer words
@@ -255,12 +259,17 @@ def test_a_text_gains_the_weight_of_each_hot_phrase_wherever_it_stands(kind, see
     assert [one.score for one in found] == pytest.approx([expected[text] for text in best], abs=1e-5)
 
 
-def test_many_hot_phrases_give_what_they_give_when_little_is_kept(monkeypatch):
-    labels, phrases = HOT["letters"]
+@pytest.mark.parametrize("few_labels", [64, 0])
+@pytest.mark.parametrize("kind", HOT)
+def test_many_hot_phrases_give_what_they_give_when_little_is_kept(kind, few_labels, monkeypatch):
+    labels, phrases = HOT[kind]
     log_probs, lengths = random_log_probs(5, 20).numpy(), [20] * 5
     found = []
-    for kept in (1 << 20, 9):
+    for kept, few, ahead in ((1 << 20, 64, 4096), (9, few_labels, 1)):
         monkeypatch.setattr("nemo_asr.decoding.words._MOST_KEPT", kept)
+        monkeypatch.setattr("nemo_asr.decoding.words._FEW_LABELS", few)
+        monkeypatch.setattr("nemo_asr.decoding.words._MOST_OWN", 1)
+        monkeypatch.setattr("nemo_asr.decoding.words._AHEAD", ahead)
         found.append(search(log_probs, lengths, Limits(8), WordScores(Spelling(labels), hotwords=list(phrases))))
     assert found[0] == found[1]
 

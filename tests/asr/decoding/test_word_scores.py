@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from toys.language_model import BigramModel
 
-from nemo_asr.decoding.words import LEFT, Spelling, Weights, WordScores
+from nemo_asr.decoding.words import LEFT, Spelling, Weights, WordScores, weighted_phrases
 from nemo_lite.errors import DataError, UsageError
 
 SPELLING = Spelling(["a", "b", " "])
@@ -28,8 +28,10 @@ def hot_scores(phrases, spelling, text, labels=("a", "b", " ")):
     """What the hot phrases are worth behind each label of a text, and behind its end."""
     node, total, scores = np.array([[phrases.start]]), 0.0, []
     for label in text:
-        node, change = phrases.look_up(node, np.array([[labels.index(label)]]))
-        node, total = node[0], total + change.item()
+        ids = np.array([[labels.index(label)]])
+        places = np.where(np.arange(len(labels) + 1) == ids, 0, -1)
+        total += phrases.changes(node, ids, places).item()
+        node = phrases.follow(node[0], ids[0])[None]
         scores.append(total)
     return [*scores, total + phrases.end(node[0]).item()]
 
@@ -100,6 +102,30 @@ def test_hot_words_have_weights_of_their_own_from_the_command_or_a_file(tmp_path
     words = WordScores(SPELLING, hotwords=["a:2", f"@{tmp_path}/names.txt"], weights=replace(WEIGHTS, beta=0.0))
     gained = {text: hot_scores(words.phrases, SPELLING, text)[-1] for text in ("a", "ab", "ba", "ba bb", "aa", "a ab")}
     assert gained == {"a": 2.0, "ab": 9.5, "ba": 0.0, "ba bb": 4.0, "aa": 0.0, "a ab": 11.5}
+
+
+@pytest.mark.parametrize(
+    ("labels", "hot", "phrase"),
+    [
+        ("abi' ", "A\u2019B", "a'b"),
+        ("ABI\u2019 ", "a'b", "A\u2019B"),
+        ("abi ", "\uff41\uff42\uff1a8", "ab"),
+        ("i\u0131 ", "I\u0130", "\u0131i"),
+        ("\u00e9 ", "e\u0301", "\u00e9"),
+        ("aAbB ", "aB", "aB"),
+    ],
+    ids=["case", "upper case", "width", "Turkish", "accent", "both cases"],
+)
+def test_hot_words_are_written_in_the_letters_of_the_labels(labels, hot, phrase):
+    assert list(weighted_phrases([hot], Spelling([*labels]))) == [phrase]
+
+
+@pytest.mark.parametrize("weight", ["x", "nan", "1e3", "", "3:"])
+def test_a_weight_that_is_no_number_is_refused(weight):
+    with pytest.raises(
+        UsageError, match=r"hot words: the weight of a hot word is no number: got ab:.*, wanted a weight"
+    ):
+        weighted_phrases([f"ab:{weight}"], SPELLING)
 
 
 def test_a_list_of_hot_words_without_words_is_refused(tmp_path):

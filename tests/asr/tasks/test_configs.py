@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ PARAMETERS = {
     "quartznet5x5": 6.7e6,
     "quartznet_an4": 0.85e6,
 }
+# The same of those whose labels are the characters of the training texts, AISHELL-1's here: 4,230.
+OF_AISHELL = {"conformer_aishell": 34_552_199, "u2pp_aishell": 34_533_767}
 # As published: millions of parameters, and the pieces of words with which they have as many.
 CONFORMERS = {
     "conformer_ctc_small": (13.15, 1024),
@@ -55,7 +58,8 @@ def num_parameters(recipe: Recipe) -> int:
 
 
 def test_every_shipped_file_is_checked_here() -> None:
-    assert {path.stem for path in CONFIGS.glob("*.yaml")} == {*PARAMETERS, *CONFORMERS, *CLASSIFIERS}
+    known = {*PARAMETERS, *CONFORMERS, *OF_AISHELL, *CLASSIFIERS}
+    assert {path.stem for path in CONFIGS.glob("*.yaml")} == known
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -77,6 +81,19 @@ def test_a_shipped_file_loads_and_has_the_size_it_says(name: str) -> None:
     assert (recipe.sample_rate, recipe.labels) == (16000, LABELS.get(name, ENGLISH))
     tolerance = 0.005 if PARAMETERS[name] in (333e6, 18.9e6) else 0.02
     assert num_parameters(recipe) == pytest.approx(PARAMETERS[name], rel=tolerance)
+
+
+@pytest.mark.parametrize("name", OF_AISHELL)
+def test_a_recipe_of_wenet_has_the_size_of_wenets_encoder_and_ctc_head(name: str) -> None:
+    characters = [chr(0x4E00 + place) for place in range(4230)]
+    recipe = load_recipe(CONFIGS / f"{name}.yaml", [f"labels={json.dumps(characters, ensure_ascii=False)}"])
+    size, inner, kernel, layers, outputs = 256, 2048, {"conformer_aishell": 15, "u2pp_aishell": 9}[name], 12, 4231
+    subsampling = size * 9 + size + size * size * 9 + size + 19 * size * size + size
+    attention = 4 * (size * size + size) + size * size + 2 * size
+    convolution = 2 * (size * size + size) + size * kernel + size + 2 * size + size * size + size
+    layer = 2 * (2 * size * inner + inner + size) + attention + convolution + 5 * 2 * size
+    assert OF_AISHELL[name] == subsampling + layers * layer + 2 * size + outputs * (size + 1)
+    assert num_parameters(recipe) == OF_AISHELL[name]
 
 
 @pytest.mark.slow

@@ -34,6 +34,11 @@ def test_equal_outputs_pass_and_padding_does_not_count():
     assert str(found).endswith("4 of 4 texts equal")
 
 
+def test_signals_too_short_for_a_frame_have_nothing_to_compare():
+    found = compare(outputs(lengths=(0, 0)), outputs(lengths=(0, 0)), [BATCH], CARD, "m.onnx")
+    assert (found.difference, found.texts) == (0.0, 2)
+
+
 @pytest.mark.parametrize(
     ("exported", "message"),
     [

@@ -158,7 +158,7 @@ def test_an_older_checkpoint_has_weights_and_no_configuration(tmp_path):
     assert (stored.card.labels, stored.config, list(stored.weights)) == ([], "", ["Encoder"])
 
 
-WANTED = "wanted a run's folder, a model folder, a folder of checkpoints or a .nemo file"
+WANTED = "wanted a run's folder, a model folder, a folder of checkpoints, a .nemo file"
 
 
 @pytest.mark.parametrize(

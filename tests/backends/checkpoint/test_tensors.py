@@ -19,7 +19,7 @@ from toys.nemo_archives import packed, write_0, write_tar
 from toys.nets import Net, build
 
 import nemo_lite as nemo
-from nemo_asr.models.pretrained import read_nemo
+from nemo_asr.models.nemo_files import read_nemo
 from nemo_lite.backends.pytorch.checkpoint import tensors as safetensors_file
 from nemo_lite.backends.pytorch.checkpoint.folder import read_checkpoint, writers_of
 from nemo_lite.backends.pytorch.checkpoint.storage import (

@@ -26,6 +26,7 @@ from nemo_asr.arguments import (
     generator_from,
     look_up,
 )
+from nemo_asr.audio.containers import has_av
 from nemo_asr.audio.reading import MAX_CONTENT_BYTES, Samples, audio_seconds, excess_of, read_audio, scaled, trimmed
 from nemo_asr.data.manifest import read_lines
 from nemo_lite import NonTrainableNM
@@ -530,6 +531,25 @@ class WhiteNoisePerturbation(Perturbation):
         return samples + level * rng.standard_normal(len(samples), dtype=np.float32)
 
 
+class ColouredNoisePerturbation(Perturbation):
+    """Noise under all of the recording at a drawn signal-to-noise ratio, without any files: a fan, hiss, a street.
+
+    Its colour is drawn anew: power falls with frequency from not at all (white) to 6 dB an octave (brown). The ratio is
+    that of the mean powers. Digital silence stays silent.
+
+    Args:
+        min_snr_db: lowest ratio in dB.
+        max_snr_db: highest ratio in dB.
+    """
+
+    def __init__(self, min_snr_db: float = 0.0, max_snr_db: float = 40.0, rng: NumbersRng | None = None) -> None:
+        super().__init__(rng)
+        self._limits = _ordered("coloured_noise", min_snr_db=min_snr_db, max_snr_db=max_snr_db)
+
+    def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
+        return _with_noise(samples, _coloured_noise(len(samples), 1.0, rng), rng.uniform(*self._limits))
+
+
 class _PausePerturbation(Perturbation):
     """Base of those that make pauses: digital silence, or noise of a random level and colour."""
 
@@ -855,7 +875,10 @@ class BabblePerturbation(_RecordingPerturbation):
 
 
 class _Codec(NamedTuple):
-    """How libsndfile writes a codec, at which rate; ``rate`` 0: that of the audio, or the next that it has."""
+    """How libsndfile writes a codec, at which rate; ``rate`` 0: that of the audio, or the next that it has.
+
+    Without a format it is one of PyAV.
+    """
 
     format: str
     subtype: str
@@ -867,6 +890,7 @@ _CODECS = {
     "mulaw": _Codec("WAV", "ULAW", 8000),
     "gsm": _Codec("WAV", "GSM610", 8000),
     "g721": _Codec("AU", "G721_32", 8000),
+    "g722": _Codec("", "", 16000),
     "mp3": _Codec("MP3", "MPEG_LAYER_III", 0),
     "vorbis": _Codec("OGG", "VORBIS", 0),
     "opus": _Codec("OGG", "OPUS", 0),
@@ -876,20 +900,22 @@ _CODEC_RATES: dict[str, tuple[int, ...]] = {
     "opus": (8000, 12000, 16000, 24000, 48000),
 }
 _FLEXIBLE = ("mp3", "vorbis", "opus")
+_G722_DELAY = 22  # samples: two filters of 24 taps, one for each way (ITU-T G.722, 3.1 and 4.4)
 
 
 class CodecPerturbation(Perturbation):
     """Through a lossy codec and back, as on a telephone or in a compressed file. The length stays.
 
     alaw and mulaw are G.711, gsm is GSM 06.10, g721 is ADPCM: these are at 8 kHz, so frequencies above 4 kHz are lost.
-    mp3, vorbis and opus are at a strength of compression that is drawn evenly.
+    g722 is wideband telephony at 16 kHz and 64 kbit/s. mp3, vorbis and opus are at a strength of compression that is
+    drawn evenly.
 
     Args:
-        codecs: one of them is drawn: alaw, mulaw, gsm, g721, mp3, vorbis, opus.
+        codecs: one of them is drawn: alaw, mulaw, gsm, g721, g722 (needs PyAV), mp3, vorbis, opus.
 
     Raises:
         UnknownNameError: another codec.
-        UsageError: none, or one that the installed libsndfile does not have.
+        UsageError: none, or one that is not installed.
     """
 
     def __init__(self, codecs: Sequence[str] = ("alaw", "mulaw", "mp3", "opus"), rng: NumbersRng | None = None) -> None:
@@ -899,7 +925,11 @@ class CodecPerturbation(Perturbation):
             raise UsageError("codecs is empty", place="augmentor.codec", wanted=f"some of {', '.join(_CODECS)}")
         for name in names:
             codec = look_up("codec", name, _CODECS, "augmentor.codec")
-            if not soundfile.check_format(codec.format, codec.subtype):
+            if not codec.format:
+                if not has_av():
+                    remedy = "pip install av (the extra formats of nemo-lite), or leave it out"
+                    raise UsageError(f"{name} needs PyAV", place="augmentor.codec", remedy=remedy)
+            elif not soundfile.check_format(codec.format, codec.subtype):
                 problem = f"the installed libsndfile {soundfile.__libsndfile_version__} has no {name}"
                 raise UsageError(problem, place="augmentor.codec", remedy="leave it out, or upgrade soundfile")
         self._names = names
@@ -914,14 +944,41 @@ class CodecPerturbation(Perturbation):
         sent: Samples = samples if rate == sample_rate else soxr.resample(samples, sample_rate, rate)
         # Codecs of whole numbers would fold what is beyond full scale.
         peak = max(1.0, float(np.abs(sent).max(initial=0.0)))
-        file = io.BytesIO()
-        options = {"compression_level": strength} if name in _FLEXIBLE else {}
-        soundfile.write(file, sent / np.float32(peak), rate, format=codec.format, subtype=codec.subtype, **options)
-        file.seek(0)
-        received, _ = soundfile.read(file, dtype="float32")
+        loudest = sent / np.float32(peak)
+        if codec.format:
+            options = {"compression_level": strength} if name in _FLEXIBLE else {}
+            received = _through_file(loudest, rate, codec, options)
+        else:
+            received = _through_g722(loudest)
         received = received if rate == sample_rate else soxr.resample(received, rate, sample_rate)
         received = received[: len(samples)] * np.float32(peak)
         return np.pad(received, (0, len(samples) - len(received)))
+
+
+def _through_file(samples: Samples, rate: int, codec: _Codec, options: Mapping[str, Any]) -> Samples:
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate, format=codec.format, subtype=codec.subtype, **options)
+    file.seek(0)
+    received: Samples
+    received, _ = soundfile.read(file, dtype="float32")
+    return received
+
+
+def _through_g722(samples: Samples) -> Samples:
+    """(T,) at 16 kHz -> (T,), without the delay. Not by the command ffmpeg: starting it takes longer than a step."""
+    import av
+
+    coder, decoder = (av.CodecContext.create("g722", mode) for mode in "wr")
+    for context in (coder, decoder):
+        context.sample_rate, context.layout = 16000, "mono"
+    coder.format = "s16"
+    num_padded = (len(samples) + _G722_DELAY + 1) // 2 * 2  # it codes pairs
+    padded = np.pad(samples, (0, num_padded - len(samples)))
+    frame = av.AudioFrame.from_ndarray(np.rint(padded * 32767.0).astype(np.int16)[None], "s16", "mono")
+    frame.sample_rate = 16000
+    packets = (*coder.encode(frame), *coder.encode(None))
+    decoded = [one.to_ndarray() for packet in packets for one in decoder.decode(packet)]
+    return scaled(np.concatenate(decoded, axis=1)[0, _G722_DELAY:][: len(samples)])
 
 
 class LowPassPerturbation(Perturbation):
@@ -1102,6 +1159,7 @@ perturbation_types: dict[str, type[Perturbation]] = {
     "shift": ShiftPerturbation,
     "noise": NoisePerturbation,
     "white_noise": WhiteNoisePerturbation,
+    "coloured_noise": ColouredNoisePerturbation,
     "silence": SilencePerturbation,
     "join": JoinPerturbation,
     "rir_noise": RirNoisePerturbation,

@@ -45,6 +45,7 @@ _CODECS = (
     "libopencore_amrwb,wmav1,wmav2,wmapro,wmalossless,ac3,eac3,pcm_s16le,pcm_s16be,pcm_s24le,pcm_s32le,pcm_f32le,"
     "pcm_alaw,pcm_mulaw,adpcm_ima_qt,adpcm_ms"
 )
+KINDS = tuple(_KINDS)
 _SAMPLE_BYTES = 4
 _MOST_BYTES = 1 << 35  # of one file, decoded: 25 hours of two channels at 48 kHz
 KEPT_BYTES = 1 << 32  # of decoded files that are kept, as a recording is measured, cut and read one after the other
@@ -55,6 +56,7 @@ _READ_BYTES = 1 << 20
 _PARTIAL = "partial file"  # ffmpeg's words for a file that ends early, which it takes for its end
 _LENGTH = re.compile(r"Duration: (\d+):(\d\d):(\d\d\.\d+)")  # of the file: a film's pictures may last longer
 _PICTURES = "Video:"
+_MOST_BOXES = 1000  # of an MP4 file that are looked at; a fragmented one has two for each second, behind its index
 _HELD_SHARE, _HELD_SECONDS = 0.01, 0.1  # by which fewer seconds than promised are no damage
 
 
@@ -195,6 +197,13 @@ def _kept_or(identity: Hashable, decode: Callable[[], Decoded]) -> Decoded:
     return decoded
 
 
+def forget(identity: Hashable) -> None:
+    """Drop the samples of a content that is not needed any more; see `decode` and `decode_pieces`."""
+    with _lock:
+        for key in [key for key in _kept if key == identity or (isinstance(key, tuple) and key[0] == identity)]:
+            del _kept[key]
+
+
 @contextmanager
 def _disk_errors() -> Iterator[None]:
     """A full disk as DataError."""
@@ -207,6 +216,34 @@ def _disk_errors() -> Iterator[None]:
 
 def _num_kept_bytes() -> int:
     return sum(num_bytes(decoded.frames, decoded.num_channels) for decoded in _kept.values())
+
+
+def check_boxes(read_at: Callable[[int, int], bytes], size: int) -> None:
+    """See that an MP4 file has its index, and the samples that its boxes promise. Source: ISO/IEC 14496-12, 4.2.
+
+    The decoders say "invalid data" of both.
+
+    Args:
+        read_at: (number of bytes, position) -> bytes, as ``os.pread``.
+        size: bytes of the file.
+
+    Raises:
+        DataError: one is missing. Its text completes "a.m4a ...".
+    """
+    position, has_index = 0, False
+    for _ in range(_MOST_BOXES):
+        if position >= size:
+            break
+        length, name, longer = struct.unpack(">I4sQ", read_at(16, position).ljust(16, b"\0"))
+        length = {0: size - position, 1: longer}.get(length, length)
+        if name in (b"moov", b"mdat") and position + length > size:
+            problem = f"is damaged: {position + length} bytes promised, {size} are there"
+            raise DataError(problem, remedy="copy it anew: its end is missing")
+        has_index |= name == b"moov"
+        position += max(length, 8)
+    if position >= size and not has_index:
+        problem = "is damaged: the index of its samples (moov) is missing"
+        raise DataError(problem, remedy="copy it anew; a recording that was broken off may never have had it")
 
 
 def _decode(handle: int | io.BytesIO, kind: str) -> Decoded:
@@ -249,6 +286,8 @@ def _decode_with_av(handle: int | io.BytesIO, demuxer: str) -> Decoded:
             decoded = samples.decoded(rate, num_channels)
             if demuxer == "mov" and stream.duration and stream.time_base:
                 _check_promise(decoded.frames / rate, float(stream.duration * stream.time_base))
+            elif demuxer == "matroska" and container.duration and not container.streams.video:
+                _check_promise(decoded.frames / rate, container.duration / av.time_base)
             return decoded
     except av.error.FFmpegError as error:
         raise DataError(f"is damaged ({error.strerror or error})") from None
@@ -336,7 +375,7 @@ def _decode_with_ffmpeg(program: str, handle: int | io.BytesIO, demuxer: str) ->
             raise DataError(f"is damaged, or holds no audio ({reason})")
     decoded = samples.decoded(rate, num_channels)
     length = next(filter(None, map(_LENGTH.search, told)), None)
-    if demuxer == "mov" and length and not any(_PICTURES in line for line in told):
+    if demuxer in ("mov", "matroska") and length and not any(_PICTURES in line for line in told):
         hours, minutes, seconds = map(float, length.groups())
         _check_promise(decoded.frames / rate, hours * 3600 + minutes * 60 + seconds)
     return decoded

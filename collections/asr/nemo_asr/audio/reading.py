@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import math
 import os
 import re
 import struct
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from threading import Lock
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,10 +21,12 @@ import soundfile
 import soxr
 
 from nemo_asr.audio import containers
-from nemo_asr.audio.containers import Decoded, decode, decode_pieces, kind_of_container
+from nemo_asr.audio.containers import Decoded, check_boxes, decode, decode_pieces, kind_of_container
 from nemo_lite.errors import DataError, counted
 from nemo_lite.files import FileKind, open_descriptor
 from nemo_lite.files import kind_unless_file as kind_unless_file
+from nemo_lite.utils import logging
+from nemo_lite.utils.nemo_logging import LogMode
 
 Samples: TypeAlias = "npt.NDArray[np.float32]"
 ReadAt: TypeAlias = "Callable[[int, int], bytes]"  # (number of bytes, position) -> bytes, as os.pread
@@ -31,20 +35,28 @@ ReadAt: TypeAlias = "Callable[[int, int], bytes]"  # (number of bytes, position)
 # The kind of a file, by its first bytes, and the sizes in heads of ADPCM. Other codecs, lengths and rates are checked
 # when libsndfile has opened the file.
 
-KINDS = "WAV, FLAC, OGG, MP3, AIFF, AU, CAF, W64 or SPHERE"
 REMEDY = "convert it to 16-bit WAV or FLAC"
 # MP3 starts with an ID3 tag, or with the header of an MPEG frame of layer III.
 _FIRST_BYTES = {
     "WAV": rb"(?:RIFF|RIFX|RF64)....WAVE",
-    "W64": rb"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00",
     "FLAC": rb"fLaC",
+    "OGG": rb"OggS",
+    "MP3": rb"ID3|\xff[\xe2\xe3\xea\xeb\xf2\xf3\xfa\xfb]",
     "AIFF": rb"FORM....AIF[FC]",
     "AU": rb"\.snd|dns\.",
     "CAF": rb"caff",
+    "W64": rb"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00",
     "SPHERE": rb"NIST_1A",
-    "OGG": rb"OggS",
-    "MP3": rb"ID3|\xff[\xe2\xe3\xea\xeb\xf2\xf3\xfa\xfb]",
 }
+
+
+def _one_of(kinds: Sequence[str]) -> str:
+    return f"{', '.join(kinds[:-1])} or {kinds[-1]}"
+
+
+# The one list of what is read, for help and messages.
+KINDS, CONTAINER_KINDS = _one_of(tuple(_FIRST_BYTES)), _one_of(containers.KINDS)
+ALL_KINDS = f"{KINDS}; with PyAV or ffmpeg {CONTAINER_KINDS}"
 _KIND = re.compile(b"|".join(b"(?P<%b>%b)" % (kind.encode(), start) for kind, start in _FIRST_BYTES.items()), re.DOTALL)
 _MS_ADPCM, _IMA_ADPCM, _EXTENSIBLE = 0x0002, 0x0011, 0xFFFE
 _HEAD_BYTES = 4096  # read at once; most heads end within them
@@ -78,7 +90,8 @@ def check_head(read_at: ReadAt, path: str, place: str) -> str:
 
     match = _KIND.match(start)
     if match is None:
-        raise DataError(f"{path} is not a {KINDS} file", place=place, remedy=REMEDY)
+        problem = f"{path} is not a {KINDS} file, nor {CONTAINER_KINDS}"
+        raise DataError(problem, place=place, remedy=REMEDY)
     kind = str(match.lastgroup)
     try:
         if kind == "FLAC":
@@ -228,6 +241,7 @@ _LEAST_UNKNOWN_SIZE, _MOST_UNKNOWN_SIZE = 0x7F000000, 0xFFFFFFFF
 _SPHERE_COUNT = re.compile(rb"\nsample_count -i (\d{1,18})\n")
 _SPHERE_BYTES = 1024
 _W64_CHUNK_BYTES = 24  # of the head of a chunk, which its size counts as well
+_OGG_HEAD_BYTES, _OGG_PAGE_BYTES, _OGG_LAST = 27, 65307, 4  # of a page: its head at least, all of it at most; a flag
 # libsndfile's SFE_BAD_FILE. By then it is known that there is such a file, and that it is a regular one.
 _REASONS = {7: "no samples can be found in it"}
 
@@ -511,12 +525,16 @@ def open_audio(source: str | bytes, path: str, place: str, exact: bool = False) 
         DataError: it is missing, empty, damaged or of another kind; also inside the block.
     """
     try:
-        with _opened(source, place) as (handle, read_at, size, identity):
+        with _opened(source, place) as opened:
+            handle, read_at, size, identity = opened
             if (container := kind_of_container(read_at(_HEAD_BYTES, 0))) is not None:
-                yield DecodedFile(_decoded(handle, container, path, place, identity), container, path, place)
+                yield DecodedFile(_decoded(opened, container, path, place), container, path, place)
                 return
             kind = check_head(read_at, path, place)
-            with _SoundFile(handle, closefd=False) as file:
+            with _quiet(kind), _SoundFile(handle, closefd=False) as file:
+                if kind == "OGG" and not _ends_ogg(read_at, size):
+                    problem = "ends without its last page: what is there is read, the rest was cut off"
+                    logging.warning(f"{path} {problem}", mode=LogMode.ONCE)
                 if exact:
                     yield _ExactFile(file, kind, read_at, size, path, place, identity)
                 else:
@@ -528,9 +546,69 @@ def open_audio(source: str | bytes, path: str, place: str, exact: bool = False) 
         raise DataError(f"{path} is damaged ({reason})", place=place) from None
 
 
-def _decoded(handle: int | io.BytesIO, kind: str, path: str, place: str, identity: Hashable) -> Decoded:
+# libmpg123 tells of damage in words of its own, on the standard error of C, of which libsndfile has no switch. What is
+# missing is told by us: the samples are compared with those that the head promises.
+_LIBC = ctypes.CDLL(None)
+_quiet_lock, _num_quiet, _loud = Lock(), 0, ctypes.c_void_p()
+
+
+@contextmanager
+def _quiet(kind: str) -> Iterator[None]:
+    """While an MP3 file is open, C's ``stderr`` is /dev/null, in all threads; Python's is not touched."""
+    global _num_quiet
     try:
-        return decode(handle, kind, identity)
+        stderr = ctypes.c_void_p.in_dll(_LIBC, "stderr")
+    except ValueError:  # another C library than those of Linux
+        kind = ""
+    if kind != "MP3":
+        yield
+        return
+    with _quiet_lock:
+        if not _num_quiet:
+            _loud.value, stderr.value = stderr.value, _null_stream()
+        _num_quiet += 1
+    try:
+        yield
+    finally:
+        with _quiet_lock:
+            _num_quiet -= 1
+            if not _num_quiet:
+                stderr.value = _loud.value
+
+
+@cache
+def _null_stream() -> int | None:
+    """C's stream to /dev/null."""
+    open_stream = _LIBC.fopen
+    open_stream.restype = ctypes.c_void_p
+    stream: int | None = open_stream(os.devnull.encode(), b"w")
+    return stream
+
+
+def _ends_ogg(read_at: ReadAt, size: int) -> bool:
+    """Whether the last page is whole and says that it is the last one. Source: RFC 3533, section 6."""
+    end = read_at(min(size, _OGG_PAGE_BYTES), max(0, size - _OGG_PAGE_BYTES))
+    page = end[end.rfind(b"OggS") :]
+    if len(page) < _OGG_HEAD_BYTES + 1 or len(page) < _OGG_HEAD_BYTES + page[26] + sum(page[27 : 27 + page[26]]):
+        return False
+    return bool(page[5] & _OGG_LAST)
+
+
+def forget_audio(source: str | bytes) -> None:
+    """Drop the temporary file of an audio file that was decoded as a whole, if there is one: it is not read again.
+
+    Args:
+        source: as `read_audio` takes it; it must still be there.
+    """
+    with _opened(source, "") as opened:
+        containers.forget(opened.identity)
+
+
+def _decoded(opened: _Opened, kind: str, path: str, place: str) -> Decoded:
+    try:
+        if kind == "MP4":
+            check_boxes(opened.read_at, opened.size)
+        return decode(opened.handle, kind, opened.identity)
     except DataError as error:
         problem = f"{path} {error.problem}"
         raise DataError(problem, place=place, got=error.got, wanted=error.wanted, remedy=error.remedy) from None

@@ -27,7 +27,7 @@ Detector: TypeAlias = "Callable[[Iterable[Samples], int], tuple[Decisions, float
 FRAME_SECONDS = 0.01
 _SMOOTHED_FRAMES = 5  # of the mean power: single periods of a low voice are no pauses
 _LOWEST = -120.0  # dB; digital silence
-_SILENT = -90.0  # dB of full scale; below is the rounding of 16 bits
+SILENT = -90.0  # dB of full scale; below is the rounding of 16 bits
 _LOUD_SECONDS = 0.3  # the loud level is reached for this long in all: a click is shorter, a word is longer
 _QUIET_SHARE = 0.1  # of the frames with sound, the quiet level is that of this share
 _LEAST_CONTRAST = 12.0  # dB between the quiet and the loud level: a recording with less has no pauses that are known
@@ -106,7 +106,7 @@ def frame_levels(pieces: Iterable[Samples], sample_rate: int) -> Levels:
 
 def speech_threshold(levels: Levels) -> float:
     """The level above which a frame is speech; minus infinity where all frames are, infinity where none is."""
-    with_sound = levels[levels > _SILENT]
+    with_sound = levels[levels > SILENT]
     num_loud = round(_LOUD_SECONDS / FRAME_SECONDS)
     if not len(with_sound):
         return float("inf")
@@ -115,7 +115,7 @@ def speech_threshold(levels: Levels) -> float:
     loud = float(np.partition(with_sound, -num_loud)[-num_loud])
     quiet = float(np.quantile(with_sound, _QUIET_SHARE))
     if loud - quiet < _LEAST_CONTRAST:
-        return _SILENT
+        return SILENT
     return max(quiet + _ABOVE_QUIET, loud - _BELOW_LOUD, _steady_level(with_sound, loud) + _ABOVE_QUIET)
 
 
@@ -135,10 +135,16 @@ def speech_spans(levels: Levels, frame_seconds: float, cutting: Cutting) -> list
     """Where somebody speaks, by the levels of the frames; see `spans_of_frames`."""
     if not len(levels):
         return []
+    smooth = smoothed(levels)
+    return spans_of_frames(smooth > speech_threshold(smooth), smooth, frame_seconds, cutting)
+
+
+def smoothed(levels: Levels) -> Levels:
+    """The level of the mean power of 5 frames around each; of one frame at least."""
     power = np.pad(np.power(10.0, levels.astype(np.float64) / 10.0), _SMOOTHED_FRAMES // 2, mode="edge")
     mean_power = np.convolve(power, np.full(_SMOOTHED_FRAMES, 1 / _SMOOTHED_FRAMES), mode="valid")
-    smooth = (10.0 * np.log10(mean_power)).astype(np.float32)
-    return spans_of_frames(smooth > speech_threshold(smooth), smooth, frame_seconds, cutting)
+    smooth: Levels = (10.0 * np.log10(mean_power)).astype(np.float32)
+    return smooth
 
 
 def longest_pause(levels: Levels, frame_seconds: float) -> float:
@@ -162,6 +168,12 @@ def spans_of_frames(is_speech: Decisions, levels: Levels, frame_seconds: float, 
     Returns:
         The segments in their order; they do not overlap. Empty where nobody speaks.
     """
+    found = spans_of(is_speech, levels, frame_seconds, cutting)
+    return [Span(start * frame_seconds, end * frame_seconds) for start, end in found]
+
+
+def spans_of(is_speech: Decisions, levels: Levels, frame_seconds: float, cutting: Cutting) -> list[tuple[int, int]]:
+    """As `spans_of_frames`, in frames."""
     min_pause, min_segment, longest, padding = (
         round(seconds / frame_seconds)
         for seconds in (cutting.min_pause, cutting.min_segment, cutting.max_segment, cutting.padding)
@@ -183,9 +195,9 @@ def spans_of_frames(is_speech: Decisions, levels: Levels, frame_seconds: float, 
         while end - start > longest:
             half = start + longest // 2
             cut = half + int(levels[half : start + longest].argmin())
-            spans.append(Span(start * frame_seconds, cut * frame_seconds))
+            spans.append((start, cut))
             start = cut
-        spans.append(Span(start * frame_seconds, end * frame_seconds))
+        spans.append((start, end))
     return spans
 
 

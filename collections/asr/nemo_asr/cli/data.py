@@ -1,8 +1,8 @@
 """Check data sets, count what is in them, put them into tar shards, make a corpus; train on the texts.
 
 The subcommands: ``check`` reads the audio and looks for problems (exit code 1 if there are some), ``stats`` reads the
-manifests only, ``tar`` writes tar shards, ``make`` writes manifests of a corpus, ``lm`` trains an n-gram model of the
-texts, ``tokenizer`` a vocabulary of subwords.
+manifests only, ``statistics`` computes mean and deviation of each feature, ``tar`` writes tar shards, ``make`` writes
+manifests of a corpus, ``lm`` trains an n-gram model of the texts, ``tokenizer`` a vocabulary of subwords.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ from nemo_asr.data.check import (
 )
 from nemo_asr.data.tarred import make_shards
 from nemo_asr.decoding.ngram import NgramModel, write_arpa
+from nemo_asr.shipped import config_path
 from nemo_asr.tasks.fitting import misfits_in
 from nemo_asr.tasks.recipe import Recipe, labels_are_auto, labels_for, load_recipe, with_labels
 from nemo_asr.text.labels import APOSTROPHES, NO_LANGUAGE, WORD_MARK, folded, language_code, language_of
 from nemo_asr.text.parser import CharParser, make_parser
 from nemo_asr.text.readings import read_out
 from nemo_asr.text.subwords import ALGORITHMS, train_subwords
+from nemo_asr.transcribe.inputs import recordings_of
+from nemo_asr.transcribe.statistics import measured_features
 from nemo_asr.transcribe.texts import (
     MOST_ORDER,
     check_order,
@@ -47,10 +50,17 @@ from nemo_asr.transcribe.texts import (
     texts_of,
     train_language_model,
 )
-from nemo_lite.config import Between
+from nemo_lite.config import Between, Config, load_config
 from nemo_lite.errors import FileInTheWayError, UsageError, counted, did_you_mean
 from nemo_lite.files import check_replaceable, make_writable_folder, write_atomically
-from nemo_lite.options import OneLineParser, not_negative_float, not_negative_int, number_within, positive_int
+from nemo_lite.options import (
+    OneLineParser,
+    not_negative_float,
+    not_negative_int,
+    number_within,
+    positive_float,
+    positive_int,
+)
 from nemo_lite.utils import logging
 
 CORPORA = ("aishell", "an4", "librispeech", "synth")
@@ -63,12 +73,13 @@ def main(arguments: Sequence[str]) -> int:
         prog="nemo-lite data", description="Check, count, tar or make data sets; train language models and tokenizers."
     )
     commands = parser.add_subparsers(
-        dest="command", required=True, metavar="check | stats | tar | make | lm | tokenizer"
+        dest="command", required=True, metavar="check | stats | statistics | tar | make | lm | tokenizer"
     )
     _add_check(commands.add_parser("check", help="read manifests and audio, look for problems and leaks"))
     stats = commands.add_parser("stats", help="count what manifests hold, without reading audio")
     stats.add_argument("manifests", nargs="+", help="manifests, each a set; several are joined by commas")
     _add_output(stats)
+    _add_statistics(commands.add_parser("statistics", help="mean and deviation of each feature, for a configuration"))
     _add_tar(commands.add_parser("tar", help="put the recordings of manifests into tar shards"))
     _add_lm(commands.add_parser("lm", help="train an n-gram language model of the texts, as an ARPA file"))
     _add_tokenizer(commands.add_parser("tokenizer", help="train a vocabulary of subwords on the texts"))
@@ -77,8 +88,8 @@ def main(arguments: Sequence[str]) -> int:
         import_module(f"nemo_asr.corpora.{maker}").main(arguments[2:], f"nemo-lite data make {maker}")
         return 0
     options = parser.parse_args(arguments)
-    run = {"check": _check, "stats": _stats, "tar": _tar, "make": _make, "lm": _lm, "tokenizer": _tokenizer}
-    return run[options.command](options)
+    run = {"check": _check, "stats": _stats, "statistics": _statistics, "tar": _tar, "make": _make, "lm": _lm}
+    return {**run, "tokenizer": _tokenizer}[options.command](options)
 
 
 def _maker_named(arguments: Sequence[str]) -> str | None:
@@ -105,6 +116,16 @@ def _add_check(parser: OneLineParser) -> None:
 def _add_output(parser: OneLineParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument("--picture", metavar="FILE.svg", help="draw histograms into this file")
+
+
+def _add_statistics(parser: OneLineParser) -> None:
+    add = parser.add_argument
+    add("manifest", nargs="+", help="the training set; its audio is read, and no text")
+    config_help = "the configuration, or its name, whose preprocessor computes the features"
+    add("--model_config", metavar="FILE", required=True, help=config_help)
+    add("--out", metavar="FILE.yaml", required=True, help="the configuration with them; there must be no such file yet")
+    hours_help = "so much of the audio, evenly from the whole set (default: %(default)s)"
+    add("--hours", type=positive_float, metavar="X", default=10.0, help=hours_help)
 
 
 def _add_tar(parser: OneLineParser) -> None:
@@ -205,6 +226,28 @@ def _sets_asked_for(options: Any) -> list[str]:
 
 def _stats(options: Any) -> int:
     _tell(options, [examine(manifests, with_audio=False) for manifests in options.manifests], None)
+    return 0
+
+
+def _statistics(options: Any) -> int:
+    out = Path(options.out).expanduser()
+    if out.exists():
+        raise FileInTheWayError("the file exists already", place=str(out), remedy="give another name, or remove it")
+    make_writable_folder(out.parent)
+    config = load_config(config_path(options.model_config))
+    any_labels = ["labels=[a]"] if labels_are_auto(options.model_config) else []
+    name = type(load_recipe(options.model_config, any_labels).preprocessor()).__name__
+    recipe = load_recipe(options.model_config, [*any_labels, f"{name}.normalize=none"])
+    measured = measured_features(recipe, recordings_of(options.manifest), options.hours)
+    fixed = {"fixed_mean": measured.mean, "fixed_std": measured.deviation}
+    section = {**config.get(name, {}), "normalize": fixed}
+    text = Config({**config, name: section}, config.source).as_yaml()
+    comment = f"# {Path(options.model_config).name} with the statistics of {' '.join(options.manifest)}.\n"
+    write_atomically(out, lambda path: path.write_text(comment + text, encoding="utf-8"))
+    lowest, highest = min(measured.mean), max(measured.mean)
+    print(f"{out}: {name}.normalize of {measured.num_frames} frames, {counted(measured.num_recordings, 'recording')}")
+    print(f"  means from {lowest:.2f} to {highest:.2f}, deviations from {min(measured.deviation):.2f}", end="")
+    print(f" to {max(measured.deviation):.2f}")
     return 0
 
 

@@ -19,7 +19,7 @@ from nemo_lite.errors import UsageError
 from nemo_lite.options import OneLineParser, positive_int
 
 SETS = {"val_seen_voices": "voices heard in training", "val_unseen_voices": "new voices"}
-NUM_EPOCHS = 10
+NUM_EPOCHS = 8
 NEW_TEXT, NEW_VOICE = "july twenty nineteen sixty nine", "en-us+m1"  # neither is in the corpus
 _NEEDED = ("espeakng_loader", "matplotlib")
 

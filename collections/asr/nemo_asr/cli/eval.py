@@ -46,6 +46,8 @@ class Evaluation:
         segments: take utterances as the manifest has them (off), as training does; or cut recordings at pauses as
             transcribe does (energy).
         vad: a voice-activity model in the place of levels, as of transcribe.
+        stream: hear the utterances as streams by frames as well: a table of latency, speed and error rates, also in the
+            model's card, and whether the texts are those of whole recordings.
     """
 
     page: ClassVar[str] = "data"
@@ -56,6 +58,7 @@ class Evaluation:
     report: bool = True
     segments: Literal["energy", "off"] = option("off", only_for="texts", page="segments")
     vad: str | None = option(None, page="segments", metavar="MODEL")
+    stream: bool = option(False, only_for="texts")
 
 
 class EvalParser(EvalArgParser):
@@ -100,6 +103,8 @@ class EvalParser(EvalArgParser):
                 "--search_weights hears recordings as they are, not cut: leave --segments out, then give --weights "
                 "OUT/weights.json"
             )
+        if parsed.stream and (parsed.compare or parsed.cutting or parsed.decoder != "greedy"):
+            self.error("--stream hears one model, recordings as they are, and greedy decoding; leave the others out")
         if parsed.compare and (parsed.overrides or parsed.model_config):
             self.error(
                 "--compare takes models as they are; evaluate changed ones alone, then: nemo-lite compare OUT OUT"

@@ -10,13 +10,24 @@ from typing import Any
 
 import msgspec
 
-from nemo_asr.features import OWN_FRAMING
 from nemo_asr.scoring.calibration import FILE_NAME, CalibrationRecord
 from nemo_asr.scoring.report.page import PAGE_FILE as REPORT
 from nemo_asr.scoring.report.page import try_report
-from nemo_asr.tasks.recipe import load_recipe, recipe_from_text
+from nemo_asr.tasks.recipe import Recipe, load_recipe, recipe_from_text
 from nemo_asr.transcribe.inputs import recordings_of
-from nemo_asr.transcribe.model import CARD, ModelCard, Rate, StoredModel, card_to_json, load_model, read_model
+from nemo_asr.transcribe.model import (
+    CARD,
+    FORMATS,
+    ModelCard,
+    Rate,
+    StoredModel,
+    TrainedModel,
+    card_to_json,
+    completed,
+    import_model,
+    load_model,
+    read_model,
+)
 from nemo_asr.transcribe.onnx_export import export_onnx
 from nemo_asr.transcribe.onnx_model import SUFFIX
 from nemo_asr.transcribe.texts import calibrate, card_file, store_calibration
@@ -37,18 +48,20 @@ def main(arguments: Sequence[str]) -> None:
     """
     parser = OneLineParser(prog="nemo-lite models", description=__doc__)
     commands = parser.add_subparsers(metavar="show | calibrate | import | convert", required=True)
-    where = "a run's folder, a model folder, a folder of checkpoints or a .nemo file of NeMo"
+    others = " or ".join(each.name for each in FORMATS)
+    where = f"a run's folder, a model folder, a folder of checkpoints, {others}"
     show = commands.add_parser("show", help="labels, sample rate, error rates, sizes; hashes are verified")
     show.add_argument("model", help=where)
     show.add_argument("--json", action="store_true", help="print model.json as it is")
     show.set_defaults(run=_show)
     calibrate_help = "learn how confident words are right, and store it in the model folder"
     _add_calibrate(commands.add_parser("calibrate", help=calibrate_help))
-    imported = commands.add_parser("import", help="write a model folder of a published model's file")
-    imported.add_argument("source", help="a .nemo file of NeMo")
-    imported.add_argument("--to", dest="folder", metavar="DIR", type=Path, help="the folder; by default FILE's name")
+    imported = commands.add_parser("import", help="write a model folder of another toolkit's model")
+    imported.add_argument("source", help=others)
+    to_help = "the folder; by default beside a file, its name without the ending, and in a folder: model"
+    imported.add_argument("--to", dest="folder", metavar="DIR", type=Path, help=to_help)
     imported.add_argument("--licence", help="licence of the weights")
-    imported.set_defaults(run=_convert, model_config=None)
+    imported.set_defaults(run=_import)
     convert = commands.add_parser("convert", help="write a model folder")
     convert.add_argument("source", help=f"{where}, also one of NeMo 0.x (*.pt)")
     convert.add_argument("folder", type=Path, help="the model folder to write")
@@ -69,38 +82,46 @@ def _add_calibrate(parser: OneLineParser) -> None:
 
 
 def _show(options: Namespace) -> None:
-    stored = read_model(options.model)
+    stored, recipe = read_model(options.model), None
+    if stored.config:
+        with suppress(ConfigError):  # modules that are not known here
+            recipe = recipe_from_text(stored.config, stored.place, tokenizer=stored.tokenizer, for_training=False)
+    if recipe is not None:
+        stored = stored._replace(card=completed(stored.card, recipe))
     if options.json:
         print(card_to_json(stored.card).decode())
     else:
-        print(printable("\n".join(_described(stored))))
+        print(printable("\n".join(_described(stored, recipe))))
 
 
-def _described(stored: StoredModel) -> Iterator[str]:
+def _described(stored: StoredModel, recipe: Recipe | None) -> Iterator[str]:
     card = stored.card
     yield f"{card.name or 'a model without a name'}, {stored.place}"
-    yield f"trained      step {card.step}, epoch {card.epoch}"
+    if not card.sources:
+        yield f"trained      step {card.step}, epoch {card.epoch}"
     if card.labels:
         more = f" and {len(card.labels) - _MAX_LABELS} more" if len(card.labels) > _MAX_LABELS else ""
         yield f"labels       {len(card.labels)}: {' '.join(map(_label, card.labels[:_MAX_LABELS]))}{more}"
         yield f"audio        {card.sample_rate} Hz; {1000 * card.frame_seconds:g} ms a frame of log-probabilities"
-    with suppress(ConfigError):  # modules that are not known here
-        recipe = recipe_from_text(stored.config, stored.place, tokenizer=stored.tokenizer, for_training=False)
+    if recipe is not None:
         yield f"features     {_features(recipe.preprocessor())}"
     yield from (f"rates        {_rate(rate)}" for rate in card.rates)
     numbers = {name: sum(each.numel() for each in tensors.values()) for name, tensors in stored.weights.items()}
     yield from (f"weights      {name}: {number:,} numbers" for name, number in numbers.items())
-    yield from _files(card)
+    if card.config is not None:  # of a model folder
+        yield from _files(card)
     if card.calibration is not None:
         yield f"calibration  confidences of words, learned on {card.calibration.words} words of {card.calibration.set}"
+    yield from (
+        f"source       {name}{f'  SHA-256 {sha256[:16]}...' * bool(sha256)}" for name, sha256 in card.sources.items()
+    )
     yield f"licence      {card.licence or 'not said'}"
     yield f"written by   {', '.join(f'{name} {version}' for name, version in card.versions.items()) or 'not said'}"
 
 
 def _features(preprocessor: Any) -> str:
-    """How many, and whose frames: 80 features a frame, frames of NeMo 1.0 to 2.4."""
-    framing = getattr(preprocessor, "framing", OWN_FRAMING)
-    return f"{preprocessor.num_features} a frame; frames of {framing.files}"
+    """How many, and whose: 80 a frame; frames of NeMo 1.0 to 2.4."""
+    return str(getattr(preprocessor, "summary", type(preprocessor).__name__))
 
 
 def _files(card: ModelCard) -> Iterator[str]:
@@ -134,15 +155,23 @@ def _calibrate(options: Namespace) -> None:
         try_report(folder)
 
 
+def _import(options: Namespace) -> None:
+    _tell_written(import_model(options.source, options.folder, options.licence))
+
+
 def _convert(options: Namespace) -> None:
-    target = (options.folder or Path(Path(options.source).stem)).expanduser()
+    target = options.folder.expanduser()
     if (target / CARD).exists():
         raise UsageError("there is a model already", place=str(target), remedy="give another folder")
     recipe = load_recipe(options.model_config) if options.model_config else None
     model = load_model(options.source, recipe=recipe)
-    card = model.save(target, licence=options.licence)
+    model.save(target, licence=options.licence)
+    _tell_written(TrainedModel(str(target), model.recipe, model.modules, model.card))
+
+
+def _tell_written(model: TrainedModel) -> None:
     print(f"features     {_features(model.modules.preprocessor)}")
-    print(printable(f"{target}: {card.name}, {card.progress()}"))
+    print(printable(f"{model.place}: {model.card.name}, {model.card.progress()}"))
 
 
 def export(arguments: Sequence[str]) -> None:

@@ -16,7 +16,9 @@ from typing import Any, ClassVar, Literal
 
 import nemo_asr
 import nemo_lite
+from nemo_asr.audio.reading import ALL_KINDS
 from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting
+from nemo_asr.cli.streamed import Streaming, check_streaming, transcribe_stream
 from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.options import BeamSize, OwnModules, Search, check_search_options, search_arguments
 from nemo_asr.transcribe.alignment import Alignment
@@ -59,6 +61,8 @@ def main(arguments: Sequence[str]) -> int:
     """
     args = TranscribeParser().parse_args(arguments)
     with logging.patch_stdout_handler(sys.stderr):
+        if args.stream is not None:
+            return transcribe_stream(args)
         recordings = recordings_of(args.audio, args.channel)
         _check_out(args, recordings)
         if args.model.endswith(SUFFIX):
@@ -196,11 +200,12 @@ class Segments:
 class TranscribeParser(LaunchedParser):
     """The options of ``nemo-lite transcribe``."""
 
-    groups = (Transcription, Segments, Search, Device, Launch)
+    groups = (Transcription, Segments, Streaming, Search, Device, Launch)
     most_used = "format out channel segments decoder lm nbest batch_size num_workers placement"
     pages = {
         "data": "what is written, batches, modules of your own",
         "segments": "where recordings are cut: pauses, lengths",
+        "streaming": "audio while it arrives: partial and final texts",
         "decoding": "beam search, lexicon, language model, hot words",
         "launching": "devices, precision, several processes and machines",
     }
@@ -209,13 +214,14 @@ class TranscribeParser(LaunchedParser):
         super().__init__(prog=PROGRAM, description="Audio to text with a trained model")
         add = self.add_argument
         add("model", metavar="MODEL", help=MODEL_HELP)
-        kinds = "WAV, FLAC, OGG, Opus, MP3 and others; with PyAV or ffmpeg M4A, MP4, WebM and AMR"
-        audio_help = f"audio files ({kinds}), folders of them, manifests, or - for stdin"
+        audio_help = f"audio files ({ALL_KINDS}), folders of them, manifests, or - for stdin"
         add("audio", metavar="AUDIO", nargs="+", help=audio_help)
 
     def check(self, parsed: Any) -> None:
         """What the options of decoding, precision and results mean together."""
         super().check(parsed)
+        others = [Transcription, Segments, Search, Device, Launch]
+        check_streaming(self, parsed, others, but=["imports", "channel", "placement", "local_rank"])
         check_search_options(self, parsed)
         if parsed.nbest and parsed.format in SUBTITLES:
             self.error(f"--nbest has no effect with --format {parsed.format}; leave it out")
@@ -260,15 +266,24 @@ def _tell(args: Namespace, result: Transcribed, took: float) -> None:
         _write(args, result.transcripts, is_one=count + bad == 1)
     for position in sorted(result.faults):
         print(f"{PROGRAM}: {marked('error:')} {printable(result.faults[position])}", file=sys.stderr)
-    silent = [transcript.name for transcript in result.transcripts if not transcript.words]
-    if silent:
-        some = f"{len(silent)} of {counted(count, 'recording')}: {', '.join(silent[:3])}"
-        more = ", ..." if len(silent) > 3 else ""
-        print(f"{PROGRAM}: {marked('warning:')} the model heard nothing in {printable(some)}{more}", file=sys.stderr)
+    without_words = [transcript for transcript in result.transcripts if not transcript.words]
+    is_cut = args.segments != "off"
+    uncut = [transcript.name for transcript in without_words if is_cut and not transcript.segments]
+    unheard = [transcript.name for transcript in without_words if not is_cut or transcript.segments]
+    _warn(f"no speech was found by {args.vad or 'levels'} in", uncut, count, "; --segments off takes all of them")
+    _warn("the model heard nothing in", unheard, count)
     if count:
         recordings = counted(count, "recording") + (f" ({bad} more could not be read)" if bad else "")
         factor = f"real-time factor {took / max(result.seconds, 1e-3):.2g}"
         print(f"{recordings}, {result.seconds:.1f} s of audio in {took:.1f} s: {factor}", file=sys.stderr)
+
+
+def _warn(what: str, names: Sequence[str], count: int, remedy: str = "") -> None:
+    """Tell which recordings have an empty transcript, and why."""
+    if names:
+        some = f"{len(names)} of {counted(count, 'recording')}: {', '.join(names[:3])}"
+        more = ", ..." if len(names) > 3 else ""
+        print(f"{PROGRAM}: {marked('warning:')} {what} {printable(some)}{more}{remedy}", file=sys.stderr)
 
 
 def _write(args: Namespace, transcripts: Sequence[Transcript], is_one: bool) -> None:

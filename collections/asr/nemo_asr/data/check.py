@@ -302,6 +302,7 @@ _OUTLIER_FACTOR, _OUTLIER_DEVIATIONS = 3.0, 5.0
 _FEWEST_FOR_OUTLIERS = 20
 _MAD_TO_DEVIATION = 1.4826  # of a normal distribution
 _SHOWN_CHARACTERS = 60
+_LONG_SECONDS = 30.0  # no usual corpus has longer utterances: LibriSpeech ends at 35 s
 
 
 @dataclass(frozen=True)
@@ -310,8 +311,8 @@ class Finding:
 
     Attributes:
         kind: ``line``, ``audio``, ``silence``, ``phase``, ``speed``, ``duplicate``, ``contradiction``, ``leak``,
-            ``frames``; not a problem: ``pause``, ``duration``, ``path``, ``rate``, ``text``, ``speaker``, ``file``,
-            ``shared``.
+            ``frames``; not a problem: ``pause``, ``long``, ``duration``, ``path``, ``rate``, ``text``, ``speaker``,
+            ``file``, ``shared``.
         is_problem: whether the data should be mended.
         summary: one line.
         details: a line for each place.
@@ -459,9 +460,15 @@ def _unusual(examined: ExaminedSet) -> list[Finding]:
     pauses = [f"{i.place}: {i.pause:.1f} of {i.seconds:.1f} s: {i.utterance.audio_path}" for i in pausing]
     left_in = "which train leaves in, and eval without --segments energy; transcribe cuts there"
     uncut = f"with a pause of {LONG_PAUSE:g} s or more, {left_in}"
-    remedy = "nemo-lite align MODEL MANIFEST --cut NEW.json --longest 3 cuts there, with the texts"
+    cut = "nemo-lite align MODEL MANIFEST --cut NEW.json"
+    remedy = f"{cut} --longest 3 cuts there, with the texts"
+    lasting = sorted((item for item in items if item.seconds > _LONG_SECONDS), key=lambda item: -item.seconds)
+    long = [f"{i.place}: {i.seconds:.1f} s: {i.utterance.audio_path}" for i in lasting]
+    memory = f"longer than {_LONG_SECONDS:g} s: the memory of a training step grows with its longest utterance"
+    way_out = f"{cut} cuts them, with the texts; max_duration of the data layer leaves them out"
     return [
         Finding("pause", False, f"{name}: {_some(len(pauses))} {uncut}; {remedy}", pauses),
+        Finding("long", False, f"{name}: {_some(len(long))} {memory}; {way_out}", long),
         Finding("duration", False, f"{name}: {_some(len(durations))} of another duration than written", durations),
         Finding("path", False, f"{name}: {_some(len(paths))} with a path that starts at the working directory", paths),
         Finding("rate", False, f"{name}: {len(several)} sample rates", several),

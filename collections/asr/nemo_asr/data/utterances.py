@@ -23,7 +23,7 @@ from torch.utils.data import Dataset
 
 from nemo_asr.arguments import BatchSize, SampleRate
 from nemo_asr.audio.augmentation import AudioAugmentor, JoinPerturbation
-from nemo_asr.audio.reading import Samples, read_audio
+from nemo_asr.audio.reading import KINDS, Samples, read_audio
 from nemo_asr.data.manifest import R, Span, Utterance, UtteranceReader, Utterances
 from nemo_asr.text.parser import CharParser
 from nemo_lite import DataLayerNM
@@ -137,7 +137,7 @@ class AudioFilesDataLayer(DataLayerNM):
     Over several ranks each file comes once.
 
     Args:
-        paths: WAV, FLAC or OGG files of any rate and number of channels.
+        paths: audio files of any kind, rate and number of channels.
         batch_size: files in a batch.
         sample_rate: samples a second; files of another rate are resampled.
         trim_silence: leave out what is more than 60 dB below the loudest part at both ends: ``Recipe.reading`` says
@@ -163,7 +163,7 @@ class AudioFilesDataLayer(DataLayerNM):
             raise DataError("no audio file is given")
         missing = [path for path in paths if not Path(path).is_file()]
         if missing:
-            remedy = "give WAV, FLAC or OGG files"
+            remedy = f"give {KINDS} files"
             raise DataError("there is no such audio file", place=", ".join(missing), remedy=remedy)
         self.batch_size, self._sample_rate = batch_size, sample_rate
         self._files = _Files(paths, sample_rate, trim_silence, int_values)

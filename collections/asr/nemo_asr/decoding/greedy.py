@@ -145,6 +145,7 @@ class GreedyCTCDecoder(NonTrainableNM):
         "log_probs_length": NeuralType("B", LengthsType(), optional=True),
     }
     output_ports: Ports = {"predictions": NeuralType("B T", PredictionsType())}
+    is_framewise = True
 
     def __init__(self, name: str | None = None, num_classes: Classes | None = None) -> None:
         super().__init__(name)

@@ -273,11 +273,12 @@ class _Beams:
         is_parent = self.parent_key[:num][:, None, :] == self.key[:num][:, :, None]
         has_parent, parent = is_parent.any(axis=1), is_parent.argmax(axis=1)
         from_parent = np.where(last[rows, parent] == last, with_blank[rows, parent], both[rows, parent]) + again
-        place = frames.places(step)[rows, last]  # among the frame's labels; -1 where it is not
+        places = frames.places(step)
+        place = places[rows, last]  # among the frame's labels; -1 where it is not
         is_grown_too = has_parent & (place >= 0)
         grown[np.nonzero(is_grown_too)[0], parent[is_grown_too], place[is_grown_too]] = _NEVER
         stay_label = np.logaddexp(with_label + again, np.where(has_parent, from_parent, _NEVER))
-        self._choose(labels, grown, both + row[:, self._blank, None], stay_label)
+        self._choose(labels, places, grown, both + row[:, self._blank, None], stay_label)
 
     def _behind_blanks(self, skipped: Floats) -> tuple[Floats, Floats]:
         """The scores with a blank and with a label at the end, after the frames (b,) in which only blanks count."""
@@ -286,18 +287,19 @@ class _Beams:
         later = np.logaddexp(with_blank, with_label) + np.nan_to_num(skipped)[:, None]
         return np.where(is_none, with_blank, later), np.where(is_none, with_label, _NEVER)
 
-    def _choose(self, labels: Ints, grown: Floats, stay_blank: Floats, stay_label: Floats) -> None:
+    def _choose(self, labels: Ints, places: Ints, grown: Floats, stay_blank: Floats, stay_label: Floats) -> None:
         """Keep the best K of the K hypotheses that stayed and the K x C that grew by a label.
 
         Args:
             labels: (b, C) the frame's labels.
+            places: (b, classes) of each label among them; -1 where it is not.
             grown: (b, K, C) log-probabilities of the hypotheses that grew.
             stay_blank: (b, K) of those that stayed, with a blank at the end.
             stay_label: (b, K) of those that stayed, with the last label again.
         """
         num, num_labels = labels.shape
         rows = np.arange(num)[:, None]
-        ended = self._words_of(labels, grown)
+        ended = self._words_of(labels, places, grown)
         stayed_score = np.logaddexp(stay_blank, stay_label) + self.word_score[:num]
         if self.segmentations:
             stayed_score = stayed_score + self.segmentations.best(num)
@@ -330,19 +332,20 @@ class _Beams:
             node = ended.nodes[rows, source, label_place]
             self.node[:num] = np.where(grew, node, self.node[:num][rows, source])
         if self._phrases:
-            places = (rows * self._width + source) * num_labels + label_place
-            self.hot_node[:num] = np.where(grew, ended.hot_nodes.take(places), self.hot_node[:num][rows, source])
-            word_score = word_score + np.where(grew, ended.hot_scores.take(places), 0.0)
+            hot_nodes = self.hot_node[:num][rows, source]
+            hot_nodes[grew] = self._phrases.follow(hot_nodes[grew], label[grew])
+            self.hot_node[:num] = hot_nodes
+            word_score = word_score + np.where(grew, ended.hot_changes[rows, source, label_place], 0.0)
         self.word_score[:num] = word_score
         self._history.append((source, np.where(grew, label, -1)))
 
-    def _words_of(self, labels: Ints, grown: Floats) -> _Ended:
+    def _words_of(self, labels: Ints, places: Ints, grown: Floats) -> _Ended:
         """What words are worth where each label follows each hypothesis."""
         num = len(labels)
         nodes, states, word_score = self.node[:num], self.state[:num], self.word_score[:num, :, None]
         begins = np.zeros(labels.shape, bool)
         following: Ints = np.zeros((1, 1, 1), np.int64)
-        hot_nodes, hot_scores = np.zeros((1, 1, 1), np.int64), word_score
+        hot_changes = word_score
         scores = np.zeros(nodes.shape)
         if self.segmentations:
             grows: npt.NDArray[np.bool_] = np.asarray((grown > _NEVER).any(axis=2))
@@ -363,9 +366,9 @@ class _Beams:
             # A second space would write nothing.
             word_score[is_root[:, :, None] & spelling.is_space[labels][:, None, :]] = _NEVER
         if self._phrases:
-            hot_nodes, hot_scores = self._phrases.look_up(self.hot_node[:num], labels)
-            word_score = word_score + hot_scores
-        return _Ended(word_score, begins, scores, states, following, hot_nodes, hot_scores)
+            hot_changes = self._phrases.changes(self.hot_node[:num], labels, places)
+            word_score = word_score + hot_changes
+        return _Ended(word_score, begins, scores, states, following, hot_changes)
 
     def finish(self, frames: FrameLabels, nbest: int, labels: Sequence[str] | None) -> list[list[Hypothesis]]:
         """The best hypotheses of each utterance, in the order of the rows."""
@@ -530,8 +533,7 @@ class _Ended(NamedTuple):
         scores: (b, K) of the word that then ends.
         states: (b, K) of the language model behind it.
         nodes: (b, K, C) in the tree, behind the label.
-        hot_nodes: (b, K, C) in the automaton of hot phrases, behind the label.
-        hot_scores: (b, K, C) what they change.
+        hot_changes: (b, K, C) of `HotPhrases`.
     """
 
     word_score: Floats
@@ -539,8 +541,7 @@ class _Ended(NamedTuple):
     scores: Floats
     states: Ints
     nodes: Ints
-    hot_nodes: Ints
-    hot_scores: Floats
+    hot_changes: Floats
 
 
 def _together(best: Hypothesis, other: Hypothesis) -> Hypothesis:
@@ -551,7 +552,15 @@ def _together(best: Hypothesis, other: Hypothesis) -> Hypothesis:
 
 def _best(values: Floats, number: int) -> Ints:
     """The places of the highest values of each row, the highest first; of equal ones the first."""
-    return np.argsort(-values, axis=1, kind="stable")[:, :number]
+    if values.shape[1] <= 2 * number:
+        return np.argsort(-values, axis=1, kind="stable")[:, :number]
+    chosen = np.sort(np.argpartition(-values, number - 1, axis=1)[:, :number], axis=1)
+    picked = np.take_along_axis(values, chosen, axis=1)
+    best = np.take_along_axis(chosen, np.argsort(-picked, axis=1, kind="stable"), axis=1)
+    # Where the last value stands outside too, it was not the first ones that were picked.
+    has_equal = (values >= picked.min(axis=1, keepdims=True)).sum(axis=1) > number
+    best[has_equal] = np.argsort(-values[has_equal], axis=1, kind="stable")[:, :number]
+    return best
 
 
 def _extended(keys: npt.NDArray[np.uint64], labels: Ints) -> npt.NDArray[np.uint64]:

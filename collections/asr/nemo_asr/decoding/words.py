@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from nemo_asr.decoding.ngram import UNKNOWN, Ids, LanguageModel, Scores, load_language_model
 from nemo_asr.options import ALPHAS, BETAS, HOTWORD_WEIGHTS
-from nemo_asr.text.labels import is_without_spaces, spelled
+from nemo_asr.text.labels import APOSTROPHES, OTHER_CASES, case_of, folded, is_without_spaces, spelled
 from nemo_lite.config import Between, refuse_out_of_range
 from nemo_lite.errors import DataError, UsageError
 from nemo_lite.files import FileKind, read_text
@@ -58,6 +59,9 @@ class Spelling:
         self.pieces = cores
         self._numbers = {c: number for number, c in enumerate(sorted({c for core in cores for c in core}), NOTHING + 1)}
         self.num_characters = len(self._numbers) + 1
+        self._case = case_of(labels)
+        cases = [changes for label, changes in OTHER_CASES[self._case].items() if label in self._numbers]
+        self._other_cases = {old: new for changes in cases for old, new in changes.items()}
         self.characters = np.full((len(labels), max(map(len, cores), default=0) or 1), NOTHING, np.int64)
         for row, core in zip(self.characters, cores, strict=True):
             row[: len(core)] = self.numbers(core)
@@ -81,6 +85,20 @@ class Spelling:
     def has_letter(self, character: str) -> bool:
         """Whether some label writes this character."""
         return character in self._numbers
+
+    def in_letters(self, text: str) -> str:
+        """``text`` in the labels' letters, where only the case, the width, or the form of an apostrophe is another."""
+        if all(map(self.has_letter, text.replace(" ", ""))):
+            return text
+        characters = unicodedata.normalize("NFC", text)
+        return "".join(c if c == " " or self.has_letter(c) else self._in_letters(c) for c in characters)
+
+    def _in_letters(self, character: str) -> str:
+        usual = folded(character)
+        cased = usual.lower() if self._case == "lower" else usual.upper() if self._case == "upper" else usual
+        cased = self._other_cases.get(usual, cased)
+        forms = (usual, cased, *(APOSTROPHES if usual in APOSTROPHES else ""))
+        return next((form for form in forms if all(map(self.has_letter, form))), usual)
 
     def can_spell(self, word: str) -> bool:
         """Whether some labels, one after another, write this word."""
@@ -114,8 +132,12 @@ LEFT = 1
 NO_WORD = -1
 _MOST_LETTERS = 1_000  # of a word; each costs memory while it is searched for
 _MOST_DENSE = 1 << 25  # pairs of a node and a character, 4 bytes each
-_MOST_KEPT = 1 << 22  # pairs of a node and a label that are kept, 16 bytes each
-_WEIGHTED = re.compile(r"(.*\S)\s*:\s*(\d+(?:\.\d+)?)")
+_MOST_KEPT = 1 << 22  # pairs of a row and a label that are kept, 16 bytes each
+_FEW_LABELS = 64  # are so few that each node may have a row
+_AHEAD = 4096  # nodes that are worked out together at most, but for those that are needed
+_MOST_OWN = 8  # labels of a node that has no row for itself, 16 bytes each
+_WEIGHTED = re.compile("(.*\\S)\\s*[:\uff1a]\\s*(.*)")
+_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 _LIST = FileKind("the list of words", 1 << 26, remedy="give a text file with a word a line")
 
 
@@ -224,12 +246,12 @@ def weighted_phrases(hotwords: Iterable[str], spelling: Spelling) -> dict[str, f
     Args:
         hotwords: words or phrases, ``phrase:weight``, or ``@FILE`` of a text file with such a phrase a line; ``#`` for
             remarks.
-        spelling: of the labels; where one writes a colon, phrases have no weights, and where none writes a space,
-            spaces in phrases are left out.
+        spelling: of the labels, in whose case, width and apostrophes phrases are written; where one writes a colon,
+            phrases have no weights, and where none writes a space, spaces in phrases are left out.
 
     Raises:
         DataError: the file cannot be read, has no phrases, or one that is too long.
-        UsageError: a weight is out of range.
+        UsageError: a weight is no number, or out of range.
     """
     weights: dict[str, float | None] = {}
     for entry in hotwords:
@@ -242,16 +264,19 @@ def weighted_phrases(hotwords: Iterable[str], spelling: Spelling) -> dict[str, f
                 raise DataError("the list has no words", place=place, wanted="a word or phrase a line")
         for line in lines:
             match = None if spelling.has_letter(":") else _WEIGHTED.fullmatch(line.strip())
-            words, weight = (match[1], float(match[2])) if match else (line, None)
-            if weight is not None and HOTWORD_WEIGHTS.refuses(weight):
-                problem, got = "the weight of a hot word is out of range", line.strip()
-                raise UsageError(problem, place=place, got=got, wanted=f"a weight {HOTWORD_WEIGHTS}")
-            phrase = (" " if spelling.has_words else "").join(words.split())
+            words, weight = (match[1], folded(match[2])) if match else (line, None)
+            if weight is not None:
+                is_number = _NUMBER.fullmatch(weight) is not None
+                if not is_number or HOTWORD_WEIGHTS.refuses(float(weight)):
+                    problem = f"the weight of a hot word is {'out of range' if is_number else 'no number'}"
+                    got, wanted = line.strip(), f"a weight {HOTWORD_WEIGHTS}"
+                    raise UsageError(problem, place=place, got=got, wanted=wanted)
+            phrase = spelling.in_letters((" " if spelling.has_words else "").join(words.split()))
             if len(phrase) > _MOST_LETTERS:
                 got, wanted = f"{phrase[:40]!r}... of {len(phrase)} characters", f"at most {_MOST_LETTERS}"
                 raise DataError("a hot word is too long", place=place, got=got, wanted=wanted)
             if phrase:
-                weights[phrase] = weight
+                weights[phrase] = None if weight is None else float(weight)
     return weights
 
 
@@ -282,8 +307,10 @@ class HotPhrases:
     and ends with a word, but one in a script without spaces may stand within a longer word. While a phrase goes on, the
     share of its weight that its letters so far have counts; what does not go on loses that again.
 
-    Where each label leads from a node is worked out when a search first comes there, and kept: a step costs a look-up,
-    whatever the number of phrases.
+    At most nodes most labels lead where they lead from a shorter end of the text, often from none. So a node keeps the
+    few labels of its own and the number of a row with all others; a node with many labels of its own has a row for
+    itself. Both are worked out when a search first comes there: a step costs a look-up, whatever the number of phrases.
+
     Source: Aho and Corasick, "Efficient String Matching: An Aid to Bibliographic Search", CACM 1975.
 
     Args:
@@ -299,14 +326,20 @@ class HotPhrases:
         self._gap = spelling.num_characters  # the number of the gap between words
         self._width = self._gap + 1
         gaps = np.where(spelling.begins & spelling.has_words, self._gap, NOTHING)
-        self._steps: list[Ids] = [gaps, *spelling.characters.T]  # what a label writes, a character a step
-        self._first = np.where(gaps != NOTHING, gaps, self._steps[1])
+        self._gaps, self._characters = gaps, list(spelling.characters.T)  # what a label writes
         self._is_space, self._has_gaps, self._num_labels = spelling.is_space, spelling.has_words, len(gaps)
+        # The labels in the order of the first two characters that they write.
+        written = np.stack([gaps, *self._characters, np.zeros_like(gaps)])
+        written = np.where(gaps == NOTHING, np.roll(written, -1, axis=0), written)
+        starts = written[0] * self._width + written[1]
+        self._in_order = np.argsort(starts, kind="stable")
+        self._starts = starts[self._in_order]
         # node * width + character: the node behind, in the order of their making. The first is the gap in front.
         paths = {self._gap: 1}
-        depths, ends, nodes, phrase_of, shares = [0, 1], list[int](), list[int](), list[int](), list[float]()
-        for position, phrase in enumerate(phrases):
-            numbers = self._numbers(phrase, spelling)
+        depths, ends = [0, 1], list[tuple[int, int]]()
+        nodes, phrase_of, shares = list[int](), list[int](), list[float]()
+        # In their order, so that nodes behind one another have numbers behind one another.
+        for numbers, position in sorted((self._numbers(phrase, spelling), at) for at, phrase in enumerate(phrases)):
             node, letters, num_letters = ROOT, 0, sum(number != self._gap for number in numbers)
             for number in numbers:
                 depth = depths[node] + 1
@@ -318,8 +351,9 @@ class HotPhrases:
                 phrase_of.append(position)
                 shares.append(letters / num_letters)
             shares[-1] = 0.0  # the whole phrase counts by its weight, for good
-            ends.append(node)
-        self._ends, self._nodes, self._phrase_of = np.array(ends), np.array(nodes), np.array(phrase_of)
+            ends.append((node, position))
+        self._ends, self._phrase_of_end = np.array(ends).reshape(-1, 2).T
+        self._nodes, self._phrase_of = np.array(nodes), np.array(phrase_of)
         self._shares = np.array(shares)
         keys = np.fromiter(paths, np.int64)
         order = np.argsort(keys)
@@ -327,98 +361,198 @@ class HotPhrases:
         self._behind = order + 1
         before, characters = np.divmod(keys, self._width)
         self._is_behind_gap = np.append(False, characters == self._gap)
+        self._is_end = np.zeros(len(depths), bool)
+        self._is_end[self._ends] = True
         # The node of the longest end of a node's characters that some phrase begins with.
         self._shorter = np.zeros(len(depths), np.int64)
         self._levels = np.split(np.argsort(depths, kind="stable"), np.cumsum(np.bincount(depths))[:-1])[1:]
         for level in self._levels[1:]:
             self._shorter[level] = self._step(self._shorter[before[level - 1]], characters[level - 1])
         self.start = 1 if spelling.has_words else ROOT
-        size = _MOST_KEPT // self._num_labels + 1, self._num_labels  # memory is taken as rows are filled
-        self._following, self._scores = np.empty(size, np.int64), np.empty(size)
+        self._num_own = _MOST_OWN if self._num_labels > _FEW_LABELS else 0
+        # Memory is taken as it is filled.
+        size, own = (_MOST_KEPT // self._num_labels + 1, self._num_labels), (len(depths), self._num_own)
+        self._following, self._worth = np.empty(size, np.int64), np.empty(size)
+        self._own_labels, self._own_following = np.empty(own, np.int32), np.empty(own, np.int32)
+        self._own_worth = np.empty(own)
 
     def use(self, weights: Sequence[float], word_bonus: float) -> None:
         """Score with these weights, one for each phrase, and this bonus for each word, from now on."""
         self._word_bonus = word_bonus
         self._gains: Scores = np.zeros(len(self._shorter))
-        np.add.at(self._gains, self._ends, weights)
+        np.add.at(self._gains, self._ends, np.array(weights)[self._phrase_of_end])
         self.so_far: Scores = np.zeros(len(self._shorter))
         np.maximum.at(self.so_far, self._nodes, self._shares * np.array(weights)[self._phrase_of])
         for level in self._levels:
             self._gains[level] += self._gains[self._shorter[level]]
             self.so_far[level] = np.maximum(self.so_far[level], self.so_far[self._shorter[level]])
-
+        behind, self._gap_gains = np.arange(len(self._shorter)), np.zeros(len(self._shorter))
+        moves = self._follow(behind, np.full_like(behind, self._gap))
+        self._gap_gains[moves] = self._gains[behind[moves]]
         self._forget()
 
-    def look_up(self, nodes: Ids, labels: Ids) -> tuple[Ids, Scores]:
-        """Labels (B, C) follow at nodes (B, K): (B, K, C) the nodes behind them; the change of the score.
+    def changes(self, nodes: Ids, labels: Ids, places: Ids) -> Scores:
+        """Labels (B, C) follow at nodes (B, K): (B, K, C) the changes of the score.
 
-        The change holds what phrases that go on are worth (`so_far`). It is minus infinity for a second space in a row.
+        They hold what phrases that go on are worth (`so_far`), and are minus infinity for a second space in a row.
+
+        Args:
+            nodes: where the hypotheses are.
+            labels: those of a frame.
+            places: (B, labels + 1) of each label among them; -1 where it is not.
         """
-        if self._row_of[nodes].min(initial=0) < 0:
+        (num, width), num_labels = nodes.shape, labels.shape[1]
+        nodes = nodes.reshape(-1)
+        rows, before = self._row_of[nodes], self.so_far[nodes]
+        if rows.min(initial=0) < 0:
             self._prepare(nodes)
-        places = self._row_of[nodes][:, :, None] * self._num_labels + labels[:, None, :]
-        return self._following.take(places), self._scores.take(places)
+            rows = self._row_of[nodes]
+        if not self._num_own:
+            changes: Scores = self._worth.take((rows * self._num_labels).reshape(num, width, 1) + labels[:, None, :])
+            changes -= before.reshape(num, width, 1)
+        else:  # most nodes are like the root
+            changes = self._worth[0, labels][:, None, :] - before.reshape(num, width, 1)
+            others = np.flatnonzero(rows)
+            worth = self._worth.take((rows[others] * self._num_labels)[:, None] + labels[others // width])
+            changes.reshape(-1, num_labels)[others] = worth - before[others, None]
+            having = np.flatnonzero(self._own_labels[nodes, 0] < self._num_labels)
+            own = self._own_labels.take(nodes[having], axis=0) + (having // width * places.shape[1])[:, None]
+            own_places = places.take(own).reshape(-1)
+            cells = np.flatnonzero(own_places >= 0)
+            owners, columns = np.divmod(cells, self._num_own)
+            owners = having[owners]
+            worth = self._own_worth.take(nodes[owners] * self._num_own + columns)
+            changes.reshape(-1)[owners * num_labels + own_places[cells]] = worth - before[owners]
+        if self._has_gaps:
+            ends = np.flatnonzero(self._gap_gains[nodes])
+            begins = self._gaps[labels[ends // width]] != NOTHING
+            changes.reshape(-1, num_labels)[ends] += self._gap_gains[nodes[ends], None] * begins
+        return changes
+
+    def follow(self, nodes: Ids, labels: Ids) -> Ids:
+        """Labels (N,) follow at nodes (N,), for which `changes` was asked: the nodes behind."""
+        following = self._following.take(self._row_of[nodes] * self._num_labels + labels)
+        if self._num_own:
+            cells = np.flatnonzero(self._own_labels.take(nodes, axis=0) == labels[:, None])
+            owners, columns = np.divmod(cells, self._num_own)
+            following[owners] = self._own_following.take(nodes[owners] * self._num_own + columns)
+        return following
 
     def end(self, nodes: Ids) -> Scores:
         """The text ends at nodes (N,): the change of the score, by the last word and by phrases, complete or not."""
         behind, gains = nodes.copy(), -self.so_far[nodes]
-        self._follow(behind, gains, np.full(len(nodes), self._gap))
+        moves = self._follow(behind, np.full(len(nodes), self._gap))
+        gains[moves] += self._gains[behind[moves]] + (self._word_bonus if self._has_gaps else 0.0)
         return gains
 
     def _forget(self) -> None:
-        """Begin again with a row for the root alone."""
+        """Begin again with the root alone."""
         self._row_of = np.full(len(self._shorter), -1)
         self._row_of[ROOT], self._num_rows = 0, 1
         every = np.arange(self._num_labels)
-        self._following[0], self._scores[0] = self._extend(np.zeros_like(every), every)
+        self._following[0], self._worth[0] = self._extend(np.zeros_like(every), every)
+        self._own_labels[ROOT] = self._num_labels  # no label
 
     def _prepare(self, nodes: Ids) -> None:
-        """Work out the rows of nodes (B, K) that have none."""
+        """Work out the labels of nodes (N,), where that was not done."""
         if self._num_rows * self._num_labels > _MOST_KEPT:
             self._forget()
-        chain = [np.unique(nodes[self._row_of[nodes] < 0])]
+        # Those that follow in the order of the phrases are asked for soon, and cost less together.
+        missing = np.unique(nodes[self._row_of[nodes] < 0])
+        ahead = missing[:, None] + np.arange(max(_AHEAD // len(missing), 1))
+        ahead = np.unique(np.minimum(ahead, len(self._row_of) - 1))
+        chain = [ahead[self._row_of[ahead] < 0]]
         while len(chain[-1]):
             shorter = np.unique(self._shorter[chain[-1]])
             chain.append(shorter[self._row_of[shorter] < 0])
         for some in reversed(chain[:-1]):
-            self._add_rows(some[self._row_of[some] < 0])
+            self._add(some[self._row_of[some] < 0])
+
+    def _add(self, nodes: Ids) -> None:
+        """Work out the labels of nodes (N,): those that lead elsewhere than the row of the next shorter node says."""
+        shorter = self._shorter[nodes]
+        self._row_of[nodes] = self._row_of[shorter]
+        label_owners, labels = self._candidates(nodes)
+        following, worth = self._extend(nodes[label_owners], labels)
+        rows = self._row_of[nodes[label_owners]]
+        differs = (following != self._following[rows, labels]) | (worth != self._worth[rows, labels])
+        heirs, columns = np.nonzero(self._own_labels[shorter] < self._num_labels)
+        inherited = self._own_labels[shorter[heirs], columns].astype(np.int64)
+        is_new = np.isin(heirs * self._num_labels + inherited, label_owners * self._num_labels + labels, invert=True)
+        heirs, columns, inherited = heirs[is_new], columns[is_new], inherited[is_new]
+        label_owners = np.concatenate([label_owners[differs], heirs])
+        labels = np.concatenate([labels[differs], inherited])
+        following = np.concatenate([following[differs], self._own_following[shorter[heirs], columns]])
+        worth = np.concatenate([worth[differs], self._own_worth[shorter[heirs], columns]])
+
+        counts = np.bincount(label_owners, minlength=len(nodes))
+        is_full = counts > self._num_own
+        self._add_rows(nodes[is_full])
+        at = is_full[label_owners]
+        rows = self._row_of[nodes[label_owners[at]]]
+        self._following[rows, labels[at]], self._worth[rows, labels[at]] = following[at], worth[at]
+        order = np.argsort(label_owners, kind="stable")
+        order = order[~at[order]]
+        few = np.where(is_full, 0, counts)
+        columns = np.arange(len(order)) - np.repeat(np.cumsum(few) - few, few)
+        self._own_labels[nodes] = self._num_labels
+        cells = nodes[label_owners[order]], columns
+        self._own_labels[cells], self._own_following[cells] = labels[order], following[order]
+        self._own_worth[cells] = worth[order]
 
     def _add_rows(self, nodes: Ids) -> None:
-        """Rows of nodes (N,): where no phrase goes on by a label's first character, as at the shorter node."""
+        """Rows for nodes (N,), which begin as those that they had."""
         rows = np.arange(self._num_rows, self._num_rows + len(nodes))
         self._num_rows += len(nodes)
         if self._num_rows > len(self._following):
             size = 2 * self._num_rows, self._num_labels
-            self._following, self._scores = np.resize(self._following, size), np.resize(self._scores, size)
+            self._following, self._worth = np.resize(self._following, size), np.resize(self._worth, size)
+        like = self._row_of[nodes]
+        self._following[rows], self._worth[rows] = self._following[like], self._worth[like]
         self._row_of[nodes] = rows
-        like = self._row_of[self._shorter[nodes]]
-        self._following[rows], self._scores[rows] = self._following[like], self._scores[like]
-        self._scores[rows] += (self.so_far[self._shorter[nodes]] - self.so_far[nodes])[:, None]
-        first, last = (np.searchsorted(self._keys, (nodes + more) * self._width) for more in (0, 1))
-        owners = np.repeat(np.arange(len(nodes)), last - first)
-        paths = np.arange(len(owners)) - np.repeat(np.cumsum(last - first) - last, last - first)
-        is_other = np.zeros((len(nodes), self._width), bool)
-        is_other[owners, self._keys[paths] % self._width] = True
-        is_other[:, NOTHING] = True
-        is_other[:, self._gap] |= self._is_behind_gap[nodes]
-        places, labels = np.nonzero(is_other[:, self._first])
-        self._following[rows[places], labels], self._scores[rows[places], labels] = self._extend(nodes[places], labels)
+
+    def _candidates(self, nodes: Ids) -> tuple[Ids, Ids]:
+        """The labels that may lead elsewhere at nodes (N,) than at the next shorter ones: places in ``nodes``, labels.
+
+        They are those whose first two characters a phrase goes on by, or whose only one. Whole phrases end at others.
+        """
+        owners, firsts, behind = self._paths(nodes)
+        every, behind_gap = np.arange(len(nodes)), np.flatnonzero(self._is_behind_gap[nodes])
+        owners = np.concatenate([owners, every, behind_gap])
+        firsts = np.concatenate([firsts, np.full(len(every), NOTHING), np.full(len(behind_gap), self._gap)])
+        behind = np.concatenate([behind, nodes, nodes[behind_gap]])  # a gap behind a gap, and nothing, stay there
+        is_any = np.where(firsts == self._gap, behind == self.start, self._is_end[behind]) | (firsts == NOTHING)
+        pairs, seconds, _ = self._paths(behind)
+        pairs, seconds = pairs[~is_any[pairs]], seconds[~is_any[pairs]]
+        low = np.concatenate([firsts, firsts[pairs]]) * self._width
+        low[len(firsts) :] += seconds
+        end = low + np.concatenate([np.where(is_any, self._width, 1), np.ones_like(pairs)])
+        ranges, places = _spread(np.searchsorted(self._starts, low), np.searchsorted(self._starts, end))
+        return np.concatenate([owners, owners[pairs]])[ranges], self._in_order[places]
+
+    def _paths(self, nodes: Ids) -> tuple[Ids, Ids, Ids]:
+        """How phrases go on at nodes (N,): places in ``nodes``, characters, and the nodes behind them."""
+        owners, paths = _spread(*(np.searchsorted(self._keys, (nodes + more) * self._width) for more in (0, 1)))
+        return owners, self._keys[paths] % self._width, self._behind[paths]
 
     def _extend(self, nodes: Ids, labels: Ids) -> tuple[Ids, Scores]:
-        """Labels (N,) follow at nodes (N,): the nodes behind them, and the changes of the score."""
-        behind, gains = nodes.copy(), np.full(len(nodes), 0.0 if self._has_gaps else self._word_bonus)
-        for characters in self._steps:
-            self._follow(behind, gains, characters[labels])
-        gains[self._is_space[labels] & self._is_behind_gap[nodes]] = -np.inf
-        return behind, gains + self.so_far[behind] - self.so_far[nodes]
+        """Labels (N,) follow at nodes (N,): the nodes behind them; what that is worth, but for phrases that end there.
 
-    def _follow(self, nodes: Ids, gains: Scores, characters: Ids) -> None:
-        """Go on by a character each, in place. A gap behind a gap writes nothing."""
+        Those that end at the gap in front of a label are worth the same for all such labels: see `changes`.
+        """
+        behind, gains = nodes.copy(), np.full(len(nodes), 0.0 if self._has_gaps else self._word_bonus)
+        gains[self._follow(behind, self._gaps[labels])] += self._word_bonus
+        for characters in self._characters:
+            moves = self._follow(behind, characters[labels])
+            gains[moves] += self._gains[behind[moves]]
+        gains[self._is_space[labels] & self._is_behind_gap[nodes]] = -np.inf
+        return behind, gains + self.so_far[behind]
+
+    def _follow(self, nodes: Ids, characters: Ids) -> Ids:
+        """Go on by a character each, in place: which ones did. A gap behind a gap writes nothing."""
         moves = np.flatnonzero((characters != NOTHING) & ~((characters == self._gap) & self._is_behind_gap[nodes]))
         nodes[moves] = self._step(nodes[moves], characters[moves])
-        gains[moves] += self._gains[nodes[moves]]
-        if self._has_gaps:
-            gains[moves] += np.where(characters[moves] == self._gap, self._word_bonus, 0.0)
+        return moves
 
     def _step(self, nodes: Ids, characters: Ids) -> Ids:
         """The nodes (N,) behind one more character; where none is, that of the longest end that goes on."""
@@ -437,6 +571,13 @@ class HotPhrases:
         ends = [[] if not spelling.has_words or is_without_spaces(phrase[end]) else [self._gap] for end in (0, -1)]
         inner = [[self._gap] if character == " " else spelling.numbers(character) for character in phrase]
         return [number for part in (ends[0], *inner, ends[1]) for number in part]
+
+
+def _spread(first: Ids, end: Ids) -> tuple[Ids, Ids]:
+    """Ranges (N,), written out: of each number in them the range's place, and the number."""
+    lengths = end - first
+    owners = np.repeat(np.arange(len(first)), lengths)
+    return owners, np.arange(len(owners)) + np.repeat(end - np.cumsum(lengths), lengths)
 
 
 # WordScores: what a hypothesis gains or loses by its words: a lexicon, a language model, hot words. No search here.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -27,6 +28,7 @@ from nemo_asr.models.jasper import (
     runs_on_cpu,
 )
 from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.backends.pytorch.streaming import Delay, SlidingWindow, State, keyed, num_new, prefixed
 from nemo_lite.config import Between
 from nemo_lite.core.neural_types import AcousticEncodedRepresentation, LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
@@ -70,11 +72,24 @@ class HalvingConv2d(nn.Conv2d):
     def __init__(self, in_channels: int, out_channels: int, halving: _Halving, groups: int = 1) -> None:
         padding = halving.left if halving.left == halving.right else 0
         super().__init__(in_channels, out_channels, 3, stride=2, padding=padding, groups=groups)
+        self.halving = halving
         self._sides = () if padding == halving.left else (*halving, *halving)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, T, F) -> (B, C_out, T', F')."""
         return super().forward(F.pad(x, self._sides) if self._sides else x)
+
+    @property
+    def window(self) -> SlidingWindow:
+        """The frames of the input that an output sees."""
+        return SlidingWindow(3, 2, *self.halving)
+
+    def of_window(self, x: Tensor) -> Tensor:
+        """The convolution without padding along time: frames of :attr:`window` (B, C, T, F), or none, of an output."""
+        x = F.pad(x, self.halving)
+        if not x.shape[2]:
+            return x.new_zeros(x.shape[0], self.out_channels, 0, (x.shape[3] - 3) // 2 + 1)
+        return F.conv2d(x, self.weight, self.bias, 2, 0, 1, self.groups)
 
 
 class ConvSubsampling(nn.Module):
@@ -118,6 +133,7 @@ class ConvSubsampling(nn.Module):
             else:
                 layers += [HalvingConv2d(inputs, channels, self.halving), nn.ReLU()]
         self.conv = nn.Sequential(*layers)
+        self._feat_in = feat_in
         num_features = self.size(feat_in)
         assert isinstance(num_features, int)
         self.out = nn.Linear(channels * num_features, feat_out)
@@ -129,7 +145,14 @@ class ConvSubsampling(nn.Module):
         return size
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, T, F) and valid frames (B,) -> (B, T', D) and (B,)."""
+        """(B, T, F) and valid frames (B,) -> (B, T', D) and (B,).
+
+        Without padding, fewer frames than the kernels see become one frame, which is not valid.
+        """
+        if self.halving == _UNPADDED:
+            least = 2 ** (self.num_halvings + 1) - 1
+            # torch.sym_max is for sizes that an exporter leaves open; it has no types.
+            x = F.pad(x, (0, 0, 0, torch.sym_max(least - x.shape[1], 0)))  # type: ignore[no-untyped-call]
         x = x.unsqueeze(1)
         if self.is_masked:
             x = _masked(x, lengths)
@@ -142,6 +165,37 @@ class ConvSubsampling(nn.Module):
                 lengths = self.halving.lengths(lengths)
         encoded: Tensor = self.out(x.transpose(1, 2).flatten(2))
         return encoded, lengths
+
+    def stream_problem(self) -> str:
+        """Why it cannot run in chunks; empty if it can."""
+        has_pooling = any(isinstance(layer, nn.MaxPool2d) for layer in self.conv)
+        return "subsampling vggnet has no form in chunks; striding and dw_striding have" if has_pooling else ""
+
+    def stream_delay(self) -> Delay:
+        """When its outputs are there."""
+        return reduce(Delay.then, [layer.window.delay for layer in self.conv if isinstance(layer, HalvingConv2d)])
+
+    def initial_state(self, batch: int) -> State:
+        """Each convolution sees its own padding before its first frame."""
+        state: dict[str, Tensor] = {}
+        size: Size = self._feat_in
+        for index, layer in enumerate(self.conv):
+            if isinstance(layer, HalvingConv2d):
+                assert isinstance(size, int)
+                state[str(index)] = layer.window.initial((batch, layer.in_channels, 0, size), 2, layer.weight)
+                size = self.halving.size(size)
+        return state
+
+    def step(self, x: Tensor, state: State, last: bool) -> tuple[Tensor, State]:
+        """The next frames (B, T, F) to (B, T', D)."""
+        x, new_state = x.unsqueeze(1), {}
+        for index, layer in enumerate(self.conv):
+            if isinstance(layer, HalvingConv2d):
+                x, new_state[str(index)] = layer.window.take(state[str(index)], x, 2, last)
+                x = layer.of_window(x)
+            elif x.shape[2]:
+                x = layer(x)
+        return self.out(x.transpose(1, 2).flatten(2)), new_state
 
 
 def _masked(x: Tensor, lengths: Tensor) -> Tensor:
@@ -211,13 +265,52 @@ class StackingSubsampling(nn.Module):
         x = F.pad(x, (0, 0, 0, -x.shape[1] % self.factor))
         if self.pre_norm is not None:
             x = self.pre_norm(x)
-        stacked = x.reshape(x.shape[0], -1, self.factor * x.shape[2])
-        encoded: Tensor = self.proj_out(stacked)
-        return encoded, (lengths + self.factor - 1) // self.factor
+        return self._stacked(x), (lengths + self.factor - 1) // self.factor
+
+    def _stacked(self, x: Tensor) -> Tensor:
+        encoded: Tensor = self.proj_out(x.reshape(x.shape[0], x.shape[1] // self.factor, self.factor * x.shape[2]))
+        return encoded
+
+    def stream_problem(self) -> str:
+        """Empty: it always can."""
+        return ""
+
+    def stream_delay(self) -> Delay:
+        """When its outputs are there."""
+        return Delay(self.factor, self.factor - 1)
+
+    def initial_state(self, batch: int) -> State:
+        """No frame waits for others."""
+        return {"frames": self.proj_out.weight.new_zeros(batch, 0, self.proj_out.in_features // self.factor)}
+
+    def step(self, x: Tensor, state: State, last: bool) -> tuple[Tensor, State]:
+        """The next frames (B, T, F) to (B, T', D)."""
+        x = torch.cat([state["frames"], x], dim=1)
+        if last:
+            x = F.pad(x, (0, 0, 0, -x.shape[1] % self.factor))
+        number = x.shape[1] // self.factor * self.factor
+        whole, rest = x[:, :number], x[:, number:]
+        return self._stacked(whole if self.pre_norm is None else self.pre_norm(whole)), {"frames": rest}
 
 
 class LinearInput(nn.Linear):
     """As many frames out as in."""
+
+    def stream_problem(self) -> str:
+        """Empty: each frame is for itself."""
+        return ""
+
+    def stream_delay(self) -> Delay:
+        """None."""
+        return Delay()
+
+    def initial_state(self, batch: int) -> State:
+        """Nothing is kept."""
+        return {}
+
+    def step(self, x: Tensor, state: State, last: bool) -> tuple[Tensor, State]:
+        """The next frames (B, T, F) to (B, T, D)."""
+        return super().forward(x), state
 
     def size(self, num_frames: Size) -> Size:
         """Frames out for frames in."""
@@ -380,9 +473,17 @@ class RelPositionAttention(nn.Module):
         self.linear_pos = nn.Linear(size, size, bias=False)
         self.pos_bias_u, self.pos_bias_v = pos_biases or new_pos_biases(num_heads, size)
 
-    def forward(self, x: Tensor, positions: Tensor, hidden: Hidden | None) -> Tensor:
-        """(B, T, D) to the same; positions (P, D) as :meth:`ConformerEncoder.positions` gives them."""
-        query, key, value = (self._heads(layer(x)) for layer in (self.linear_q, self.linear_k, self.linear_v))
+    def forward(self, x: Tensor, positions: Tensor, hidden: Hidden | None, context: Tensor | None = None) -> Tensor:
+        """(B, T, D) to the same; positions (P, D) as :meth:`ConformerEncoder.positions` gives them.
+
+        ``context`` (B, S, D) are the frames that are seen, of which x are the last; None: x alone.
+        """
+        seen = x if context is None else context
+        query, key, value = (
+            self._heads(self.linear_q(x)),
+            self._heads(self.linear_k(seen)),
+            self._heads(self.linear_v(seen)),
+        )
         scale = query.shape[3] ** -0.5
         query = query * scale
         places = self._heads(self.linear_pos(positions).unsqueeze(0)).transpose(2, 3)
@@ -564,6 +665,9 @@ class ConvolutionModule(nn.Module):
             x = x[:, self._behind : self._behind + num_frames]
         else:
             x = self._convolved(x)
+        return self._projected(x, frames)
+
+    def _projected(self, x: Tensor, frames: Frames | None = None) -> Tensor:
         if isinstance(self.batch_norm, nn.LayerNorm):
             x = self.batch_norm(x)
         elif isinstance(self.batch_norm, MaskedGroupNorm):
@@ -577,6 +681,27 @@ class ConvolutionModule(nn.Module):
         """(B, T, D) to the same."""
         convolved: Tensor = self.depthwise_conv(x.transpose(1, 2)).transpose(1, 2)
         return convolved
+
+    def stream_problem(self) -> str:
+        """Why it cannot run in chunks; empty if it can."""
+        if self._left < self.depthwise_conv.kernel_size[0] - 1:
+            return "its convolutions see frames behind in each layer; conv_context_size: causal does not"
+        if isinstance(self.batch_norm, MaskedGroupNorm):
+            return "group normalisation averages over time; batch_norm and layer_norm do not"
+        return ""
+
+    def initial_state(self, batch: int) -> Tensor:
+        """(B, S, D): what the depthwise convolution sees before the first frame."""
+        bias, size = self.pointwise_conv1.bias, self.depthwise_conv.num_channels
+        if self._pads_input and bias is not None:
+            return F.glu(bias.detach(), dim=0).expand(batch, self._left, size)
+        return self.depthwise_conv.weight.new_zeros(batch, self._left, size)
+
+    def step(self, x: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+        """The next frames (B, T, D), at least one, and those kept (B, S, D), to the same."""
+        x = torch.cat([kept, F.glu(self.pointwise_conv1(x), dim=2)], dim=1)
+        convolved = self.depthwise_conv.of_window(x.transpose(1, 2)).transpose(1, 2)
+        return self._projected(convolved), x[:, x.shape[1] - self._left :]
 
 
 def _normalization(norm: str, size: int) -> nn.Module:
@@ -669,6 +794,22 @@ class ConformerLayer(nn.Module):
         x = add_dropped(x, self.feed_forward2(self.norm_feed_forward2(x)), dropout, 0.5)
         normed: Tensor = self.norm_out(x)
         return normed
+
+    def initial_state(self, batch: int) -> State:
+        """No frames that attention sees, and those of the convolution."""
+        size = self.norm_out.weight.shape[0]
+        return {"attention": self.norm_out.weight.new_zeros(batch, 0, size), "conv": self.conv.initial_state(batch)}
+
+    def step(self, x: Tensor, positions: Tensor, hidden: Hidden, state: State, most_kept: int) -> tuple[Tensor, State]:
+        """The next frames (B, T, D), at least one, to the same; ``most_kept`` frames stay for attention."""
+        x = x + 0.5 * self.feed_forward1(self.norm_feed_forward1(x))
+        normed = self.norm_self_att(x)
+        seen = torch.cat([state["attention"], normed], dim=1)
+        x = x + self.self_attn(normed, positions, hidden, seen)
+        convolved, conv = self.conv.step(self.norm_conv(x), state["conv"])
+        x = x + convolved
+        x = x + 0.5 * self.feed_forward2(self.norm_feed_forward2(x))
+        return self.norm_out(x), {"attention": seen[:, max(seen.shape[1] - most_kept, 0) :], "conv": conv}
 
 
 class ConformerEncoder(TrainableNM):
@@ -887,12 +1028,98 @@ class ConformerEncoder(TrainableNM):
             x = self.out_proj(x)
         return x.transpose(1, 2), lengths, *tapped
 
-    def positions(self, num_queries: int, num_keys: int, device: torch.device) -> Tensor:
+    def positions(self, num_queries: int, num_keys: int, device: torch.device, first: int = 0) -> Tensor:
         """Embeddings (P, D) for queries that are the last of the keys: of the distances ``num_keys`` to
-        ``1 - num_queries``, or without the shift of the keys from the start."""
+        ``1 - num_queries``, or without the shift of the keys, the first of which is ``first``, from the start."""
         if self._is_shifted:
             return position_embeddings(num_keys, num_keys + num_queries, -1, self._size, device)
-        return position_embeddings(0, num_keys, 1, self._size, device)
+        return position_embeddings(first, num_keys, 1, self._size, device)
+
+    @property
+    def att_context_sizes(self) -> list[tuple[int, int]]:
+        """Frames before and behind in each context of training, -1: all; the first is that outside of training."""
+        sizes = []
+        for chunk, left, right in self._contexts:
+            frames = -1 if left == _ALL else int(left) * int(chunk)
+            sizes.append((frames, int(chunk) - 1 if right == 0 else -1 if right == _ALL else int(right)))
+        return sizes
+
+    def set_default_att_context_size(self, att_context_size: Sequence[int]) -> None:
+        """The context outside of training: encoded frames before and behind a frame that it sees, in chunks.
+
+        Raises:
+            UsageError: the first number is no multiple of one more than the second.
+        """
+        left, right = att_context_size
+        self._contexts = [*_contexts((left, right), "chunked_limited"), *self._contexts[1:]]
+
+    def stream_problem(self) -> str:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        context = self._contexts[0]
+        if context is FULL_CONTEXT:
+            return "attention sees the whole utterance; att_context_style: chunked_limited does not"
+        if context.right != 0:
+            return "each layer of regular attention looks ahead further; att_context_style: chunked_limited does not"
+        return self.pre_encode.stream_problem() or self._layers()[0].conv.stream_problem()
+
+    def stream_delay(self) -> Delay:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        return self.pre_encode.stream_delay().then(Delay(1, int(self._contexts[0].chunk) - 1))
+
+    def initial_state(self, batch: int) -> State:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        state = prefixed(self.pre_encode.initial_state(batch), "pre_encode")
+        like = self._layers()[0].norm_out.weight
+        state["waiting"] = like.new_zeros(batch, 0, self._size)  # encoded frames of a chunk that is not whole
+        state["num_frames"] = torch.zeros(1, dtype=torch.int64, device=like.device)  # that went through the layers
+        for index, layer in enumerate(self._layers()):
+            state |= prefixed(layer.initial_state(batch), f"layers.{index}")
+        return state
+
+    def step(
+        self, audio_signal: Tensor, length: Tensor, *, state: State, last: bool
+    ) -> tuple[tuple[Tensor, ...], State]:
+        """The next frames (B, D, T) to (B, C, U): those of chunks that are whole, at the end of the last one as well.
+
+        Chunks are counted from the start, so the numbers do not depend on how frames arrive.
+        """
+        x, kept = self.pre_encode.step(audio_signal.transpose(1, 2), keyed(state, "pre_encode"), last)
+        new_state = prefixed(kept, "pre_encode")
+        if self._scale is not None:
+            x = x * self._scale
+        x = torch.cat([state["waiting"], x], dim=1)
+        context = self._contexts[0]
+        chunk, left = int(context.chunk), int(context.left)
+        number = x.shape[1] if last else x.shape[1] // chunk * chunk
+        x, new_state["waiting"] = x[:, :number], x[:, number:]
+        new_state["num_frames"] = state["num_frames"] + number
+        tapped = x
+        if number:
+            num_kept = state["layers.0.attention"].shape[1]
+            first = 0 if self._is_shifted else int(state["num_frames"]) - num_kept
+            positions = self.positions(number, num_kept + number, x.device, first).to(x.dtype)
+            of_key = torch.arange(num_kept + number, device=x.device) // chunk  # the chunk in which it is
+            chunks_back = of_key[num_kept:].unsqueeze(1) - of_key
+            sees = (chunks_back >= 0) & (chunks_back <= left)
+            hidden = Hidden(torch.where(sees, 0.0, _HIDDEN)[None, None], ~sees.any(-1, keepdim=True)[None, None])
+            for index, layer in enumerate(self._layers()):
+                x, kept = layer.step(x, positions, hidden, keyed(state, f"layers.{index}"), left * chunk)
+                new_state |= prefixed(kept, f"layers.{index}")
+                if index == self._intermediate:
+                    tapped = x
+            if self.after_norm is not None:
+                x = self.after_norm(x)
+        else:
+            new_state |= {key: value for key, value in state.items() if key.startswith("layers.")}
+        if self.out_proj is not None:
+            x = self.out_proj(x)
+        outputs: tuple[Tensor, ...] = (x.transpose(1, 2), num_new(x, 1))
+        if self._intermediate is not None:
+            outputs = (*outputs, tapped.transpose(1, 2), num_new(tapped, 1))
+        return outputs, new_state
+
+    def _layers(self) -> list[ConformerLayer]:
+        return [layer for layer in self.layers if isinstance(layer, ConformerLayer)]
 
     def _context(self, num_frames: int, device: torch.device) -> AttentionContext:
         """That of a batch: drawn in training, where there are several."""

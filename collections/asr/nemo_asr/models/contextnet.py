@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from nemo_asr.arguments import Channels, Classes, Splicing, refuse_too_large
 from nemo_asr.models.jasper import Blocks, JasperEncoder, frames_type, init_weights
 from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.backends.pytorch.streaming import Delay, State
 from nemo_lite.config import Between
 from nemo_lite.core.neural_types import AcousticEncodedRepresentation, AxisKind, AxisType, LogprobsType, NeuralType
 from nemo_lite.core.ports import Ports
@@ -120,5 +121,28 @@ class ContextNetDecoderForCTC(TrainableNM):
     def forward(self, encoder_output: Tensor) -> Tensor:
         """(B, C, U) -> (B, U, num_classes + 1), natural logarithms of probabilities, in float32 at least."""
         states, _ = self.rnn(encoder_output.transpose(1, 2))
+        return self._log_probs(states)
+
+    def _log_probs(self, states: Tensor) -> Tensor:
         scores: Tensor = self.clf(states)
         return F.log_softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+
+    def stream_problem(self) -> str:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        return ""
+
+    def stream_delay(self) -> Delay:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        return Delay()
+
+    def initial_state(self, batch: int) -> State:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        zeros = self.clf.weight.new_zeros(1, batch, self.rnn.hidden_size)
+        return {"hidden": zeros, "cell": zeros}
+
+    def step(self, encoder_output: Tensor, *, state: State, last: bool) -> tuple[tuple[Tensor, ...], State]:
+        """The next frames (B, C, U) to (B, U, num_classes + 1)."""
+        if not encoder_output.shape[2]:
+            return (encoder_output.new_zeros(encoder_output.shape[0], 0, self._num_classes),), state
+        states, (hidden, cell) = self.rnn(encoder_output.transpose(1, 2), (state["hidden"], state["cell"]))
+        return (self._log_probs(states),), {"hidden": hidden, "cell": cell}

@@ -19,7 +19,9 @@ from torch.amp import custom_bwd, custom_fwd
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from nemo_asr.arguments import Channels, Classes, Splicing, look_up, refuse_too_large
+from nemo_asr.text.labels import is_piece
 from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.backends.pytorch.streaming import Delay, SlidingWindow, State, in_step, keyed, num_new, prefixed
 from nemo_lite.config import (
     Between,
     Checked,
@@ -357,6 +359,7 @@ class TimeConv1d(nn.Conv1d):
         heads: int = -1,
         bias: bool = False,
     ) -> None:
+        num_channels = in_channels
         if heads != -1:
             if not in_channels == out_channels == groups or in_channels % heads:
                 got = f"{heads} heads, {in_channels} -> {out_channels} channels in {groups} groups"
@@ -364,7 +367,7 @@ class TimeConv1d(nn.Conv1d):
             in_channels = out_channels = groups = heads
         padding = same_padding(kernel_size, dilation)
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
-        self.heads = heads
+        self.heads, self.num_channels = heads, num_channels
         self.is_depthwise = in_channels == out_channels == groups
         self._is_pointwise = kernel_size == stride == groups == 1
 
@@ -384,6 +387,20 @@ class TimeConv1d(nn.Conv1d):
         out = super().forward(by_heads)
         out = out if self.heads == -1 else out.reshape(x.shape[0], x.shape[1], -1)
         return out if frames is None else frames.masked(out)
+
+    @property
+    def window(self) -> SlidingWindow:
+        """The frames of the input that an output sees."""
+        padding = int(self.padding[0])
+        return SlidingWindow(self.dilation[0] * (self.kernel_size[0] - 1) + 1, self.stride[0], padding, padding)
+
+    def of_window(self, x: Tensor) -> Tensor:
+        """The convolution without padding: frames of :attr:`window` (B, C_in, T), or none, to (B, C_out, U)."""
+        if not x.shape[2]:
+            return x.new_zeros(x.shape[0], self.num_channels if self.heads != -1 else self.out_channels, 0)
+        by_heads = x if self.heads == -1 else x.reshape(-1, self.heads, x.shape[2])
+        out = F.conv1d(by_heads, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
+        return out if self.heads == -1 else out.reshape(x.shape[0], x.shape[1], -1)
 
 
 class MaskedConv1d(nn.Module):
@@ -763,6 +780,7 @@ class JasperBlock(nn.Module):
             got = f"groups {spec.groups}, {in_channels} -> {spec.filters} channels"
             raise UsageError("groups must divide the channels in and out", place=place, got=got)
         self.is_dense, self.takes_maximum = bool(residual_channels), mode == "max"
+        self._num_channels = spec.filters
         convolution = MaskedConv1d if conv_mask else TimeConv1d
         norm = partial(make_normalization, normalization_mode, spec.filters, norm_groups, place)
         # By its type: torch.export puts proxies in the place of modules, of which no two are the same object.
@@ -817,6 +835,63 @@ class JasperBlock(nn.Module):
                 frames_between *= convolution.stride[0]
         return total  # a residual has kernels of one frame
 
+    def stream_problem(self) -> str:
+        """Why it cannot run in chunks; empty if it can."""
+        for layer in self.modules():
+            if isinstance(layer, SqueezeExcite):
+                return "squeeze-and-excitation averages frames of the whole utterance"
+            if isinstance(layer, MaskedGroupNorm):
+                return "its normalisation averages over time; normalization_mode: batch does not"
+        return ""
+
+    def stream_delay(self) -> Delay:
+        """When its outputs are there."""
+        delay = Delay()
+        for _, convolution in _strided_or_wide(self.mconv):
+            delay = delay.then(convolution.window.delay)
+        return delay  # a residual has kernels of one frame
+
+    def initial_state(self, batch: int) -> State:
+        """What convolutions see before the first frame, and which sums wait for their summands: nothing."""
+        state = {}
+        for name, layers in self._branches():
+            for index, convolution in _strided_or_wide(layers):
+                shape = (batch, convolution.num_channels, 0)
+                state[f"{name}.{index}"] = convolution.window.initial(shape, 2, convolution.weight)
+            state[f"{name}.ahead"] = self._empty(batch)
+        return state
+
+    def step(self, inputs: list[Tensor], state: State, last: bool) -> tuple[list[Tensor], State]:
+        """The next frames of the inputs (see ``forward``), which may be of several lengths, to those of its outputs."""
+        summands, new_state = [], {}
+        added = inputs if self.is_dense else inputs[-1:]
+        for (name, layers), x in zip(self._branches(), [inputs[-1], *added], strict=False):
+            for index, layer in enumerate(layers):
+                convolution = layer.conv if isinstance(layer, MaskedConv1d) else layer
+                key = f"{name}.{index}"
+                if isinstance(convolution, TimeConv1d):
+                    if key in state:
+                        x, new_state[key] = convolution.window.take(state[key], x, 2, last)
+                    x = convolution.of_window(x)
+                elif x.shape[2]:
+                    x = layer(x)
+            summands.append(x)
+        names = [name for name, _ in self._branches()]
+        summands, ahead = in_step([state[f"{name}.ahead"] for name in names], summands, 2)
+        new_state |= {f"{name}.ahead": frames for name, frames in zip(names, ahead, strict=True)}
+        out = reduce(torch.maximum if self.takes_maximum else torch.add, summands)
+        out = self.mout(out)
+        return [*inputs, out] if self.is_dense else [out], new_state
+
+    def _branches(self) -> list[tuple[str, Iterable[nn.Module]]]:
+        """Sequences of layers whose outputs are added, by name."""
+        branches = [(f"res.{index}", branch.children()) for index, branch in enumerate(self.res)]
+        return [("mconv", self.mconv), *branches]
+
+    def _empty(self, batch: int) -> Tensor:
+        weight = next(self.mconv.parameters())
+        return weight.new_zeros(batch, self._num_channels, 0)
+
     def _run(self, layers: Iterable[nn.Module], x: Tensor, frames: Frames) -> tuple[Tensor, Frames]:
         for layer in layers:
             if isinstance(layer, (MaskedConv1d, TimeConv1d)):
@@ -829,6 +904,14 @@ class JasperBlock(nn.Module):
             else:
                 x = layer(x)
         return x, frames
+
+
+def _strided_or_wide(layers: Iterable[nn.Module]) -> Iterator[tuple[int, TimeConv1d]]:
+    """The convolutions that have to keep frames between chunks, with their places."""
+    for index, layer in enumerate(layers):
+        convolution = layer.conv if isinstance(layer, MaskedConv1d) else layer
+        if isinstance(convolution, TimeConv1d) and (convolution.window.span, convolution.window.stride) != (1, 1):
+            yield index, convolution
 
 
 def _convolutions(
@@ -975,6 +1058,38 @@ class JasperEncoder(TrainableNM):
                 tapped = (block_inputs[-1], frames.lengths)
         return block_inputs[-1] if length is None else (block_inputs[-1], frames.lengths, *tapped)
 
+    def stream_problem(self) -> str:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        if not self._conv_mask:
+            return "what stands behind an utterance changes its last frames; conv_mask: true takes the same weights"
+        return next((problem for block in self._blocks() if (problem := block.stream_problem())), "")
+
+    def stream_delay(self) -> Delay:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        return reduce(Delay.then, [block.stream_delay() for block in self._blocks()])
+
+    def initial_state(self, batch: int) -> State:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        states = [prefixed(block.initial_state(batch), str(index)) for index, block in enumerate(self._blocks())]
+        return {key: value for state in states for key, value in state.items()}
+
+    def step(
+        self, audio_signal: Tensor, length: Tensor | None = None, *, state: State, last: bool
+    ) -> tuple[tuple[Tensor, ...], State]:
+        """The next frames (B, D, T) to (B, C, U), with as many outputs as ``forward`` has with lengths."""
+        new_state: dict[str, Tensor] = {}
+        inputs = [audio_signal]
+        tapped: tuple[Tensor, ...] = ()
+        for index, block in enumerate(self._blocks()):
+            inputs, kept = block.step(inputs, keyed(state, str(index)), last)
+            new_state |= prefixed(kept, str(index))
+            if index == self._intermediate:
+                tapped = (inputs[-1], num_new(inputs[-1], 2))
+        return (inputs[-1], num_new(inputs[-1], 2), *tapped), new_state
+
+    def _blocks(self) -> list[JasperBlock]:
+        return [block for block in self.encoder if isinstance(block, JasperBlock)]
+
     @property
     def _disabled_deployment_input_ports(self) -> Iterable[str]:
         return ("length",)
@@ -1055,6 +1170,7 @@ class JasperDecoderForCTC(TrainableNM):
     """
 
     is_ctc = True
+    is_framewise = True
     context_frames = 0
 
     def __init__(
@@ -1103,7 +1219,7 @@ def _check_vocabulary(vocabulary: Sequence[str], num_classes: int) -> None:
         remedy = "num_classes is the number of labels, without the blank"
         raise UsageError("vocabulary and num_classes differ", place="JasperDecoderForCTC", got=got, remedy=remedy)
     twice = [repr(label) for label, count in Counter(vocabulary).items() if count > 1]
-    if twice:
+    if twice and not any(map(is_piece, vocabulary)):  # pieces of several languages may be the same
         raise UsageError("a label is in the vocabulary twice", place="JasperDecoderForCTC", got=", ".join(twice))
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from typing import TypeAlias
 
 import msgspec
 import numpy as np
 
 from nemo_asr.scoring.calibration import right_words
-from nemo_asr.scoring.rates import Clusters, UtteranceErrors, bootstrap_interval, count_errors, units_of
+from nemo_asr.scoring.rates import Clusters, UtteranceErrors, bootstrap_interval, count_errors
+from nemo_asr.text.labels import characters_of, is_without_spaces, main_metric
 
+Split: TypeAlias = Callable[[str], list[str]]
+"""Cuts a text into words."""
 Places: TypeAlias = "list[tuple[str, range]]"
 """Hot words with the positions of their words in a text."""
 
@@ -91,12 +95,28 @@ class HotwordScores(msgspec.Struct, frozen=True):
         return lines
 
 
+def words_of(labels: Sequence[str]) -> Split:
+    """How texts of these labels are cut into words that are counted.
+
+    Each character of a script without spaces, such as Han and Kana, is a word, and so is what stands between them or
+    between spaces. Where no label is of such a script or writes a space, each character is a word.
+    """
+    if main_metric(labels) == "wer":
+        return str.split
+    return _mixed_words if any(map(is_without_spaces, characters_of(labels))) else list
+
+
+def _mixed_words(text: str) -> list[str]:
+    runs = (run for word in text.split() for run in groupby(word, is_without_spaces))
+    return [part for is_loose, run in runs for part in (run if is_loose else ["".join(run)])]
+
+
 def score_hotwords(
     hot: Sequence[str],
     said: Sequence[str],
     without: Sequence[str],
     heard: Sequence[str],
-    use_cer: bool = False,
+    split: Split = str.split,
     clusters: Clusters | None = None,
 ) -> HotwordScores:
     """How often each hot word was found without and with hot words, and the error rate of all other words.
@@ -105,11 +125,11 @@ def score_hotwords(
         hot: the words and phrases.
         said: references.
         without, heard: hypotheses without and with hot words.
-        use_cer: each character is a word, as where the labels have no space.
+        split: cuts a text into words: see `words_of`.
         clusters: which utterances belong together, for the interval.
     """
-    spoken = [list(units_of(reference, use_cer)) for reference in said]
-    places_in = phrase_finder(hot, use_cer)
+    spoken = list(map(split, said))
+    places_in = phrase_finder(hot, split)
     places = list(map(places_in, spoken))
     covered = [{unit for _, units in row for unit in units} for row in places]
     counts = Counter(phrase for row in places for phrase, _ in row)
@@ -117,15 +137,14 @@ def score_hotwords(
     found, alarms, rates = list[Counter[str]](), list[Counter[str]](), list[OtherRate]()
     for hypotheses in (without, heard):
         hits, wrong, errors = Counter[str](), Counter[str](), list[int]()
-        for row, of_row, hidden, reference, hypothesis in zip(spoken, places, covered, said, hypotheses, strict=True):
-            words = units_of(hypothesis, use_cer)
+        for row, of_row, hidden, words in zip(spoken, places, covered, map(split, hypotheses), strict=True):
             right = right_words(words, row)
             hits_here = Counter(phrase for phrase, units in of_row if all(right[unit] for unit in units))
             hits += hits_here
             wrong += Counter(phrase for phrase, _ in places_in(words)) - hits_here
             missed = sum(not right[unit] for unit in hidden)
             # Words that nobody said count, hot ones too: that is what hot words cost.
-            errors.append(count_errors([hypothesis], [reference], use_cer).errors - missed)
+            errors.append(count_errors([" ".join(words)], [" ".join(row)]).errors - missed)
         found.append(hits)
         alarms.append(wrong)
         rate = UtteranceErrors(np.array(errors, np.int64), lengths, clusters)
@@ -144,11 +163,11 @@ def score_hotwords(
     )
 
 
-def phrase_finder(phrases: Iterable[str], use_cer: bool = False) -> Callable[[Sequence[str]], Places]:
-    """A function that finds the phrases among the words (or characters) of a text."""
+def phrase_finder(phrases: Iterable[str], split: Split = str.split) -> Callable[[Sequence[str]], Places]:
+    """A function that finds the phrases among the words of a text, which ``split`` cut."""
     by_first = defaultdict[str, list[tuple[str, list[str]]]](list)
     for phrase in phrases:
-        if words := list(units_of(phrase, use_cer)):
+        if words := split(phrase):
             by_first[words[0]].append((phrase, words))
 
     def places_in(row: Sequence[str]) -> Places:

@@ -7,6 +7,7 @@ from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
 from nemo_asr.data.tarred import TarredAudioToTextDataLayer
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
+from nemo_asr.fbank import AudioToKaldiFbankPreprocessor
 from nemo_asr.features import (
     AudioToMelSpectrogramPreprocessor,
     AudioToMFCCPreprocessor,
@@ -34,6 +35,7 @@ register(
     older_arguments={"feat_type": OlderArgument("log", {"logfbank": True, "fbank": False})},
 )
 register(AudioToSpectrogramPreprocessor, role="preprocessor")
+register(AudioToKaldiFbankPreprocessor, role="preprocessor")
 register(AudioToMFCCPreprocessor, role="preprocessor")
 register(SpectrogramAugmentation)
 register(MultiplyBatch)

@@ -99,7 +99,7 @@ class Recipe:
         """How the data layer for evaluation reads texts; where it does not say, as `AudioToTextDataLayer` does."""
         part = self._parts["eval"]
         defaults = {name: parameter.default for name, parameter in signature(part.target).parameters.items()}
-        values = {**defaults, **part.params}
+        values = {**defaults, **self._derived["eval"], **part.params}
         return msgspec.convert(
             {name: values[name] for name in TextReading.__struct_fields__ if name in values}, TextReading
         )

@@ -398,7 +398,10 @@ def make_parser(
             wanted=parser_language,
             remedy="leave out parser, or language",
         )
-    labels = string.printable if labels is None else labels if isinstance(labels, Subwords) else vocabulary(labels)
+    if isinstance(labels, Subwords):
+        labels = labels.for_language(code)
+    else:
+        labels = string.printable if labels is None else vocabulary(labels)
     settings: dict[str, Any] = {"unk_id": unk_id, "blank_id": blank_id, "do_lowercase": do_lowercase}
     settings |= {"do_normalize": do_normalize and name != "none", "strip_marks": strip_marks}
     if name == "auto":

@@ -1,23 +1,28 @@
-"""Vocabularies of subwords: SentencePiece's files, checked; cutting texts; training."""
+"""Vocabularies of subwords: files of SentencePiece, of WordPiece and by language, checked; cutting texts; training."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import io
+import json
 import math
 import os
 import re
 import struct
-from collections.abc import Iterable, Iterator
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 from nemo_asr.arguments import check_least, look_up
 from nemo_asr.text.labels import WORD_MARK, spelled
 from nemo_lite.errors import DataError, UsageError
-from nemo_lite.files import FileKind
+from nemo_lite.files import FileKind, parse_json
 from nemo_lite.files import read_bytes as untrusted_bytes
 
 # The content of a SentencePiece model file, checked before the library's C++ code reads it.
@@ -249,56 +254,69 @@ def _as_varint(value: int) -> bytes:
     return bytes(out)
 
 
-# Subwords: the pieces of a SentencePiece model as labels, and how a text is cut into them.
+# Subwords: pieces as labels, and how a text is cut into them. Of three kinds of files the content says which it is.
 
 
-# Any: sentencepiece's objects.
+# Any: sentencepiece's objects, and values of JSON.
 
 INSTALL = "pip install sentencepiece"
+UNKNOWN_WORD = "[UNK]"  # the piece for what cannot be written, in vocabularies of BERT
+_LANGUAGES = FileKind("the tokenizer", MAX_BYTES, DataError, "export or import the model again")
+_MOST_LANGUAGES = 64
+_MAX_WORD_CHARACTERS = 100  # longer ones are BERT's unknown word
+# Ranges of ideographs around which BERT puts spaces: those of "CJK Unified Ideographs" and their extensions.
+_IDEOGRAPHS = re.compile(
+    "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f]"
+)
 
 
 class Subwords(tuple[str, ...]):
     """A vocabulary of subwords: the pieces by id, for every argument that takes ``labels``.
 
     A piece that begins a word begins with SentencePiece's mark, U+2581; what it writes: `nemo_asr.text.labels.spelled`.
-    Decoding needs the pieces alone; the model in here cuts texts into them.
+    Decoding needs the pieces alone; the file in here cuts texts into them.
 
     Args:
-        model: the content of a SentencePiece model file, unigram or BPE.
+        model: the content of a file: a SentencePiece model, unigram or BPE; the ``vocab.txt`` of a WordPiece model; or
+            several of these, each for a language.
         place: its name, for messages.
 
     Attributes:
-        model: the content of a file of the same pieces, without tables that replace characters: the parser decides
-            how texts are rewritten. Equal pieces with equal scores give equal bytes.
+        model: the content of a file of the same pieces. Of SentencePiece it is without tables that replace characters:
+            the parser decides how texts are rewritten. Equal pieces with equal scores give equal bytes.
         sha256: of ``model``.
         written: what texts may hold: the characters of the pieces, the space, and words that the user has defined, such
             as ``<noise>``.
+        suffix: of the name of such a file.
 
     Raises:
-        DataError: it is no such model, or is damaged.
+        DataError: it is no such file, or is damaged.
     """
 
     model: bytes
     sha256: str
     written: tuple[str, ...]
-    _unknown: int
+    suffix: ClassVar[str]
 
     def __new__(cls, model: bytes, place: str = "tokenizer") -> Subwords:
-        checked = decode(model, place)
-        made = super().__new__(cls, [piece.text for piece in checked.pieces])
-        made.model = encode(checked)
-        made.sha256 = hashlib.sha256(made.model).hexdigest()
-        normal = "".join(piece.text for piece in checked.pieces if piece.kind is Kind.NORMAL)
-        defined = [spelled(piece.text).strip() for piece in checked.pieces if piece.kind is Kind.USER_DEFINED]
-        made.written = tuple(dict.fromkeys([*sorted({" ", *normal} - {WORD_MARK}), *filter(None, defined)]))
-        made._unknown = next(i for i, piece in enumerate(checked.pieces) if piece.kind is Kind.UNKNOWN)
+        if model.startswith(b"{"):
+            return SubwordsByLanguage.read(model, place)
+        if WordPieces.is_one(model):
+            return WordPieces.read(model, place)
+        return SentencePieces.read(model, place)
+
+    @classmethod
+    def _of(cls, pieces: Iterable[str], model: bytes, written: Iterable[str]) -> Self:
+        made = super().__new__(cls, pieces)
+        made.model, made.sha256, made.written = model, hashlib.sha256(model).hexdigest(), tuple(written)
         return made
 
-    def __reduce__(self) -> tuple[type[Subwords], tuple[bytes]]:
-        return type(self), (self.model,)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Subwords, (self.model,)
 
-    def __getnewargs__(self) -> tuple[bytes]:
-        return (self.model,)
+    def for_language(self, language: str | None) -> Subwords:
+        """Those that cut texts of a language: a vocabulary for several cuts each by its own."""
+        return self
 
     def ids_of(self, text: str) -> tuple[list[int], list[str]]:
         """The pieces of a text, and what no piece writes, which they leave out.
@@ -309,6 +327,27 @@ class Subwords(tuple[str, ...]):
         Raises:
             UsageError: the package sentencepiece is not installed.
         """
+        raise NotImplementedError
+
+
+class SentencePieces(Subwords):
+    """The :class:`Subwords` of a SentencePiece model."""
+
+    suffix = ".model"
+    _unknown: int
+
+    @classmethod
+    def read(cls, model: bytes, place: str) -> SentencePieces:
+        """Read a file's content. Errors as of :class:`Subwords`."""
+        checked = decode(model, place)
+        normal = "".join(piece.text for piece in checked.pieces if piece.kind is Kind.NORMAL)
+        defined = [spelled(piece.text).strip() for piece in checked.pieces if piece.kind is Kind.USER_DEFINED]
+        written = dict.fromkeys([*sorted({" ", *normal} - {WORD_MARK}), *filter(None, defined)])
+        made = cls._of([piece.text for piece in checked.pieces], encode(checked), written)
+        made._unknown = next(i for i, piece in enumerate(checked.pieces) if piece.kind is Kind.UNKNOWN)
+        return made
+
+    def ids_of(self, text: str) -> tuple[list[int], list[str]]:
         ids: list[int] = self._processor.encode(text)
         if self._unknown not in ids:
             return ids, []
@@ -325,8 +364,165 @@ class Subwords(tuple[str, ...]):
         return sentencepiece.SentencePieceProcessor(model_proto=self.model)
 
 
+class WordPieces(Subwords):
+    """The :class:`Subwords` of a WordPiece vocabulary, a list of pieces of which those within words begin with ``##``.
+
+    Words are cut as BERT's cased models do it: each punctuation mark and each ideograph is a word, and of a word the
+    longest piece that fits is taken again and again. A word that cannot be cut to its end is left out whole.
+
+    Source: Devlin et al., "BERT", NAACL 2019; Wu et al., "Google's Neural Machine Translation System", 2016.
+    """
+
+    suffix = ".txt"
+    _ids: dict[str, int]
+
+    @staticmethod
+    def is_one(content: bytes) -> bool:
+        """Whether the content of a file is such a list: text, one of whose lines is ``[UNK]``."""
+        return UNKNOWN_WORD.encode() in content.splitlines()
+
+    @classmethod
+    def read(cls, content: bytes, place: str) -> WordPieces:
+        """Read a file's content. Errors as of :class:`Subwords`."""
+        try:
+            pieces = [line.rstrip("\r") for line in content.decode("utf-8").rstrip("\n").split("\n")]
+        except UnicodeDecodeError as error:
+            raise _refusal("the list of pieces is no text", place, str(error)) from None
+        if len(pieces) > MAX_PIECES:
+            raise _refusal("the number of pieces", place, str(len(pieces)), f"2 to {MAX_PIECES}")
+        for piece, count in Counter(pieces).items():
+            if count > 1 or piece.split() != [piece] or len(piece) > _MAX_PIECE_CHARACTERS:
+                problem = "repeats another one" if count > 1 else "is empty, too long, or has white space in it"
+                raise _refusal(f"piece {pieces.index(piece)} {problem}", place, repr(piece[:_MAX_PIECE_CHARACTERS]))
+        content = "".join(f"{piece}\n" for piece in pieces).encode()
+        written = {*"".join(piece.removeprefix("##") for piece in pieces if not _is_special(piece))}
+        made = cls._of(map(marked_piece, pieces), content, sorted({" ", *written}))
+        made._ids = {piece: i for i, piece in enumerate(pieces) if not _is_special(piece)}
+        return made
+
+    def ids_of(self, text: str) -> tuple[list[int], list[str]]:
+        ids: list[int] = []
+        lost: list[str] = []
+        for word in _words_of_bert(text):
+            pieces = self._cut(word)
+            ids += pieces
+            lost += [] if pieces else list(word)
+        return ids, lost
+
+    def _cut(self, word: str) -> list[int]:
+        """The ids of a word's pieces; none where it cannot be cut to its end."""
+        ids: list[int] = []
+        start = 0
+        while start < len(word) <= _MAX_WORD_CHARACTERS:
+            prefix = "##" if start else ""
+            ends = range(len(word), start, -1)
+            end = next((end for end in ends if prefix + word[start:end] in self._ids), None)
+            if end is None:
+                return []
+            ids.append(self._ids[prefix + word[start:end]])
+            start = end
+        return ids
+
+
+def marked_piece(piece: str) -> str:
+    """A piece of BERT (``the``, ``##ing``) as SentencePiece writes it: the mark is where a word begins."""
+    return piece.removeprefix("##") if piece.startswith("##") else f"{WORD_MARK}{piece}"
+
+
+def _is_special(piece: str) -> bool:
+    return piece.startswith("[") and piece.endswith("]") and len(piece) > 2
+
+
+def _words_of_bert(text: str) -> list[str]:
+    """The words that BERT cuts into pieces: also each punctuation mark and each ideograph."""
+    text = _IDEOGRAPHS.sub(r" \g<0> ", unicodedata.normalize("NFC", text))
+    return "".join(f" {c} " if _is_mark_for_bert(c) else "" if _is_left_out(c) else c for c in text).split()
+
+
+def _is_mark_for_bert(character: str) -> bool:
+    """Punctuation, and what is printed in ASCII beside letters, digits and the space."""
+    is_in_ascii = character.isascii() and character.isprintable() and not character.isalnum() and character != " "
+    return is_in_ascii or unicodedata.category(character).startswith("P")
+
+
+def _is_left_out(character: str) -> bool:
+    is_control = unicodedata.category(character).startswith("C") and character not in "\t\n\r"
+    return is_control or character == "\ufffd"
+
+
+class SubwordsByLanguage(Subwords):
+    """:class:`Subwords` of several languages, one after another: NeMo's aggregate tokenizers.
+
+    A piece may be there once for each language. Texts are cut by those of one: :meth:`for_language`.
+    """
+
+    suffix = ".json"
+    languages: dict[str, Subwords]
+    _language: str | None = None
+
+    @classmethod
+    def joined(cls, languages: Mapping[str, Subwords]) -> SubwordsByLanguage:
+        """Those of each language in this order."""
+        encoded = {language: base64.b64encode(each.model).decode() for language, each in languages.items()}
+        model = json.dumps({"languages": encoded}, indent=1).encode()
+        written = sorted({character for each in languages.values() for character in each.written})
+        made = cls._of([piece for each in languages.values() for piece in each], model, written)
+        made.languages = dict(languages)
+        return made
+
+    @classmethod
+    def read(cls, content: bytes, place: str) -> SubwordsByLanguage:
+        """Read a file's content. Errors as of :class:`Subwords`."""
+        stored = parse_json(content, place, _LANGUAGES)
+        languages = stored.get("languages") if isinstance(stored, dict) else None
+        if not isinstance(languages, dict) or not 0 < len(languages) <= _MOST_LANGUAGES:
+            raise _refusal("the file holds no tokenizers by language", place, wanted="languages: {CODE: CONTENT}")
+        read: dict[str, Subwords] = {}
+        for language, text in languages.items():
+            try:
+                model = base64.b64decode(str(text), validate=True)
+            except binascii.Error as error:
+                raise _refusal("a tokenizer in it is damaged", f"{place}, {language}", str(error)) from None
+            if model.startswith(b"{"):
+                raise _refusal("a tokenizer in it is of several languages", f"{place}, {language}")
+            read[language] = Subwords(model, f"{place}, {language}")
+        return cls.joined(read)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _of_language, (self.model, self._language)
+
+    def for_language(self, language: str | None) -> Subwords:
+        """These, cutting texts of a language.
+
+        Raises:
+            UsageError: none is given, or none of them is of this one.
+        """
+        codes = {code: code for code in self.languages} | {code.lower().split("-")[0]: code for code in self.languages}
+        if language not in codes:
+            problem, wanted = "the pieces are of several languages", " or ".join(self.languages)
+            remedy = "say which one the texts are in: --language CODE"
+            got = "no language" if language is None else language
+            raise UsageError(problem, place="tokenizer", got=got, wanted=wanted, remedy=remedy)
+        return _of_language(self.model, codes[language])
+
+    def ids_of(self, text: str) -> tuple[list[int], list[str]]:
+        if self._language is None:
+            return self.for_language(None).ids_of(text)
+        before = list(self.languages)[: list(self.languages).index(self._language)]
+        offset = sum(len(self.languages[language]) for language in before)
+        ids, lost = self.languages[self._language].ids_of(text)
+        return [offset + i for i in ids], lost
+
+
+def _of_language(model: bytes, language: str | None) -> SubwordsByLanguage:
+    made = SubwordsByLanguage.read(model, "tokenizer")
+    if language is not None:
+        made._language, made.written = language, made.languages[language].written
+    return made
+
+
 def load_subwords(path: str | os.PathLike[str]) -> Subwords:
-    """The vocabulary in a SentencePiece model file.
+    """The vocabulary in a file: a SentencePiece model, or another kind that :class:`Subwords` reads.
 
     Raises:
         DataError: it cannot be read, is no such file, or is damaged.

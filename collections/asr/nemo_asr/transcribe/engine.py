@@ -35,6 +35,7 @@ from nemo_asr.transcribe.inputs import (
     batches_of,
     named,
     padded,
+    read_rows,
     recordings_in,
     rows_of,
 )
@@ -47,6 +48,7 @@ from nemo_asr.transcribe.transcript import (
     labels_of_path,
     refuse_no_probabilities,
     scored_texts,
+    transcribed,
     transcript_of,
 )
 from nemo_asr.transcribe.transcript import Transcribed as Transcribed
@@ -468,13 +470,7 @@ def transcribe(
     """
     if batch_seconds <= 0:
         raise UsageError("batch_seconds must be above 0", got=f"{batch_seconds:g}")
-    search = decoder or model.greedy
-    if nbest > 1 and search is not None:
-        if not isinstance(search, BeamSearchCTCDecoder):
-            problem, remedy = "this decoder gives one text", "give decoder=nemo_asr.BeamSearchCTCDecoder(labels)"
-            raise UsageError(problem, got=f"nbest {nbest}, {type(search).__name__}", remedy=remedy)
-        search = NBestCTCDecoder(search, nbest)
-    model = replace(model, greedy=search)
+    model = _with_search(model, decoder, nbest)
     recordings = recordings_in(audio, audio_rate, channel)
     segmented = Segmented(recordings, cutting, labels, detector, nbest)
     layer = RecordingsDataLayer(
@@ -501,8 +497,71 @@ def transcribe(
     return segmented.transcribed(by_row, layer.faults)
 
 
+def _with_search(model: Model, decoder: NeuralModule | None, nbest: int) -> Model:
+    """The model with a search in the place of its own, where one is given, and as many hypotheses as are asked for."""
+    search = decoder or model.greedy
+    if nbest > 1 and search is not None:
+        if not isinstance(search, BeamSearchCTCDecoder):
+            problem, remedy = "this decoder gives one text", "give decoder=nemo_asr.BeamSearchCTCDecoder(labels)"
+            raise UsageError(problem, got=f"nbest {nbest}, {type(search).__name__}", remedy=remedy)
+        search = NBestCTCDecoder(search, nbest)
+    return replace(model, greedy=search)
+
+
+class BatchTranscriber:
+    """`transcribe` for a program that serves: the DAG is lowered once, and each call computes one batch.
+
+    Recordings are transcribed as they are, not cut. One call at a time; a call on a short recording takes about a third
+    of the time of `transcribe`.
+
+    Args:
+        model: the modules, see ``Recipe.model``.
+        labels, sample_rate, batch_seconds, factory, calibration, decoder, trim_silence, int_values: as of `transcribe`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        labels: Sequence[str],
+        sample_rate: int,
+        *,
+        batch_seconds: float = BATCH_SECONDS,
+        factory: NeuralModuleFactory,
+        calibration: Callable[[float], float] | None = None,
+        decoder: NeuralModule | None = None,
+        trim_silence: bool = False,
+        int_values: bool = False,
+    ) -> None:
+        self._labels, self._sample_rate, self._calibration = labels, sample_rate, calibration
+        self._reading = {"trim_silence": trim_silence, "int_values": int_values}
+        ports: Ports = {
+            "audio_signal": NeuralType("B T", AudioSignal(freq=sample_rate)),
+            "a_sig_length": NeuralType("B", LengthsType()),
+        }
+        model = _with_search(model, decoder, nbest=1)
+        wires = connect(model, StandIn(ports))
+        found = _search_wires(model, wires, sample_rate, batch_seconds, factory)
+        self._names, self._frame = list(found), stride_of(wires.frames)
+        self._compute = factory.runner(list(found.values()))
+
+    def __call__(self, rows: Sequence[Recording]) -> Transcribed:
+        """The transcripts of recordings whose lengths are known, and why others cannot be read, by position."""
+        audios, faults = read_rows(rows, self._sample_rate, **self._reading)
+        by_row: dict[int, Transcript] = {}
+        if audios:
+            signals, lengths = padded([audio.samples for audio in audios.values()])
+            values = self._compute([torch.from_numpy(signals), torch.from_numpy(lengths)])
+            for (number, audio), values_of_row in zip(audios.items(), zip(*values, strict=True), strict=True):
+                row = dict(zip(self._names, values_of_row, strict=True))
+                row |= {"num_samples": len(audio.samples), "start": audio.start}
+                by_row[number] = _transcript(
+                    row, rows[number], self._labels, self._sample_rate, self._frame, self._calibration
+                )
+        return transcribed(by_row, faults)
+
+
 def _transcript(
-    row: Mapping[str, Tensor],
+    row: Mapping[str, Any],
     recording: Recording,
     labels: Sequence[str],
     sample_rate: int,

@@ -16,7 +16,15 @@ from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.tasks.registry import TASKS
 from nemo_asr.text.labels import spelled
 from nemo_asr.text.subwords import Subwords
-from nemo_asr.transcribe.model import CARD, StoredModel, find_model, read_card, read_model, trained_modules
+from nemo_asr.transcribe.model import (
+    CARD,
+    StoredModel,
+    find_model,
+    foreign_format,
+    read_card,
+    read_model,
+    trained_modules,
+)
 from nemo_lite import NeuralModule
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.backends.pytorch.checkpoint.storage import with_todays_names
@@ -70,6 +78,7 @@ def init_from(
     if stored.config:
         place, carried = _config_place(stored), stored.tokenizer
         trained = recipe_from_text(stored.config, place, tokenizer=carried, for_training=False)
+        old_labels = old_labels or trained.labels
         _compare_features(trained.preprocessor(), model.preprocessor, stored.place, recipe, allow_feature_change)
     by_role, modules = model.modules, trained_modules(model)
     of_labels: list[object] = [by_role[role] for role in family_of(model.family).label_roles if role in by_role]
@@ -154,6 +163,8 @@ def task_of_model(path: str | Path) -> str:
     folder = find_model(path)
     if (folder / CARD).is_file():
         return read_card(folder / CARD).task
+    if foreign_format(folder) is not None:
+        return TASKS[0]
     latest = CheckpointFolder(folder).latest()
     card = latest.about.get("model") if latest else None
     return str(card.get("task", TASKS[0])) if isinstance(card, dict) else TASKS[0]

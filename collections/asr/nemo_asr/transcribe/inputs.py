@@ -174,6 +174,20 @@ def rows_of(recordings: Sequence[Recording]) -> tuple[list[Recording], dict[int,
     return rows, faults
 
 
+def read_rows(
+    rows: Sequence[Recording], sample_rate: int, *, trim_silence: bool, int_values: bool
+) -> tuple[dict[int, Audio], dict[int, str]]:
+    """The samples of rows that can be read, see `Recording.read`, and why others cannot, by their position."""
+    audios: dict[int, Audio] = {}
+    faults: dict[int, str] = {}
+    for number, row in enumerate(rows):
+        try:
+            audios[number] = row.read(sample_rate, trim_silence=trim_silence, int_values=int_values)
+        except DataError as error:
+            faults[number] = named(row, error)
+    return audios, faults
+
+
 def padded(signals: Sequence[Samples]) -> tuple[Samples, npt.NDArray[np.int64]]:
     """Signals (T,) as one batch (B, T), and their lengths (B,)."""
     lengths = np.array([len(signal) for signal in signals], np.int64)

@@ -10,7 +10,7 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import torch
@@ -19,21 +19,28 @@ from torch import Tensor, nn
 import nemo_lite
 from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting, Detector
 from nemo_asr.data.speech_data_layer import SpeechPorts
-from nemo_asr.models.pretrained import read_nemo
+from nemo_asr.models.foreign import Format
+from nemo_asr.models.hugging_face import HUGGING_FACE
+from nemo_asr.models.nemo_files import NEMO_FILES
+from nemo_asr.models.wenet import WENET_FOLDER
 from nemo_asr.scoring.calibration import Calibration
 from nemo_asr.tasks.families import Model, connect
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.tasks.registry import TASKS
+from nemo_asr.text.labels import has_words
 from nemo_asr.text.subwords import Subwords, load_subwords
 from nemo_asr.transcribe.alignment import Aligned, Alignment, SentenceCutting, align_texts
 from nemo_asr.transcribe.engine import (
+    BatchTranscriber,
     SpeechDetector,
     log_probs_of_rows,
     stride_of,
     transcribe,
     transcripts_or_error,
 )
-from nemo_asr.transcribe.inputs import one_channel, recordings_in
+from nemo_asr.transcribe.frame_stream import EndpointRules, FrameStream, StreamedModel, streamed_model
+from nemo_asr.transcribe.inputs import Recording, one_channel, recordings_in
+from nemo_asr.transcribe.stream import SegmentStream, Stream
 from nemo_asr.transcribe.transcript import Transcribed, Transcript
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, StoredCheckpoint, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, fitted, read_tensors, save_module
@@ -97,6 +104,38 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
         return f"{' '.join(rates) or 'not scored'} on {self.set}"
 
 
+class StreamRate(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model's streams by frames are worth on one set of utterances; times are in seconds.
+
+    Attributes:
+        set: the name of the set.
+        context: of a Conformer's attention, encoded frames before and behind; None where there is none.
+        chunk_seconds: of audio that came together.
+        look_ahead: audio that a frame waits for.
+        latency, latency_95: from the end of a frame to when its label is known; the median, and what 95 % stay below.
+        real_time_factor: of the computing.
+        utterances: how many.
+        equal: how many of their texts are those of the whole recording.
+        metric: wer or cer.
+        rate, whole_rate: of the streams, and of whole recordings, as fractions.
+        difference: the 95 % interval of the first less the second.
+    """
+
+    set: str
+    context: list[int] | None = None
+    chunk_seconds: float = 0.0
+    look_ahead: float = 0.0
+    latency: float = 0.0
+    latency_95: float = 0.0
+    real_time_factor: float = 0.0
+    utterances: int = 0
+    equal: int = 0
+    metric: str = "wer"
+    rate: float = 0.0
+    whole_rate: float = 0.0
+    difference: list[float] = []
+
+
 class StoredFile(msgspec.Struct, frozen=True):
     """One file of a model folder.
 
@@ -126,9 +165,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         versions: of nemo_lite, torch and Python that wrote it.
         licence: of the weights, as the user says it.
         config: the file of the configuration.
-        tokenizer: the SentencePiece model whose pieces the labels are; None where they are characters.
+        tokenizer: the file that cuts texts into the labels; None where they are characters.
         weights: the file of each module's weights, by the module's name.
+        sources: of a model of another toolkit: the SHA-256 of each file that it was imported from, by the file's name.
         calibration: of the confidences of words; None: they are as the model gives them.
+        streams: what its streams are worth, by set and context; see ``nemo-lite eval --stream``.
     """
 
     format: str = FORMAT
@@ -147,7 +188,9 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     config: StoredFile | None = None
     tokenizer: StoredFile | None = None
     weights: dict[str, StoredFile] = {}
+    sources: dict[str, str] = {}
     calibration: Calibration | None = None
+    streams: list[StreamRate] = []
 
     @property
     def files(self) -> list[StoredFile]:
@@ -178,7 +221,7 @@ def describe(recipe: Recipe, licence: str = "") -> ModelCard:
 
 def stored_tokenizer(tokenizer: Subwords) -> StoredFile:
     """The file that a tokenizer is in a model folder."""
-    return StoredFile(f"tokenizer-{tokenizer.sha256[:8]}.model", tokenizer.sha256, len(tokenizer.model))
+    return StoredFile(f"tokenizer-{tokenizer.sha256[:8]}{tokenizer.suffix}", tokenizer.sha256, len(tokenizer.model))
 
 
 def versions() -> dict[str, str]:
@@ -240,10 +283,12 @@ def read_card(path: Path) -> ModelCard:
 
 
 _CONFIG = FileKind("the model's configuration", 1 << 20, CheckpointError, "copy the folder again")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. -]*-[0-9a-f]{8}\.(safetensors|yaml|model)")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. -]*-[0-9a-f]{8}\.(safetensors|yaml|model|txt|json)")
+_PATTERNS = ("*.safetensors", "*.yaml", "tokenizer-*")
 # Where a run has its model and its checkpoints.
 MODEL, CHECKPOINTS = "model", "checkpoints"
-NEMO = ".nemo"
+# Files of other toolkits: what reads them.
+FORMATS = (NEMO_FILES, HUGGING_FACE, WENET_FOLDER)
 
 
 class StoredModel(NamedTuple):
@@ -264,8 +309,14 @@ class StoredModel(NamedTuple):
     tokenizer: Subwords | None = None
 
 
+def foreign_format(path: str | Path) -> Format | None:
+    """What reads this file or folder of another toolkit; None where it is none of those."""
+    path = Path(path).expanduser()
+    return next((each for each in FORMATS if each.matches(path)), None)
+
+
 def find_model(path: str | Path) -> Path:
-    """The model folder, the folder of checkpoints or the ``.nemo`` file that a path stands for.
+    """The model folder, the folder of checkpoints, or the file or folder of another toolkit that a path stands for.
 
     A run's folder stands for its model, and where it has none yet, for its checkpoints.
 
@@ -273,11 +324,11 @@ def find_model(path: str | Path) -> Path:
         CheckpointError: there is neither.
     """
     path = Path(path).expanduser()
-    if path.is_file() and path.suffix == NEMO:
-        return path
     for folder in (path, path / MODEL):
         if (folder / CARD).is_file():
             return folder
+    if foreign_format(path) is not None:
+        return path
     for folder in (path, path / CHECKPOINTS):
         if not CheckpointFolder(folder).is_empty():
             return folder
@@ -286,21 +337,23 @@ def find_model(path: str | Path) -> Path:
         raise CheckpointError(problem, place=str(path), remedy=remedy)
     problem = "there is no model in this folder" if path.is_dir() else "this is no folder"
     got = "" if path.is_dir() else "a file" if path.exists() else "nothing"
-    wanted = "a run's folder, a model folder, a folder of checkpoints or a .nemo file"
+    others = ", ".join(each.name for each in FORMATS)
+    wanted = f"a run's folder, a model folder, a folder of checkpoints, {others}"
     raise CheckpointError(problem, place=str(path), got=got, wanted=wanted)
 
 
 def read_model(path: str | Path) -> StoredModel:
-    """Read a model folder, the newest checkpoint of a folder, or a ``.nemo`` file, whatever :func:`find_model` finds.
+    """Read what :func:`find_model` finds: a model folder, the newest checkpoint of a folder, another toolkit's model.
 
     Raises:
         CheckpointError: there is none, or a file of it is missing or not the one that was written.
     """
     folder = find_model(path)
-    if folder.is_file():
-        stored = read_nemo(folder)
+    if not (folder / CARD).is_file() and (reader := foreign_format(folder)) is not None:
+        stored = reader.read(folder)
         config = Config(stored.config, Source(stored.place)).as_yaml()
-        return StoredModel(stored.place, ModelCard(), config, stored.weights, stored.tokenizer)
+        card = ModelCard(versions=dict(stored.versions), sources={file.name: "" for file in stored.files})
+        return StoredModel(stored.place, card, config, stored.weights, stored.tokenizer)
     return _read_folder(folder) if (folder / CARD).is_file() else _read_checkpoint(folder)
 
 
@@ -355,7 +408,7 @@ def check_tokenizer(folder: str | Path, card: ModelCard, tokenizer: Subwords | N
 def sweep_model(folder: Path) -> None:
     """Remove files of ours that no card lists: of a run that was killed while it wrote them."""
     listed = {stored.name for stored in read_card(folder / CARD).files} if (folder / CARD).is_file() else set()
-    for file in [*folder.glob("*.safetensors"), *folder.glob("*.yaml"), *folder.glob("*.model")]:
+    for file in [file for pattern in _PATTERNS for file in folder.glob(pattern)]:
         if file.name in listed:
             continue
         if file.name.startswith(".") or (_NAME.fullmatch(file.name) and file.stem.endswith(digest_of_file(file)[:8])):
@@ -516,6 +569,82 @@ class TrainedModel:
         settings = {"calibration": card.calibration, **of_model, **settings}
         return transcribe(self.modules, card.labels, card.sample_rate, audio, **settings)
 
+    def stream(
+        self,
+        sample_rate: int | None = None,
+        by: Literal["frames", "segments"] | None = None,
+        rules: EndpointRules | None = None,
+        **settings: Any,
+    ) -> Stream:
+        """Transcribe audio while it arrives: ``accept(samples)`` and ``finish()`` give partial and final texts.
+
+        By frames, the text is that of the whole recording, and what has been computed is not computed again. Models
+        that see the whole utterance stream in segments, each of which is a recording for itself.
+
+        Args:
+            sample_rate: of the samples; by default the model's.
+            by: ``frames`` or ``segments``; None: by frames, where the model can and no setting is for segments.
+            rules: by frames, when parts end.
+            settings: ``name``, ``calibration`` and ``factory``; in segments ``cutting`` and ``partial_seconds`` of
+                `SegmentStream`, and ``decoder`` and ``batch_seconds``, as of `transcribe`.
+
+        Raises:
+            UsageError: the model cannot stream by frames, and is asked to; settings that are for segments alone.
+        """
+        rate = sample_rate or self.card.sample_rate
+        of_segments = settings.keys() - {"name", "calibration", "factory"}
+        if by is None:
+            by = "segments" if of_segments or self.stream_problem() else "frames"
+        if by == "frames":
+            if of_segments:
+                got = ", ".join(sorted(of_segments))
+                raise UsageError("settings of streams in segments", place="stream", got=got, remedy='by="segments"')
+            settings = {"calibration": self.card.calibration, **settings}
+            return FrameStream(self.streamed(settings.pop("factory", None)), rate, rules, **settings)
+        of_stream = {name: settings.pop(name) for name in ("cutting", "partial_seconds", "name") if name in settings}
+        separator = " " if has_words(self.card.labels) else ""
+        batches = self.batch_transcriber(**settings)
+
+        def transcribe(recording: Recording) -> Transcript:
+            return transcripts_or_error(batches([recording]))[0]
+
+        return SegmentStream(transcribe, rate, separator=separator, **of_stream)
+
+    def stream_problem(self) -> str:
+        """Why the model cannot stream by frames; empty if it can."""
+        try:
+            self.streamed()
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    def streamed(self, factory: NeuralModuleFactory | None = None) -> StreamedModel:
+        """The model as it runs in chunks, for many `FrameStream` objects; it is set to evaluation mode.
+
+        Args:
+            factory: where to run; by default where its modules are.
+
+        Raises:
+            UsageError: it cannot, with the reason.
+        """
+        streamed = streamed_model(self.modules, self.card.labels, self.card.sample_rate)
+        if factory is not None:
+            streamed.dag.to(factory.device)
+        return streamed
+
+    def batch_transcriber(self, factory: NeuralModuleFactory | None = None, **settings: Any) -> BatchTranscriber:
+        """For a program that serves: see `BatchTranscriber`.
+
+        Args:
+            factory: where to run; by default the factory made last, or a new one.
+            settings: ``batch_seconds``, ``decoder`` and ``calibration``, as of `transcribe`.
+        """
+        card, reading = self.card, self.recipe.reading
+        of_model = {"trim_silence": reading.trim_silence, "int_values": reading.int_values}
+        settings = {"calibration": card.calibration, **of_model, **settings}
+        factory = factory or nemo_lite.NeuralModuleFactory.get_default_factory() or nemo_lite.NeuralModuleFactory()
+        return BatchTranscriber(self.modules, card.labels, card.sample_rate, factory=factory, **settings)
+
     def align(
         self,
         audio: Sequence[Any],
@@ -618,7 +747,8 @@ class TrainedModel:
             save_module(module, staged[name])
         if licence is not None:
             self.card = msgspec.structs.replace(self.card, licence=licence)
-        return write_model(path, self.card, self.recipe.config.as_yaml(), staged, self.recipe.tokenizer)
+        self.card = write_model(path, self.card, self.recipe.config.as_yaml(), staged, self.recipe.tokenizer)
+        return self.card
 
 
 def load_model(
@@ -684,9 +814,48 @@ def read_with_recipe(
         _compare(recipe, card, place, "leave --set out")
     else:
         _compare(recipe, card, place, "leave --model_config out: the model carries its own")
-    if not card.labels:  # of an older version or of NeMo 0.x
-        card = msgspec.structs.replace(describe(recipe), step=card.step, epoch=card.epoch)
-    return StoredModel(place, card, config, weights, tokenizer), recipe
+    return StoredModel(place, completed(card, recipe), config, weights, tokenizer), recipe
+
+
+def completed(card: ModelCard, recipe: Recipe) -> ModelCard:
+    """The card of a model that does not describe itself: of an older version, of NeMo 0.x or of another toolkit."""
+    if card.labels:
+        return card
+    made = describe(recipe)
+    kept = {"step": card.step, "epoch": card.epoch, "versions": card.versions or made.versions, "sources": card.sources}
+    return msgspec.structs.replace(made, **kept)
+
+
+def import_model(source: str | Path, folder: str | Path | None = None, licence: str | None = None) -> TrainedModel:
+    """Write a model folder of another toolkit's model; its card has the SHA-256 of each file that was read.
+
+    Args:
+        source: a file or folder of one of :data:`FORMATS`.
+        folder: the folder to write; by default, beside a file, its name without the ending, and in a folder ``model``,
+            which then stands for it.
+        licence: of the weights, as the user says it.
+
+    Raises:
+        CheckpointError, ConfigError: the source is none, or cannot be read.
+        UsageError: there is a model in the folder already, or it cannot be written to.
+    """
+    path = Path(source).expanduser()
+    target = (
+        Path(folder).expanduser() if folder is not None else path / MODEL if path.is_dir() else path.with_suffix("")
+    )
+    if (target / CARD).exists():
+        raise UsageError("there is a model already", place=str(target), remedy="give another folder: --to DIR")
+    if foreign_format(path) is None:
+        wanted = " or ".join(each.name for each in FORMATS)
+        got = "a folder" if path.is_dir() else "a file" if path.exists() else "nothing"
+        raise CheckpointError("there is nothing to import", place=str(path), got=got, wanted=wanted)
+    model = load_model(path)
+    digests = {name: digest_of_file(path / name if path.is_dir() else path) for name in model.card.sources}
+    written_by = {**versions(), **model.card.versions}
+    model.card = msgspec.structs.replace(model.card, sources=digests, versions=written_by)
+    model.save(target, licence=licence)
+    logging.info("Wrote %s", target)
+    return TrainedModel(str(target), model.recipe, model.modules, model.card)
 
 
 def _filled(stored: StoredModel, recipe: Recipe, modules: Model) -> TrainedModel:

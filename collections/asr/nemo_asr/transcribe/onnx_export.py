@@ -153,7 +153,7 @@ def compare(run: Run, exported: OnnxRun | Run, batches: Iterable[Batch], card: M
         if pair[0] != pair[1]:
             raise _differs("texts", place, size, *map(str, pair))
         difference, texts, ties = (
-            max(difference, apart.max().item()),
+            max(difference, apart.max().item() if apart.numel() else 0.0),
             texts + len(signal),
             ties + int((rounded & valid).sum()),
         )

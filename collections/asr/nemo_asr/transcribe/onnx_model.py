@@ -27,13 +27,14 @@ from nemo_asr.transcribe.inputs import (
     BATCH_SIZE,
     Recording,
     batches_of,
-    named,
     one_channel,
     padded,
+    read_rows,
     recordings_in,
 )
 from nemo_asr.transcribe.onnx_session import ONNX_FILE, open_session
 from nemo_asr.transcribe.segments import Segmented
+from nemo_asr.transcribe.stream import SegmentStream, Stream
 from nemo_asr.transcribe.transcript import (
     ScoredText,
     Transcribed,
@@ -44,7 +45,7 @@ from nemo_asr.transcribe.transcript import (
     scored_texts,
     transcript_of,
 )
-from nemo_lite.errors import CheckpointError, DataError, printable
+from nemo_lite.errors import CheckpointError, printable
 from nemo_lite.files import parse_json
 from nemo_lite.utils import logging
 
@@ -144,6 +145,20 @@ class OnnxModel:
                 by_row[number] = self._transcript(log_probs, rows[number], audio, search, nbest)
         return segmented.transcribed(by_row, faults)
 
+    def stream(self, sample_rate: int | None = None, search: TextSearch | None = None, **settings: Any) -> Stream:
+        """Transcribe audio while it arrives: ``accept(samples)`` and ``finish()`` give partial and final texts.
+
+        Args:
+            sample_rate: of the samples; by default the model's.
+            search: as of :meth:`transcribe`.
+            settings: ``cutting``, ``partial_seconds`` and ``name`` of `SegmentStream`.
+        """
+
+        def transcribe(recording: Recording) -> Transcript:
+            return self.transcribe([recording], search=search, cutting=None).transcripts[0]
+
+        return SegmentStream(transcribe, sample_rate or self.sample_rate, **settings)
+
     def align(
         self,
         recordings: Sequence[Any],
@@ -210,15 +225,15 @@ class OnnxModel:
     ) -> Iterator[tuple[dict[int, Audio], list[LogProbs]]]:
         """The samples of each batch by row, and their log-probabilities; ``faults`` gets rows that cannot be read."""
         for batch in batches_of(dict(enumerate(rows)), batch_size, batch_seconds):
-            audios: dict[int, Audio] = {}
-            for number in batch:
-                try:
-                    audios[number] = rows[number].read(
-                        self.sample_rate, trim_silence=self.trim_silence, int_values=self.int_values
-                    )
-                except DataError as error:
-                    faults[number] = named(rows[number], error)
-            if audios:
+            read, unreadable = read_rows(
+                [rows[number] for number in batch],
+                self.sample_rate,
+                trim_silence=self.trim_silence,
+                int_values=self.int_values,
+            )
+            faults |= {batch[position]: reason for position, reason in unreadable.items()}
+            if read:
+                audios = {batch[position]: audio for position, audio in read.items()}
                 yield audios, self.log_probs([audio.samples for audio in audios.values()])
 
     def _transcript(

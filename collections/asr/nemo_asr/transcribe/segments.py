@@ -40,6 +40,7 @@ class Segmented:
     Attributes:
         rows: the segments, with their lengths.
         faults: why recordings cannot be read, by their position.
+        separator: what stands between the texts of two segments.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Segmented:
         nbest: int = 1,
     ) -> None:
         self._nothing = (ScoredText("", 0.0),) if nbest > 1 else ()
-        self._cutting, self._separator = cutting, " " if has_words(labels) else ""
+        self._cutting, self.separator = cutting, " " if has_words(labels) else ""
         self._recordings: dict[int, Recording] = {}  # those that can be read
         self._rows_of: dict[int, range] = {}
         self.rows: list[Recording] = []
@@ -89,7 +90,7 @@ class Segmented:
                 if self._cutting is None:
                     by_position[position] = transcripts[0]
                 else:
-                    transcript = joined(whole, transcripts, self._separator)
+                    transcript = joined(whole, transcripts, self.separator)
                     by_position[position] = transcript if rows else replace(transcript, hypotheses=self._nothing)
         return transcribed(by_position, all_faults)
 

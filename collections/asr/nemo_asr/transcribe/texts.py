@@ -31,7 +31,15 @@ from nemo_asr.text.labels import APOSTROPHES, folded, spelled
 from nemo_asr.text.parser import CharParser, make_parser
 from nemo_asr.transcribe.engine import transcripts_or_error
 from nemo_asr.transcribe.inputs import Recording
-from nemo_asr.transcribe.model import CARD, NEMO, TrainedModel, card_to_json, find_model, read_card, read_with_recipe
+from nemo_asr.transcribe.model import (
+    CARD,
+    TrainedModel,
+    card_to_json,
+    find_model,
+    foreign_format,
+    read_card,
+    read_with_recipe,
+)
 from nemo_lite.errors import DataError, UsageError
 from nemo_lite.files import write_atomically
 
@@ -147,7 +155,7 @@ def speller_of(model: str | None, utterances: Utterances[Any]) -> Speller:
     if model is None:
         return _speller_of_letters(utterances)
     path = Path(model).expanduser()
-    is_trained = path.is_dir() or path.suffix == NEMO
+    is_trained = path.is_dir() or foreign_format(path) is not None
     recipe = read_with_recipe(path)[1] if is_trained else load_recipe(path)
     return Speller(text_layer(recipe, list(utterances.paths)).new_parser(), recipe.labels)
 
@@ -286,8 +294,8 @@ def card_file(path: str | Path) -> Path:
     """
     folder = find_model(path)
     if not (folder / CARD).is_file():
-        problem, remedy = "a calibration is stored in a model folder", "make one: nemo-lite models convert"
-        raise UsageError(problem, place=str(folder), got="checkpoints or a .nemo file", remedy=remedy)
+        problem, remedy = "a calibration is stored in a model folder", "make one: nemo-lite models import, or convert"
+        raise UsageError(problem, place=str(folder), got="checkpoints, or another toolkit's model", remedy=remedy)
     return folder / CARD
 
 

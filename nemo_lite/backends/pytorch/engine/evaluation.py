@@ -20,7 +20,7 @@ from nemo_lite.backends.pytorch.engine.module_state import evaluating, generator
 from nemo_lite.backends.pytorch.engine.state import RunState
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
-from nemo_lite.backends.pytorch.placement import AheadOfUse, to_device
+from nemo_lite.backends.pytorch.placement import AheadOfUse, to_cpu, to_device
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.callbacks.base import CallbackList, EvaluationResult
 from nemo_lite.core.dag import Dag, slice_between
@@ -292,6 +292,17 @@ class Evaluation:
             self._copies.compare(_COPIES_SECONDS)
         if self._keeps_workers:
             self._last_loader = loader
+
+    def compute(self, values: Sequence[Any]) -> WireValues:
+        """The wires' values for a batch that does not come from the data layer, in host memory. On this rank alone.
+
+        Args:
+            values: one for each output port of the data layer, in port order.
+        """
+        for module in (self.module, *self.modules):
+            module.to(self._device)
+        with self._precision.prepared(self.modules), evaluating([self.module, *self.modules]), torch.no_grad():
+            return to_cpu(self._run(Batch(self._ahead.start(values))))
 
     def close(self) -> None:
         """End the data workers that were kept."""

@@ -95,6 +95,22 @@ def test_infer_gives_texts_and_ragged_tensors_in_data_order_on_the_first_rank():
     assert first[3] == 29
 
 
+def test_a_runner_computes_what_infer_does_and_leaves_the_modules_as_they_were():
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)
+    net = Net(norm=True)
+    data = Points(n=8, batch_size=4)
+    x, _ = data()
+    wires = [net(x=x), x]
+    expected = factory.infer(wires)
+    net.train()
+    compute = factory.runner(wires)
+    found = [compute([data.x[first : first + 4], data.y[first : first + 4]]) for first in (0, 4)]
+    assert all(map(torch.equal, (values[0] for values in found), expected[0]))
+    assert all(map(torch.equal, (values[1] for values in found), expected[1]))
+    assert net.training
+    assert not found[0][0].requires_grad
+
+
 class Probe(nemo.NonTrainableNM):
     """Hands its input on, and counts the batches that are alive."""
 

@@ -753,7 +753,7 @@ def _scored_set(
 ) -> ScoredSet:
     scores = score_rows(rows)
     counts, use_cer = scores.errors, scores.unit == "character"
-    hot = phrase_finder(hotwords.all_phrases if hotwords else (), use_cer)
+    hot = phrase_finder(hotwords.all_phrases if hotwords else (), list if use_cer else str.split)
     # Of equally many errors, those with the shorter reference first.
     order = np.lexsort((counts.lengths, -counts.errors))[:most].tolist()
     worst = [_utterance(rows[item], counts, item, use_cer, hot, clips) for item in order if counts.errors[item]]

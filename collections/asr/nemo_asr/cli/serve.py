@@ -1,0 +1,232 @@
+"""Serve models over HTTP: OpenAI's transcription API, a websocket for live speech, and a page for the browser."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import socket
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import nemo_lite
+from nemo_asr.cli.transcribe import MODEL_HELP, Segments, check_segments, cutting_of
+from nemo_asr.options import OwnModules, Search, check_search_options, search_arguments
+from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE
+from nemo_asr.transcribe.onnx_model import SUFFIX
+from nemo_asr.transcribe.voice_activity import load_detector
+from nemo_lite.config import Between
+from nemo_lite.errors import UsageError
+from nemo_lite.options import (
+    Device,
+    OneLineParser,
+    PositiveFloat,
+    PositiveInt,
+    arguments_of,
+    fold_precision,
+    option,
+    seconds,
+)
+from nemo_lite.utils import logging
+
+# Any: a namespace has no types, and neither have packages that may be missing.
+
+PROGRAM = "nemo-lite serve"
+_VARIABLE = "NEMO_LITE_SERVE_TOKEN"
+_INSTALL = "starlette uvicorn python-multipart websockets"
+_HEAD_SECONDS = 20.0  # in which a client has to send the head of a request
+_MOST_MESSAGE_BYTES = 1 << 20  # of a websocket
+
+
+@dataclass(frozen=True)
+class Serving(OwnModules):
+    """Where the server listens, and what it refuses.
+
+    Attributes:
+        host: address to listen on; another one than this machine's own needs --token.
+        port: port to listen on; 0: any that is free.
+        token: requests must say it (Authorization: Bearer TOKEN); by default the value of NEMO_LITE_SERVE_TOKEN.
+        max_upload: MiB of a file.
+        max_minutes: of a recording.
+        max_requests: transcriptions that wait or are computed at once; more are told to try again later.
+        max_streams: websockets that are open at once.
+        timeout: seconds from the end of a request to its answer.
+        segments: cut recordings at pauses, by their levels (energy), or transcribe them as they are (off).
+        vad: a voice-activity model in the place of levels, for files: see nemo-lite transcribe.
+        batch_size: most segments in a batch, of all requests together.
+        batch_seconds: most seconds of audio computed at once.
+    """
+
+    page: ClassVar[str] = "serving"
+    host: str = option("127.0.0.1", metavar="ADDRESS")
+    port: Annotated[int, Between(0, 65535)] = 8000
+    token: str | None = None
+    max_upload: Annotated[int, Between(1, 2048)] = 100
+    max_minutes: PositiveFloat = 240.0
+    max_requests: PositiveInt = 64
+    max_streams: PositiveInt = 16
+    timeout: float = option(600.0, type=seconds)
+    segments: Literal["energy", "off"] = option("energy", page="segments")
+    vad: str | None = option(None, page="segments", metavar="MODEL")
+    batch_size: PositiveInt = BATCH_SIZE
+    batch_seconds: float = option(BATCH_SECONDS, type=seconds)
+
+
+class ServeParser(OneLineParser):
+    """The options of ``nemo-lite serve``."""
+
+    groups = (Serving, Segments, Search, Device)
+    most_used = "host port token max_upload max_requests decoder lm placement"
+    pages = {
+        "serving": "addresses, limits, batches, modules of your own",
+        "segments": "where recordings are cut: pauses, lengths",
+        "decoding": "beam search, lexicon, language model, hot words",
+        "launching": "devices, precision",
+    }
+
+    def __init__(self) -> None:
+        super().__init__(prog=PROGRAM, description="Models over HTTP: OpenAI's API, a websocket, a page")
+        self.add_argument("models", metavar="MODEL", nargs="+", help=MODEL_HELP)
+
+    def check(self, parsed: Any) -> None:
+        """What the options of decoding, segments and addresses mean together."""
+        super().check(parsed)
+        check_search_options(self, parsed)
+        check_segments(self, parsed)
+        fold_precision(self, parsed)
+        parsed.token = parsed.token if parsed.token is not None else os.environ.get(_VARIABLE, "")
+        if not parsed.token and not _is_own_address(parsed.host):
+            self.error(f"--host {parsed.host} can be reached from other machines; give --token TOKEN")
+
+
+def _is_own_address(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until a signal; what runs is finished first.
+
+    Raises:
+        UsageError: packages are missing, or the address is taken.
+    """
+    args = ServeParser().parse_args(arguments)
+    try:
+        import uvicorn
+
+        from nemo_asr.serve.app import Limits, Server
+        from nemo_asr.serve.models import names_of_models, serve_model
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] not in _INSTALL.replace("-", "_").split():
+            raise
+        problem, remedy = f"the package {error.name} is not installed", f"pip install {_INSTALL}"
+        raise UsageError(problem, place=PROGRAM, remedy=remedy) from None
+    with logging.patch_stdout_handler(sys.stderr):
+        limits = Limits(
+            upload_bytes=args.max_upload << 20,
+            audio_seconds=60 * args.max_minutes,
+            requests=args.max_requests,
+            streams=args.max_streams,
+            seconds=args.timeout,
+        )
+        server = Server(cutting_of(args), load_detector(args.vad) if args.vad else None, args.token, limits)
+        factory = _factory(args)
+        for path, name in zip(args.models, names_of_models(args.models), strict=True):
+            server.add(
+                serve_model(
+                    path,
+                    name,
+                    search_arguments(args),
+                    args.batch_size,
+                    args.batch_seconds,
+                    server.observe,
+                    factory,
+                )
+            )
+        config = uvicorn.Config(
+            server.app(),
+            host=args.host,
+            port=args.port,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            http="h11",
+            ws_max_size=_MOST_MESSAGE_BYTES,
+            timeout_graceful_shutdown=round(args.timeout),
+            limit_concurrency=8 * (args.max_requests + args.max_streams),
+        )
+        _run(uvicorn.Server(config))
+    return 0
+
+
+def _factory(args: Namespace) -> Any:
+    """Of models in torch; None where all are ONNX files."""
+    if all(path.endswith(SUFFIX) for path in args.models):
+        return None
+    return nemo_lite.NeuralModuleFactory(**arguments_of(args, Device))
+
+
+def _run(server: Any) -> None:
+    """Until a signal, which ends the main thread's waiting; uvicorn finishes in a thread of its own what runs."""
+    sock = _listening(server.config)
+    host, port = sock.getsockname()[:2]
+    address = f"[{host}]" if ":" in host else host
+    logging.info("Serving at http://%s:%d (API at /docs, metrics at /metrics); Ctrl-C ends it", address, port)
+    with sock, ThreadPoolExecutor(1, "server") as executor:
+        running = executor.submit(asyncio.run, serve_on(server, sock))
+        try:
+            running.result()
+        except KeyboardInterrupt:
+            logging.info("Ending: what runs is finished first; a second signal leaves at once")
+            server.should_exit = True
+            running.result()
+
+
+def _listening(config: Any) -> Any:
+    """The socket of the server. uvicorn would end the program where it cannot have it."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    sock = socket.socket(family)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((config.host, config.port))
+        sock.listen()  # who comes before uvicorn is ready waits
+    except (OSError, OverflowError) as error:
+        sock.close()
+        problem, remedy = "the server cannot listen there", "give another --host or --port"
+        place = f"{config.host}:{config.port}"
+        raise UsageError(problem, place=place, got=str(error), remedy=remedy) from None
+    return sock
+
+
+async def serve_on(server: Any, sock: Any) -> None:
+    """Run a server of uvicorn on a socket until it is told to exit."""
+    closing = asyncio.create_task(_close_slow_heads(server))
+    try:
+        await server.serve(sockets=[sock])
+    finally:
+        closing.cancel()
+
+
+async def _close_slow_heads(server: Any) -> None:
+    """Close connections on which the head of a request does not arrive: uvicorn would wait for ever."""
+    since: dict[Any, float] = {}
+    while True:
+        await asyncio.sleep(_HEAD_SECONDS / 20)
+        now = time.monotonic()
+        without = [c for c in server.server_state.connections if _has_no_request(c)]
+        since = {connection: since.get(connection, now) for connection in without}
+        for connection, first in since.items():
+            if now - first > _HEAD_SECONDS:
+                connection.transport.close()
+
+
+def _has_no_request(connection: Any) -> bool:
+    cycle = getattr(connection, "cycle", None)
+    return hasattr(connection, "cycle") and (cycle is None or cycle.response_complete)

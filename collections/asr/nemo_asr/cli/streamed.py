@@ -1,0 +1,194 @@
+"""``nemo-lite transcribe --stream``: audio as it arrives, partial and final texts as JSON lines."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from queue import SimpleQueue
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+import nemo_asr
+import nemo_lite
+from nemo_asr.audio.segments import Samples, in_chunks
+from nemo_asr.transcribe.inputs import STDIN, recordings_of
+from nemo_asr.transcribe.onnx_model import SUFFIX
+from nemo_asr.transcribe.stream import Partial, Stream
+from nemo_lite.errors import UsageError
+from nemo_lite.options import (
+    Device,
+    Launch,
+    OneLineParser,
+    PositiveFloat,
+    PositiveInt,
+    arguments_of,
+    names_of,
+    option,
+)
+
+# Any: values of JSON, and of a package that may be missing.
+
+MICROPHONE = "microphone"
+_STDIN_RATE = 16000
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """Audio that is transcribed while it arrives.
+
+    Attributes:
+        stream: write a line of JSON for each partial and final text while audio arrives: by frames, with the text of
+            the whole recording, or in segments between pauses, with any model. AUDIO is a file, microphone, or - for
+            samples on stdin: 16 bits, little-endian, one channel.
+        stream_rate: samples a second on stdin.
+        stream_chunk: seconds of audio that are taken together.
+        silence: seconds without words after which a part ends in which nothing was said.
+        pause: seconds without words after which a part ends, and is final.
+        longest_part: seconds after which a part ends before its last word.
+    """
+
+    page: ClassVar[str] = "streaming"
+    stream: Literal["frames", "segments"] | None = option(None, nargs="?", const="frames", metavar="frames|segments")
+    stream_rate: PositiveInt = option(_STDIN_RATE, needs="stream")
+    stream_chunk: PositiveFloat = option(0.1, needs="stream")
+    silence: PositiveFloat = option(2.4, needs="stream")
+    pause: PositiveFloat = option(1.2, needs="stream")
+    longest_part: PositiveFloat = option(20.0, needs="stream", passed_as="longest")
+
+
+_RULES = ("silence", "pause", "longest_part")
+
+
+def check_streaming(parser: OneLineParser, parsed: Any, others: Sequence[type], but: Sequence[str] = ()) -> None:
+    """End the command where options contradict ``--stream``.
+
+    Args:
+        parser: knows the defaults.
+        parsed: the options.
+        others: groups of options that have no effect on streams,
+        but: except for these.
+    """
+    if parsed.stream is None:
+        return
+    useless = names_of(*others) - {*but} | (set(_RULES) if parsed.stream == "segments" else set())
+    for name in sorted(useless):
+        if getattr(parsed, name, None) != parser.get_default(name):
+            parser.error(f"--{name} has no effect with --stream {parsed.stream}; leave it out")
+    if len(parsed.audio) > 1:
+        parser.error(f"--stream takes one recording, got {len(parsed.audio)}; run the command for each")
+
+
+def transcribe_stream(args: Namespace) -> int:
+    """Write events as they come; at the end the whole text and how fast it was.
+
+    Returns:
+        0.
+
+    Raises:
+        UsageError: the model cannot stream, a chunk is shorter than a frame, or there is no such audio.
+    """
+    if args.model.endswith(SUFFIX):
+        raise UsageError("an ONNX file does not stream", place=args.model, remedy="give the model's folder")
+    factory = nemo_lite.NeuralModuleFactory(**arguments_of(args, Launch, Device))
+    model = nemo_asr.load_model(args.model, factory=factory)
+    settings: dict[str, Any] = {"factory": factory}
+    if args.stream == "frames":
+        settings["rules"] = nemo_asr.EndpointRules(args.silence, args.pause, args.longest_part)
+        hop = model.streamed().hop_samples / model.card.sample_rate
+        if args.stream_chunk < hop:
+            problem, got = "a chunk is shorter than a frame of features", f"--stream_chunk {args.stream_chunk:g} s"
+            raise UsageError(problem, got=got, wanted=f"at least {hop:g} s")
+    with _source(args) as (rate, chunks):
+        return _run(model.stream(rate, by=args.stream, **settings), chunks, rate)
+
+
+def _run(stream: Stream, chunks: Iterable[Samples], rate: int) -> int:
+    num_samples, busy = 0, 0.0
+    try:
+        for chunk in chunks:
+            start = time.perf_counter()
+            events = stream.accept(chunk)
+            busy += time.perf_counter() - start
+            num_samples += len(chunk)
+            _write(events)
+    except KeyboardInterrupt:  # how a microphone is switched off
+        pass
+    start = time.perf_counter()
+    _write(stream.finish())
+    busy += time.perf_counter() - start
+    seconds = num_samples / rate
+    _line({"type": "done", "text": stream.text, "duration": round(seconds, 3)})
+    print(f"{seconds:.1f} s of audio: real-time factor {busy / max(seconds, 1e-3):.2g}", file=sys.stderr)
+    return 0
+
+
+def _write(events: Sequence[Partial]) -> None:
+    for event in events:
+        words = [asdict(word) for word in event.words]
+        kind = "final" if event.is_final else "partial"
+        _line({"type": kind, "text": event.text, "start": event.start, "end": event.end, "words": words})
+
+
+def _line(values: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(values, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+@contextmanager
+def _source(args: Namespace) -> Iterator[tuple[int, Iterable[Samples]]]:
+    """The rate and the chunks of the audio."""
+    (name,) = args.audio
+    if name == STDIN:
+        if sys.stdin is None or sys.stdin.isatty():
+            remedy = "pipe samples of 16 bits into the command, or name a file"
+            raise UsageError("stdin is a terminal, not audio", place=STDIN, remedy=remedy)
+        yield args.stream_rate, _of_bytes(sys.stdin.buffer, _chunk_samples(args, args.stream_rate))
+    elif name == MICROPHONE:
+        with _microphone(args.stream_rate, _chunk_samples(args, args.stream_rate)) as chunks:
+            yield args.stream_rate, chunks
+    else:
+        recordings = recordings_of([name], args.channel)
+        if len(recordings) != 1:
+            raise UsageError("a stream is one recording", place=name, got=f"{len(recordings)} recordings")
+        with recordings[0].pieces() as (pieces, rate):
+            yield rate, in_chunks(pieces, rate, rate, _chunk_samples(args, rate), whole=False)
+
+
+def _chunk_samples(args: Namespace, rate: int) -> int:
+    return max(1, round(float(args.stream_chunk) * rate))
+
+
+def _of_bytes(file: Any, size: int) -> Iterator[Samples]:
+    """Samples of 16 bits, little-endian, as they come: at most ``size`` at a time, and never waiting for more."""
+    rest = b""
+    while content := file.read1(2 * size):  # read() would wait until all bytes are there
+        content = rest + content
+        whole = len(content) // 2 * 2
+        rest = content[whole:]
+        yield np.frombuffer(content[:whole], "<i2").astype(np.float32) / np.float32(32768)
+
+
+@contextmanager
+def _microphone(rate: int, size: int) -> Iterator[Iterable[Samples]]:
+    try:
+        import sounddevice
+    except (ImportError, OSError) as error:
+        remedy = "pip install sounddevice; on Linux it needs the library PortAudio"
+        raise UsageError("a microphone needs sounddevice", got=str(error), remedy=remedy) from None
+    heard: SimpleQueue[Samples] = SimpleQueue()
+
+    def take(samples: Any, *_: object) -> None:
+        heard.put(samples[:, 0].copy())
+
+    try:
+        with sounddevice.InputStream(samplerate=rate, blocksize=size, channels=1, dtype="float32", callback=take):
+            yield (heard.get() for _ in itertools.count())
+    except sounddevice.PortAudioError as error:
+        raise UsageError("the microphone cannot be opened", got=str(error)) from None

@@ -1,0 +1,196 @@
+"""Kaldi's filter banks of log-mel energies, computed from waveforms: the features of WeNet, icefall and Kaldi itself.
+
+Features that Kaldi has computed and stored: `data.kaldi`. The preprocessors of NeMo: `features`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from nemo_asr.arguments import Features, FrameSamples, FrameSeconds, SampleRate
+from nemo_asr.features import (
+    SPECTRUM_VALUES,
+    Dither,
+    LogMelPreprocessor,
+    Normalization,
+    PadTo,
+    band_blocks,
+    blocks,
+    window_function,
+)
+from nemo_lite.config import Between
+from nemo_lite.errors import UsageError
+
+_FULL_SCALE = 32768.0  # of samples of 16 bits
+_SMALLEST_POWER = torch.finfo(torch.float32).eps
+
+
+def kaldi_filterbank(sample_rate: int, n_fft: int, num_mels: int, low_hz: float, high_hz: float) -> torch.Tensor:
+    """Kaldi's mel filters (n_fft // 2 + 1, num_mels), float32: triangles over mels, of height 1.
+
+    Those of :func:`nemo_asr.features.mel_filterbank` are triangles over Hz. A mel is 1127 ln(1 + f / 700).
+    """
+
+    def mel(hz: np.ndarray) -> np.ndarray:
+        return 1127.0 * np.log1p(hz / 700.0)
+
+    ends = mel(np.array([low_hz, high_hz]))
+    corners = np.linspace(ends[0], ends[1], num_mels + 2)
+    left, middle, right = (corners[first : first + num_mels] for first in range(3))
+    bins = mel(np.arange(n_fft // 2 + 1) * (sample_rate / n_fft))[:, None]
+    rising, falling = (bins - left) / (middle - left), (right - bins) / (right - middle)
+    return torch.from_numpy(np.maximum(0.0, np.minimum(rising, falling))).float()
+
+
+def reflected(samples: torch.Tensor, length: torch.Tensor, first: int, number: int) -> torch.Tensor:
+    """``number`` samples of each utterance from sample ``first`` on, mirrored at both of its ends: (B, number).
+
+    The mirrors repeat the sample at the end, and are mirrored in turn where an utterance is shorter than they are.
+    """
+    ends = length.clamp(min=1)[:, None]
+    positions = (torch.arange(number, device=samples.device) + first) % (2 * ends)
+    return samples.gather(1, torch.where(positions < ends, positions, 2 * ends - 1 - positions))
+
+
+class AudioToKaldiFbankPreprocessor(LogMelPreprocessor):
+    """Kaldi's log-mel filter banks, B x features x T: what WeNet's models hear.
+
+    Of each frame on its own, in this order: mean of the samples subtracted, pre-emphasis, window, zeros up to a power
+    of 2, power spectrum, mel filters, logarithm of at least 1.2e-7; then normalisation, ``pad_value`` beyond the
+    utterance's frames, padding. ``AudioToMelSpectrogramPreprocessor`` has other frames, another mel scale and another
+    order: weights that were trained on one are of no use on the other.
+
+    n samples make 1 + (n - window) // hop frames; fewer than a window make one that does not count. With
+    ``snip_edges=False`` they make (n + hop / 2) // hop: the signal is mirrored at both ends of each utterance.
+
+    It gives the numbers of ``kaldi-native-fbank``. Dither is noise of each sample; in Kaldi, frames that overlap have
+    noise of their own. Kaldi's energy floor is for the energy as a feature, which is not computed here.
+
+    Args:
+        sample_rate: Hz.
+        window_size: seconds of a frame's window.
+        window_stride: seconds from frame to frame.
+        n_window_size: the window in samples; ``window_size`` is then None.
+        n_window_stride: the stride in samples; ``window_stride`` is then None.
+        window: povey, hann, hamming, blackman, bartlett, or rectangular.
+        normalize: ``{"fixed_mean": [...], "fixed_std": [...]}`` with a number for each feature (global CMVN, which
+            ``nemo-lite data statistics`` computes); None for no normalisation; or one of those of each utterance, as
+            in ``AudioToMelSpectrogramPreprocessor``.
+        preemph: coefficient of the pre-emphasis, or None.
+        features: mel bands.
+        lowfreq: where the first band begins, in Hz.
+        highfreq: where the last band ends, in Hz; None or 0 for half the sample rate, -400 for 400 Hz below it.
+        dither: standard deviation of the white noise added in training, where full scale is ``scale``.
+        scale: what samples are multiplied by. 32768 brings those of -1 to 1 to the range of 16 bits, as Kaldi and
+            WeNet have it; 1 leaves them, as icefall does, and for a data layer with ``int_values``.
+        snip_edges: frames lie wholly within the samples.
+        pad_to: T becomes a multiple of it; 0 for none.
+        pad_value: the value of frames behind an utterance's last one.
+
+    Raises:
+        UsageError: sizes, frequencies or numbers that are impossible or contradict each other.
+        UnknownNameError: a window or normalisation that is not known.
+
+    Source: Povey et al., "The Kaldi speech recognition toolkit", ASRU 2011, and Kaldi's feature-fbank.
+    """
+
+    log_zero_guard_type = "clamp"
+    log_zero_guard_value = _SMALLEST_POWER
+
+    def __init__(
+        self,
+        sample_rate: SampleRate = 16000,
+        window_size: FrameSeconds | None = 0.025,
+        window_stride: FrameSeconds | None = 0.01,
+        n_window_size: FrameSamples | None = None,
+        n_window_stride: FrameSamples | None = None,
+        window: str | None = "povey",
+        normalize: Normalization = None,
+        preemph: float | None = 0.97,
+        features: Features = 80,
+        lowfreq: float = 20.0,
+        highfreq: float | None = None,
+        dither: Dither = 1.0,
+        scale: Annotated[float, Between(0, 65_536, above=True)] = _FULL_SCALE,
+        snip_edges: bool = True,
+        pad_to: PadTo = 0,
+        pad_value: float = 0.0,
+        name: str | None = None,
+    ) -> None:
+        size, stride = (window_size, n_window_size), (window_stride, n_window_stride)
+        super().__init__(sample_rate, size, stride, None, window, periodic=False, name=name)
+        # The spectrum is linear in the samples, so the window scales them.
+        weights = scale * window_function(window, self.win_length, periodic=False)
+        self.register_buffer("window", weights, persistent=False)
+        self.num_features = self.num_bands = features
+        self.preemph, self.dither = preemph, dither / scale
+        self.snip_edges, self.pad_to, self.pad_value = snip_edges, pad_to, pad_value
+        self._set_normalization(type(self).__name__, normalize)
+        nyquist = sample_rate / 2
+        high = (highfreq or 0.0) + (nyquist if (highfreq or 0.0) <= 0 else 0.0)
+        if not 0 <= lowfreq < high <= nyquist:
+            wanted = f"0 <= lowfreq < highfreq <= {nyquist:g} Hz"
+            got = f"{lowfreq:g} and {high:g} Hz"
+            raise UsageError(
+                "lowfreq and highfreq do not fit the sample rate", place=type(self).__name__, got=got, wanted=wanted
+            )
+        self.register_buffer(
+            "filters", kaldi_filterbank(sample_rate, self.n_fft, features, lowfreq, high), persistent=False
+        )
+        self._band_blocks = band_blocks(self.filters)
+
+    @property
+    def summary(self) -> str:
+        fixed = "with" if self.fixed_mean is not None else "without"
+        edges = "" if self.snip_edges else ", edges mirrored"
+        return f"{self.num_features} a frame; Kaldi's fbank (WeNet's), {fixed} fixed mean and deviation{edges}"
+
+    def _surplus_samples(self) -> int:
+        return 1 - self.win_length if self.snip_edges else self.hop_length // 2 - self.hop_length + 1
+
+    def _num_frames(self, num_samples: int) -> int:
+        # torch.sym_max is for sizes that an exporter leaves open; it has no types.
+        number: int = torch.sym_max(super()._num_frames(num_samples), 1)  # type: ignore[no-untyped-call]
+        return number
+
+    def _valid_frames(self, length: torch.Tensor) -> torch.Tensor:
+        return ((length + self._surplus_samples() + self.hop_length - 1) // self.hop_length).clamp(min=0)
+
+    def _framed_samples(self, samples: torch.Tensor, length: torch.Tensor, num_frames: int) -> torch.Tensor:
+        """(B, samples of that many frames); frame t begins at column t * hop."""
+        number = (num_frames - 1) * self.hop_length + self.win_length
+        if self.snip_edges:
+            return F.pad(samples, (0, number - samples.shape[1]))
+        return reflected(samples, length, self.hop_length // 2 - self.win_length // 2, number)
+
+    def _power(
+        self, samples: torch.Tensor, length: torch.Tensor, num_frames: int
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        framed = self._framed_samples(samples, length, num_frames).unfold(1, self.win_length, self.hop_length)
+        for block in blocks(num_frames, samples.shape[0] * self.n_fft, SPECTRUM_VALUES, samples.device):
+            frames = framed[:, block] - framed[:, block].mean(2, keepdim=True)
+            if self.preemph:
+                # Before the first sample of a frame stands that sample itself.
+                frames = frames - self.preemph * torch.cat([frames[..., :1], frames[..., :-1]], dim=2)
+            squares = torch.view_as_real(torch.fft.rfft(frames.mul_(self.window), n=self.n_fft)).square_()
+            yield block, squares[..., 0] + squares[..., 1]
+
+    def _exported_power(self, samples: torch.Tensor, length: torch.Tensor, num_frames: int) -> torch.Tensor:
+        """All steps up to the transform are linear, so that they and its cosines and sines are one convolution."""
+        framed = self._framed_samples(samples, length, num_frames)
+        places, bins = (torch.arange(size, device=samples.device) for size in (self.win_length, self.n_fft // 2 + 1))
+        # In float64, or the basis would be further from the truth than the transform's own rounding.
+        angles = (bins[:, None] * places % self.n_fft).double() * (2 * math.pi / self.n_fft)
+        basis = torch.cat([angles.cos(), angles.sin()]) * self.window.double()
+        if self.preemph:
+            own_first = torch.cat([basis[:, :1], torch.zeros_like(basis[:, 1:])], dim=1)
+            basis = basis - self.preemph * (F.pad(basis[:, 1:], (0, 1)) + own_first)
+        basis = (basis - basis.mean(1, keepdim=True)).float()
+        parts = F.conv1d(framed.unsqueeze(1), basis.unsqueeze(1), stride=self.hop_length).square()
+        return (parts[:, : self.n_fft // 2 + 1] + parts[:, self.n_fft // 2 + 1 :]).mT

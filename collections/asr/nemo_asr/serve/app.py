@@ -1,0 +1,531 @@
+"""The web application: routes, limits, uploads, answers. What fields and answers look like: ``openai_api``."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hmac
+import json
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from nemo_asr.audio.reading import forget_audio
+from nemo_asr.audio.segments import Cutting, Detector
+from nemo_asr.serve.batching import Job
+from nemo_asr.serve.metrics import Metrics
+from nemo_asr.serve.models import ServedModel
+from nemo_asr.serve.openai_api import (
+    MEDIA_TYPES,
+    OPENAI_MODELS,
+    ApiError,
+    Asked,
+    answer,
+    asked_for,
+    delta_event,
+    done_event,
+)
+from nemo_asr.serve.stream import StreamSettings, run_stream
+from nemo_asr.transcribe.inputs import Recording
+from nemo_asr.transcribe.segments import Segmented
+from nemo_asr.transcribe.transcript import Transcript
+from nemo_lite.errors import DataError, UsageError
+
+# Any: bodies in JSON, searches.
+
+T = TypeVar("T")
+
+_PAGE = {"": "index.html", "docs": "docs.html"}
+_SCRIPT = "text/javascript"
+_ASSETS = {"page.js": _SCRIPT, "worklet.js": _SCRIPT, "docs.js": _SCRIPT, "page.css": "text/css"}
+# Nothing from elsewhere runs on the page, and no other page frames it.
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src data:; media-src blob:; connect-src 'self' ws: wss:; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+_GRACE_SECONDS, _LEAST_RATE = 20.0, 20_000.0  # a body has so long, and a second more for so many bytes of it
+_IN_MEMORY_BYTES = 1 << 20  # larger files are read from a temporary one
+_FIELD_BYTES, _MOST_FIELDS = 1 << 16, 2000
+_OVERHEAD_BYTES = 1 << 18  # of a form, beside its file
+_CLIENT_LEFT = 499  # nginx's number; nobody reads the answer
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Beyond these a request is refused.
+
+    Attributes:
+        upload_bytes: of a file (413).
+        audio_seconds: of a recording (413).
+        requests: that wait or are computed at once (429).
+        streams: websockets at once.
+        seconds: a request may take from its last byte to its answer (503).
+    """
+
+    upload_bytes: int = 100 << 20
+    audio_seconds: float = 4 * 3600.0
+    requests: int = 64
+    streams: int = 16
+    seconds: float = 600.0
+
+
+class Server:
+    """The routes and what they share.
+
+    Args:
+        cutting: where recordings are cut; None: not at all.
+        detector: says where somebody speaks; None: levels.
+        token: requests must have it; "": none is needed.
+        limits: of requests.
+    """
+
+    def __init__(
+        self,
+        cutting: Cutting | None,
+        detector: Detector | None = None,
+        token: str = "",
+        limits: Limits = Limits(),
+    ) -> None:
+        self._models: dict[str, ServedModel] = {}
+        self._cutting, self._detector, self._token, self._limits = cutting, detector, token, limits
+        self._created = int(time.time())
+        self._num_open = self._num_streams = 0
+        self._busy_seconds = self._computed_seconds = 0.0
+        self._threads = ThreadPoolExecutor(os.cpu_count(), "uploads")
+        gauges: dict[str, Callable[[], float]] = {
+            "open_requests": lambda: self._num_open,
+            "open_streams": lambda: self._num_streams,
+            "waiting_audio_seconds": lambda: self._waiting_seconds,
+        }
+        self.metrics = Metrics(gauges)
+
+    def add(self, model: ServedModel) -> None:
+        """Have a model; the first one is the default."""
+        self._models[model.name] = model
+
+    def observe(self, rows: int, audio_seconds: float, took: float) -> None:
+        """Of a batch; see `Batcher`."""
+        self._busy_seconds += took
+        self._computed_seconds += audio_seconds
+        self.metrics.count("audio_seconds_total", audio_seconds)
+        self.metrics.count("busy_seconds_total", took)
+        self.metrics.observe("batch_rows", rows)
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        routes = [
+            Route("/v1/audio/transcriptions", self._transcriptions, methods=["POST"]),
+            Route("/v1/models", self._list_models),
+            Route("/v1/models/{name}", self._show_model),
+            WebSocketRoute("/v1/stream", self._stream),
+            Route("/health", self._health),
+            Route("/metrics", self._show_metrics),
+            Route("/openapi.json", self._openapi),
+            *(Route(f"/{path}", functools.partial(self._page, name)) for path, name in _PAGE.items()),
+            Route("/page/{name}", self._asset),
+        ]
+        handlers: Mapping[Any, Any] = {
+            ApiError: self._refused,
+            HTTPException: self._refused_by_route,
+            Exception: self._failed,
+        }
+        return Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        yield
+        for model in self._models.values():
+            await asyncio.to_thread(model.batcher.close)
+        self._threads.shutdown()
+
+    # Small answers.
+
+    async def _health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok", "models": list(self._models), "token_needed": bool(self._token)})
+
+    async def _show_metrics(self, request: Request) -> Response:
+        self._check_token(request.headers)
+        return PlainTextResponse(self.metrics.as_text(), media_type="text/plain; version=0.0.4")
+
+    async def _list_models(self, request: Request) -> Response:
+        self._check_token(request.headers)
+        return JSONResponse({"object": "list", "data": [self._about(name) for name in self._models]})
+
+    async def _show_model(self, request: Request) -> Response:
+        self._check_token(request.headers)
+        name = request.path_params["name"]
+        if name not in self._models:
+            raise self._unknown_model(name)
+        return JSONResponse(self._about(name))
+
+    def _about(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": self._created, "owned_by": "nemo-lite"}
+
+    async def _openapi(self, request: Request) -> Response:
+        return _file("openapi.json", "application/json")
+
+    async def _page(self, name: str, request: Request) -> Response:
+        return _file(name, "text/html")
+
+    async def _asset(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in _ASSETS:
+            raise HTTPException(404)
+        return _file(name, _ASSETS[name])
+
+    # Errors.
+
+    async def _refused(self, request: Request, error: ApiError) -> Response:
+        headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
+        if error.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        if error.status == 408:  # the rest of the body may never come
+            headers["Connection"] = "close"
+        return JSONResponse(error.as_json(), error.status, headers)
+
+    async def _refused_by_route(self, request: Request, error: HTTPException) -> Response:
+        text = f"{request.method} {request.url.path}: {error.detail}; /docs lists what there is"
+        return JSONResponse(ApiError(error.status_code, text).as_json(), error.status_code, error.headers)
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        return JSONResponse(ApiError(500, "the server has failed; its log says why").as_json(), 500)
+
+    def _check_token(self, headers: Mapping[str, str], also: str = "") -> None:
+        """ApiError where the token is not the server's."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = token.strip() if scheme.lower() == "bearer" else also
+        if self._token and not hmac.compare_digest(given.encode(), self._token.encode()):
+            problem = "wrong token" if given else "no token"
+            raise ApiError(401, f"{problem}: wanted the header Authorization: Bearer TOKEN", code="invalid_api_key")
+
+    def _unknown_model(self, name: str) -> ApiError:
+        text = f"model: got {name[:80]!r}, wanted {', '.join(self._models)}"
+        return ApiError(404, text, param="model", code="model_not_found")
+
+    # Transcriptions.
+
+    async def _transcriptions(self, request: Request) -> ASGIApp:
+        self._check_token(request.headers)
+        if self._num_open >= self._limits.requests:
+            text = f"{self._num_open} requests are open: wanted fewer than {self._limits.requests}"
+            self._count(429)
+            raise ApiError(429, text, code="rate_limit_exceeded", retry_after=self._retry_after)
+        self._num_open += 1
+        started, upload, status = time.monotonic(), _Upload(), 500
+
+        def close() -> None:
+            self._num_open -= 1
+            upload.close()
+            self._count(status)
+            self.metrics.observe("request_seconds", time.monotonic() - started)
+
+        try:
+            response = await self._transcription(request, upload)
+        except BaseException as error:
+            status = error.status if isinstance(error, ApiError) else status
+            status = _CLIENT_LEFT if isinstance(error, ClientDisconnect) else status
+            close()
+            if isinstance(error, ClientDisconnect):
+                return Response(status_code=status)
+            raise
+        status = response.status_code
+
+        async def sent(scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                async with asyncio.timeout(2 * self._limits.seconds):  # a client may read slowly
+                    await response(scope, receive, send)
+            finally:
+                close()
+
+        return sent
+
+    def _count(self, status: int) -> None:
+        self.metrics.count("requests_total", path="/v1/audio/transcriptions", status=status)
+
+    async def _transcription(self, request: Request, upload: _Upload) -> Response:
+        fields = await self._form(request, upload)
+        asked = asked_for(fields, self._cutting)
+        model = self._model(asked.model)
+        headers = {"X-Model": quote(model.name)}
+        if asked.ignored:
+            headers["X-Ignored-Fields"] = ", ".join(quote(name[:40], safe="[]") for name in asked.ignored[:20])
+        with model.batcher.expected():
+            segmented, search = await self._in_thread(functools.partial(self._prepare, model, asked, upload))
+            texts: asyncio.Queue[Transcript | None] = asyncio.Queue()
+            job = self._submit(model, segmented, search, texts if asked.stream else None)
+        if not asked.stream:
+            return _response(await self._result(request, job, segmented, upload), asked, headers)
+        events = self._events(job, segmented, upload, asked, texts)
+        return StreamingResponse(
+            events, media_type="text/event-stream", headers={**headers, "Cache-Control": "no-store"}
+        )
+
+    async def _form(self, request: Request, upload: _Upload) -> list[tuple[str, Any]]:
+        """The fields of the request; its file goes into ``upload``.
+
+        Raises:
+            ApiError: it is no form, has no file, is too large or too slow.
+        """
+        if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+            got = request.headers.get("content-type", "nothing")[:80]
+            raise ApiError(400, f"Content-Type: got {got}, wanted multipart/form-data")
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length) > self._limits.upload_bytes + _OVERHEAD_BYTES:
+            raise self._too_large()
+        parser = MultiPartParser(
+            request.headers, self._body(request), max_files=1, max_fields=_MOST_FIELDS, max_part_size=_FIELD_BYTES
+        )
+        try:
+            form = await parser.parse()
+        except MultiPartException as error:
+            raise ApiError(400, f"the form cannot be read: {error.message}") from None
+        async with _closing(form):
+            fields = form.multi_items()
+            file = next((value for name, value in fields if name == "file" and isinstance(value, UploadFile)), None)
+            if file is None:
+                raise ApiError(400, "file: there is none, wanted an audio file", param="file")
+            if not file.size:
+                raise ApiError(400, "file: it is empty (0 bytes)", param="file")
+            if file.size > self._limits.upload_bytes:
+                raise self._too_large()
+            await self._in_thread(functools.partial(upload.take, file))
+        return fields
+
+    async def _body(self, request: Request) -> AsyncGenerator[bytes, None]:
+        """The body; a client that is too slow, or sends too much, is refused while it sends."""
+        started, num_bytes, chunks = time.monotonic(), 0, aiter(request.stream())
+        while True:
+            left = started + _GRACE_SECONDS + num_bytes / _LEAST_RATE - time.monotonic()
+            try:
+                chunk = await asyncio.wait_for(anext(chunks), max(left, 0.0))
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                text = f"the body came too slowly: {num_bytes} bytes in {time.monotonic() - started:.0f} s"
+                raise ApiError(408, text, code="request_timeout") from None
+            num_bytes += len(chunk)
+            if num_bytes > self._limits.upload_bytes + _OVERHEAD_BYTES:
+                raise self._too_large()
+            yield chunk
+
+    def _too_large(self) -> ApiError:
+        text = f"file: it is too large, wanted at most {self._limits.upload_bytes >> 20} MiB"
+        return ApiError(413, text, param="file", code="file_too_large")
+
+    def _model(self, name: str) -> ServedModel:
+        """The model of this name; OpenAI's names, and with one model every name, mean the first."""
+        if name in self._models:
+            return self._models[name]
+        if name and name not in OPENAI_MODELS and len(self._models) > 1:
+            raise self._unknown_model(name)
+        return next(iter(self._models.values()))
+
+    def _prepare(self, model: ServedModel, asked: Asked, upload: _Upload) -> tuple[Segmented, Any]:
+        """Read the recording's levels and cut it; make the search. In a thread.
+
+        Raises:
+            ApiError: the recording cannot be read or is too long, or the labels cannot spell a keyword.
+        """
+        try:
+            search = model.search_for(asked.keywords)
+        except (UsageError, DataError) as error:
+            raise ApiError(400, f"keywords: {error}", param="keywords") from None
+        recording = Recording(upload.name, upload.audio)
+        try:
+            measured = recording.measured()
+        except DataError as error:
+            raise _unreadable(upload, str(error)) from None
+        if measured.seconds > self._limits.audio_seconds:
+            text = f"file: it lasts {measured.seconds:.0f} s, wanted at most {self._limits.audio_seconds:.0f} s"
+            raise ApiError(413, text, param="file", code="file_too_large")
+        segmented = Segmented([measured], asked.cutting, model.labels, self._detector)
+        for reason in segmented.faults.values():
+            raise _unreadable(upload, reason)
+        return segmented, search
+
+    def _submit(
+        self, model: ServedModel, segmented: Segmented, search: Any, texts: asyncio.Queue[Transcript | None] | None
+    ) -> Job:
+        if texts is None:
+            return model.batcher.submit(segmented.rows, search)
+        loop, put = asyncio.get_running_loop(), texts.put_nowait
+        job = model.batcher.submit(
+            segmented.rows, search, lambda _, transcript: loop.call_soon_threadsafe(put, transcript)
+        )
+        job.result.add_done_callback(lambda _: loop.call_soon_threadsafe(put, None))
+        return job
+
+    async def _result(self, request: Request, job: Job, segmented: Segmented, upload: _Upload) -> Transcript:
+        """The transcript of the recording; where the client leaves, what is queued of it is dropped."""
+        left: asyncio.Future[Any] = asyncio.create_task(_client_leaves(request))
+        result: asyncio.Future[Any] = asyncio.wrap_future(job.result)
+        try:
+            await asyncio.wait([left, result], timeout=self._limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+            if left.done() and not result.done():
+                raise ClientDisconnect()
+            if not result.done():
+                text = f"the answer took longer than {self._limits.seconds:.0f} s"
+                raise ApiError(503, text, code="timeout", retry_after=self._retry_after)
+            return self._joined(job, segmented, upload)
+        finally:
+            left.cancel()
+            job.result.cancel()
+
+    def _joined(self, job: Job, segmented: Segmented, upload: _Upload) -> Transcript:
+        if job.result.cancelled():
+            raise ApiError(503, "the server is about to end", code="shutdown", retry_after=self._retry_after)
+        try:
+            whole = segmented.transcribed(*job.result.result())
+        except Exception:  # of the model: the log has its text
+            raise ApiError(500, "the model has failed; the server's log says why", code="model_failed") from None
+        for reason in whole.faults.values():
+            raise _unreadable(upload, reason)
+        return whole.transcripts[0]
+
+    async def _events(
+        self,
+        job: Job,
+        segmented: Segmented,
+        upload: _Upload,
+        asked: Asked,
+        texts: asyncio.Queue[Transcript | None],
+    ) -> AsyncIterator[str]:
+        """Server-sent events: the text of each segment as soon as it is known, then the whole."""
+        separator = ""
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                while (transcript := await texts.get()) is not None:
+                    if transcript.text:
+                        yield _event(delta_event(separator + transcript.text))
+                        separator = segmented.separator
+            yield _event(done_event(self._joined(job, segmented, upload), asked))
+        except ApiError as error:
+            yield _event(error.as_json())
+        except TimeoutError:
+            text = f"the answer took longer than {self._limits.seconds:.0f} s"
+            yield _event(ApiError(503, text, code="timeout").as_json())
+        finally:
+            job.result.cancel()
+
+    # Streams.
+
+    async def _stream(self, websocket: WebSocket) -> None:
+        settings = StreamSettings(
+            model_of=self._model,
+            check_token=lambda token: self._check_token(websocket.headers, token),
+            is_full=self._num_streams >= self._limits.streams,
+        )
+        self._num_streams += 1
+        try:
+            await run_stream(websocket, settings)
+        finally:
+            self._num_streams -= 1
+
+    # Shared.
+
+    @property
+    def _waiting_seconds(self) -> float:
+        return sum(model.batcher.waiting_seconds for model in self._models.values())
+
+    @property
+    def _retry_after(self) -> int:
+        """Seconds that what is queued will take, by the speed so far."""
+        speed = self._busy_seconds / self._computed_seconds if self._computed_seconds else 0.1
+        return max(1, min(600, math.ceil(self._waiting_seconds * speed)))
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+
+class _Upload:
+    """The file of a request: in memory where it is small, else a temporary file, which `close` removes.
+
+    Attributes:
+        name: the client's.
+        audio: the content or the path.
+    """
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.audio: bytes | str = b""
+
+    def take(self, file: UploadFile) -> None:
+        """Take the content over."""
+        self.name = os.path.basename(file.filename or "file")[:200] or "file"
+        if (file.size or 0) <= _IN_MEMORY_BYTES:
+            self.audio = file.file.read()
+            return
+        descriptor, path = tempfile.mkstemp(prefix="nemo-lite-upload-")
+        self.audio = path
+        with open(descriptor, "wb") as copy:
+            shutil.copyfileobj(file.file, copy, 1 << 20)
+
+    def close(self) -> None:
+        """Remove the file, and what was decoded of it."""
+        if self.audio:
+            with suppress(DataError):
+                forget_audio(self.audio)
+        if isinstance(self.audio, str):
+            Path(self.audio).unlink(missing_ok=True)
+        self.audio = b""
+
+
+def _unreadable(upload: _Upload, reason: str) -> ApiError:
+    """The reason without paths of the server."""
+    if isinstance(upload.audio, str):
+        reason = reason.replace(upload.audio, upload.name)
+    reason = reason.replace("the audio ", "", 1) if reason.startswith("the audio ") else reason
+    text = reason if reason.startswith(upload.name) else f"{upload.name}: {reason}"
+    return ApiError(400, f"file: {text}", param="file", code="invalid_audio")
+
+
+def _response(transcript: Transcript, asked: Asked, headers: Mapping[str, str]) -> Response:
+    body = answer(transcript, asked)
+    if isinstance(body, str):
+        return PlainTextResponse(body, media_type=MEDIA_TYPES[asked.response_format], headers=headers)
+    return JSONResponse(body, headers=headers)
+
+
+def _event(value: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
+
+
+async def _client_leaves(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+@asynccontextmanager
+async def _closing(form: Any) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await form.close()
+
+
+def _file(name: str, media_type: str) -> Response:
+    content = files(__package__).joinpath("page", name).read_bytes()
+    return Response(content, media_type=media_type, headers=_PAGE_HEADERS)

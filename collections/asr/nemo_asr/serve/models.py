@@ -1,0 +1,137 @@
+"""The models that a server has: each with its thread, and searches for hot words. No HTTP in here."""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_asr.decoding.prefix_beam_search import TextSearch
+from nemo_asr.serve.batching import Batcher
+from nemo_asr.transcribe.inputs import Recording
+from nemo_asr.transcribe.onnx_model import SUFFIX, load_onnx_model
+from nemo_asr.transcribe.stream import Stream
+from nemo_asr.transcribe.transcript import Transcribed
+from nemo_lite.errors import UsageError
+
+# Any: the search of a model, torch's or not; a factory, which is not imported for ONNX files.
+
+_KEPT_SEARCHES = 16  # of the last requests with hot words
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model that requests may name.
+
+    Attributes:
+        name: in requests.
+        labels: the vocabulary.
+        sample_rate: samples a second that it takes.
+        batcher: computes its rows.
+        search_for: the search with some hot words, and with the options of the server; None: greedy decoding. It raises
+            UsageError for words that the labels cannot spell.
+        frame_stream: a stream by frames, for samples of a rate, of greedy decoding; None: the model cannot.
+    """
+
+    name: str
+    labels: Sequence[str]
+    sample_rate: int
+    batcher: Batcher
+    search_for: Callable[[tuple[str, ...]], Any]
+    frame_stream: Callable[[int], Stream] | None = None
+
+
+def serve_model(
+    path: str,
+    name: str,
+    options: Mapping[str, Any] | None,
+    batch_size: int,
+    batch_seconds: float,
+    observe: Callable[[int, float, float], object],
+    factory: Any,
+) -> ServedModel:
+    """Load a model and start its thread.
+
+    Args:
+        path: a file of ``nemo-lite export``, or what `load_model` takes.
+        name: in requests.
+        options: of a search, see `TextSearch`; None: greedy decoding.
+        batch_size, batch_seconds, observe: see `Batcher`.
+        factory: says where a model in torch runs; None for ONNX files.
+
+    Raises:
+        CheckpointError: there is no such model.
+        UsageError: options of the search that do not fit it.
+    """
+    if path.endswith(SUFFIX):
+        model = load_onnx_model(path)
+        search_for = _searches(functools.partial(TextSearch, model.labels), options)
+
+        def compute(rows: Sequence[Recording], search: Any) -> Transcribed:
+            return model.transcribe(rows, len(rows), float("inf"), search, cutting=None)
+
+        batcher = Batcher(compute, batch_size, batch_seconds, observe=observe)
+        return ServedModel(name, model.labels, model.sample_rate, batcher, search_for)
+    return _torch_model(path, name, options, batch_size, batch_seconds, observe, factory)
+
+
+def _torch_model(
+    path: str,
+    name: str,
+    options: Mapping[str, Any] | None,
+    batch_size: int,
+    batch_seconds: float,
+    observe: Callable[[int, float, float], object],
+    factory: Any,
+) -> ServedModel:
+    from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
+    from nemo_asr.transcribe.frame_stream import FrameStream
+    from nemo_asr.transcribe.model import load_model
+
+    model = load_model(path, factory=factory)
+    labels = model.card.labels
+    search_for = _searches(functools.partial(BeamSearchCTCDecoder, labels), options)
+    transcribers: OrderedDict[Any, Any] = OrderedDict()  # by search; used in the model's thread alone
+
+    def compute(rows: Sequence[Recording], search: Any) -> Transcribed:
+        if search not in transcribers:
+            transcribers[search] = model.batch_transcriber(factory, batch_seconds=batch_seconds, decoder=search)
+            if len(transcribers) > _KEPT_SEARCHES:
+                transcribers.popitem(last=False)
+        transcribers.move_to_end(search)
+        found: Transcribed = transcribers[search](rows)
+        return found
+
+    batcher = Batcher(compute, batch_size, batch_seconds, observe=observe)
+    frame_stream = None if model.stream_problem() else functools.partial(FrameStream, model.streamed(factory))
+    return ServedModel(name, labels, model.card.sample_rate, batcher, search_for, frame_stream)
+
+
+def _searches(new_search: Callable[..., Any], options: Mapping[str, Any] | None) -> Callable[[tuple[str, ...]], Any]:
+    """The search for the hot words of a request; those of the last requests are kept."""
+    always = None if options is None else new_search(**options)
+
+    @functools.lru_cache(_KEPT_SEARCHES)
+    def search_for(words: tuple[str, ...]) -> Any:
+        if not words:
+            return always
+        given = dict(options or {})
+        return new_search(**{**given, "hotwords": [*(given.get("hotwords") or ()), *words]})
+
+    return search_for
+
+
+def names_of_models(paths: Sequence[str]) -> list[str]:
+    """How requests call models: a file or a folder without its ending.
+
+    Raises:
+        UsageError: two have one name.
+    """
+    names = [Path(path).expanduser().resolve().stem for path in paths]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"two models are called {name}", place=name, remedy="rename a file or a folder")
+    return names

@@ -1,0 +1,221 @@
+"""The websocket ``/v1/stream``: 16-bit samples in, partial and final texts out. Where texts come from: `Stream`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from nemo_asr.audio.segments import Samples
+from nemo_asr.serve.models import ServedModel
+from nemo_asr.serve.openai_api import ApiError, checked_keywords, json_of, word_fields
+from nemo_asr.text.labels import has_words
+from nemo_asr.transcribe.inputs import Recording
+from nemo_asr.transcribe.stream import Partial, SegmentStream, Stream
+from nemo_asr.transcribe.transcript import Transcript
+from nemo_lite.errors import DataError, UsageError
+
+# Any: values of JSON.
+
+_RATE = 16000  # where the client does not say it
+_WAITING_MESSAGES = 32  # then the client has to wait
+_MOST_BYTES = 1 << 20  # of samples that are looked at together
+_IDLE_SECONDS = 120.0  # without a message
+_POLICY, _UNSUPPORTED, _TRY_LATER, _NORMAL = 1008, 1003, 1013, 1000  # RFC 6455, section 7.4.1, and its registry
+
+
+@dataclass(frozen=True)
+class StreamSettings:
+    """What a stream needs of the server.
+
+    Attributes:
+        model_of: the model of a name; "" is the default one. ApiError for unknown names.
+        check_token: ApiError for a wrong token.
+        is_full: there are too many streams.
+    """
+
+    model_of: Callable[[str], ServedModel]
+    check_token: Callable[[str], None]
+    is_full: bool
+
+
+class StreamError(Exception):
+    """A stream that ends with an error.
+
+    Args:
+        code: of the closing frame.
+        message: one line.
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message
+
+
+async def run_stream(websocket: WebSocket, settings: StreamSettings) -> None:
+    """Serve one websocket to its end.
+
+    The client may begin with ``{"type": "start", "sample_rate", "model", "keywords", "token"}``, sends samples of one
+    channel (16 bits, little endian) as binary messages, and ends with ``{"type": "stop"}``. It gets ``partial`` and
+    ``final`` messages, and ``done`` behind the last one.
+    """
+    await websocket.accept()
+    try:
+        if settings.is_full:
+            raise StreamError(_TRY_LATER, "there are too many streams; try again later")
+        first = await _message(websocket)
+        start = _start_of(first) if isinstance(first, str) else {}
+        stream = await asyncio.to_thread(_new_stream, start, settings)
+        await _Session(websocket, stream).run(b"" if isinstance(first, str) else first)
+    except WebSocketDisconnect:
+        return
+    except StreamError as refused:
+        await _send(websocket, {"type": "error", "message": refused.message})
+        await websocket.close(refused.code, refused.message[:100])
+
+
+class _Session:
+    """Takes messages while samples are transcribed in a thread: what came meanwhile is looked at together."""
+
+    def __init__(self, websocket: WebSocket, stream: Stream) -> None:
+        self._websocket, self._stream = websocket, stream
+        self._messages: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(_WAITING_MESSAGES)
+        self._num_bytes, self._rest = 0, b""
+
+    async def run(self, content: bytes) -> None:
+        receiving = asyncio.create_task(self._receive())
+        try:
+            is_last = False
+            while not is_last:
+                if not content:
+                    content, is_last = await self._next()
+                samples = self._samples(content)
+                content = b""
+                if len(samples):
+                    await self._tell(await asyncio.to_thread(self._stream.accept, samples))
+            await self._tell(await asyncio.to_thread(self._stream.finish))
+            await _send(self._websocket, {"type": "done", "text": self._stream.text})
+            await self._websocket.close(_NORMAL)
+        finally:
+            receiving.cancel()
+
+    async def _receive(self) -> None:
+        """Queue messages; a full queue keeps the client waiting."""
+        try:
+            while True:
+                message = await _message(self._websocket)
+                if isinstance(message, bytes):
+                    await self._messages.put(message)
+                elif _object(message).get("type") == "stop":
+                    await self._messages.put(None)
+                    return
+                else:
+                    raise StreamError(_UNSUPPORTED, 'wanted binary messages with samples, or {"type": "stop"}')
+        except (WebSocketDisconnect, StreamError) as error:
+            await self._messages.put(error)
+
+    async def _next(self) -> tuple[bytes, bool]:
+        """All samples that have come, and whether they are the last ones."""
+        message = await self._messages.get()
+        content = bytearray()
+        while True:
+            if isinstance(message, Exception):
+                raise message
+            if message is None:
+                return bytes(content), True
+            content += message
+            if self._messages.empty() or len(content) >= _MOST_BYTES:
+                return bytes(content), False
+            message = self._messages.get_nowait()
+
+    def _samples(self, content: bytes) -> Samples:
+        """Of full scale 1; half a sample waits for its other half."""
+        content = self._rest + content
+        whole = len(content) // 2 * 2
+        self._rest = content[whole:]
+        return np.frombuffer(content[:whole], "<i2").astype(np.float32) / np.float32(32768)
+
+    async def _tell(self, events: Sequence[Partial]) -> None:
+        for event in events:
+            await _send(
+                self._websocket,
+                {
+                    "type": "final" if event.is_final else "partial",
+                    "text": event.text,
+                    "start": event.start,
+                    "end": event.end,
+                    "words": [word_fields(word) for word in event.words],
+                },
+            )
+
+
+async def _message(websocket: WebSocket) -> str | bytes:
+    """The next message."""
+    try:
+        message = await asyncio.wait_for(websocket.receive(), _IDLE_SECONDS)
+    except TimeoutError:
+        raise StreamError(_POLICY, f"there was no message for {_IDLE_SECONDS:.0f} s") from None
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message.get("code", _NORMAL))
+    content: str | bytes | None = message.get("bytes")
+    return message.get("text", "") if content is None else content
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json_of(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise StreamError(_UNSUPPORTED, "this text is no JSON object")
+    return value
+
+
+def _start_of(text: str) -> dict[str, Any]:
+    start = _object(text)
+    if start.get("type") != "start":
+        raise StreamError(_UNSUPPORTED, 'wanted {"type": "start"}, or binary messages with samples')
+    return start
+
+
+def _new_stream(start: dict[str, Any], settings: StreamSettings) -> Stream:
+    """A stream as the client asks for it. In a thread: it may make a search."""
+    try:
+        settings.check_token(_text(start, "token"))
+        model = settings.model_of(_text(start, "model"))
+        keywords = start.get("keywords") or []
+        if not isinstance(keywords, list) or not all(isinstance(word, str) for word in keywords):
+            raise StreamError(_POLICY, "keywords: wanted a list of texts")
+        search = model.search_for(checked_keywords(keywords))
+        rate = start.get("sample_rate", _RATE)
+        if not isinstance(rate, int):
+            raise StreamError(_POLICY, "sample_rate: wanted a whole number of Hz")
+
+        if search is None and model.frame_stream is not None:
+            return model.frame_stream(rate)
+
+        def transcribe(recording: Recording) -> Transcript:
+            transcripts, faults = model.batcher.submit([recording], search).result.result()
+            if faults:
+                raise DataError(faults[0])
+            return transcripts[0]
+
+        return SegmentStream(transcribe, rate, separator=" " if has_words(model.labels) else "")
+    except (ApiError, UsageError, DataError) as error:
+        raise StreamError(_POLICY, str(error)) from None
+
+
+def _text(start: dict[str, Any], name: str) -> str:
+    value = start.get(name, "")
+    if not isinstance(value, str):
+        raise StreamError(_POLICY, f"{name}: wanted a text")
+    return value
+
+
+async def _send(websocket: WebSocket, message: dict[str, Any]) -> None:
+    await websocket.send_text(json.dumps(message, ensure_ascii=False))

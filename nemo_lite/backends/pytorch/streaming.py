@@ -1,0 +1,235 @@
+"""Streaming: a second way to run modules, chunk after chunk, with the numbers of the whole. No speech in this file.
+
+A module that keeps something between chunks takes it as named tensors and gives it back, so a slice of a DAG runs as a
+whole, in chunks and exported with the same weights. All rows of a batch get as many frames in each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from nemo_lite.core.dag import Node, Slice
+from nemo_lite.core.neural_types import NmTensor
+from nemo_lite.errors import UsageError
+
+State: TypeAlias = Mapping[str, Tensor]
+
+
+class Delay(NamedTuple):
+    """When the frames of an output are there.
+
+    Attributes:
+        stride: frames of the input for one of the output.
+        look_ahead: frame u is there as soon as frame ``u * stride + look_ahead`` of the input is.
+    """
+
+    stride: int = 1
+    look_ahead: int = 0
+
+    def then(self, behind: Delay) -> Delay:
+        """That of two modules, one behind the other."""
+        return Delay(self.stride * behind.stride, self.look_ahead + self.stride * behind.look_ahead)
+
+
+@runtime_checkable
+class Streams(Protocol):
+    """A module that runs in chunks. What it gives for all chunks, one behind the other, is what ``forward`` gives."""
+
+    def stream_problem(self) -> str:
+        """Why this one cannot, with these settings; empty if it can."""
+
+    def stream_delay(self) -> Delay:
+        """When its outputs are there."""
+
+    def initial_state(self, batch: int) -> State:
+        """The state before the first chunk of so many streams."""
+
+    def step(self, *inputs: Tensor, state: State, last: bool) -> tuple[tuple[Tensor, ...], State]:
+        """Outputs, as many as ``forward`` has, and the new state.
+
+        Args:
+            inputs: as of ``forward``: the next frames of the input, any number, also none; of lengths their number.
+            state: what the step before gave. It is not modified.
+            last: nothing follows.
+        """
+
+
+class SlidingWindow(NamedTuple):
+    """What an operation over time, such as a convolution, sees: which frames have to be kept for the next chunk.
+
+    Output u sees ``span`` frames of the input from frame ``u * stride - before`` on.
+
+    Attributes:
+        span: frames.
+        stride: from one output to the next.
+        before: padding before the input.
+        behind: padding behind it.
+    """
+
+    span: int
+    stride: int = 1
+    before: int = 0
+    behind: int = 0
+
+    @property
+    def delay(self) -> Delay:
+        """When its outputs are there."""
+        return Delay(self.stride, max(self.span - 1 - self.before, 0))
+
+    @property
+    def _skipped(self) -> int:
+        """Frames before a window that no output sees, where windows do not touch."""
+        return max(self.stride - self.span, 0)
+
+    def initial(self, shape: Sequence[int], axis: int, like: Tensor, value: float = 0.0) -> Tensor:
+        """What is kept before the first frame: padding.
+
+        Args:
+            shape: of a chunk; its size along ``axis`` has no meaning.
+            axis: that of time.
+            like: a tensor of the type and on the device of chunks.
+            value: of the padding.
+        """
+        sizes = [*shape]
+        sizes[axis] = self.before + self._skipped
+        return torch.full(sizes, value, dtype=like.dtype, device=like.device)
+
+    def take(self, kept: Tensor, chunk: Tensor, axis: int, last: bool, value: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The input of the outputs that can be computed now, and what is kept for the others.
+
+        Returns:
+            Frames whose windows, without padding, are those of the new outputs, or none; and the frames to keep.
+        """
+        frames = torch.cat([kept, chunk], dim=axis)
+        if last and self.behind:
+            sizes = [*frames.shape]
+            sizes[axis] = self.behind
+            frames = torch.cat([frames, frames.new_full(sizes, value)], dim=axis)
+        span = self.span + self._skipped
+        number = max((frames.shape[axis] - span) // self.stride + 1, 0)
+        done = number * self.stride
+        seen = (self._skipped, done - self.stride + self.span) if number else (0, 0)
+        return frames.narrow(axis, *seen), frames.narrow(axis, done, frames.shape[axis] - done)
+
+
+def in_step(kept: Sequence[Tensor], chunks: Sequence[Tensor], axis: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Several signals of one frame rate, of which some are ahead: as many frames of each as the slowest has.
+
+    Args:
+        kept: frames of each that were ahead until now.
+        chunks: the next frames of each.
+        axis: that of time.
+
+    Returns:
+        Equally many frames of each, and what is ahead of each.
+    """
+    whole = [torch.cat(pair, dim=axis) for pair in zip(kept, chunks, strict=True)]
+    number = min(frames.shape[axis] for frames in whole)
+    ahead = [frames.narrow(axis, number, frames.shape[axis] - number) for frames in whole]
+    return [frames.narrow(axis, 0, number) for frames in whole], ahead
+
+
+def keyed(state: State, prefix: str) -> dict[str, Tensor]:
+    """The tensors of a part, whose names begin with ``prefix`` and a dot, by the rest of their names."""
+    start = f"{prefix}."
+    return {key.removeprefix(start): value for key, value in state.items() if key.startswith(start)}
+
+
+def prefixed(state: State, prefix: str) -> dict[str, Tensor]:
+    """The inverse of :func:`keyed`."""
+    return {f"{prefix}.{key}": value for key, value in state.items()}
+
+
+def num_new(values: Tensor, axis: int) -> Tensor:
+    """(B,), int64: the frames of a chunk, which are as many in all rows."""
+    return torch.full((values.shape[0],), values.shape[axis], dtype=torch.int64, device=values.device)
+
+
+class StreamedDag(nn.Module):
+    """A slice of a DAG that runs chunk after chunk; see :func:`lower_to_stream`.
+
+    Attributes:
+        delays: when each wire is there.
+        delay: when the first output is there.
+    """
+
+    def __init__(self, part: Slice) -> None:
+        super().__init__()
+        self._part = part
+        self.nodes = nn.ModuleList({id(module): module for module in map(_module_of, part.nodes)}.values())
+        self.delays = {wire: Delay() for wire in part.inputs}
+        for node in part.nodes:
+            delay = _slowest(self.delays[wire] for wire in node.inputs.values()).then(_delay_of(node.module))
+            self.delays |= dict.fromkeys(node.outputs.values(), delay)
+        self.delay = self.delays[part.outputs[0]]
+
+    def initial_state(self, batch: int) -> State:
+        """The state before the first chunk of so many streams, all named ``node.key``."""
+        state: dict[str, Tensor] = {}
+        for node in self._part.nodes:
+            if isinstance(node.module, Streams):
+                state |= prefixed(node.module.initial_state(batch), node.name)
+        return state
+
+    def forward(self, *inputs: Tensor, state: State, last: bool) -> tuple[tuple[Tensor, ...], State]:
+        """The outputs of the slice for the next chunk, and the new state.
+
+        Args:
+            inputs: the slice's input wires, in their order.
+            state: what the call before gave.
+            last: nothing follows.
+        """
+        values: dict[NmTensor, Tensor] = dict(zip(self._part.inputs, inputs, strict=True))
+        new_state: dict[str, Tensor] = {}
+        for node in self._part.nodes:
+            module: Any = node.module
+            arguments = {port: values[wire] for port, wire in node.inputs.items()}
+            if isinstance(module, Streams):
+                ordered = [arguments[port] for port in node.module.input_ports if port in arguments]
+                outputs, kept = module.step(*ordered, state=keyed(state, node.name), last=last)
+                new_state |= prefixed(kept, node.name)
+            else:
+                outputs = module(**arguments)
+                outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+            values |= dict(zip(node.outputs.values(), outputs, strict=True))
+        return tuple(values[wire] for wire in self._part.outputs), new_state
+
+
+def lower_to_stream(part: Slice) -> StreamedDag:
+    """A module that gives a slice's outputs chunk after chunk, of the slice's own module objects.
+
+    A module takes part that is of :class:`Streams`, or whose class says ``is_framewise``: no frame depends on another.
+
+    Raises:
+        UsageError: modules that cannot stream; all are named, with the reason.
+    """
+    problems = [f"{node.name}: {problem}" for node in part.nodes if (problem := stream_problem(node.module))]
+    if problems:
+        raise UsageError("the model cannot stream", got="; ".join(problems))
+    return StreamedDag(part)
+
+
+def stream_problem(module: object) -> str:
+    """Why a module cannot run in chunks; empty if it can."""
+    if isinstance(module, Streams):
+        return module.stream_problem()
+    if getattr(module, "is_framewise", False):
+        return ""
+    return f"{type(module).__name__} needs the whole input"
+
+
+def _module_of(node: Node) -> nn.Module:
+    assert isinstance(node.module, nn.Module), "it streams"
+    return node.module
+
+
+def _delay_of(module: object) -> Delay:
+    return module.stream_delay() if isinstance(module, Streams) else Delay()
+
+
+def _slowest(delays: Iterator[Delay]) -> Delay:
+    return max(delays, key=lambda delay: (delay.look_ahead, delay.stride))

@@ -1,0 +1,157 @@
+"""The command ``nemo-lite serve``: its options, and a process that is asked, told to end, and ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+from toys.served import ask, transcribe, wav
+from toys.tone_corpus import record
+from toys.tone_model import train_tones
+
+import nemo_asr
+import nemo_lite as nemo
+from nemo_asr.cli.serve import ServeParser, main
+from nemo_asr.transcribe.model import TrainedModel, describe
+from nemo_lite.errors import UsageError
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+pytest.importorskip("python_multipart")
+
+
+def parsed(*words):
+    return ServeParser().parse_args(["MODEL", *words])
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
+def test_an_address_that_others_reach_needs_a_token(host, monkeypatch, capsys):
+    monkeypatch.delenv("NEMO_LITE_SERVE_TOKEN", raising=False)
+    with pytest.raises(SystemExit):
+        parsed("--host", host)
+    assert f"--host {host} can be reached from other machines; give --token TOKEN" in capsys.readouterr().err
+    assert parsed("--host", host, "--token", "x").token == "x"
+    monkeypatch.setenv("NEMO_LITE_SERVE_TOKEN", "y")
+    assert parsed("--host", host).token == "y"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_an_address_of_this_machine_needs_none(host, monkeypatch):
+    monkeypatch.delenv("NEMO_LITE_SERVE_TOKEN", raising=False)
+    assert parsed("--host", host).token == ""
+
+
+@pytest.mark.parametrize("package", ["uvicorn", "starlette.applications"])
+def test_missing_packages_are_told_with_their_extra(package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    for name in [name for name in sys.modules if name.startswith("nemo_asr.serve")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(UsageError, match=rf"the package {package} is not installed; pip install starlette uvicorn"):
+        main(["nowhere"])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    recipe, modules = train_tones(tmp_path_factory.mktemp("corpus"))
+    folder = tmp_path_factory.mktemp("models") / "tones"
+    TrainedModel("here", recipe, modules, describe(recipe)).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    """A process that serves, and its address."""
+    command = [sys.executable, "-m", "nemo_lite", "serve", str(folder), "--port", "0", "--placement", "CPU"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    lines = []
+    while not (lines and (found := re.search(r"Serving at http://([\d.]+):(\d+)", lines[-1]))):
+        line = process.stderr.readline()
+        assert line, "".join(lines)
+        lines.append(line)
+    yield process, (found[1], int(found[2]))
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.slow
+def test_texts_are_those_of_transcribe_also_of_many_clients_at_once(server, folder, tmp_path):
+    _, address = server
+    names = ["cabbac", "abc", "ccab", "bab", "acb", "cc"] * 2
+    for name in names:
+        record(tmp_path / f"{name}.wav", name)
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, set_default=False)
+    model = nemo_asr.load_model(folder, factory=factory)
+    expected = [found.text for found in model.transcribe([str(tmp_path / f"{n}.wav") for n in names], factory=factory)]
+    answers = {}
+
+    def ask_for(number, name):
+        answers[number] = transcribe(address, (tmp_path / f"{name}.wav").read_bytes()).json["text"]
+
+    threads = [threading.Thread(target=ask_for, args=item) for item in enumerate(names)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [answers[number] for number in range(len(names))] == expected
+
+
+@pytest.mark.slow
+def test_the_client_of_openai_works(server, tmp_path):
+    openai = pytest.importorskip("openai", reason="pip install openai")
+    _, address = server
+    record(tmp_path / "abc.wav", "abc")
+    client = openai.OpenAI(base_url=f"http://{address[0]}:{address[1]}/v1", api_key="none", max_retries=0)
+
+    def create(**fields):
+        with open(tmp_path / "abc.wav", "rb") as file:
+            return client.audio.transcriptions.create(file=file, model="whisper-1", **fields)
+
+    text = create().text
+    assert text
+    assert create(response_format="text") == f"{text}\n"
+    assert create(response_format="srt").startswith("1\n00:00:0")
+    assert create(response_format="vtt").startswith("WEBVTT")
+    verbose = create(response_format="verbose_json", timestamp_granularities=["word", "segment"], language="en")
+    assert (verbose.text, verbose.segments[0].text, verbose.language) == (text, text, "en")
+    assert " ".join(word.word for word in verbose.words) == text
+    heard = create(include=["logprobs"], keywords=["abc"], prompt="x", temperature=0.2)
+    assert heard.logprobs[0].logprob <= 0
+    strategy = {"type": "server_vad", "silence_duration_ms": 200, "prefix_padding_ms": 50}
+    assert create(chunking_strategy=strategy).usage.type == "duration"
+    events = list(create(stream=True))
+    assert [event.type for event in events] == ["transcript.text.delta", "transcript.text.done"]
+    assert events[-1].text == text
+    assert [model.id for model in client.models.list()] == ["tones"]
+    with pytest.raises(openai.BadRequestError, match="response_format: got 'diarized_json'"):
+        create(response_format="diarized_json")
+
+
+@pytest.mark.slow
+def test_an_address_that_is_taken_is_told(server, folder):
+    _, (host, port) = server
+    with pytest.raises(UsageError, match=rf"{host}:{port}: the server cannot listen there: got .*in use"):
+        main([str(folder), "--port", str(port), "--placement", "CPU"])
+
+
+@pytest.mark.slow
+def test_a_signal_ends_the_server_when_what_runs_is_finished(server):
+    """The last one: the process is gone afterwards."""
+    process, address = server
+    answers = []
+    long = wav(*[8] * 120)
+    thread = threading.Thread(target=lambda: answers.append(transcribe(address, long)))
+    thread.start()
+    while "nemo_lite_open_requests 1" not in ask(address, "GET", "/metrics").text:
+        assert not answers, "it was too short"
+    process.send_signal(signal.SIGTERM)
+    thread.join(60)
+    assert process.wait(30) == 0
+    assert [answer.status for answer in answers] == [200]
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(address, timeout=5)

@@ -1,0 +1,157 @@
+"""nemo-lite transcribe --stream: lines of JSON while audio arrives, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import signal
+import sys
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import soundfile
+from toys.tone_corpus import CONFIG, record
+from toys.tone_model import train_tones
+
+import nemo_asr
+from nemo_asr.cli.transcribe import main
+from nemo_asr.transcribe.model import TrainedModel, describe
+from nemo_lite.errors import UsageError
+
+CPU = ("--placement", "CPU")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The folder of a model that streams by frames."""
+    folder = tmp_path_factory.mktemp("streams")
+    recipe, modules = train_tones(folder, CONFIG.replace("features: 32", "features: 32, normalize: null, pad_to: 0"))
+    TrainedModel("here", recipe, modules, describe(recipe)).save(folder / "model")
+    return str(folder / "model")
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    """The folder of a model that does not."""
+    folder = tmp_path_factory.mktemp("other")
+    (folder / "tones.yaml").write_text(CONFIG)
+    recipe = nemo_asr.load_recipe(folder / "tones.yaml")
+    TrainedModel("here", recipe, recipe.model(), describe(recipe)).save(folder / "model")
+    return str(folder / "model")
+
+
+@pytest.fixture(scope="module")
+def talk(tmp_path_factory):
+    path = tmp_path_factory.mktemp("talk") / "talk.wav"
+    record(path, "cababc")
+    return str(path)
+
+
+class Stdin:
+    """Samples that come 1,001 bytes at a time."""
+
+    def __init__(self, content):
+        file = io.BytesIO(content)
+        self.buffer = SimpleNamespace(read1=lambda size: file.read(min(size, 1001)))
+
+    def isatty(self):
+        return False
+
+
+def lines_of(capsys):
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.slow
+def test_the_last_line_is_the_text_of_transcribe_whatever_the_chunks(model, talk, capsys):
+    assert main([model, talk, "--segments", "off", "--format", "json", *CPU]) == 0
+    (whole,) = lines_of(capsys)
+    assert whole["text"] == "cababc"
+    for chunk in ("0.01", "0.4", "60"):
+        assert main([model, talk, "--stream", "--stream_chunk", chunk, *CPU]) == 0
+        *events, done = lines_of(capsys)
+        assert done == {"type": "done", "text": whole["text"], "duration": whole["duration"]}
+        finals = [event for event in events if event["type"] == "final"]
+        assert [event["text"] for event in finals] == [whole["text"]]
+        assert finals[0]["words"] == whole["words"]
+        assert all(whole["text"].startswith(event["text"]) for event in events)
+    assert [event["type"] for event in events] == ["partial", "final"]
+
+
+@pytest.mark.slow
+def test_samples_on_stdin_and_pauses_that_end_parts(model, talk, capsys, monkeypatch):
+    samples, _ = soundfile.read(talk, dtype="int16")
+    pause = np.random.default_rng(0).integers(-30, 30, 2 * 16000, dtype=np.int16)
+    monkeypatch.setattr(sys, "stdin", Stdin(np.concatenate([samples, pause, samples]).tobytes()))
+    assert main([model, "-", "--stream", "--pause", "0.8", *CPU]) == 0
+    *events, done = lines_of(capsys)
+    assert [event["text"] for event in events if event["type"] == "final"] == ["cababc", "cababc"]
+    assert done["text"] == 2 * "cababc"
+    assert done["duration"] == round(2 * len(samples) / 16000 + 2, 3)
+    assert {"partial", "final"} == {event["type"] for event in events}
+
+
+@pytest.mark.slow
+def test_a_microphone_is_heard_until_it_is_switched_off(model, talk, capsys, monkeypatch):
+    samples, _ = soundfile.read(talk, dtype="float32")
+
+    @contextlib.contextmanager
+    def opened(samplerate, blocksize, channels, dtype, callback):
+        assert (samplerate, blocksize, channels, dtype) == (16000, 1600, 1, "float32")
+        for first in range(0, len(samples), blocksize):
+            callback(samples[first : first + blocksize, None], None, None, None)
+        timer = threading.Timer(3.0, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        timer.start()
+        yield
+        timer.cancel()
+
+    monkeypatch.setitem(sys.modules, "sounddevice", SimpleNamespace(InputStream=opened, PortAudioError=OSError))
+    assert main([model, "microphone", "--stream", *CPU]) == 0
+    *_, final, done = lines_of(capsys)
+    assert (final["type"], final["text"], done["text"]) == ("final", "cababc", "cababc")
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_stream_says_why_and_streams_in_segments(other, talk, capsys):
+    with pytest.raises(UsageError, match=r"cannot stream.*normalize takes mean and deviation of the whole utterance"):
+        main([other, talk, "--stream", *CPU])
+    assert main([other, talk, "--stream", "segments", *CPU]) == 0
+    assert lines_of(capsys)[-1]["type"] == "done"
+
+
+@pytest.mark.slow
+def test_bad_input_is_one_line(model, talk, tmp_path, monkeypatch):
+    with pytest.raises(UsageError, match=r"a chunk is shorter than a frame.*0\.005 s, wanted at least 0\.01 s"):
+        main([model, talk, "--stream", "--stream_chunk", "0.005", *CPU])
+    for name in ("a.wav", "b.wav"):
+        record(tmp_path / name, "a")
+    with pytest.raises(UsageError, match="a stream is one recording"):
+        main([model, str(tmp_path), "--stream", *CPU])
+    monkeypatch.setitem(sys.modules, "sounddevice", None)
+    with pytest.raises(UsageError, match="pip install sounddevice"):
+        main([model, "microphone", "--stream", *CPU])
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--stream", "--nbest", "2"], "--nbest has no effect with --stream frames"),
+        (["--stream", "--lm", "x.arpa"], "--lm has no effect with --stream"),
+        (["--stream", "segments", "--pause", "2"], "--pause has no effect with --stream segments"),
+        (["--pause", "2"], "--pause has no effect without --stream"),
+        (["b.wav", "--stream"], "--stream takes one recording, got 2"),
+        (["--stream", "words"], "invalid choice"),
+    ],
+)
+def test_options_that_contradict_a_stream_are_refused(words, problem, capsys):
+    with pytest.raises(SystemExit):
+        main(["model", "a.wav", *words])
+    assert problem in capsys.readouterr().err
+
+
+def test_onnx_files_are_refused():
+    with pytest.raises(UsageError, match="an ONNX file does not stream"):
+        main(["model.onnx", "a.wav", "--stream"])

@@ -1,0 +1,143 @@
+"""Models of a server: the same transcripts as of `transcribe`, in torch and in ONNX Runtime; searches; names."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from toys.onnx_toy import RATE as TOY_RATE
+from toys.onnx_toy import write_toy
+from toys.tone_corpus import record
+from toys.tone_model import train_tones
+
+import nemo_asr
+import nemo_lite as nemo
+from nemo_asr.audio.segments import DEFAULT_CUTTING
+from nemo_asr.serve.models import names_of_models, serve_model
+from nemo_asr.transcribe.inputs import recordings_in
+from nemo_asr.transcribe.model import TrainedModel, describe
+from nemo_asr.transcribe.onnx_model import OnnxModel
+from nemo_asr.transcribe.segments import Segmented
+
+RATE = 16000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    recipe, modules = train_tones(tmp_path_factory.mktemp("corpus"))
+    folder = tmp_path_factory.mktemp("models") / "tones"
+    TrainedModel("here", recipe, modules, describe(recipe)).save(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def factory():
+    return nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, set_default=False)
+
+
+@pytest.fixture
+def serve(factory):
+    served = []
+
+    def serve(path, options=None):
+        model = serve_model(str(path), "toy", options, 16, 240.0, lambda *_: None, factory)
+        served.append(model)
+        return model
+
+    yield serve
+    for model in served:
+        model.batcher.close()
+
+
+@pytest.fixture
+def files(tmp_path):
+    names = ["cabbac", "abc", "ccab", "bab"]
+    for name in names:
+        record(tmp_path / f"{name}.wav", name)
+    (tmp_path / "none.wav").write_bytes(b"")
+    return [str(tmp_path / f"{name}.wav") for name in names]
+
+
+def transcribed(model, audio, search=None, rate=None, cutting=DEFAULT_CUTTING):
+    """As the server does it, all requests at once."""
+    segmented = [Segmented([item], cutting, model.labels) for item in recordings_in(audio, rate)]
+    jobs = [model.batcher.submit(item.rows, search) for item in segmented]
+    return [item.transcribed(*job.result.result(60)).transcripts[0] for item, job in zip(segmented, jobs, strict=True)]
+
+
+@pytest.mark.slow
+def test_a_served_model_has_the_transcripts_of_transcribe(serve, folder, files, factory):
+    expected = nemo_asr.load_model(folder, factory=factory).transcribe(files, factory=factory)
+    assert transcribed(serve(folder), files) == expected
+    assert all(transcript.words for transcript in expected)
+
+
+@pytest.mark.slow
+def test_a_search_of_the_server_is_that_of_transcribe(serve, folder, files, factory, tmp_path):
+    lexicon = tmp_path / "words.txt"
+    lexicon.write_text("cabbab\nbb\n")
+    decoder = nemo_asr.BeamSearchCTCDecoder([" ", "a", "b", "c"], lexicon=str(lexicon), hotwords=["bb"])
+    expected = nemo_asr.load_model(folder, factory=factory).transcribe(files, factory=factory, decoder=decoder)
+    model = serve(folder, {"lexicon": str(lexicon)})
+    always, hot = model.search_for(()), model.search_for(("bb",))
+    assert transcribed(model, files, hot) == expected
+    assert {word.text for found in expected for word in found.words} <= {"cabbab", "bb"}
+    assert model.search_for(("bb",)) is hot is not always
+    assert model.search_for(()) is always
+    with pytest.raises(ValueError, match="labels cannot spell"):
+        model.search_for(("xyz",))
+
+
+@pytest.mark.slow
+def test_greedy_decoding_stays_beside_a_search_of_a_request(serve, folder, files, factory):
+    model, reference = serve(folder), nemo_asr.load_model(folder, factory=factory)
+    decoder = nemo_asr.BeamSearchCTCDecoder([" ", "a", "b", "c"], hotwords=["cab"])
+    hot, greedy = (reference.transcribe(files, factory=factory, decoder=search) for search in (decoder, None))
+    assert hot != greedy
+    assert transcribed(model, files, model.search_for(("cab",))) == hot
+    assert model.search_for(()) is None
+    assert transcribed(model, files) == greedy
+
+
+@pytest.mark.slow
+def test_a_stream_of_a_model_has_the_texts_of_transcribe(folder, factory):
+    model, pause = nemo_asr.load_model(folder, factory=factory), np.zeros(RATE, np.float32)
+    tones = [0.3 * np.sin(2 * np.pi * hertz * np.arange(RATE // 4) / RATE).astype(np.float32) for hertz in (500, 1200)]
+    samples = np.concatenate([pause, tones[0], tones[1], pause, tones[1], pause])
+    (expected,) = model.transcribe([samples], RATE, factory=factory)
+    stream = model.stream(factory=factory)
+    events = [event for first in range(0, len(samples), 1600) for event in stream.accept(samples[first : first + 1600])]
+    finals = [event for event in [*events, *stream.finish()] if event.is_final]
+    assert " ".join(final.text for final in finals) == expected.text
+    assert [word for final in finals for word in final.words] == list(expected.words)
+    assert len(finals) == 2
+
+
+def test_a_served_onnx_file_has_the_transcripts_of_its_model(serve, tmp_path):
+    path = write_toy(tmp_path / "toy.onnx")
+    audio = [np.array([4, 1, 1, 4, 2, 0, 3, 4, label], np.float32) for label in (1, 2, 3)]
+    expected = OnnxModel(path).transcribe(audio, audio_rate=TOY_RATE, cutting=None).transcripts
+    assert transcribed(serve(path), audio, rate=TOY_RATE, cutting=None) == expected
+    assert [transcript.text for transcript in expected] == ["ab ca", "ab cb", "ab cc"]
+
+
+def test_a_stream_of_an_onnx_file_has_its_texts(tmp_path):
+    model = OnnxModel(write_toy(tmp_path / "toy.onnx", {**_metadata(), "sample_rate": "1000"}))
+    stream = model.stream()
+    sounds = np.tile(np.array([1, 4, 2, 4], np.float32), 50)
+    assert not stream.accept(np.full(1000, 4, np.float32))
+    finals = [*stream.accept(np.concatenate([sounds, np.full(600, 4, np.float32)])), *stream.finish()]
+    assert [(final.is_final, final.text) for final in finals] == [(True, "ab" * 50)]
+
+
+def _metadata():
+    from toys.onnx_toy import METADATA
+
+    return METADATA
+
+
+def test_models_are_called_as_their_files_and_folders(tmp_path):
+    assert names_of_models([str(tmp_path / "runs" / "demo"), "a.onnx", "b/QuartzNet15x5.nemo"]) == [
+        *("demo", "a", "QuartzNet15x5"),
+    ]
+    with pytest.raises(ValueError, match=r"demo: two models are called demo; rename a file or a folder"):
+        names_of_models(["a/demo", "b/demo.onnx"])

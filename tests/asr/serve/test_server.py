@@ -1,0 +1,438 @@
+"""The server over sockets: answers, refusals, clients that leave, are slow or lie, websockets."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toys.served import FORM_TYPE, TellsLength, ask, form, head_of_post, raw, served, transcribe, wav
+
+from nemo_asr.serve.openai_api import RESPONSE_FORMATS
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+pytest.importorskip("python_multipart")
+client = pytest.importorskip("websockets.sync.client")
+exceptions = pytest.importorskip("websockets.exceptions")
+
+TALK = wav(5, 8)  # two segments: with 0.15 s around each 0.8 and 1.1 s
+TEXT = "8 11"
+
+
+@pytest.fixture
+def model():
+    model = TellsLength()
+    yield model
+    model.free.set()
+
+
+@pytest.fixture
+def address(model):
+    with served(model) as address:
+        yield address
+
+
+def metric(address, name):
+    found = re.search(rf"^nemo_lite_{re.escape(name)} (\S+)$", ask(address, "GET", "/metrics").text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def post(address, body, kind=FORM_TYPE["Content-Type"]):
+    return ask(address, "POST", "/v1/audio/transcriptions", body, Content_Type=kind)
+
+
+def wait_for(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# Answers
+
+
+def test_each_format_is_answered(address):
+    assert transcribe(address, TALK).json == {"text": TEXT, "usage": {"type": "duration", "seconds": 5}}
+    assert transcribe(address, TALK, response_format="text").text == f"{TEXT}\n"
+    srt = transcribe(address, TALK, response_format="srt")
+    assert srt.text.startswith("1\n00:00:00,930 --> 00:00:01,930\n8\n")
+    assert srt.headers["content-type"].startswith("application/x-subrip")
+    assert transcribe(address, TALK, response_format="vtt").text.startswith("WEBVTT\n\n00:00:00.930 -->")
+    verbose = transcribe(address, TALK, response_format="verbose_json", **{"timestamp_granularities[]": ["word"]}).json
+    assert verbose["words"][1] == {"word": "11", "start": 2.43, "end": 2.53, "confidence": 0.9}
+
+
+def test_texts_of_segments_come_as_events(address):
+    answer = transcribe(address, TALK, stream="true", **{"include[]": ["logprobs"]})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = [json.loads(line.removeprefix("data: ")) for line in answer.text.split("\n\n") if line]
+    assert [event["type"].rpartition(".")[2] for event in events] == ["delta", "delta", "done"]
+    assert "".join(event["delta"] for event in events[:-1]) == events[-1]["text"] == TEXT
+    assert [token["token"] for token in events[-1]["logprobs"]] == ["8", " 11"]
+
+
+def test_a_recording_without_speech_has_an_empty_text(address):
+    assert transcribe(address, wav()).json["text"] == ""
+    assert '"text": ""' in transcribe(address, wav(), stream="true").text
+
+
+def test_keywords_become_a_search(model, address):
+    assert transcribe(address, TALK, keywords=["new york", "nairobi:9"]).status == 200
+    assert set(model.searches) == {("new york", "nairobi:9")}
+
+
+def test_any_name_means_the_only_model_and_the_answer_names_it(address):
+    for name in ("whisper-1", "anything", "toy", ""):
+        answer = transcribe(address, TALK, model=name, temperature="0", prompt="x")
+        assert (answer.status, answer.headers["x-model"]) == (200, "toy")
+        assert answer.headers["x-ignored-fields"] == "temperature, prompt"
+
+
+def test_of_several_models_the_first_is_the_default_and_unknown_names_are_refused():
+    with served(names=("first", "second")) as address:
+        assert [model["id"] for model in ask(address, "GET", "/v1/models").json["data"]] == ["first", "second"]
+        for name, meant in (("second", "second"), ("whisper-1", "first"), ("", "first")):
+            assert transcribe(address, TALK, model=name).headers["x-model"] == meant
+        answer = transcribe(address, TALK, model="third")
+        assert (answer.status, answer.message) == (404, "model: got 'third', wanted first, second")
+        assert ask(address, "GET", "/v1/models/second").json["id"] == "second"
+        assert ask(address, "GET", "/v1/models/third").status == 404
+
+
+def test_metrics_count_requests_and_audio(address):
+    transcribe(address, TALK)
+    transcribe(address, b"no audio")
+    assert metric(address, 'requests_total{path="/v1/audio/transcriptions",status="200"}') == 1
+    assert metric(address, 'requests_total{path="/v1/audio/transcriptions",status="400"}') == 1
+    assert metric(address, "audio_seconds_total") == pytest.approx(1.98)
+    assert metric(address, 'batch_rows_bucket{le="2.0"}') == 1
+    assert metric(address, "request_seconds_count") == 2
+    assert metric(address, "open_requests") == 0
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("file", "fields", "message"),
+    [
+        (None, {}, "file: there is none, wanted an audio file"),
+        (b"", {}, r"file: it is empty \(0 bytes\)"),
+        (b"no audio", {}, "file: a.wav: is not a WAV, FLAC, .*; convert it"),
+        (TALK[:60], {}, "file: a.wav: is damaged: .* bytes of samples promised, 16 are there"),
+        (TALK, {"response_format": "xml"}, "response_format: got 'xml', wanted json, text"),
+        (TALK, {"keywords": "!"}, "keywords: the labels cannot spell words of the list: got '!'"),
+        (TALK, {"keywords": "@/etc/passwd"}, "keywords: got a word that begins with @"),
+        (TALK, {"prompt": "x" * 70_000}, "the form cannot be read: Part exceeded maximum size of 64KB"),
+    ],
+)
+def test_bad_requests_are_told_in_one_line(address, file, fields, message):
+    answer = transcribe(address, file, **fields)
+    assert (answer.status, answer.json["error"]["type"]) == (400, "invalid_request_error")
+    assert re.match(message, answer.message), answer.message
+    assert "\n" not in answer.message
+    assert transcribe(address, TALK).json["text"] == TEXT
+
+
+def test_what_is_no_form_is_refused(address):
+    for kind in ("application/json", "multipart/form-data", "multipart/form-data; boundary=other"):
+        answer = post(address, form(TALK), kind)
+        assert answer.status == 400, kind
+    assert ask(address, "GET", "/v1/audio/transcriptions").status == 405
+    assert ask(address, "GET", "/nowhere").message == "GET /nowhere: Not Found; /docs lists what there is"
+
+
+def test_a_name_of_a_file_is_no_path_of_the_server(address):
+    answer = transcribe(address, b"no audio", name="../../etc/passwd")
+    assert answer.message.startswith("file: passwd: is not")
+
+
+def test_a_server_with_a_token_wants_it():
+    with served(token="secret") as address:
+        answer = transcribe(address, TALK)
+        assert (answer.status, answer.json["error"]["code"]) == (401, "invalid_api_key")
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert transcribe(address, TALK, headers={"Authorization": "Bearer wrong"}).message.startswith("wrong token")
+        assert transcribe(address, TALK, headers={"Authorization": "Bearer secret"}).json["text"] == TEXT
+        for path in ("/v1/models", "/metrics"):
+            assert ask(address, "GET", path).status == 401
+            assert ask(address, "GET", path, Authorization="Bearer secret").status == 200
+        assert ask(address, "GET", "/health").json["token_needed"] is True
+        assert ask(address, "GET", "/").status == 200
+        assert stream(address, TALK, token="wrong")[0]["message"].startswith("wrong token: wanted the header")
+        assert stream(address, TALK, token="secret")[-1] == {"type": "done", "text": TEXT}
+
+
+def test_files_that_are_too_large_or_too_long_are_refused():
+    with served(upload_bytes=1 << 20, audio_seconds=5.0) as address:
+        in_chunks = iter([form(bytes(2 << 20))])  # without Content-Length
+        for answer in (transcribe(address, bytes(2 << 20)), post(address, in_chunks)):
+            assert (answer.status, answer.json["error"]["code"]) == (413, "file_too_large")
+            assert answer.message == "file: it is too large, wanted at most 1 MiB"
+        answer = transcribe(address, wav(60))
+        assert (answer.status, answer.message) == (413, "file: it lasts 8 s, wanted at most 5 s")
+
+
+def test_a_body_without_end_is_refused_while_it_comes():
+    with served(upload_bytes=1 << 20) as address:
+        head = head_of_post(0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        endless = raw(address, head + b"%x\r\n" % (2 << 20) + form(bytes(2 << 20))[: 2 << 20])
+        assert endless.recv(1 << 16).startswith(b"HTTP/1.1 413")
+        endless.close()
+        wait_for(lambda: metric(address, "open_requests") == 0)
+
+
+def test_more_requests_than_may_wait_are_told_when_to_come_again(model):
+    with served(model, requests=1) as address:
+        model.free.clear()
+        first = raw(address, head_of_post(len(form(TALK))) + form(TALK))
+        wait_for(lambda: metric(address, "open_requests") == 1)
+        answer = transcribe(address, TALK)
+        assert (answer.status, answer.json["error"]["type"]) == (429, "rate_limit_error")
+        assert int(answer.headers["retry-after"]) >= 1
+        model.free.set()
+        assert first.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        first.close()
+        assert transcribe(address, TALK).status == 200
+
+
+def test_an_answer_that_takes_too_long_is_given_up(model):
+    with served(model, seconds=0.1) as address:
+        model.free.clear()
+        answer = transcribe(address, TALK)
+        assert (answer.status, answer.json["error"]["code"]) == (503, "timeout")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert '"code": "timeout"' in transcribe(address, TALK, stream="true").text
+        assert metric(address, "open_requests") == 0
+        model.free.set()
+
+
+# Clients that leave, are slow, or lie
+
+
+def test_what_is_queued_of_a_client_that_left_is_not_computed(model, address):
+    model.free.clear()
+    body = form(wav(*[1] * 40))
+    gone = raw(address, head_of_post(len(body)) + body)
+    wait_for(lambda: metric(address, "waiting_audio_seconds") > 0)
+    gone.close()
+    wait_for(lambda: metric(address, "open_requests") == 0)
+    assert metric(address, 'requests_total{path="/v1/audio/transcriptions",status="499"}') == 1
+    model.free.set()
+    assert transcribe(address, TALK).json["text"] == TEXT
+    assert model.num_rows < 40
+
+
+def test_a_client_that_leaves_its_events_is_forgotten(model, address):
+    model.free.clear()
+    body = form(wav(*[1] * 40), stream="true")
+    gone = raw(address, head_of_post(len(body)) + body)
+    wait_for(lambda: metric(address, "waiting_audio_seconds") > 0)
+    gone.close()
+    wait_for(lambda: metric(address, "open_requests") == 0)
+    model.free.set()
+    assert transcribe(address, TALK).json["text"] == TEXT
+
+
+def test_a_body_that_is_shorter_than_it_says_ends_with_its_client(address):
+    body = form(TALK)
+    liar = raw(address, head_of_post(len(body) + 1000) + body)
+    assert transcribe(address, TALK).json["text"] == TEXT
+    liar.close()
+    wait_for(lambda: metric(address, "open_requests") == 0)
+
+
+def test_a_body_that_is_longer_than_it_says_is_cut_and_does_no_harm(address):
+    body = form(TALK)
+    liar = raw(address, head_of_post(len(body) // 2) + body)
+    assert liar.recv(1 << 16).startswith(b"HTTP/1.1 400")
+    liar.close()
+    assert transcribe(address, TALK).json["text"] == TEXT
+
+
+def test_a_body_that_comes_too_slowly_is_refused(address, monkeypatch):
+    monkeypatch.setattr("nemo_asr.serve.app._GRACE_SECONDS", 0.2)
+    slow = raw(address, head_of_post(1000) + form(TALK)[:100])
+    for _ in range(3):
+        slow.sendall(b"x")
+        time.sleep(0.02)
+    answer = slow.recv(1 << 16)
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"connection: close" in answer.lower()
+    assert b"the body came too slowly: 10" in answer
+    slow.close()
+    assert transcribe(address, TALK).json["text"] == TEXT
+
+
+def test_a_connection_on_which_no_request_arrives_is_closed(monkeypatch):
+    monkeypatch.setattr("nemo_asr.cli.serve._HEAD_SECONDS", 0.2)
+    with served() as address, raw(address, b"GET /health HT") as idle:
+        started = time.monotonic()
+        assert idle.recv(100) == b""
+        assert time.monotonic() - started >= 0.2
+        assert transcribe(address, TALK).json["text"] == TEXT
+
+
+def test_what_is_no_http_is_refused(address):
+    noise = raw(address, b"\x00\x01\x02 nonsense\r\n\r\n")
+    assert noise.recv(1 << 16).startswith(b"HTTP/1.1 400")
+    noise.close()
+    assert transcribe(address, TALK).json["text"] == TEXT
+
+
+def test_temporary_files_are_gone_after_each_request(model, monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    large = wav(5, *[8] * 25)
+    assert len(large) > 1 << 20
+    with served(model, upload_bytes=4 << 20) as address:
+        for file in (large, b"RIFF" + large[4:40] + bytes(2 << 20), bytes(5 << 20)):
+            transcribe(address, file)
+        model.free.clear()
+        body = form(large)
+        gone = raw(address, head_of_post(len(body)) + body)
+        wait_for(lambda: metric(address, "waiting_audio_seconds") > 0)
+        assert len(list(tmp_path.iterdir())) == 1
+        gone.close()
+        wait_for(lambda: metric(address, "open_requests") == 0)
+        model.free.set()
+        assert not list(tmp_path.iterdir())
+
+
+# Streams
+
+
+def stream(address, file, block=3000, **start):
+    """The messages of a websocket that gets the samples of a WAV file."""
+    samples = np.frombuffer(file[44:], np.int16).tobytes()
+    with client.connect(f"ws://{address[0]}:{address[1]}/v1/stream") as socket:
+        if start:
+            socket.send(json.dumps({"type": "start", **start}))
+        try:
+            for first in range(0, len(samples), block):
+                socket.send(samples[first : first + block])
+            socket.send('{"type": "stop"}')
+        except exceptions.ConnectionClosed:
+            pass  # what the server has said before says why
+        messages = []
+        with suppress(exceptions.ConnectionClosedError):  # with the code of an error
+            for message in socket:
+                messages.append(json.loads(message))
+        return messages
+
+
+def test_a_stream_has_the_texts_of_the_recording(model, address):
+    for block in (3000, 3001):  # a block may end within a sample
+        messages = stream(address, TALK, block)
+        assert messages[-1] == {"type": "done", "text": TEXT}
+        finals = [message for message in messages if message["type"] == "final"]
+        assert [final["text"] for final in finals] == TEXT.split()
+        assert finals[1]["words"] == [{"word": "11", "start": 2.43, "end": 2.53, "confidence": 0.9}]
+    assert model.loudest == pytest.approx(0.3, abs=0.01)  # halves of samples that are mixed up are louder
+
+
+def test_a_stream_may_have_another_rate_and_keywords(model, address):
+    assert stream(address, wav(5, rate=8000), sample_rate=8000, keywords=["x"])[-1]["text"] == "8"
+    assert set(model.searches) == {("x",)}
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("nonsense", "this text is no JSON object"),
+        ("[1]", "this text is no JSON object"),
+        ("[" * 100_000, "this text is no JSON object"),
+        ('{"type": "begin"}', 'wanted {"type": "start"}, or binary messages with samples'),
+        ('{"type": "start", "sample_rate": 3}', "the sample rate is out of range: got 3 Hz"),
+        ('{"type": "start", "sample_rate": "x"}', "sample_rate: wanted a whole number of Hz"),
+        ('{"type": "start", "keywords": "x"}', "keywords: wanted a list of texts"),
+        ('{"type": "start", "keywords": ["@x"]}', "keywords: got a word that begins with @"),
+        ('{"type": "start", "keywords": ["!"]}', "the labels cannot spell"),
+        ('{"type": "start", "token": 3}', "token: wanted a text"),
+    ],
+)
+def test_a_stream_that_begins_wrongly_is_told_so(address, message, told):
+    with client.connect(f"ws://{address[0]}:{address[1]}/v1/stream") as socket:
+        socket.send(message)
+        answer = json.loads(socket.recv(timeout=30))
+        assert (answer["type"], answer["message"][: len(told)]) == ("error", told)
+    assert transcribe(address, TALK).json["text"] == TEXT
+
+
+def test_a_broken_frame_ends_its_stream_only(address):
+    with client.connect(f"ws://{address[0]}:{address[1]}/v1/stream") as other:
+        with client.connect(f"ws://{address[0]}:{address[1]}/v1/stream") as socket:
+            socket.send(b"\0\0" * 1000)
+            socket.socket.sendall(b"\xff\xff\xff\xff nonsense")
+        wait_for(lambda: metric(address, "open_streams") == 1)
+        other.send(np.frombuffer(TALK[44:], np.int16).tobytes())
+        other.send('{"type": "stop"}')
+        assert [json.loads(message) for message in other][-1]["text"] == TEXT
+
+
+def test_a_client_that_leaves_its_stream_is_forgotten(address):
+    with client.connect(f"ws://{address[0]}:{address[1]}/v1/stream") as socket:
+        socket.send(TALK[44:])
+        wait_for(lambda: metric(address, "open_streams") == 1)
+        socket.socket.close()
+    wait_for(lambda: metric(address, "open_streams") == 0)
+
+
+def test_more_streams_than_there_may_be_are_refused():
+    with served(streams=1) as address:
+        with client.connect(f"ws://{address[0]}:{address[1]}/v1/stream") as first:
+            first.send(b"\0\0")
+            wait_for(lambda: metric(address, "open_streams") == 1)
+            (message,) = stream(address, TALK)
+            assert message["message"] == "there are too many streams; try again later"
+        wait_for(lambda: metric(address, "open_streams") == 0)
+        assert stream(address, TALK)[-1]["text"] == TEXT
+
+
+# The page and the description of the API
+
+
+def page_files():
+    from nemo_asr import serve
+
+    return sorted((Path(serve.__file__).parent / "page").iterdir())
+
+
+def test_the_page_comes_from_this_server_alone(address):
+    for path in ("/", "/docs", "/page/page.js", "/page/page.css", "/page/worklet.js", "/page/docs.js"):
+        answer = ask(address, "GET", path)
+        assert answer.status == 200, path
+        assert answer.headers["content-security-policy"].startswith("default-src 'self';")
+    assert ask(address, "GET", "/page/..%2Fapp.py").status == 404
+    for file in page_files():
+        assert not re.findall(r"https?://(?!\S*\$\{)\S+", file.read_text(encoding="utf-8")), file
+
+
+def test_the_page_has_each_text_in_both_languages():
+    (script,) = (file.read_text(encoding="utf-8") for file in page_files() if file.name == "page.js")
+    (page,) = (file.read_text(encoding="utf-8") for file in page_files() if file.name == "index.html")
+    languages = [
+        set(re.findall(r"(?:^|[{,] *)\s*(\w+): \"", block, re.MULTILINE))
+        for block in re.findall(r"^  (?:en|zh): \{\n(.*?)^  \},", script, re.MULTILINE | re.DOTALL)
+    ]
+    assert len(languages) == 2
+    assert languages[0] == languages[1]
+    used = set(re.findall(r'data-(?:text|label|placeholder)="(\w+)"', page))
+    used |= set(re.findall(r'\btext\("(\w+)"', script))
+    assert used <= languages[0]
+
+
+def test_the_description_of_the_api_is_that_of_the_routes(address):
+    from nemo_asr.serve.app import Server
+
+    described = ask(address, "GET", "/openapi.json").json
+    routes = {getattr(route, "path", "") for route in Server(None).app().routes}
+    assert set(described["paths"]) == routes - {"/", "/docs", "/openapi.json", "/page/{name}"}
+    about = described["paths"]["/v1/audio/transcriptions"]["post"]
+    fields = about["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
+    assert tuple(fields["response_format"]["enum"]) == RESPONSE_FORMATS
+    assert {"400", "401", "404", "408", "413", "429", "500", "503"} < set(about["responses"])

@@ -1,0 +1,191 @@
+"""Streams by frames: the text of the whole recording however it arrives, and when parts of it are final."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from toys.tone_corpus import CONFIG
+
+import nemo_asr
+from nemo_asr.transcribe.frame_stream import EndpointRules, FrameStream, StreamedModel
+from nemo_asr.transcribe.model import TrainedModel, describe
+from nemo_asr.transcribe.stream import SegmentStream
+from nemo_lite.backends.pytorch.streaming import Delay
+from nemo_lite.errors import UsageError
+
+RATE = 16000
+STREAMS = "normalize: null, pad_to: 0, "
+CONFORMER = """model: Tones
+sample_rate: 16000
+AudioToTextDataLayer:
+  train: {shuffle: true}
+  eval: {shuffle: false}
+AudioToMelSpectrogramPreprocessor: {normalize: null, pad_to: 0, features: 32, dither: 0.0, generation: nemo_2.5}
+ConformerEncoder:
+  n_layers: 2
+  d_model: 16
+  n_heads: 2
+  conv_kernel_size: 5
+  subsampling: dw_striding
+  subsampling_factor: 8
+  subsampling_conv_channels: 8
+  causal_downsampling: true
+  att_context_style: chunked_limited
+  att_context_size: [8, 1]
+  conv_context_size: causal
+  conv_norm_type: layer_norm
+labels: [" ", "a", "b", "c"]
+"""
+
+
+def noise(seconds, seed=0):
+    loudness = np.repeat(np.random.RandomState(seed).rand(int(seconds * 10) + 1), RATE // 10)[: int(seconds * RATE)]
+    return (loudness * np.random.RandomState(seed).standard_normal(len(loudness))).astype(np.float32) * 0.3
+
+
+def model_of(folder, text):
+    (folder / "model.yaml").write_text(text)
+    torch.manual_seed(0)
+    recipe = nemo_asr.load_recipe(folder / "model.yaml")
+    modules: Any = recipe.model()
+    for layer in modules.encoder.modules():
+        if isinstance(layer, torch.nn.BatchNorm1d):
+            layer.running_mean.normal_(0, 0.1)
+            layer.running_var.uniform_(0.5, 2)
+    for module in modules.modules.values():
+        module.eval()
+    with torch.no_grad():  # random weights are to say something: each label as often as the others
+        encoded, _ = modules.encoder(*modules.preprocessor(torch.from_numpy(noise(5)[None]), torch.tensor([5 * RATE])))
+        layer = modules.decoder.decoder_layers[0]
+        scores = layer(encoded)[0, :, 8:]
+        layer.weight /= scores.std(1)[:, None, None] / 3
+        layer.bias -= scores.mean(1) / scores.std(1) * 3
+    return TrainedModel("here", recipe, modules, describe(recipe))
+
+
+QUARTZNET = CONFIG.replace("Preprocessor: {", "Preprocessor: {" + STREAMS)
+
+
+def run(stream, samples, size):
+    events = []
+    for first in range(0, len(samples), size):
+        events += stream.accept(samples[first : first + size])
+    return [*events, *stream.finish()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [QUARTZNET, CONFORMER], ids=["QuartzNet", "Conformer"])
+def test_the_text_and_the_times_are_those_of_the_whole_recording_however_it_arrives(tmp_path, text):
+    model = model_of(tmp_path, text)
+    samples = noise(5)
+    (whole,) = model.transcribe([samples], RATE, cutting=None)
+    assert len(whole.words) > 1
+    assert len(whole.text) > 8
+    seen = []
+    for size in (97, 1600, 16001, len(samples)):
+        stream = model.stream()
+        assert isinstance(stream, FrameStream)
+        events = run(stream, samples, size)
+        assert stream.text == whole.text
+        seen.append([event for event in events if event.is_final])
+        (final,) = seen[-1]
+        assert final.text == whole.text
+        assert [(word.text, word.start, word.end) for word in final.words] == [
+            (word.text, word.start, word.end) for word in whole.words
+        ]
+    assert len({tuple(event.text for event in finals) for finals in seen}) == 1
+
+
+@pytest.mark.slow
+def test_other_rates_are_resampled_on_the_way(tmp_path):
+    model = model_of(tmp_path, QUARTZNET)
+    samples = noise(2)
+    texts = []
+    for size in (1000, len(samples)):
+        stream = model.stream(sample_rate=8000)
+        run(stream, samples, size)
+        texts.append(stream.text)
+    assert texts[0] == texts[1] == model.transcribe([samples], 8000, cutting=None)[0].text
+
+
+class Letters(torch.nn.Module):
+    """Samples are the numbers of labels, the same 100 in a frame."""
+
+    delay = Delay(1, 0)
+    labels = " ", "a", "b"
+
+    def initial_state(self, batch):
+        return {}
+
+    def forward(self, signal, length, *, state, last):
+        return (torch.nn.functional.one_hot(signal[:, ::100].long(), 4).float().mul(50).log_softmax(2),), {}
+
+
+def of_letters(text, rules=None, size=None):
+    """The events of a stream of frames of 0.1 s; `.` is a frame without a label."""
+    stream = FrameStream(StreamedModel(Letters(), Letters.labels, 1000, 100, 100), 1000, rules)
+    frames = np.array([" ab.".index(letter) for letter in text], np.float32)
+    return run(stream, np.repeat(frames, 100), 100 * (size or len(text))), stream
+
+
+@pytest.mark.parametrize("size", [1, 7, None])
+def test_a_part_ends_after_a_pause_and_then_its_words_stay(size):
+    events, stream = of_letters("a.b ba" + 12 * "." + "..a." + 3 * "." + "b", size=size)
+    finals = [event for event in events if event.is_final]
+    assert [(event.text, event.start, event.end) for event in finals] == [("ab ba", 0.0, 1.8), ("ab", 1.8, 2.6)]
+    assert [(word.text, word.start, word.end) for word in finals[0].words] == [("ab", 0.0, 0.3), ("ba", 0.4, 0.6)]
+    assert finals[1].words[0].start == 2.0
+    assert stream.text == "ab baab"  # no space was said between them
+
+
+def test_a_silence_moves_the_beginning_of_the_next_part():
+    events, _ = of_letters(30 * "." + "a" + 12 * ".")
+    assert [(event.text, event.start, event.end, event.is_final) for event in events] == [("a", 2.4, 4.3, True)]
+
+
+@pytest.mark.parametrize("size", [1, None])
+def test_a_part_that_is_too_long_ends_before_its_last_word(size):
+    events, stream = of_letters("ab.ab aaab b.a" + "a", EndpointRules(longest=1.2), size)
+    finals = [event.text for event in events if event.is_final]
+    assert finals == ["abab ab", "ba"]
+    assert stream.text == "abab ab ba"
+
+
+def test_one_word_without_end_is_not_torn():
+    events, _ = of_letters("ab" * 30, EndpointRules(longest=1.0))
+    assert [event.text for event in events if event.is_final] == ["ab" * 30]
+
+
+def test_partial_texts_come_where_they_change():
+    events, _ = of_letters("a..b...", size=1)
+    assert [(event.text, event.is_final) for event in events] == [("a", False), ("ab", False), ("ab", True)]
+
+
+def test_a_stream_without_audio_says_nothing():
+    stream = FrameStream(StreamedModel(Letters(), Letters.labels, 1000, 100, 100), 1000)
+    assert stream.accept(np.zeros(0, np.float32)) == stream.finish() == []
+    assert stream.text == ""
+
+
+def test_what_cannot_stream_by_frames_streams_in_segments_or_says_why(tmp_path):
+    model = model_of(tmp_path, CONFIG)
+    assert "takes mean and deviation of the whole utterance" in model.stream_problem()
+    assert isinstance(model.stream(), SegmentStream)
+    with pytest.raises(UsageError, match=r"cannot stream.*normalize takes mean and deviation"):
+        model.stream(by="frames")
+    able = model_of(tmp_path, QUARTZNET)
+    assert isinstance(able.stream(by="segments"), SegmentStream)
+    assert isinstance(able.stream(partial_seconds=None), SegmentStream)
+    with pytest.raises(UsageError, match=r"settings of streams in segments.*partial_seconds"):
+        able.stream(by="frames", partial_seconds=None)
+
+
+@pytest.mark.parametrize("rate", [999, 800_000])
+def test_rates_that_are_none_are_refused(rate):
+    with pytest.raises(UsageError, match="out of range"):
+        FrameStream(StreamedModel(Letters(), Letters.labels, 1000, 100, 100), rate)
+    with pytest.raises(UsageError, match="above 0"):
+        EndpointRules(pause=0)
