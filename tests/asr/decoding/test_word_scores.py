@@ -128,6 +128,12 @@ def test_a_weight_that_is_no_number_is_refused(weight):
         weighted_phrases([f"ab:{weight}"], SPELLING)
 
 
+def test_a_phrase_counts_that_ends_within_a_label():
+    labels = ["\u4eba", "\u4eac", "\u4eac\u5317"]
+    words = WordScores(Spelling(labels), hotwords=["\u4eba\u4eac:2"], weights=replace(WEIGHTS, beta=0.0))
+    assert hot_scores(words.phrases, words.spelling, labels[::2], labels) == [1, 2, 2]
+
+
 def test_a_list_of_hot_words_without_words_is_refused(tmp_path):
     (tmp_path / "names.txt").write_text("# none\n")
     with pytest.raises(DataError, match=r"names\.txt: the list has no words: wanted a word or phrase a line"):
