@@ -37,8 +37,9 @@ def noise(tmp_path_factory):
 
 def rehearsed(config, noise, training, autocast=None):
     """The loss of a batch of three recordings, and what else is scored."""
-    classifies = "AudioToSpeechLabelDataLayer" in config.read_text()
-    recipe = nemo_asr.load_recipe(config, ["labels=[a, b]"] if classifies else [])
+    text = config.read_text()
+    classifies = "AudioToSpeechLabelDataLayer" in text
+    recipe = nemo_asr.load_recipe(config, ["labels=[a, b]"] if classifies or "\nlabels: auto" in text else [])
     with torch.device("meta"):
         model = recipe.classifier() if classifies else recipe.model()
     label = next(label for label in recipe.labels if label.strip())
