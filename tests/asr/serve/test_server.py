@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from toys.served import FORM_TYPE, TellsLength, ask, form, head_of_post, raw, served, transcribe, wav
 
+import nemo_asr.serve.app as served_app
 from nemo_asr.serve.openai_api import RESPONSE_FORMATS
 
 pytest.importorskip("starlette")
@@ -256,7 +257,7 @@ def test_a_body_that_is_longer_than_it_says_is_cut_and_does_no_harm(address):
 
 
 def test_a_body_that_comes_too_slowly_is_refused(address, monkeypatch):
-    monkeypatch.setattr("nemo_asr.serve.app._GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(served_app, "_GRACE_SECONDS", 0.2)
     slow = raw(address, head_of_post(1000) + form(TALK)[:100])
     for _ in range(3):
         slow.sendall(b"x")

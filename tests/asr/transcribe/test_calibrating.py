@@ -82,5 +82,7 @@ def test_too_few_words_and_checkpoints_are_refused(model, dev, tmp_path):
     with pytest.raises(DataError, match=r"few\.json: the model heard too few words .*: got 6 words, wanted 50 or more"):
         calibrate(model, str(tmp_path / "few.json"))
     (tmp_path / "a.nemo").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"a calibration is stored in a model folder.*nemo-lite models convert"):
+    with pytest.raises(
+        UsageError, match=r"a calibration is stored in a model folder.*nemo-lite models import, or convert"
+    ):
         card_file(tmp_path / "a.nemo")
