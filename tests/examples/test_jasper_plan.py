@@ -91,10 +91,12 @@ def test_the_plan_of_a_large_model_draws_no_weights(corpus, tmp_path, monkeypatc
 @pytest.mark.slow
 def test_every_configuration_of_a_transcriber_that_is_shipped_has_a_plan(corpus, tmp_path):
     for config in sorted((ASR / "configs").glob("*.yaml")):
-        if "AudioToSpeechLabelDataLayer" in config.read_text():
+        written = config.read_text()
+        if "AudioToSpeechLabelDataLayer" in written:
             continue  # of a classifier: test_classify.py trains each
         lines = read_manifest(corpus / "train.json")
-        texts = "".join(label for label in nemo_asr.load_recipe(config).labels if label.strip())[:1]
+        labels = ["a"] if "\nlabels: auto" in written else nemo_asr.load_recipe(config).labels
+        texts = "".join(label for label in labels if label.strip())[:1]
         write_manifest(tmp_path / "one.json", [{**lines[0], "text": texts}])
         printed = plan("--model_config", config, "--train_dataset", "one.json", "--max_steps", 1)
         assert "1 step in all" in printed, config
