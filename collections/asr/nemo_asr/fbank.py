@@ -5,7 +5,6 @@ Features that Kaldi has computed and stored: `data.kaldi`. The preprocessors of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -22,6 +21,7 @@ from nemo_asr.features import (
     PadTo,
     band_blocks,
     blocks,
+    fourier_basis,
     window_function,
 )
 from nemo_lite.config import Between
@@ -184,10 +184,7 @@ class AudioToKaldiFbankPreprocessor(LogMelPreprocessor):
     def _exported_power(self, samples: torch.Tensor, length: torch.Tensor, num_frames: int) -> torch.Tensor:
         """All steps up to the transform are linear, so that they and its cosines and sines are one convolution."""
         framed = self._framed_samples(samples, length, num_frames)
-        places, bins = (torch.arange(size, device=samples.device) for size in (self.win_length, self.n_fft // 2 + 1))
-        # In float64, or the basis would be further from the truth than the transform's own rounding.
-        angles = (bins[:, None] * places % self.n_fft).double() * (2 * math.pi / self.n_fft)
-        basis = torch.cat([angles.cos(), angles.sin()]) * self.window.double()
+        basis = torch.from_numpy(fourier_basis(self.n_fft, self.win_length)).to(samples.device) * self.window.double()
         if self.preemph:
             own_first = torch.cat([basis[:, :1], torch.zeros_like(basis[:, 1:])], dim=1)
             basis = basis - self.preemph * (F.pad(basis[:, 1:], (0, 1)) + own_first)

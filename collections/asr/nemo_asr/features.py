@@ -382,6 +382,16 @@ def power_spectra(
         yield block, squares[..., 0] + squares[..., 1]
 
 
+def fourier_basis(n_fft: int, num_samples: int) -> npt.NDArray[np.float64]:
+    """Cosines and, behind them, sines of all frequencies: (2 * (n_fft // 2 + 1), num_samples).
+
+    Of NumPy: an exported graph holds it as it is, and not how to compute it. In float64, or it would be further from
+    the truth than the transform's own rounding.
+    """
+    angles = np.outer(np.arange(n_fft // 2 + 1), np.arange(num_samples)) % n_fft * (2 * math.pi / n_fft)
+    return np.concatenate([np.cos(angles), np.sin(angles)])
+
+
 def exported_power_spectra(
     signal: torch.Tensor,
     window: torch.Tensor,
@@ -410,10 +420,7 @@ def exported_power_spectra(
     exact = F.pad(body, (0, num_samples - body.shape[1]))
     start = body[:, 1 : margin + 1].flip(1)
     extended = torch.cat([start if framing.mirrors_start else torch.zeros_like(start), exact], dim=1)
-    samples, bins = (torch.arange(size, device=signal.device) for size in (n_fft, margin + 1))
-    # In float64, or the basis would be further from the truth than the transform's own rounding.
-    angles = (bins[:, None] * samples % n_fft).double() * (2 * math.pi / n_fft)
-    basis = torch.cat([angles.cos(), angles.sin()]).float() * window
+    basis = torch.from_numpy(fourier_basis(n_fft, n_fft)).float().to(signal.device) * window
     parts = F.conv1d(extended.unsqueeze(1), basis.unsqueeze(1), stride=hop).square()
     return (parts[:, : margin + 1] + parts[:, margin + 1 :]).mT
 
@@ -659,10 +666,17 @@ class AudioPreprocessor(NonTrainableNM):
         """The same for exporters."""
         num_valid, num_frames = self._valid_frames(length), self._num_frames(signal.shape[1])
         power = self._exported_power(own_samples(signal, length), length, num_frames)
-        features = self._finish(self._bands(power).mT, num_valid)
-        features = fill_beyond_(features, num_valid, self.pad_value)
-        padded = F.pad(features, (0, self._padded(num_frames) - num_frames), value=self.pad_value)
-        return self._spliced(padded, num_valid)
+        return self._spliced(self.of_bands(self._bands(power).mT, num_valid), num_valid)
+
+    def of_bands(self, bands: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
+        """Features (B, D, T) of the powers (B, num_bands, U) of all bands; for exporters.
+
+        Args:
+            bands: free to be changed; another program may have computed them.
+            num_valid: (B,) frames that belong to each utterance.
+        """
+        features = fill_beyond_(self._finish(bands, num_valid), num_valid, self.pad_value)
+        return F.pad(features, (0, self._padded(bands.shape[2]) - bands.shape[2]), value=self.pad_value)
 
     def stream_problem(self) -> str:
         """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
@@ -936,6 +950,7 @@ class LogMelPreprocessor(AudioPreprocessor):
     log_zero_guard_value: float
     mag_power: float = 2.0
     std_floor: float = 0.1
+    normalization: Normalization
     filters: torch.Tensor
     fixed_mean: torch.Tensor | None
     fixed_std: torch.Tensor | None
@@ -952,6 +967,7 @@ class LogMelPreprocessor(AudioPreprocessor):
             raise UnknownNameError("normalize", str(normalize), names, place=place)
         else:
             self._over = _AXES[normalize]
+        self.normalization = normalize
         self._by_speech = normalize == "per_feature_speech"
         self.register_buffer("fixed_mean", fixed_mean, persistent=False)
         self.register_buffer("fixed_std", fixed_std, persistent=False)

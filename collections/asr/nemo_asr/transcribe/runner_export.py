@@ -1,0 +1,394 @@
+"""A trained model as files that other programs run: sherpa-onnx, onnx-asr, and torch without this package.
+
+Each program has a layout: names of files, inputs and outputs, metadata, and features of its own. A model whose features
+are others is refused, or takes the waveform where the program can give it. Our own ONNX file: `onnx_export`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nemo_asr.audio.reading import Samples
+from nemo_asr.data.utterances import audio_ports
+from nemo_asr.features import AudioPreprocessor, AudioToMelSpectrogramPreprocessor, centred, mel_filterbank
+from nemo_asr.features import window_function
+from nemo_asr.tasks.families import Wires, connect
+from nemo_asr.text.labels import WORD_MARK
+from nemo_asr.transcribe.engine import StandIn, stride_of
+from nemo_asr.transcribe.model import TrainedModel
+from nemo_lite import Dag
+from nemo_lite.backends.pytorch.engine.module_state import evaluating, modules_of
+from nemo_lite.backends.pytorch.export import Argument, OnnxRun, write_onnx
+from nemo_lite.backends.pytorch.lowering import lower
+from nemo_lite.core.dag import slice_between
+from nemo_lite.errors import FileInTheWayError, UsageError
+from nemo_lite.files import make_writable_folder, temporary_name
+
+# Any: packages that may be missing have no types.
+
+TOLERANCE = 1e-3
+"""How far a log-probability x of a file and of torch may be apart: by ``TOLERANCE * (1 + |x|)``."""
+
+BLANK = "<blk>"
+MODEL, TOKENS, VOCABULARY, CONFIG = "model.onnx", "tokens.txt", "vocab.txt", "config.json"
+SHERPA_WAVEFORM_FRAME = 0.02
+"""Seconds of a frame in sherpa-onnx's times where a model takes the waveform, whatever the model's are."""
+_SHERPA_LEAST_VARIANCE = 1e-5  # what it adds to the variance of a waveform before it divides by its root
+_FEATURE_FRAMES = (57, 131)  # of the two rows of an example
+_SAMPLES = 23_456
+_SEED = 11
+
+
+@dataclass(frozen=True)
+class Written:
+    """A folder for another program.
+
+    Attributes:
+        folder: of the files.
+        difference: the largest one between a log-probability of the file, in ONNX Runtime, and of torch.
+        call: how the program loads it, in Python.
+        advice: what its user has to know.
+    """
+
+    folder: Path
+    difference: float
+    call: str
+    advice: Sequence[str] = ()
+
+
+# What programs compute themselves: features, and how many frames of the output they read.
+
+
+def sherpa_features_problem(preprocessor: object) -> str:
+    """Why a model cannot take the features that sherpa-onnx computes for NeMo's models; empty if it can."""
+    if not isinstance(preprocessor, AudioToMelSpectrogramPreprocessor):
+        return f"they are those of {type(preprocessor).__name__}"
+    rate = preprocessor.sample_rate
+    window, hop = rate * 25 // 1000, rate // 100
+    if (preprocessor.win_length, preprocessor.hop_length) != (window, hop):
+        seconds = preprocessor.win_length / rate, preprocessor.hop_length / rate
+        return "windows have {:g} s every {:g} s, not 0.025 s every 0.01 s".format(*seconds)
+    size = 1 << (window - 1).bit_length()
+    hann = centred(window_function("hann", window, periodic=False), size)
+    if preprocessor.n_fft != size or not torch.equal(preprocessor.window.cpu(), hann):
+        return f"the window is no symmetric Hann window in n_fft {size}"
+    bands = mel_filterbank(rate, size, preprocessor.num_features, 0.0, rate / 2).t()
+    if not torch.equal(preprocessor.filters.cpu(), bands):
+        return "mel bands do not go from 0 Hz to half the sample rate"
+    if preprocessor.preemph != 0.97 or preprocessor.mag_power != 2.0 or not preprocessor.log:
+        return "they are no logarithms of powers behind a pre-emphasis of 0.97"
+    return "" if preprocessor.frame_splicing == 1 else f"frame_splicing is {preprocessor.frame_splicing}"
+
+
+def onnx_asr_features_problem(preprocessor: object) -> str:
+    """Why a model cannot take the features that onnx-asr computes for NeMo's models; empty if it can."""
+    if problem := sherpa_features_problem(preprocessor):
+        return problem
+    assert isinstance(preprocessor, AudioToMelSpectrogramPreprocessor)
+    if preprocessor.sample_rate != 16_000 or preprocessor.num_features not in (80, 128):
+        return f"{preprocessor.num_features} bands at {preprocessor.sample_rate} Hz, not 80 or 128 at 16000 Hz"
+    return "" if preprocessor.normalization == "per_feature" else "they are not normalised per_feature"
+
+
+class _Stretched(nn.Module):
+    """From features (B, D, T) to log-probabilities (B, T, classes): as many frames out as in.
+
+    Programs compute the number of frames from a factor, each rounding in its own way, and lose the last one. A frame
+    that is repeated means the same to CTC, so none is lost and times are right with the factor 1.
+
+    Args:
+        rest: the model behind its features.
+        preprocessor: finishes powers of mel bands of which logarithms come; None: what comes are the features.
+    """
+
+    def __init__(self, rest: nn.Module, preprocessor: AudioPreprocessor | None) -> None:
+        super().__init__()
+        self.rest, self.preprocessor = rest, preprocessor
+
+    def forward(self, audio_signal: Tensor, length: Tensor) -> Tensor:
+        """Log-probabilities of frames behind an utterance have no meaning."""
+        features = audio_signal
+        if self.preprocessor is not None:
+            features = self.preprocessor.of_bands(audio_signal.exp(), length)
+        log_probs, frames = self.rest(features, length)
+        positions = torch.arange(audio_signal.shape[2], device=length.device)
+        sources = positions * frames.unsqueeze(1) // length.clamp(min=1).unsqueeze(1)
+        sources = torch.minimum(sources, (frames - 1).clamp(min=0).unsqueeze(1))
+        return log_probs.gather(1, sources.unsqueeze(2).expand(-1, -1, log_probs.shape[2]))
+
+
+class _OfNormalizedWaveform(nn.Module):
+    """From a waveform (1, T) as sherpa-onnx scales it, to log-probabilities (1, U, classes) every 0.02 s.
+
+    It subtracts the mean and divides by ``sqrt(variance + 1e-5)``. So the variance of what comes tells the scale: if it
+    is v, the root was that of ``1e-5 / (1 - v)``.
+
+    Args:
+        whole: the model, from a waveform and its length.
+        repeats: how many times 0.02 s a frame lasts.
+    """
+
+    def __init__(self, whole: nn.Module, repeats: int) -> None:
+        super().__init__()
+        self.whole, self.repeats = whole, repeats
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Frames behind the recording are blanks."""
+        values = x.double()
+        variance = values.square().mean(1, keepdim=True) - values.mean(1, keepdim=True).square()
+        # A full-scale square wave, the loudest that there is, has the variance 1.
+        scale = (_SHERPA_LEAST_VARIANCE / (1.0 - variance).clamp(_SHERPA_LEAST_VARIANCE / 2, 1.0)).sqrt().float()
+        length = torch.full((1,), x.shape[1], dtype=torch.int64, device=x.device)
+        log_probs, frames = self.whole(x * scale, length)
+        blank = F.one_hot(torch.tensor(log_probs.shape[2] - 1), log_probs.shape[2]).float().log().clamp(min=-1e4)
+        is_valid = torch.arange(log_probs.shape[1], device=x.device)[None, :, None] < frames[:, None, None]
+        padded = torch.where(is_valid, log_probs, blank)
+        return padded.unsqueeze(2).expand(-1, -1, self.repeats, -1).flatten(1, 2)
+
+
+# The model and its parts.
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The wires of a model, and what programs have to know of it."""
+
+    model: TrainedModel
+    wires: Wires
+
+    @classmethod
+    def of(cls, model: TrainedModel) -> _Parts:
+        wires = connect(model.modules, StandIn(audio_ports(model.card.sample_rate)))
+        if wires.log_probs is None or wires.features is None or wires.feature_lengths is None:
+            # The place of transducers: their encoder, decoder and joiner are files of their own.
+            problem, got = "only CTC models have a layout for other programs", model.modules.family
+            raise UsageError(problem, place=model.place, got=got, remedy="transcribe with the model folder")
+        return cls(model, wires)
+
+    @property
+    def outputs(self) -> list[Any]:
+        return [self.wires.log_probs, self.wires.log_probs_lengths]
+
+    @contextmanager
+    def whole(self) -> Iterator[nn.Module]:
+        """(B, samples) and (B,) to log-probabilities and their lengths, in evaluation mode."""
+        dag = Dag(self.outputs)
+        with evaluating(modules_of(dag)), torch.no_grad():
+            yield lower(dag.slice()).eval()
+
+    @contextmanager
+    def rest(self) -> Iterator[nn.Module]:
+        """The same from features and their lengths."""
+        wires = self.wires
+        assert wires.features is not None and wires.feature_lengths is not None
+        with evaluating(modules_of(Dag(self.outputs))), torch.no_grad():
+            yield lower(slice_between([wires.features, wires.feature_lengths], self.outputs)).eval()
+
+    @property
+    def frame_seconds(self) -> float:
+        """Of a frame of log-probabilities; 0 where it is not known."""
+        assert self.wires.log_probs is not None
+        return (stride_of(self.wires.log_probs) or 0) / self.model.card.sample_rate
+
+
+def symbols_of(labels: Sequence[str], place: str) -> str:
+    """``tokens.txt`` and ``vocab.txt``: a symbol and its number a line, the blank last.
+
+    Raises:
+        UsageError: a label that such a line cannot hold.
+    """
+    symbols = [label.replace(" ", WORD_MARK) for label in labels]
+    for label, symbol in zip(labels, symbols, strict=True):
+        if symbol == BLANK or not symbol or symbol.split() != [symbol] or symbols.count(symbol) > 1:
+            raise UsageError("a label cannot be a symbol of other programs", place=place, got=repr(label))
+    return "".join(f"{symbol} {number}\n" for number, symbol in enumerate([*symbols, BLANK]))
+
+
+# sherpa-onnx.
+
+
+def export_sherpa(model: TrainedModel, folder: str | Path, waveform: bool | None = None) -> Written:
+    """Write ``model.onnx`` and ``tokens.txt`` as sherpa-onnx reads them.
+
+    Args:
+        model: a CTC model; it is left as it was.
+        folder: there must be none yet.
+        waveform: the file takes the waveform, and computes the features itself; None: only where sherpa-onnx computes
+            other features than the model's.
+
+    Raises:
+        FileInTheWayError: there is such a folder.
+        UsageError: the model cannot be written so, or the file gives other log-probabilities than torch.
+    """
+    parts, card = _Parts.of(model), model.card
+    problem = sherpa_features_problem(model.modules.preprocessor)
+    if waveform is False and problem:
+        remedy = "leave out waveform=False: the file computes the features itself then"
+        raise UsageError("sherpa-onnx computes other features", place=model.place, got=problem, remedy=remedy)
+    tokens = symbols_of(card.labels, model.place)
+    with _new_folder(folder) as (new, place):
+        (new / TOKENS).write_text(tokens, encoding="utf-8")
+        if problem or waveform:
+            difference, call, advice = _write_sherpa_waveform(parts, new / MODEL)
+        else:
+            difference, call, advice = _write_sherpa_features(parts, new / MODEL)
+    files = f"model='{place / MODEL}', tokens='{place / TOKENS}'"
+    return Written(place, difference, f"sherpa_onnx.OfflineRecognizer.{call.format(files=files)}", advice)
+
+
+def _write_sherpa_waveform(parts: _Parts, path: Path) -> tuple[float, str, list[str]]:
+    rate = parts.model.card.sample_rate
+    if rate != 16_000:
+        remedy = "train with sample_rate: 16000, or with the features of sherpa-onnx"
+        raise UsageError("sherpa-onnx gives waveforms of 16000 Hz", got=f"{rate} Hz", remedy=remedy)
+    times = parts.frame_seconds / SHERPA_WAVEFORM_FRAME
+    repeats = max(round(times), 1)
+    advice = []
+    if abs(times - repeats) > 1e-6:
+        advice.append(f"multiply its times by {times / repeats:g}: it takes a frame for {SHERPA_WAVEFORM_FRAME} s")
+    generator = torch.Generator().manual_seed(_SEED)
+    example = F.normalize(torch.randn(1, _SAMPLES, generator=generator)) * (0.99 * _SAMPLES) ** 0.5
+    with parts.whole() as whole:
+        module = _OfNormalizedWaveform(whole, repeats).eval()
+        metadata = _described(parts, "waveform") | {"sample_rate": str(rate)}
+        # The batch is always 1.
+        argument = Argument("x", example, {1: "num_samples"})
+        difference = _write(module, [argument], ["log_probs"], path, metadata, [(example,), (example[:, :9000],)])
+    return difference, "from_omnilingual_asr_ctc({files})", advice
+
+
+def _write_sherpa_features(parts: _Parts, path: Path) -> tuple[float, str, list[str]]:
+    model = parts.model
+    preprocessor = model.modules.preprocessor
+    assert isinstance(preprocessor, AudioPreprocessor)
+    metadata = _described(parts, "features") | {
+        "model_type": "EncDecCTCModel",
+        "vocab_size": str(len(model.card.labels)),
+        "subsampling_factor": "1",  # see _Stretched
+        "normalize_type": "",  # in the file
+    }
+    with parts.rest() as rest:
+        difference = _write_features(_Stretched(rest, preprocessor), preprocessor, "log_probs", path, metadata)
+    half = preprocessor.hop_length // 2
+    call = f"from_nemo_ctc({{files}}, feature_dim={preprocessor.num_features}"
+    call += ")" if preprocessor.sample_rate == 16_000 else f", sample_rate={preprocessor.sample_rate})"
+    return difference, call, [f"put {half} zero samples before the audio: its frames are half a hop late"]
+
+
+# onnx-asr.
+
+
+def export_onnx_asr(model: TrainedModel, folder: str | Path) -> Written:
+    """Write ``model.onnx``, ``vocab.txt`` and ``config.json`` as onnx-asr reads them.
+
+    Args:
+        model: a CTC model; it is left as it was.
+        folder: there must be none yet.
+
+    Raises:
+        FileInTheWayError: there is such a folder.
+        UsageError: the model cannot be written so, or the file gives other log-probabilities than torch.
+    """
+    parts, preprocessor = _Parts.of(model), model.modules.preprocessor
+    if problem := onnx_asr_features_problem(preprocessor):
+        remedy = "train with window_size: 0.025 and features: 80, or export for sherpa-onnx or to onnx"
+        raise UsageError("onnx-asr computes other features", place=model.place, got=problem, remedy=remedy)
+    assert isinstance(preprocessor, AudioToMelSpectrogramPreprocessor)
+    vocabulary = symbols_of(model.card.labels, model.place)
+    size = preprocessor.num_features
+    config = {"model_type": "nemo-conformer-ctc", "features_size": size, "subsampling_factor": 1}
+    with _new_folder(folder) as (new, place):
+        (new / VOCABULARY).write_text(vocabulary, encoding="utf-8")
+        (new / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+        with parts.rest() as rest:
+            stretched = _Stretched(rest, None)
+            metadata = _described(parts, "normalised features")
+            difference = _write_features(stretched, preprocessor, "logprobs", new / MODEL, metadata)
+    advice = []
+    if preprocessor.std_floor > 1e-5:
+        least = f"std_floor: {preprocessor.std_floor:g}"
+        advice.append(f"bands without signal sound otherwise than in training, where {least} held them down")
+    return Written(place, difference, f"onnx_asr.load_model('nemo-conformer-ctc', '{place}')", advice)
+
+
+# Writing, for all of them.
+
+
+def _write_features(
+    module: nn.Module, preprocessor: AudioPreprocessor, output: str, path: Path, metadata: Mapping[str, str]
+) -> float:
+    shortest, longest = _FEATURE_FRAMES
+    generator = torch.Generator().manual_seed(_SEED)
+    features = torch.randn(2, preprocessor.num_features, longest, generator=generator)
+    length = torch.tensor([longest, shortest])
+    arguments = [
+        Argument("audio_signal", features, {0: "batch", 2: "time"}),
+        Argument("length", length, {0: "batch"}),
+    ]
+    compared = [(features, length), (features[:1, :, :shortest], length[1:])]
+    return _write(module.eval(), arguments, [output], path, metadata, compared)
+
+
+def _write(
+    module: nn.Module,
+    arguments: Sequence[Argument],
+    outputs: Sequence[str],
+    path: Path,
+    metadata: Mapping[str, str],
+    compared: Sequence[tuple[Tensor, ...]],
+) -> float:
+    """Write an ONNX file; the largest difference to torch on some inputs, whose valid frames are those of length."""
+    differences: list[float] = []
+
+    def check(run: OnnxRun) -> None:
+        for inputs in compared:
+            (got,), wanted = run(*inputs), module(*inputs)
+            if len(inputs) > 1:
+                is_valid = torch.arange(wanted.shape[1]) < inputs[1].unsqueeze(1)
+                got, wanted = got[is_valid], wanted[is_valid]
+            apart = (got - wanted).abs()
+            if got.shape != wanted.shape or not (apart <= TOLERANCE * (1 + wanted.abs())).all():
+                problem = "the exported log-probabilities are not torch's, so nothing is written"
+                raise UsageError(problem, place=path.name, got=f"{apart.max().item():.1e} apart")
+            differences.append(apart.max().item())
+
+    write_onnx(module, arguments, outputs, path, check, metadata)
+    return max(differences)
+
+
+def _described(parts: _Parts, takes: str) -> dict[str, str]:
+    card = parts.model.card
+    texts = {"model_author": "nemo_lite", "version": "1", "comment": f"{card.name}, step {card.step}; takes {takes}"}
+    return texts | ({"licence": card.licence} if card.licence else {})
+
+
+@contextmanager
+def _new_folder(folder: str | Path) -> Iterator[tuple[Path, Path]]:
+    """A folder to write into, and the name that it gets if nothing fails.
+
+    Raises:
+        FileInTheWayError: there is one of that name.
+    """
+    place = Path(folder).expanduser()
+    if place.exists():
+        raise FileInTheWayError("it exists already", place=str(place), remedy="give another name, or remove it")
+    make_writable_folder(place.parent)
+    new = place.with_name(temporary_name(place.name))
+    new.mkdir()
+    try:
+        yield new, place
+        os.rename(new, place)
+    finally:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(new)
