@@ -66,6 +66,8 @@ LATE_IMPORTS = {
     "sentencepiece": "optional: vocabularies of subwords",
     "kenlm": "optional: binaries of KenLM",
     "num2words": "imports 57 languages; only texts with numbers pay for it",
+    "nemo_asr.text.english": "compiles many rules; only commands that read texts pay for it",
+    "rapidfuzz": "slow to import; what applies a calibration need not wait for it",
     "torch.distributed.tensor": "slow to import; only runs that shard pay for it",
     "nemo_lite.backends.pytorch.distributed.sharding": "imports FSDP2, which is slow; only runs that shard pay for it",
 }

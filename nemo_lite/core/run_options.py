@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.errors import UnknownNameError, UsageError, counted
+
+if TYPE_CHECKING:  # a command that shows its options starts sooner without it
+    from nemo_lite.core.neural_module import NeuralModule
 
 # Choices of a script by name: where modules run, in what precision, in which format they are exported.
 

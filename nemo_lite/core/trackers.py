@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nemo_lite.core.callbacks.base import TbWriter
 from nemo_lite.errors import UsageError, counted
 from nemo_lite.files import AppendedFile, FileKind, JsonLimits, numbered_lines, parse_json
 from nemo_lite.utils import logging
+
+if TYPE_CHECKING:  # a command that shows its options starts sooner without it
+    from nemo_lite.core.callbacks.base import TbWriter
 
 # A record is a mapping with ``kind``, ``time`` (ISO 8601, UTC) and, by kind:
 #

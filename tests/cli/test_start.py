@@ -46,6 +46,19 @@ def test_an_onnx_file_transcribes_where_there_is_no_torch(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+def test_an_onnx_file_transcribes_without_packages_that_are_slow_to_import(tmp_path: Path) -> None:
+    """Each of them took 20 to 100 ms of the half second from the start to the first text."""
+    model = write_toy(tmp_path / "toy.onnx", METADATA | {"sample_rate": "16000", "frame_seconds": str(1 / 16000)})
+    sound = np.resize(np.array([1, 4], np.float32), 8000)  # half a second that is loud, and one of silence
+    soundfile.write(tmp_path / "a.wav", np.concatenate([sound, np.zeros(16000, np.float32)]), 16000, subtype="FLOAT")
+    slow = ("nemo_asr.text.english", "numpy.ma", "rapidfuzz", "urllib.request", "http.client", "tqdm", "onnx")
+    script = SCRIPT.replace("sys.exit(main())", f"code = main()\nprint([n for n in {slow} if n in sys.modules], code)")
+    words = ["transcribe", str(model), str(tmp_path / "a.wav")]
+    ended = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True)
+    assert ended.stdout.endswith("\n[] 0\n"), (ended.stdout[-200:], ended.stderr)
+
+
+@pytest.mark.slow
 def test_help_into_a_pipe_that_nobody_reads_ends_without_a_word():
     command = subprocess.Popen(
         [sys.executable, "-m", "nemo_lite", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -2,8 +2,10 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy as np
+import onnxruntime
 import pytest
 import soundfile
 from toys.onnx_toy import METADATA, RATE, write_toy
@@ -90,6 +92,42 @@ def test_a_missing_onnxruntime_is_an_error_with_the_install_line(toy, monkeypatc
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UsageError, match=r"onnxruntime is not installed; pip install onnxruntime$"):
         OnnxModel(toy)
+
+
+def test_a_file_runs_with_the_providers_and_threads_given(toy, monkeypatch):
+    made = []
+    session = onnxruntime.InferenceSession
+
+    def note(path, options, providers):
+        made.append((providers, options.intra_op_num_threads))
+        return session(path, options, providers=providers)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", note)
+    for providers, threads in ((["cpu"], 1), (["CPUExecutionProvider"], 2), ([], None)):
+        (found,) = OnnxModel(toy, providers, threads).transcribe([said(1, 2)], cutting=None).transcripts
+        assert found.text == "ab"
+    assert made == [(["CPUExecutionProvider"], 1), (["CPUExecutionProvider"], 2), (["CPUExecutionProvider"], 0)]
+
+
+def test_a_provider_that_is_not_there_is_refused_with_those_that_are(toy, monkeypatch):
+    with pytest.raises(
+        UsageError, match=r"toy\.onnx: the provider is not in the installed .*: got Abacus, wanted .*CPU"
+    ):
+        OnnxModel(toy, ["Abacus", "CPU"])
+    # ONNX Runtime goes on without a provider whose libraries are missing.
+    known = [*onnxruntime.get_available_providers(), "AbacusExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: known)
+    monkeypatch.setattr(
+        onnxruntime, "InferenceSession", lambda *_, providers: SimpleNamespace(get_providers=lambda: known[:1])
+    )
+    with pytest.raises(UsageError, match=r"the provider cannot be started here: got Abacus, wanted \w+$"):
+        OnnxModel(toy, ["abacus"])
+
+
+def test_options_of_onnx_files_are_refused_for_model_folders(toy, tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.zeros(100, np.float32), 1000)
+    with pytest.raises(UsageError, match=r"only an ONNX file knows these options: got --providers, --threads; leave"):
+        main([str(tmp_path), str(tmp_path / "a.wav"), "--threads", "1", "--providers", "CPU, CUDA"])
 
 
 def test_metadata_is_there_for_scripts(toy):

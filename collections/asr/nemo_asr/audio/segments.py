@@ -113,7 +113,8 @@ def speech_threshold(levels: Levels) -> float:
     # With digital silence around, all sound is speech, unless it has pauses of its own.
     num_loud = min(num_loud, len(with_sound))
     loud = float(np.partition(with_sound, -num_loud)[-num_loud])
-    quiet = float(np.quantile(with_sound, _QUIET_SHARE))
+    # As np.quantile, which imports numpy.ma: that takes longer than all segments of a short recording.
+    quiet = float(np.interp(_QUIET_SHARE * (len(with_sound) - 1), np.arange(len(with_sound)), np.sort(with_sound)))
     if loud - quiet < _LEAST_CONTRAST:
         return SILENT
     return max(quiet + _ABOVE_QUIET, loud - _BELOW_LOUD, _steady_level(with_sound, loud) + _ABOVE_QUIET)

@@ -17,12 +17,14 @@ import nemo_asr
 import nemo_lite
 from nemo_asr.cli.transcribe import (
     MODEL_HELP,
+    OnnxRuntime,
     Segments,
     check_segments,
     cutting_of,
     file_names,
     is_folder,
     refuse_for_onnx,
+    refuse_for_torch,
     to_file,
 )
 from nemo_asr.corpora.writing import write_manifest
@@ -105,7 +107,7 @@ class Aligning(OwnModules):
 class AlignParser(OneLineParser):
     """The options of ``nemo-lite align``."""
 
-    groups = (Aligning, Segments, Device)
+    groups = (Aligning, Segments, Device, OnnxRuntime)
     most_used = "format out cut longest min_score batch_size placement"
     pages = {
         "data": "what is written, batches, modules of your own",
@@ -182,7 +184,8 @@ def _aligned(args: Namespace, recordings: Sequence[Recording], texts: Sequence[s
     }
     if args.model.endswith(SUFFIX):
         refuse_for_onnx(args)
-        return load_onnx_model(args.model).align(recordings, texts, **settings)
+        return load_onnx_model(args.model, **arguments_of(args, OnnxRuntime)).align(recordings, texts, **settings)
+    refuse_for_torch(args)
     factory = nemo_lite.NeuralModuleFactory(**arguments_of(args, Device))
     model = nemo_asr.load_model(args.model, factory=factory)
     return model.aligned(recordings, texts, num_workers=args.num_workers, factory=factory, **settings)

@@ -15,7 +15,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import nemo_lite
-from nemo_asr.cli.transcribe import MODEL_HELP, Segments, check_segments, cutting_of
+from nemo_asr.cli.transcribe import (
+    MODEL_HELP,
+    OnnxRuntime,
+    Segments,
+    check_segments,
+    cutting_of,
+    refuse_for_torch,
+)
 from nemo_asr.options import OwnModules, Search, check_search_options, search_arguments
 from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE
 from nemo_asr.transcribe.onnx_model import SUFFIX
@@ -80,7 +87,7 @@ class Serving(OwnModules):
 class ServeParser(OneLineParser):
     """The options of ``nemo-lite serve``."""
 
-    groups = (Serving, Segments, Search, Device)
+    groups = (Serving, Segments, Search, Device, OnnxRuntime)
     most_used = "host port token max_upload max_requests decoder lm placement"
     pages = {
         "serving": "addresses, limits, batches, modules of your own",
@@ -148,6 +155,7 @@ def main(arguments: Sequence[str]) -> int:
                     args.batch_seconds,
                     server.observe,
                     factory,
+                    arguments_of(args, OnnxRuntime),
                 )
             )
         config = uvicorn.Config(
@@ -170,6 +178,8 @@ def _factory(args: Namespace) -> Any:
     """Of models in torch; None where all are ONNX files."""
     if all(path.endswith(SUFFIX) for path in args.models):
         return None
+    if not any(path.endswith(SUFFIX) for path in args.models):
+        refuse_for_torch(args)
     return nemo_lite.NeuralModuleFactory(**arguments_of(args, Device))
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import nemo_asr
 import nemo_lite
@@ -26,6 +26,7 @@ from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, EACH, Recordin
 from nemo_asr.transcribe.onnx_model import SUFFIX, load_onnx_model
 from nemo_asr.transcribe.transcript import FORMATS, SUBTITLES, Transcribed, Transcript
 from nemo_asr.transcribe.voice_activity import load_detector
+from nemo_lite.config import Between
 from nemo_lite.core.run_options import DeviceType
 from nemo_lite.errors import UsageError, counted, marked, printable
 from nemo_lite.files import check_replaceable, make_writable_folder, write_atomically
@@ -71,6 +72,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _transcribe_with_torch(args: Namespace, recordings: Sequence[Recording]) -> int:
+    refuse_for_torch(args)
     factory = nemo_lite.NeuralModuleFactory(**arguments_of(args, Launch, Device))
     model = nemo_asr.load_model(args.model, factory=factory)
     weights = search_arguments(args)
@@ -101,7 +103,7 @@ def _transcribe_with_onnx(args: Namespace, recordings: Sequence[Recording]) -> i
         UsageError: options that only the modules in torch know.
     """
     refuse_for_onnx(args)
-    model, options = load_onnx_model(args.model), search_arguments(args)
+    model, options = load_onnx_model(args.model, **arguments_of(args, OnnxRuntime)), search_arguments(args)
     detector = load_detector(args.vad) if args.vad else None
     search = None if options is None else TextSearch(model.labels, **options)
     start = time.perf_counter()
@@ -126,6 +128,14 @@ def refuse_for_onnx(args: Namespace) -> None:
         raise UsageError(problem, place=args.model, got=", ".join(unknown), remedy=remedy)
 
 
+def refuse_for_torch(args: Namespace) -> None:
+    """UsageError for options that only ONNX files know."""
+    unknown = [f"--{name}" for name in sorted(names_of(OnnxRuntime)) if getattr(args, name)]
+    if unknown:
+        problem, remedy = "only an ONNX file knows these options", "leave them out, or give a file of nemo-lite export"
+        raise UsageError(problem, got=", ".join(unknown), remedy=remedy)
+
+
 def cutting_of(args: Namespace) -> Cutting | None:
     """How recordings are cut, by the options; None: not at all."""
     return Cutting(**arguments_of(args, Segments)) if args.segments == "energy" else None
@@ -135,6 +145,11 @@ def _exit_code(result: Transcribed, recordings: Sequence[Recording]) -> int:
     if not result.faults:
         return 0
     return 2 if len(result.faults) == len(recordings) else 1
+
+
+def _providers(text: str) -> list[str]:
+    """A type of argparse: names with commas between."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _channel(text: str) -> int | str | None:
@@ -197,10 +212,25 @@ class Segments:
     segment_padding: NotNegativeFloat = option(DEFAULT_CUTTING.padding, passed_as="padding")
 
 
+@dataclass(frozen=True)
+class OnnxRuntime:
+    """What computes an ONNX file.
+
+    Attributes:
+        providers: what computes an ONNX file, with commas between, the first one first, such as CUDA,CPU (default:
+            CPU).
+        threads: threads that compute an ONNX file (default: one for each core).
+    """
+
+    page: ClassVar[str] = "launching"
+    providers: list[str] = option([], type=_providers, metavar="NAMES")
+    threads: Annotated[int, Between(1, 1024)] | None = None
+
+
 class TranscribeParser(LaunchedParser):
     """The options of ``nemo-lite transcribe``."""
 
-    groups = (Transcription, Segments, Streaming, Search, Device, Launch)
+    groups = (Transcription, Segments, Streaming, Search, Device, OnnxRuntime, Launch)
     most_used = "format out channel segments decoder lm nbest batch_size num_workers placement"
     pages = {
         "data": "what is written, batches, modules of your own",
@@ -220,7 +250,7 @@ class TranscribeParser(LaunchedParser):
     def check(self, parsed: Any) -> None:
         """What the options of decoding, precision and results mean together."""
         super().check(parsed)
-        others = [Transcription, Segments, Search, Device, Launch]
+        others = [Transcription, Segments, Search, Device, OnnxRuntime, Launch]
         check_streaming(self, parsed, others, but=["imports", "channel", "placement", "local_rank"])
         check_search_options(self, parsed)
         if parsed.nbest and parsed.format in SUBTITLES:

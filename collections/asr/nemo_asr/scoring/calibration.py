@@ -12,7 +12,6 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from rapidfuzz.distance import Levenshtein
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -94,6 +93,8 @@ class CalibrationRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 def right_words(said: Sequence[str], heard: Sequence[str]) -> list[bool]:
     """Which of the heard words are right, in an alignment with the fewest errors."""
+    from rapidfuzz.distance import Levenshtein  # what applies a calibration need not wait for it
+
     right = [False] * len(heard)
     for code in Levenshtein.opcodes(said, heard):
         if code.tag == "equal":

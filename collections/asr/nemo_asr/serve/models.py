@@ -52,6 +52,7 @@ def serve_model(
     batch_seconds: float,
     observe: Callable[[int, float, float], object],
     factory: Any,
+    runtime: Mapping[str, Any] | None = None,
 ) -> ServedModel:
     """Load a model and start its thread.
 
@@ -61,13 +62,14 @@ def serve_model(
         options: of a search, see `TextSearch`; None: greedy decoding.
         batch_size, batch_seconds, observe: see `Batcher`.
         factory: says where a model in torch runs; None for ONNX files.
+        runtime: what computes an ONNX file, see `load_onnx_model`.
 
     Raises:
         CheckpointError: there is no such model.
         UsageError: options of the search that do not fit it.
     """
     if path.endswith(SUFFIX):
-        model = load_onnx_model(path)
+        model = load_onnx_model(path, **(runtime or {}))
         search_for = _searches(functools.partial(TextSearch, model.labels), options)
 
         def compute(rows: Sequence[Recording], search: Any) -> Transcribed:

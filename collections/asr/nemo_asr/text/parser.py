@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from nemo_asr.arguments import look_up
-from nemo_asr.text.english import accented_letters, normalize_english
 from nemo_asr.text.labels import (
     APOSTROPHES,
     NO_LANGUAGE,
@@ -302,6 +301,9 @@ class ENCharParser(CharParser):
     def _normalize(self, text: str) -> str:
         if self._already_words.fullmatch(text):
             return text
+        # Compiling its rules takes 0.1 s, for which no command waits that reads no text.
+        from nemo_asr.text.english import accented_letters, normalize_english
+
         self.unaccented.update(accented_letters(text, self._keep))
         text = normalize_english(text, self._keep, lowercase=self._case != "kept")
         return self._in_case(text) if self._case == "upper" else text

@@ -16,13 +16,12 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.audio.segments import DEFAULT_CUTTING, LONG_PAUSE, Cutting, Detector, Span
-from nemo_asr.corpora.writing import Entry
 from nemo_asr.text.labels import has_words, shown_symbols, spelled
 from nemo_asr.text.parser import CharParser
 from nemo_asr.transcribe.inputs import Recording, named
@@ -37,6 +36,9 @@ from nemo_asr.transcribe.transcript import (
     refuse_no_probabilities,
 )
 from nemo_lite.errors import DataError, UsageError, counted
+
+if TYPE_CHECKING:  # it imports what fetches archives, which takes longer than to transcribe
+    from nemo_asr.corpora.writing import Entry
 
 Floats: TypeAlias = "npt.NDArray[np.floating[Any]]"
 

@@ -60,10 +60,11 @@ _MOST_LABELS, _MOST_LABEL_CHARACTERS, _MOST_RATE = 65_536, 128, 655_350
 
 
 class OnnxModel:
-    """A model that ``nemo-lite export`` wrote, on the CPU.
+    """A model that ``nemo-lite export`` wrote.
 
     Args:
         path: the file.
+        providers, threads: what computes it; see `open_session`.
 
     Attributes:
         path: the file.
@@ -76,12 +77,12 @@ class OnnxModel:
 
     Raises:
         CheckpointError: there is no such file, or it is not one that ``nemo-lite export`` wrote.
-        UsageError: onnxruntime is not installed.
+        UsageError: onnxruntime is not installed, or has no such provider here.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, providers: Sequence[str] = (), threads: int | None = None) -> None:
         self.path = Path(path).expanduser()
-        self._session = open_session(self.path)
+        self._session = open_session(self.path, providers, threads)
         self.metadata: Mapping[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
         try:
             if self.metadata["format"] != FORMAT:
@@ -260,9 +261,9 @@ class OnnxModel:
         return f"{self.path}: {self.metadata.get('name', '')}, step {self.metadata.get('step', 'not said')}"
 
 
-def load_onnx_model(path: str | Path) -> OnnxModel:
-    """An exported model; the log says which. Raises as :class:`OnnxModel` does."""
-    model = OnnxModel(path)
+def load_onnx_model(path: str | Path, providers: Sequence[str] = (), threads: int | None = None) -> OnnxModel:
+    """An exported model; the log says which. Arguments and errors are those of :class:`OnnxModel`."""
+    model = OnnxModel(path, providers, threads)
     logging.info("Loaded %s", model)
     return model
 

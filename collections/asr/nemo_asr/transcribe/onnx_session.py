@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from nemo_lite.files import FileKind, open_file
 ONNX_FILE = FileKind("the ONNX file", (1 << 31) - 1, CheckpointError, "write it with nemo-lite export")
 _FIRST_BYTE = b"\x08"  # ir_version comes first
 _INSTALL = "pip install onnxruntime"
+_ENDING = "ExecutionProvider"  # of the name of each provider
 
 
 def _check_file(path: Path) -> None:
@@ -37,12 +39,18 @@ def _names_file(content: mmap.mmap, at: int) -> bool:
     return at > 0 and not 0x20 <= content[at - 1] < 0x80
 
 
-def open_session(path: Path) -> Any:
-    """The model of an ONNX file, on the CPU.
+def open_session(path: Path, providers: Sequence[str] = (), threads: int | None = None) -> Any:
+    """The model of an ONNX file.
+
+    Args:
+        path: the file.
+        providers: of ONNX Runtime, the first one first, as ``CUDA`` or ``CUDAExecutionProvider``; what they lack is
+            computed on the CPU. None: all is.
+        threads: that share an operation on the CPU; None: one for each core.
 
     Raises:
         CheckpointError: there is no such file, it keeps tensors elsewhere, or it cannot be run.
-        UsageError: onnxruntime is not installed.
+        UsageError: onnxruntime is not installed, or has no such provider here.
     """
     _check_file(path)
     try:
@@ -51,8 +59,27 @@ def open_session(path: Path) -> Any:
         raise UsageError("the package onnxruntime is not installed", place=str(path), remedy=_INSTALL) from None
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # its errors are raised as well
+    options.intra_op_num_threads = threads or 0
+    known = onnxruntime.get_available_providers()
+    by_short_name = {_short(name): name for name in known}
+    chosen = [by_short_name.get(_short(name), name) for name in providers or ("CPU",)]
+    _check_providers(chosen, known, "is not in the installed onnxruntime", path)
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(str(path), options, providers=chosen)
     except Exception as error:  # onnxruntime has a class for each of its error codes, below RuntimeError or not
         got = str(error).strip().partition("\n")[0]
         raise CheckpointError("this is no ONNX file that can be run", place=str(path), got=got) from None
+    # A provider whose libraries are missing is left out in silence.
+    _check_providers(chosen, session.get_providers(), "cannot be started here", path)
+    return session
+
+
+def _short(provider: str) -> str:
+    """``cuda`` of ``CUDAExecutionProvider``."""
+    return provider.removesuffix(_ENDING).lower()
+
+
+def _check_providers(chosen: Sequence[str], known: Sequence[str], problem: str, path: Path) -> None:
+    if missing := [name for name in chosen if name not in known]:
+        got, wanted = (", ".join(name.removesuffix(_ENDING) for name in names) for names in (missing, known))
+        raise UsageError(f"the provider {problem}", place=str(path), got=got, wanted=wanted)

@@ -8,8 +8,8 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from html import escape
 from typing import Any, NamedTuple, TypeAlias
-from xml.sax.saxutils import escape
 
 import numpy as np
 import numpy.typing as npt
@@ -290,7 +290,8 @@ def as_srt(transcript: Transcript) -> str:
 def as_vtt(transcript: Transcript) -> str:
     """WebVTT subtitles."""
     cues = (
-        f"\n{_clock(cue.start, '.')} --> {_clock(cue.end, '.')}\n" + "".join(f"{escape(line)}\n" for line in cue.lines)
+        f"\n{_clock(cue.start, '.')} --> {_clock(cue.end, '.')}\n"
+        + "".join(f"{escape(line, quote=False)}\n" for line in cue.lines)
         for cue in cues_of(transcript)
     )
     return "".join(["WEBVTT\n", *cues])
