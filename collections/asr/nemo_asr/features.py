@@ -730,6 +730,45 @@ class AudioPreprocessor(NonTrainableNM):
         }
         return (features, num_new(features, 2)), new_state
 
+    def of_window(
+        self, signal: torch.Tensor, length: torch.Tensor, is_first: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Features (B, D, U) of a chunk of frames, and how many there are from its first frame to the end; in a graph.
+
+        Args:
+            signal: (B, 1 + n_fft + (U - 1) * hop): all samples that the frames see, and the one before these. Zeros
+                stand before and behind the recording.
+            length: (B,) samples from the middle of the first frame to the end of the recording: below 0 behind it, more
+                than there are as long as the end is not known.
+            is_first: (B,) whether the first frame is that of the recording.
+        """
+        framing, margin = self.framing, self.n_fft // 2
+        positions = torch.arange(signal.shape[1], device=signal.device) - 1 - margin
+        ends, positions = length.unsqueeze(1), positions.unsqueeze(0)
+        samples = torch.where(positions < ends, signal, 0.0)
+        body, positions = samples[:, 1:], positions[:, 1:]
+        if self.preemph:
+            body = body - self.preemph * samples[:, :-1]
+        if framing.is_masked:
+            body = torch.where(positions < ends, body, 0.0)
+        if framing.mirrors_end:
+            behind = positions - ends
+            source = ends - 2 - behind + margin
+            is_known = (source >= 0) & (behind < margin)
+            mirrored = body.gather(1, source.clamp(0, body.shape[1] - 1)).where(is_known, torch.zeros_like(body))
+            body = torch.where(behind >= 0, mirrored, body)
+        if framing.mirrors_start:
+            start = body[:, margin + 1 : 2 * margin + 1].flip(1)
+            start = torch.where(is_first.unsqueeze(1), start, body[:, :margin])
+            body = torch.cat([start, body[:, margin:]], dim=1)
+        basis = torch.from_numpy(fourier_basis(self.n_fft, self.n_fft)).float().to(signal.device) * self.window
+        parts = F.conv1d(body.unsqueeze(1), basis.unsqueeze(1), stride=self.hop_length).square()
+        power = (parts[:, : margin + 1] + parts[:, margin + 1 :]).mT
+        # Not `valid_frames`, which counts from the start of the recording, where no samples have no frames.
+        surplus = {"ceil": self.hop_length - 1, "floor": 0, "floor + 1": self.hop_length}[framing.valid]
+        num_valid = (length + surplus) // self.hop_length
+        return self._finish(self._bands(power).mT, num_valid), num_valid
+
     def _behind(self, samples: torch.Tensor, last_sample: torch.Tensor, margin: int) -> torch.Tensor:
         """(B, n_fft): what frames see behind the last sample, which comes without pre-emphasis."""
         behind = samples.new_zeros(samples.shape[0], self.n_fft)

@@ -55,7 +55,11 @@ class _Halving(NamedTuple):
 
     def lengths(self, lengths: Tensor) -> Tensor:
         """(B,) valid frames -> (B,)."""
-        return ((lengths + (self.left + self.right - 3)) // 2 + 1).clamp(min=0)
+        return self.relative(lengths).clamp(min=0)
+
+    def relative(self, lengths: Tensor) -> Tensor:
+        """The same, counted from an even frame on: below 0 where the last frame is before it."""
+        return (lengths + (self.left + self.right - 3)) // 2 + 1
 
     def size(self, size: Size) -> Size:
         """The same of one size, which may be symbolic."""
@@ -186,21 +190,41 @@ class ConvSubsampling(nn.Module):
                 size = self.halving.size(size)
         return state
 
-    def step(self, x: Tensor, state: State, last: bool) -> tuple[Tensor, State]:
-        """The next frames (B, T, F) to (B, T', D)."""
+    def step(
+        self, x: Tensor, state: State, last: bool, lengths: Tensor | None = None
+    ) -> tuple[Tensor, State, Tensor | None]:
+        """The next frames (B, T, F), of ``lengths`` of :func:`lengths_in_graph`, to (B, T', D) and theirs."""
         x, new_state = x.unsqueeze(1), {}
+        if lengths is not None:
+            x = _hiding_behind(x, lengths)
         for index, layer in enumerate(self.conv):
             if isinstance(layer, HalvingConv2d):
                 x, new_state[str(index)] = layer.window.take(state[str(index)], x, 2, last)
                 x = layer.of_window(x)
+                lengths = None if lengths is None else self.halving.relative(lengths)
             elif x.shape[2]:
                 x = layer(x)
-        return self.out(x.transpose(1, 2).flatten(2)), new_state
+                if lengths is not None and isinstance(layer, nn.ReLU):
+                    x = _hiding_behind(x, lengths)
+        return self.out(x.transpose(1, 2).flatten(2)), new_state, lengths
 
 
 def _masked(x: Tensor, lengths: Tensor) -> Tensor:
     """(B, C, T, F) with zeros behind each utterance."""
-    return x if are_full(lengths, x.shape[2]) else torch.where(_valid(lengths, x.shape[2])[:, None, :, None], x, 0.0)
+    return x if are_full(lengths, x.shape[2]) else _hiding_behind(x, lengths)
+
+
+def _hiding_behind(x: Tensor, lengths: Tensor) -> Tensor:
+    return torch.where(_valid(lengths, x.shape[2])[:, None, :, None], x, 0.0)
+
+
+def lengths_in_graph(length: Tensor) -> Tensor | None:
+    """Frames from the beginning of a chunk to the end of the recording, which may be before it; None: all are valid.
+
+    In an exported graph all chunks are equally long, so the last ones hold more frames than the recording. Outside of
+    it a chunk has the frames that there are.
+    """
+    return length if torch.compiler.is_exporting() else None
 
 
 def _relu(x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -283,14 +307,19 @@ class StackingSubsampling(nn.Module):
         """No frame waits for others."""
         return {"frames": self.proj_out.weight.new_zeros(batch, 0, self.proj_out.in_features // self.factor)}
 
-    def step(self, x: Tensor, state: State, last: bool) -> tuple[Tensor, State]:
-        """The next frames (B, T, F) to (B, T', D)."""
+    def step(
+        self, x: Tensor, state: State, last: bool, lengths: Tensor | None = None
+    ) -> tuple[Tensor, State, Tensor | None]:
+        """The next frames (B, T, F), of ``lengths`` of :func:`lengths_in_graph`, to (B, T', D) and theirs."""
+        if lengths is not None:
+            x = _hiding_behind(x.unsqueeze(1), lengths).squeeze(1)
+            lengths = (lengths + self.factor - 1) // self.factor
         x = torch.cat([state["frames"], x], dim=1)
         if last:
             x = F.pad(x, (0, 0, 0, -x.shape[1] % self.factor))
         number = x.shape[1] // self.factor * self.factor
         whole, rest = x[:, :number], x[:, number:]
-        return self._stacked(whole if self.pre_norm is None else self.pre_norm(whole)), {"frames": rest}
+        return self._stacked(whole if self.pre_norm is None else self.pre_norm(whole)), {"frames": rest}, lengths
 
 
 class LinearInput(nn.Linear):
@@ -308,9 +337,11 @@ class LinearInput(nn.Linear):
         """Nothing is kept."""
         return {}
 
-    def step(self, x: Tensor, state: State, last: bool) -> tuple[Tensor, State]:
+    def step(
+        self, x: Tensor, state: State, last: bool, lengths: Tensor | None = None
+    ) -> tuple[Tensor, State, Tensor | None]:
         """The next frames (B, T, F) to (B, T, D)."""
-        return super().forward(x), state
+        return super().forward(x), state, lengths
 
     def size(self, num_frames: Size) -> Size:
         """Frames out for frames in."""
@@ -1083,7 +1114,8 @@ class ConformerEncoder(TrainableNM):
 
         Chunks are counted from the start, so the numbers do not depend on how frames arrive.
         """
-        x, kept = self.pre_encode.step(audio_signal.transpose(1, 2), keyed(state, "pre_encode"), last)
+        before, lengths = keyed(state, "pre_encode"), lengths_in_graph(length)
+        x, kept, lengths = self.pre_encode.step(audio_signal.transpose(1, 2), before, last, lengths)
         new_state = prefixed(kept, "pre_encode")
         if self._scale is not None:
             x = x * self._scale
@@ -1100,8 +1132,12 @@ class ConformerEncoder(TrainableNM):
             positions = self.positions(number, num_kept + number, x.device, first).to(x.dtype)
             of_key = torch.arange(num_kept + number, device=x.device) // chunk  # the chunk in which it is
             chunks_back = of_key[num_kept:].unsqueeze(1) - of_key
-            sees = (chunks_back >= 0) & (chunks_back <= left)
-            hidden = Hidden(torch.where(sees, 0.0, _HIDDEN)[None, None], ~sees.any(-1, keepdim=True)[None, None])
+            sees = ((chunks_back >= 0) & (chunks_back <= left))[None, None]
+            if lengths is not None:  # of fixed sizes: before the first frame and behind the last one there is nothing
+                of_chunk = torch.arange(-num_kept, number, device=x.device)
+                is_there = (of_chunk >= -state["num_frames"].unsqueeze(1)) & (of_chunk < lengths.unsqueeze(1))
+                sees = sees & is_there[:, None, None]
+            hidden = Hidden(torch.where(sees, 0.0, _HIDDEN), ~sees.any(-1, keepdim=True))
             for index, layer in enumerate(self._layers()):
                 x, kept = layer.step(x, positions, hidden, keyed(state, f"layers.{index}"), left * chunk)
                 new_state |= prefixed(kept, f"layers.{index}")
@@ -1113,10 +1149,35 @@ class ConformerEncoder(TrainableNM):
             new_state |= {key: value for key, value in state.items() if key.startswith("layers.")}
         if self.out_proj is not None:
             x = self.out_proj(x)
-        outputs: tuple[Tensor, ...] = (x.transpose(1, 2), num_new(x, 1))
+        outputs: tuple[Tensor, ...] = (x.transpose(1, 2), num_new(x, 1) if lengths is None else lengths)
         if self._intermediate is not None:
-            outputs = (*outputs, tapped.transpose(1, 2), num_new(tapped, 1))
+            outputs = (*outputs, tapped.transpose(1, 2), outputs[1])
         return outputs, new_state
+
+    def graph_problem(self) -> str:
+        """Why it cannot run in chunks in an exported graph, where all sizes are fixed; empty if it can."""
+        if problem := self.stream_problem():
+            return problem
+        if self._contexts[0].left == _ALL:
+            return "attention sees all frames before; att_context_size with a number, or set_default_att_context_size"
+        if not self._is_shifted:
+            return "rel_pos_no_shift counts positions from the start of the recording"
+        window = next((layer.window for layer in self.pre_encode.modules() if isinstance(layer, HalvingConv2d)), None)
+        return "subsampling conv2d gives fewer frames of the first chunk" if window and not window.before else ""
+
+    @property
+    def graph_chunk(self) -> int:
+        """Frames of the input in each chunk of an exported graph."""
+        return self.pre_encode.stream_delay().stride * int(self._contexts[0].chunk)
+
+    def graph_state(self, batch: int) -> State:
+        """The state before the first chunk in an exported graph: zeros stand for the frames that attention may see."""
+        context, state = self._contexts[0], dict(self.initial_state(batch))
+        for index in range(len(self._layers())):
+            key = f"layers.{index}.attention"
+            state[key] = state[key].new_zeros(batch, int(context.left) * int(context.chunk), self._size)
+        state["num_frames"] = state["num_frames"].expand(batch).clone()
+        return state
 
     def _layers(self) -> list[ConformerLayer]:
         return [layer for layer in self.layers if isinstance(layer, ConformerLayer)]

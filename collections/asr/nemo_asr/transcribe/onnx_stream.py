@@ -1,0 +1,101 @@
+"""OnnxStreamedModel: a file with states, which `nemo-lite export --stream` wrote, in ONNX Runtime. No torch in this file.
+
+What it computes for a recording in pieces is what the modules in torch compute; see `stream_export`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nemo_asr.audio.reading import Samples
+from nemo_asr.transcribe.onnx_model import DescribedFile
+
+# Any: onnxruntime has no types.
+
+FORMAT = "nemo_lite stream model 1"
+NEXT = ".next"
+CHUNK = "chunk_samples"
+_UNKNOWN = 1 << 40  # samples to the end of a recording that has not ended
+
+
+class OnnxStreamedModel(DescribedFile):
+    """A model in chunks, of which many streams can be made.
+
+    Args:
+        path: the file.
+
+    Raises:
+        CheckpointError: there is no such file, or it is not one that ``nemo-lite export --stream`` wrote.
+        UsageError: onnxruntime is not installed.
+    """
+
+    format = FORMAT
+
+    def _read(self) -> None:
+        self._chunk, self._before = int(self.metadata[CHUNK]), int(self.metadata["before"])
+        self.hop_samples, self.frame_samples = (
+            int(self.metadata[f"{name}_stride_samples"]) for name in ("feature", "frame")
+        )
+        inputs = {each.name: each for each in self._session.get_inputs()}
+        self._window = inputs["audio_signal"].shape[1]
+        self._states = [name for name in inputs if name not in ("audio_signal", "length")]
+        self._initial = {
+            name: np.zeros((1, *inputs[name].shape[1:]), np.int64 if "int64" in inputs[name].type else np.float32)
+            for name in self._states
+        }
+        if not 1 <= self._chunk <= self._window or not 0 <= self._before <= self._window:
+            raise ValueError(f"chunks of {self._chunk} samples in windows of {self._window}")
+
+    @property
+    def look_ahead(self) -> float:
+        """Seconds of audio behind the beginning of a chunk that its first frame waits for."""
+        return (self._window - self._before) / self.sample_rate
+
+    def frames(self) -> Callable[[Samples, bool], npt.NDArray[np.float32]]:
+        """A new stream: takes the next samples (T,), and whether they are the last; gives log-probabilities (U, classes).
+
+        Frames come as soon as the chunk is whole in which they are.
+        """
+        return _Frames(self)
+
+
+class _Frames:
+    def __init__(self, model: OnnxStreamedModel) -> None:
+        self._model, self._state = model, dict(model._initial)
+        self._samples = np.zeros(model._before, np.float32)  # from the window of the next chunk on
+        self._outputs = ["log_probs", "log_probs_length", *(name + NEXT for name in model._states)]
+        self._is_empty = True
+
+    def __call__(self, samples: Samples, last: bool) -> npt.NDArray[np.float32]:
+        model = self._model
+        self._is_empty = self._is_empty and not len(samples)
+        self._samples = np.concatenate([self._samples, np.asarray(samples, np.float32)])
+        found = []
+        while len(self._samples) >= model._window:
+            found.append(self._step(_UNKNOWN)[0])
+        if last and not self._is_empty:
+            left = len(self._samples) - model._before
+            is_whole = True
+            while is_whole:  # after a chunk that is whole, one more may have frames
+                self._samples = np.pad(self._samples, (0, max(model._window - len(self._samples), 0)))
+                log_probs, is_whole = self._step(left)
+                left -= model._chunk
+                found.append(log_probs)
+        if not found:
+            return np.zeros((0, len(model.labels) + 1), np.float32)
+        return np.concatenate(found)
+
+    def _step(self, length: int) -> tuple[npt.NDArray[np.float32], bool]:
+        """The frames of a chunk, and whether it has as many as it can hold."""
+        model = self._model
+        signal: Any = self._samples[None, : model._window]
+        inputs = {"audio_signal": signal, "length": np.array([length]), **self._state}
+        log_probs, number, *state = model._session.run(self._outputs, inputs)
+        self._state = dict(zip(model._states, state, strict=True))
+        self._samples = self._samples[model._chunk :]
+        return log_probs[0, : number[0]], bool(number[0] == log_probs.shape[1])

@@ -1,0 +1,195 @@
+"""Models that run in chunks as ONNX files whose states are inputs and outputs. Running ours: `onnx_stream`.
+
+All sizes but the batch are fixed: a file takes one chunk after the other, each with the states that the one before gave.
+What sherpa-onnx reads of other files: `runner_export`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nemo_asr.audio.reading import Samples
+from nemo_asr.data.utterances import audio_ports
+from nemo_asr.decoding.greedy import post_process_predictions
+from nemo_asr.features import AudioPreprocessor
+from nemo_asr.models.conformer import ConformerEncoder
+from nemo_asr.tasks.families import Wires, connect
+from nemo_asr.transcribe.engine import StandIn
+from nemo_asr.transcribe.model import TrainedModel
+from nemo_asr.transcribe.onnx_export import TOLERANCE, Comparison, example_signals, metadata_of
+from nemo_asr.transcribe.onnx_stream import CHUNK, FORMAT, NEXT, OnnxStreamedModel
+from nemo_lite.backends.pytorch.engine.module_state import evaluating
+from nemo_lite.backends.pytorch.export import Argument, OnnxRun, write_onnx
+from nemo_lite.backends.pytorch.streaming import State, StreamedDag, keyed, lower_to_stream, prefixed
+from nemo_lite.core.dag import slice_between
+from nemo_lite.errors import FileInTheWayError, UsageError
+
+# Any: wires that a family may not have.
+
+
+@dataclass(frozen=True)
+class StreamedParts:
+    """What a chunk goes through.
+
+    Attributes:
+        model: the trained model.
+        wires: its wires.
+        preprocessor: samples to features.
+        encoder: keeps the states, named ``name.key`` of :attr:`dag`.
+        dag: features to log-probabilities, and to the frames up to the end of the recording.
+        name: the encoder's, in the names of states.
+        chunk: frames of features in a chunk.
+        frames: frames of log-probabilities in a chunk.
+    """
+
+    model: TrainedModel
+    wires: Wires
+    preprocessor: AudioPreprocessor
+    encoder: ConformerEncoder
+    dag: StreamedDag
+    name: str
+    chunk: int
+    frames: int
+
+    @classmethod
+    def of(cls, model: TrainedModel) -> StreamedParts:
+        """The parts of a model.
+
+        Raises:
+            UsageError: it does not run in chunks, or not in chunks of equal sizes.
+        """
+        encoder, preprocessor = model.modules.encoder, model.modules.preprocessor
+        problem = model.stream_problem()
+        if not problem and not isinstance(encoder, ConformerEncoder):
+            problem = f"the first chunk of {type(encoder).__name__} gives fewer frames than others"
+        if not problem and isinstance(encoder, ConformerEncoder):
+            problem = encoder.graph_problem()
+        if problem:
+            remedy = "stream with the model folder; a ConformerEncoder with att_context_style: chunked_limited can"
+            raise UsageError("no file with states", place=model.place, got=problem, remedy=remedy)
+        assert isinstance(encoder, ConformerEncoder) and isinstance(preprocessor, AudioPreprocessor)
+        wires = connect(model.modules, StandIn(audio_ports(model.card.sample_rate)))
+        features, outputs = [wires.features, wires.feature_lengths], [wires.log_probs, wires.log_probs_lengths]
+        dag = lower_to_stream(slice_between(_present(features), _present(outputs)))
+        (name,) = {key.partition(".")[0] for key in dag.initial_state(1)}
+        chunk = encoder.graph_chunk
+        return cls(model, wires, preprocessor, encoder, dag, name, chunk, chunk // encoder.pre_encode.stream_delay().stride)
+
+    def state(self, batch: int) -> State:
+        """The state before the first chunk, without the tensors that stay empty."""
+        return {key: value for key, value in self._whole_state(batch).items() if value.numel()}
+
+    def _whole_state(self, batch: int) -> State:
+        return prefixed(self.encoder.graph_state(batch), self.name)
+
+    def num_frames(self, state: State) -> Tensor:
+        """(B,) frames of log-probabilities before a chunk."""
+        return state[f"{self.name}.num_frames"]
+
+    def step(self, features: Tensor, lengths: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+        """Log-probabilities (B, U, classes), frames of them up to the end of the recording, and the new state."""
+        empty = {key: value for key, value in self._whole_state(1).items() if not value.numel()}
+        batch = features.shape[0]
+        whole = {**state, **{key: value.new_zeros(batch, *value.shape[1:]) for key, value in empty.items()}}
+        (log_probs, frames), new_state = self.dag(features, lengths, state=whole, last=False)
+        return log_probs, frames, {key: new_state[key] for key in state}
+
+
+def _present(wires: Sequence[Any]) -> list[Any]:
+    assert all(wire is not None for wire in wires), "a model that streams has log-probabilities"
+    return list(wires)
+
+
+class _Chunk(nn.Module):
+    """A chunk of samples, and the states in the order of their names, to log-probabilities, frames and states."""
+
+    def __init__(self, parts: StreamedParts) -> None:
+        super().__init__()
+        self.parts, self.names = parts, list(parts.state(1))
+        self.preprocessor, self.dag = parts.preprocessor, parts.dag
+
+    def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """``values``: as the file's inputs."""
+        signal, length, *kept = values
+        state = dict(zip(self.names, kept, strict=True))
+        features, lengths = self.preprocessor.of_window(signal, length, self.parts.num_frames(state) == 0)
+        log_probs, frames, new_state = self.parts.step(features, lengths, state)
+        return log_probs, frames.clamp(0, log_probs.shape[1]), *new_state.values()
+
+
+def export_stream(model: TrainedModel, path: str | Path, recordings: Sequence[Samples] = ()) -> Comparison:
+    """Write one ONNX file that takes a recording in chunks of samples, with the states between them.
+
+    It is run with ONNX Runtime at once, on signals of several lengths, and compared with the stream of the modules in
+    torch. If it differs, there is no file.
+
+    Args:
+        model: it is left as it was.
+        path: the file; there must be none yet.
+        recordings: samples at the model's rate, on which the file is compared as well.
+
+    Raises:
+        FileInTheWayError: there is such a file.
+        UsageError: the model does not run in chunks of equal sizes, a package is missing, or the file and torch differ.
+    """
+    path = Path(path).expanduser()
+    if path.exists():
+        raise FileInTheWayError("the file exists already", place=str(path), remedy="give another name, or remove it")
+    parts = StreamedParts.of(model)
+    preprocessor = parts.preprocessor
+    shift = parts.chunk * preprocessor.hop_length
+    window = 1 + preprocessor.n_fft + shift - preprocessor.hop_length
+    state = parts.state(2)
+    arguments = [
+        Argument("audio_signal", torch.randn(2, window, generator=torch.Generator().manual_seed(0)), {0: "batch"}),
+        Argument("length", torch.tensor([10 * window, shift - 1]), {0: "batch"}),
+        *(Argument(name, value, {0: "batch"}) for name, value in state.items()),
+    ]
+    outputs = ["log_probs", "log_probs_length", *(name + NEXT for name in state)]
+    assert parts.wires.features is not None and parts.wires.log_probs is not None
+    metadata = metadata_of(model, parts.wires.features, parts.wires.log_probs) | {
+        "format": FORMAT,
+        CHUNK: str(shift),
+        "before": str(1 + preprocessor.n_fft // 2),
+    }
+    compared: list[Comparison] = []
+    signals = [*example_signals(model.card.sample_rate), *recordings]
+    with evaluating(part for part in model.modules.modules.values() if isinstance(part, nn.Module)), torch.no_grad():
+        write_onnx(
+            _Chunk(parts).eval(),
+            arguments,
+            outputs,
+            path,
+            lambda run: compared.append(_compare(model, run, signals)),
+            metadata,
+        )
+    return compared[0]
+
+
+def _compare(model: TrainedModel, run: OnnxRun, signals: Sequence[Samples]) -> Comparison:
+    """The file's stream, and torch's on the same signals.
+
+    Raises:
+        UsageError: log-probabilities or texts differ.
+    """
+    streamed, written = model.streamed(), OnnxStreamedModel(run.path)
+    difference, sizes = 0.0, []
+    for signal in signals:
+        wanted, got = (torch.from_numpy(np.asarray(each.frames()(signal, True))) for each in (streamed, written))
+        size = (1, len(signal) / model.card.sample_rate)
+        same = got.shape == wanted.shape
+        apart = (got - wanted).abs() if same else torch.tensor([torch.inf])
+        if not same or not (apart <= TOLERANCE * (1 + wanted.abs())).all():
+            problem = "the exported stream is not torch's, so no file is written"
+            details = f"{tuple(got.shape)}, {apart.max().item() if apart.numel() else 0:.1e} apart"
+            raise UsageError(f"{problem} ({size[1]:.2f} s)", place=run.path.name, got=details, wanted=str(tuple(wanted.shape)))
+        difference = max(difference, apart.max().item() if apart.numel() else 0.0)
+        sizes.append(size)
+    return Comparison(tuple(sizes), difference, len(sizes), 0)
