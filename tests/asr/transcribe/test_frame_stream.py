@@ -10,9 +10,10 @@ import torch
 from toys.tone_corpus import CONFIG
 
 import nemo_asr
-from nemo_asr.transcribe.frame_stream import EndpointRules, FrameStream, StreamedModel
+from nemo_asr.transcribe.frame_stream import EndpointRules, FrameStream
 from nemo_asr.transcribe.model import TrainedModel, describe
 from nemo_asr.transcribe.stream import SegmentStream
+from nemo_asr.transcribe.streamed_model import StreamedModel
 from nemo_lite.backends.pytorch.streaming import Delay
 from nemo_lite.errors import UsageError
 

@@ -11,9 +11,10 @@ import numpy as np
 
 from nemo_asr.scoring.rates import paired_test, utterance_errors
 from nemo_asr.text.labels import main_metric
-from nemo_asr.transcribe.frame_stream import EndpointRules, FrameStream, StreamedModel
+from nemo_asr.transcribe.frame_stream import EndpointRules, FrameStream
 from nemo_asr.transcribe.inputs import Recording
 from nemo_asr.transcribe.model import CARD, StreamRate, TrainedModel, card_to_json, find_model, read_card
+from nemo_asr.transcribe.streamed_model import StreamedModel
 from nemo_lite import NeuralModuleFactory
 from nemo_lite.errors import UsageError
 from nemo_lite.files import write_atomically

@@ -1,7 +1,7 @@
 """Streams by frames: a model whose modules run in chunks gives, however audio arrives, the text of the whole recording.
 
 Where a part ends (`EndpointRules`) decides when words are final, not how the search goes on. Streams of models that
-cannot: `SegmentStream`.
+cannot: `SegmentStream`. No torch in this file: ONNX files stream without.
 """
 
 from __future__ import annotations
@@ -13,15 +13,10 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import soxr
-import torch
 
 from nemo_asr.audio.segments import Samples
-from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
-from nemo_asr.decoding.greedy import GreedyCTCDecoder
 from nemo_asr.decoding.prefix_beam_search import StreamedSearch
-from nemo_asr.tasks.families import Model, connect
 from nemo_asr.text.labels import has_words, spelled
-from nemo_asr.transcribe.engine import StandIn
 from nemo_asr.transcribe.inputs import Recording
 from nemo_asr.transcribe.stream import Partial
 from nemo_asr.transcribe.transcript import (
@@ -31,9 +26,6 @@ from nemo_asr.transcribe.transcript import (
     refuse_no_probabilities,
     transcript_of,
 )
-from nemo_lite.backends.pytorch.streaming import StreamedDag, lower_to_stream
-from nemo_lite.core.dag import slice_between
-from nemo_lite.core.neural_types import AudioSignal, LengthsType, NeuralType
 from nemo_lite.errors import UsageError
 
 FloatArray: TypeAlias = "npt.NDArray[np.float32]"
@@ -60,55 +52,34 @@ class EndpointRules:
             raise UsageError("rules of endpoints are seconds above 0", got=str(self))
 
 
-class StreamedModel(NamedTuple):
-    """A model that runs in chunks, of which many streams can be made.
+class StreamSearch(Protocol):
+    """A search that goes on from chunk to chunk, such as `BeamSearchCTCDecoder`."""
 
-    Attributes:
-        dag: samples and their number to log-probabilities.
-        labels: the vocabulary.
-        sample_rate: samples a second that it takes.
-        frame_samples: samples of one frame of log-probabilities.
-        hop_samples: samples of one frame of features.
-        decoder: the model's own beam search; None: it decodes greedily.
-    """
+    def stream(self) -> StreamedSearch:
+        """For a new stream."""
 
-    dag: StreamedDag
-    labels: Sequence[str]
-    sample_rate: int
-    frame_samples: int
-    hop_samples: int
-    decoder: BeamSearchCTCDecoder | None = None
+
+class FrameModel(Protocol):
+    """A model that runs in chunks, of which many streams can be made: `StreamedModel`, or one in an ONNX file."""
 
     @property
-    def look_ahead(self) -> float:
-        """Seconds of audio behind the beginning of a frame that its log-probabilities wait for."""
-        return self.dag.delay.look_ahead / self.sample_rate
+    def labels(self) -> Sequence[str]:
+        """The vocabulary."""
 
+    @property
+    def sample_rate(self) -> int:
+        """Samples a second that it takes."""
 
-def streamed_model(model: Model, labels: Sequence[str], sample_rate: int) -> StreamedModel:
-    """The model as it runs in chunks, in evaluation mode, where its modules are.
+    @property
+    def frame_samples(self) -> int:
+        """Samples of one frame of log-probabilities."""
 
-    Raises:
-        UsageError: it cannot: all its modules that see the whole utterance are named, with the reason; or it has
-            another search, or no log-probabilities.
-    """
-    audio = StandIn(
-        {
-            "audio_signal": NeuralType("B T", AudioSignal(freq=sample_rate)),
-            "a_sig_length": NeuralType("B", LengthsType()),
-        }
-    )
-    sources = audio()
-    wires = connect(model, sources)
-    search = wires.predictions.call.module
-    if wires.log_probs is None or not isinstance(search, (GreedyCTCDecoder, BeamSearchCTCDecoder)):
-        problem, wanted = "this search does not stream by frames", "GreedyCTCDecoder or BeamSearchCTCDecoder"
-        raise UsageError(problem, got=search.label, wanted=wanted, remedy="stream in segments")
-    dag = lower_to_stream(slice_between(sources, [wires.log_probs])).eval()
-    assert wires.features is not None, "there are log-probabilities of them"
-    strides = dag.delay.stride, dag.delays[wires.features].stride
-    decoder = None if isinstance(search, GreedyCTCDecoder) else search
-    return StreamedModel(dag, list(labels), sample_rate, *strides, decoder)
+    @property
+    def decoder(self) -> StreamSearch | None:
+        """The model's own beam search; None: it decodes greedily."""
+
+    def frames(self) -> Callable[[Samples, bool], FloatArray]:
+        """A new stream: from the next samples (T,), and whether they are the last, to log-probabilities (U, classes)."""
 
 
 class _Found(NamedTuple):
@@ -237,12 +208,12 @@ class FrameStream:
 
     def __init__(
         self,
-        model: StreamedModel,
+        model: FrameModel,
         sample_rate: int,
         rules: EndpointRules | None = None,
         calibration: Callable[[float], float] | None = None,
         name: str = "the stream",
-        decoder: BeamSearchCTCDecoder | None = None,
+        decoder: StreamSearch | None = None,
     ) -> None:
         if not _LOWEST_RATE <= sample_rate <= _HIGHEST_RATE:
             wanted = f"{_LOWEST_RATE} to {_HIGHEST_RATE} Hz"
@@ -250,7 +221,7 @@ class FrameStream:
         self._model, self._rules, self._calibration, self._name = model, rules or EndpointRules(), calibration, name
         rates = sample_rate, model.sample_rate
         self._resampler = None if rates[0] == rates[1] else soxr.ResampleStream(*rates, 1, dtype="float32")
-        self._state = model.dag.initial_state(1)
+        self._frames = model.frames()
         self._num_samples = 0
         self._num_done = 0  # frames before the open part
         self._num_open = 0  # frames of it
@@ -305,19 +276,16 @@ class FrameStream:
             events += self._append(self._compute(piece, last and index == len(pieces) - 1))
         return events
 
-    @torch.no_grad()
     def _compute(self, samples: Samples, last: bool) -> _Found:
         """The frames that these samples complete."""
-        dag = self._model.dag
-        device = next((tensor.device for tensor in self._state.values()), torch.device("cpu"))
-        signal = torch.from_numpy(np.ascontiguousarray(samples)).to(device).unsqueeze(0)
-        length = torch.tensor([len(samples)], device=device)
-        (log_probs,), self._state = dag(signal, length, state=self._state, last=last)
-        if log_probs.shape[1]:
-            sums = log_probs.float().logsumexp(2).flatten()
-            refuse_no_probabilities(float(sums[sums.abs().argmax()]))
-        scores, path = log_probs[0].max(dim=1)
-        return _Found(path.tolist(), scores.tolist(), log_probs[0].float().cpu().numpy())
+        log_probs = self._frames(samples, last)
+        if len(log_probs):
+            highest = log_probs.max(axis=1)
+            sums = highest + np.log(np.exp(log_probs - highest[:, None]).sum(axis=1))
+            refuse_no_probabilities(float(sums[np.abs(sums).argmax()]))
+        path = log_probs.argmax(axis=1)
+        scores = np.take_along_axis(log_probs, path[:, None], axis=1)[:, 0]
+        return _Found(path.tolist(), scores.tolist(), log_probs)
 
     def _append(self, found: _Found) -> list[Partial]:
         """More frames; the parts that end within them."""

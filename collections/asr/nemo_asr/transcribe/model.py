@@ -38,9 +38,10 @@ from nemo_asr.transcribe.engine import (
     transcribe,
     transcripts_or_error,
 )
-from nemo_asr.transcribe.frame_stream import EndpointRules, FrameStream, StreamedModel, streamed_model
+from nemo_asr.transcribe.frame_stream import EndpointRules, FrameStream
 from nemo_asr.transcribe.inputs import Recording, one_channel, recordings_in
 from nemo_asr.transcribe.stream import SegmentStream, Stream
+from nemo_asr.transcribe.streamed_model import StreamedModel, streamed_model
 from nemo_asr.transcribe.transcript import Transcribed, Transcript
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, StoredCheckpoint, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, fitted, read_tensors, save_module

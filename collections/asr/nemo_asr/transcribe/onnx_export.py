@@ -174,10 +174,14 @@ def _differs(what: str, place: str, size: tuple[int, float], got: str, wanted: s
     return UsageError(f"{problem} (batch of {size[0]}, {size[1]:.2f} s)", place=place, got=got, wanted=wanted)
 
 
-def _signals(sample_rate: int) -> list[Batch]:
+def example_signals(sample_rate: int) -> list[list[Samples]]:
     """Batches of gliding tones that come and go, in noise: all frequencies, loud and quiet."""
     random = np.random.default_rng(_SEED)
-    return [_padded([_glides(random, sample_rate, seconds) for seconds in batch]) for batch in _CHECKED_SECONDS]
+    return [[_glides(random, sample_rate, seconds) for seconds in batch] for batch in _CHECKED_SECONDS]
+
+
+def _signals(sample_rate: int) -> list[Batch]:
+    return [_padded(batch) for batch in example_signals(sample_rate)]
 
 
 def _glides(random: np.random.Generator, sample_rate: int, seconds: float) -> Samples:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 import numpy as np
@@ -52,15 +52,18 @@ from nemo_lite.utils import logging
 # Any: onnxruntime has no types.
 LogProbs: TypeAlias = "npt.NDArray[np.float32]"
 
-FORMAT = "nemo_lite waveform model 1"
+FORMAT, STREAM_FORMAT = "nemo_lite waveform model 1", "nemo_lite stream model 1"
 SUFFIX = ".onnx"
 INPUTS = ("audio_signal", "length")
 OUTPUTS = ("log_probs", "log_probs_length")
 _MOST_LABELS, _MOST_LABEL_CHARACTERS, _MOST_RATE = 65_536, 128, 655_350
 
 
-class OnnxModel:
-    """A model that ``nemo-lite export`` wrote.
+_REMEDIES = {FORMAT: "stream in segments: --stream segments", STREAM_FORMAT: "give --stream: it takes audio in chunks"}
+
+
+class DescribedFile:
+    """A file that ``nemo-lite export`` wrote, and what it says about itself.
 
     Args:
         path: the file.
@@ -80,12 +83,14 @@ class OnnxModel:
         UsageError: onnxruntime is not installed, or has no such provider here.
     """
 
+    format: ClassVar[str] = FORMAT
+
     def __init__(self, path: str | Path, providers: Sequence[str] = (), threads: int | None = None) -> None:
         self.path = Path(path).expanduser()
         self._session = open_session(self.path, providers, threads)
         self.metadata: Mapping[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
         try:
-            if self.metadata["format"] != FORMAT:
+            if self.metadata["format"] != self.format:
                 raise ValueError(f'format "{self.metadata["format"]}"')
             self.labels = _labels(self.metadata["labels"], str(path))
             self.sample_rate = int(self.metadata["sample_rate"])
@@ -95,10 +100,24 @@ class OnnxModel:
             self.trim_silence, self.int_values = (_flag(self.metadata, name) for name in ("trim_silence", "int_values"))
             calibration = self.metadata.get("calibration")
             self.calibration = msgspec.json.decode(calibration, type=Calibration) if calibration else None
+            self._read()
         except (KeyError, ValueError, msgspec.MsgspecError) as error:
-            problem, remedy = "this ONNX file does not say how to use it", "write it with nemo-lite export"
+            problem = "this ONNX file does not say how to use it"
+            remedy = "write it with nemo-lite export"
+            if self.metadata.get("format", "") in _REMEDIES.keys() - {self.format}:
+                problem, remedy = "this ONNX file is used otherwise", _REMEDIES[self.metadata["format"]]
             got = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise CheckpointError(problem, place=str(path), got=got, remedy=remedy) from None
+
+    def _read(self) -> None:
+        """Read what only files of this format say; KeyError or ValueError where it is missing or wrong."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.metadata.get('name', '')}, step {self.metadata.get('step', 'not said')}"
+
+
+class OnnxModel(DescribedFile):
+    """A model that takes whole recordings. Arguments, attributes and errors are those of `DescribedFile`."""
 
     def log_probs(self, signals: Sequence[Samples]) -> list[LogProbs]:
         """Log-probabilities (U, classes) of each of some signals (T,), which are computed as one batch."""
@@ -256,9 +275,6 @@ class OnnxModel:
         start = audio.start / self.sample_rate
         best = labels_of_path(path, scores, len(self.labels))
         return transcript_of(best, self.labels, recording, seconds, start, self.calibration, several)
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.metadata.get('name', '')}, step {self.metadata.get('step', 'not said')}"
 
 
 def load_onnx_model(path: str | Path, providers: Sequence[str] = (), threads: int | None = None) -> OnnxModel:

@@ -6,18 +6,16 @@ What it computes for a recording in pieces is what the modules in torch compute;
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.audio.reading import Samples
-from nemo_asr.transcribe.onnx_model import DescribedFile
+from nemo_asr.transcribe.onnx_model import STREAM_FORMAT, DescribedFile
 
 # Any: onnxruntime has no types.
 
-FORMAT = "nemo_lite stream model 1"
 NEXT = ".next"
 CHUNK = "chunk_samples"
 _UNKNOWN = 1 << 40  # samples to the end of a recording that has not ended
@@ -26,15 +24,16 @@ _UNKNOWN = 1 << 40  # samples to the end of a recording that has not ended
 class OnnxStreamedModel(DescribedFile):
     """A model in chunks, of which many streams can be made.
 
-    Args:
-        path: the file.
+    Arguments, attributes and errors are those of `DescribedFile`.
 
-    Raises:
-        CheckpointError: there is no such file, or it is not one that ``nemo-lite export --stream`` wrote.
-        UsageError: onnxruntime is not installed.
+    Attributes:
+        hop_samples: samples of one frame of features.
+        frame_samples: samples of one frame of log-probabilities.
+        decoder: None: it decodes greedily.
     """
 
-    format = FORMAT
+    format = STREAM_FORMAT
+    decoder = None
 
     def _read(self) -> None:
         self._chunk, self._before = int(self.metadata[CHUNK]), int(self.metadata["before"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nemo_asr.audio.reading import Samples
 from nemo_asr.data.utterances import audio_ports
-from nemo_asr.features import AudioPreprocessor, AudioToMelSpectrogramPreprocessor, centred, mel_filterbank
-from nemo_asr.features import window_function
+from nemo_asr.features import (
+    AudioPreprocessor,
+    AudioToMelSpectrogramPreprocessor,
+    centred,
+    mel_filterbank,
+    window_function,
+)
 from nemo_asr.tasks.families import Wires, connect
 from nemo_asr.text.labels import WORD_MARK
 from nemo_asr.transcribe.engine import StandIn, stride_of

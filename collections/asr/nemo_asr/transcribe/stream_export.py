@@ -6,7 +6,7 @@ What sherpa-onnx reads of other files: `runner_export`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,17 @@ from torch import Tensor, nn
 
 from nemo_asr.audio.reading import Samples
 from nemo_asr.data.utterances import audio_ports
-from nemo_asr.decoding.greedy import post_process_predictions
 from nemo_asr.features import AudioPreprocessor
 from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.tasks.families import Wires, connect
 from nemo_asr.transcribe.engine import StandIn
 from nemo_asr.transcribe.model import TrainedModel
 from nemo_asr.transcribe.onnx_export import TOLERANCE, Comparison, example_signals, metadata_of
-from nemo_asr.transcribe.onnx_stream import CHUNK, FORMAT, NEXT, OnnxStreamedModel
+from nemo_asr.transcribe.onnx_model import STREAM_FORMAT
+from nemo_asr.transcribe.onnx_stream import CHUNK, NEXT, OnnxStreamedModel
 from nemo_lite.backends.pytorch.engine.module_state import evaluating
 from nemo_lite.backends.pytorch.export import Argument, OnnxRun, write_onnx
-from nemo_lite.backends.pytorch.streaming import State, StreamedDag, keyed, lower_to_stream, prefixed
+from nemo_lite.backends.pytorch.streaming import State, StreamedDag, lower_to_stream, prefixed
 from nemo_lite.core.dag import slice_between
 from nemo_lite.errors import FileInTheWayError, UsageError
 
@@ -80,7 +80,9 @@ class StreamedParts:
         dag = lower_to_stream(slice_between(_present(features), _present(outputs)))
         (name,) = {key.partition(".")[0] for key in dag.initial_state(1)}
         chunk = encoder.graph_chunk
-        return cls(model, wires, preprocessor, encoder, dag, name, chunk, chunk // encoder.pre_encode.stream_delay().stride)
+        return cls(
+            model, wires, preprocessor, encoder, dag, name, chunk, chunk // encoder.pre_encode.stream_delay().stride
+        )
 
     def state(self, batch: int) -> State:
         """The state before the first chunk, without the tensors that stay empty."""
@@ -155,12 +157,12 @@ def export_stream(model: TrainedModel, path: str | Path, recordings: Sequence[Sa
     outputs = ["log_probs", "log_probs_length", *(name + NEXT for name in state)]
     assert parts.wires.features is not None and parts.wires.log_probs is not None
     metadata = metadata_of(model, parts.wires.features, parts.wires.log_probs) | {
-        "format": FORMAT,
+        "format": STREAM_FORMAT,
         CHUNK: str(shift),
         "before": str(1 + preprocessor.n_fft // 2),
     }
     compared: list[Comparison] = []
-    signals = [*example_signals(model.card.sample_rate), *recordings]
+    signals = [*(signal for batch in example_signals(model.card.sample_rate) for signal in batch), *recordings]
     with evaluating(part for part in model.modules.modules.values() if isinstance(part, nn.Module)), torch.no_grad():
         write_onnx(
             _Chunk(parts).eval(),
@@ -189,7 +191,9 @@ def _compare(model: TrainedModel, run: OnnxRun, signals: Sequence[Samples]) -> C
         if not same or not (apart <= TOLERANCE * (1 + wanted.abs())).all():
             problem = "the exported stream is not torch's, so no file is written"
             details = f"{tuple(got.shape)}, {apart.max().item() if apart.numel() else 0:.1e} apart"
-            raise UsageError(f"{problem} ({size[1]:.2f} s)", place=run.path.name, got=details, wanted=str(tuple(wanted.shape)))
+            raise UsageError(
+                f"{problem} ({size[1]:.2f} s)", place=run.path.name, got=details, wanted=str(tuple(wanted.shape))
+            )
         difference = max(difference, apart.max().item() if apart.numel() else 0.0)
         sizes.append(size)
     return Comparison(tuple(sizes), difference, len(sizes), 0)
