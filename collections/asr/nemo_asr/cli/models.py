@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from nemo_asr.scoring.report.page import PAGE_FILE as REPORT
 from nemo_asr.scoring.report.page import try_report
 from nemo_asr.tasks.recipe import Recipe, load_recipe, recipe_from_text
 from nemo_asr.transcribe.inputs import recordings_of
+from nemo_asr.transcribe.int8 import MOST_LOSS, export_int8
 from nemo_asr.transcribe.model import (
     CARD,
     FORMATS,
@@ -33,7 +35,7 @@ from nemo_asr.transcribe.onnx_model import SUFFIX
 from nemo_asr.transcribe.texts import calibrate, card_file, store_calibration
 from nemo_lite.errors import ConfigError, UsageError, printable
 from nemo_lite.files import write_atomically
-from nemo_lite.options import OneLineParser, positive_int
+from nemo_lite.options import OneLineParser, not_negative_float, positive_int
 
 _MAX_LABELS = 64  # alphabets are shown whole, vocabularies of subwords are not
 
@@ -189,7 +191,8 @@ def export(arguments: Sequence[str]) -> None:
         description="Write a trained model as one ONNX file, from waveforms to log-probabilities.",
     )
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a run's folder, a model folder, or a folder of checkpoints")
+    model_help = f"a run's folder, a model folder, a folder of checkpoints, or with --int8 a file FILE{SUFFIX}"
+    add("model", metavar="MODEL", help=model_help)
     add("file", metavar="FILE.onnx", type=Path, help="the file to write; there must be none yet")
     config_help = "YAML file, or the name of one, where MODEL carries none: checkpoints of NeMo 0.x (*.pt)"
     add("--model_config", help=config_help)
@@ -199,9 +202,39 @@ def export(arguments: Sequence[str]) -> None:
     add("--audio", metavar="AUDIO", nargs="+", default=[], help=audio_help)
     import_help = "Python file with modules of your own, run first; may be given several times"
     add("--import", dest="imports", metavar="FILE", action="append", default=[], help=import_help)
+    int8_help = "write int8 weights, if the error rate on --eval_datasets stays as it is: needs them"
+    add("--int8", action="store_true", help=int8_help)
+    add("--eval_datasets", metavar="MANIFEST", nargs="+", default=[], help="sets on which --int8 is measured")
+    loss_help = f"by how much an error rate may grow with --int8, in percent of itself (default: {MOST_LOSS:.0%})"
+    add("--max_wer_loss", metavar="PERCENT", type=_percent, help=loss_help.replace("%", "%%"))
     options = parser.parse_args(list(arguments))
+    if options.int8 != bool(options.eval_datasets) or (options.max_wer_loss is not None and not options.int8):
+        parser.error("--int8 needs --eval_datasets, and neither these nor --max_wer_loss have an effect without it")
     if options.file.suffix != SUFFIX:
         raise UsageError("the name of the file has another ending", got=str(options.file), wanted=f"FILE{SUFFIX}")
+    if options.int8:
+        _export_int8(options)
+    else:
+        _export_float(options, options.file)
+
+
+def _percent(text: str) -> float:
+    """A type of argparse: ``2`` and ``2%`` are 0.02."""
+    return not_negative_float(text.removesuffix("%")) / 100
+
+
+def _export_int8(options: Namespace) -> None:
+    """The int8 file of an ONNX file, or of one that is written for it."""
+    most_loss = MOST_LOSS if options.max_wer_loss is None else options.max_wer_loss
+    with TemporaryDirectory() as folder:
+        source = Path(options.model)
+        if source.suffix != SUFFIX:
+            source = Path(folder) / options.file.name
+            _export_float(options, source)
+        print(export_int8(source, options.file, options.eval_datasets, most_loss))
+
+
+def _export_float(options: Namespace, path: Path) -> None:
     recordings = recordings_of(options.audio)
     recipe = load_recipe(options.model_config) if options.model_config else None
     model = load_model(options.model, recipe=recipe)
@@ -210,7 +243,7 @@ def export(arguments: Sequence[str]) -> None:
         recording.read(reading.sample_rate, trim_silence=reading.trim_silence, int_values=reading.int_values).samples
         for recording in recordings
     ]
-    comparison = export_onnx(model, options.file, heard)
-    size = options.file.expanduser().stat().st_size / 2**20
-    print(f"{options.file}: {model.card.name}, {model.card.progress()}, {size:.1f} MiB")
+    comparison = export_onnx(model, path, heard)
+    size = path.expanduser().stat().st_size / 2**20
+    print(f"{path}: {model.card.name}, {model.card.progress()}, {size:.1f} MiB")
     print(f"compared with ONNX Runtime: {comparison}")
