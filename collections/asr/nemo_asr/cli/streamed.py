@@ -18,8 +18,10 @@ import numpy as np
 import nemo_asr
 import nemo_lite
 from nemo_asr.audio.segments import Samples, in_chunks
+from nemo_asr.transcribe.frame_stream import EndpointRules, FrameModel, FrameStream
 from nemo_asr.transcribe.inputs import STDIN, recordings_of
-from nemo_asr.transcribe.onnx_model import SUFFIX
+from nemo_asr.transcribe.onnx_model import SUFFIX, OnnxModel
+from nemo_asr.transcribe.onnx_stream import OnnxStreamedModel
 from nemo_asr.transcribe.stream import Partial, Stream
 from nemo_lite.errors import UsageError
 from nemo_lite.options import (
@@ -85,8 +87,12 @@ def check_streaming(parser: OneLineParser, parsed: Any, others: Sequence[type], 
         parser.error(f"--stream takes one recording, got {len(parsed.audio)}; run the command for each")
 
 
-def transcribe_stream(args: Namespace) -> int:
+def transcribe_stream(args: Namespace, onnx: Mapping[str, Any]) -> int:
     """Write events as they come; at the end the whole text and how fast it was.
+
+    Args:
+        args: the options.
+        onnx: what computes an ONNX file.
 
     Returns:
         0.
@@ -95,18 +101,40 @@ def transcribe_stream(args: Namespace) -> int:
         UsageError: the model cannot stream, a chunk is shorter than a frame, or there is no such audio.
     """
     if args.model.endswith(SUFFIX):
-        raise UsageError("an ONNX file does not stream", place=args.model, remedy="give the model's folder")
+        return _transcribe_file_stream(args, onnx)
     factory = nemo_lite.NeuralModuleFactory(**arguments_of(args, Launch, Device))
     model = nemo_asr.load_model(args.model, factory=factory)
     settings: dict[str, Any] = {"factory": factory}
     if args.stream == "frames":
-        settings["rules"] = nemo_asr.EndpointRules(args.silence, args.pause, args.longest_part)
-        hop = model.streamed().hop_samples / model.card.sample_rate
-        if args.stream_chunk < hop:
-            problem, got = "a chunk is shorter than a frame of features", f"--stream_chunk {args.stream_chunk:g} s"
-            raise UsageError(problem, got=got, wanted=f"at least {hop:g} s")
+        settings["rules"] = _rules(args, model.streamed())
     with _source(args) as (rate, chunks):
         return _run(model.stream(rate, by=args.stream, **settings), chunks, rate)
+
+
+def _transcribe_file_stream(args: Namespace, onnx: Mapping[str, Any]) -> int:
+    """The same with a file of ``nemo-lite export``, without torch."""
+    if args.stream == "segments":
+        whole = OnnxModel(args.model, **onnx)
+        with _source(args) as (rate, chunks):
+            return _run(whole.stream(rate), chunks, rate)
+    model = OnnxStreamedModel(args.model, **onnx)
+    calibration = model.calibration
+    rules = _rules(args, model)
+    with _source(args) as (rate, chunks):
+        return _run(FrameStream(model, rate, rules, calibration), chunks, rate)
+
+
+def _rules(args: Namespace, model: FrameModel) -> EndpointRules:
+    """When parts end.
+
+    Raises:
+        UsageError: a chunk is shorter than a frame.
+    """
+    hop = model.hop_samples / model.sample_rate
+    if args.stream_chunk < hop:
+        problem, got = "a chunk is shorter than a frame of features", f"--stream_chunk {args.stream_chunk:g} s"
+        raise UsageError(problem, got=got, wanted=f"at least {hop:g} s")
+    return EndpointRules(args.silence, args.pause, args.longest_part)
 
 
 def _run(stream: Stream, chunks: Iterable[Samples], rate: int) -> int:

@@ -63,7 +63,8 @@ def main(arguments: Sequence[str]) -> int:
     args = TranscribeParser().parse_args(arguments)
     with logging.patch_stdout_handler(sys.stderr):
         if args.stream is not None:
-            return transcribe_stream(args)
+            (refuse_for_onnx if args.model.endswith(SUFFIX) else refuse_for_torch)(args)
+            return transcribe_stream(args, arguments_of(args, OnnxRuntime))
         recordings = recordings_of(args.audio, args.channel)
         _check_out(args, recordings)
         if args.model.endswith(SUFFIX):
@@ -251,7 +252,9 @@ class TranscribeParser(LaunchedParser):
         """What the options of decoding, precision and results mean together."""
         super().check(parsed)
         others = [Transcription, Segments, Search, Device, OnnxRuntime, Launch]
-        check_streaming(self, parsed, others, but=["imports", "channel", "placement", "local_rank"])
+        check_streaming(
+            self, parsed, others, but=["imports", "channel", "placement", "local_rank", *names_of(OnnxRuntime)]
+        )
         check_search_options(self, parsed)
         if parsed.nbest and parsed.format in SUBTITLES:
             self.error(f"--nbest has no effect with --format {parsed.format}; leave it out")

@@ -75,11 +75,15 @@ class FrameModel(Protocol):
         """Samples of one frame of log-probabilities."""
 
     @property
+    def hop_samples(self) -> int:
+        """Samples of one frame of features."""
+
+    @property
     def decoder(self) -> StreamSearch | None:
         """The model's own beam search; None: it decodes greedily."""
 
     def frames(self) -> Callable[[Samples, bool], FloatArray]:
-        """A new stream: from the next samples (T,), and whether they are the last, to log-probabilities (U, classes)."""
+        """A new stream: the next samples (T,), and whether they are the last, to log-probabilities (U, classes)."""
 
 
 class _Found(NamedTuple):

@@ -1,4 +1,4 @@
-"""OnnxStreamedModel: a file with states, which `nemo-lite export --stream` wrote, in ONNX Runtime. No torch in this file.
+"""OnnxStreamedModel: a file with states, which `nemo-lite export --stream` wrote, in ONNX Runtime. No torch in here.
 
 What it computes for a recording in pieces is what the modules in torch compute; see `stream_export`.
 """
@@ -56,10 +56,7 @@ class OnnxStreamedModel(DescribedFile):
         return (self._window - self._before) / self.sample_rate
 
     def frames(self) -> Callable[[Samples, bool], npt.NDArray[np.float32]]:
-        """A new stream: takes the next samples (T,), and whether they are the last; gives log-probabilities (U, classes).
-
-        Frames come as soon as the chunk is whole in which they are.
-        """
+        """See `FrameModel`. Frames come as soon as the chunk is whole in which they are."""
         return _Frames(self)
 
 
