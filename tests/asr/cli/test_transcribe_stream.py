@@ -82,6 +82,22 @@ def test_the_last_line_is_the_text_of_transcribe_whatever_the_chunks(model, talk
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("by", ["frames", "segments"])
+def test_a_stream_is_searched_as_transcribe_searches(model, talk, capsys, tmp_path, by):
+    (tmp_path / "words.txt").write_text("cabab\nbc\n")
+    search = ("--lexicon", str(tmp_path / "words.txt"), "--hotwords", "bc:3", "--beam_size", "8")
+    assert main([model, talk, "--segments", "off", "--format", "json", *search, *CPU]) == 0
+    (whole,) = lines_of(capsys)
+    assert whole["text"] != "cababc"
+    assert main([model, talk, "--stream", by, *search, *CPU]) == 0
+    *events, final, done = lines_of(capsys)
+    assert done["text"] == final["text"] == whole["text"]
+    if by == "frames":
+        assert final["words"] == whole["words"]
+        assert {event["type"] for event in events} == {"partial"}
+
+
+@pytest.mark.slow
 def test_samples_on_stdin_and_pauses_that_end_parts(model, talk, capsys, monkeypatch):
     samples, _ = soundfile.read(talk, dtype="int16")
     pause = np.random.default_rng(0).integers(-30, 30, 2 * 16000, dtype=np.int16)
@@ -139,7 +155,7 @@ def test_bad_input_is_one_line(model, talk, tmp_path, monkeypatch):
     ("words", "problem"),
     [
         (["--stream", "--nbest", "2"], "--nbest has no effect with --stream frames"),
-        (["--stream", "--lm", "x.arpa"], "--lm has no effect with --stream"),
+        (["--stream", "--decoder", "greedy", "--lm", "x.arpa"], "--lm has no effect with --decoder greedy"),
         (["--stream", "segments", "--pause", "2"], "--pause has no effect with --stream segments"),
         (["--pause", "2"], "--pause has no effect without --stream"),
         (["b.wav", "--stream"], "--stream takes one recording, got 2"),

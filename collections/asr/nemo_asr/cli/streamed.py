@@ -18,6 +18,7 @@ import numpy as np
 import nemo_asr
 import nemo_lite
 from nemo_asr.audio.segments import Samples, in_chunks
+from nemo_asr.options import search_arguments
 from nemo_asr.transcribe.inputs import STDIN, recordings_of
 from nemo_asr.transcribe.onnx_model import SUFFIX
 from nemo_asr.transcribe.stream import Partial, Stream
@@ -98,7 +99,9 @@ def transcribe_stream(args: Namespace) -> int:
         raise UsageError("an ONNX file does not stream", place=args.model, remedy="give the model's folder")
     factory = nemo_lite.NeuralModuleFactory(**arguments_of(args, Launch, Device))
     model = nemo_asr.load_model(args.model, factory=factory)
-    settings: dict[str, Any] = {"factory": factory}
+    weights = search_arguments(args)
+    decoder = None if weights is None else nemo_asr.BeamSearchCTCDecoder(model.card.labels, **weights)
+    settings: dict[str, Any] = {"factory": factory, "decoder": decoder}
     if args.stream == "frames":
         settings["rules"] = nemo_asr.EndpointRules(args.silence, args.pause, args.longest_part)
         hop = model.streamed().hop_samples / model.card.sample_rate

@@ -220,7 +220,7 @@ class TranscribeParser(LaunchedParser):
     def check(self, parsed: Any) -> None:
         """What the options of decoding, precision and results mean together."""
         super().check(parsed)
-        others = [Transcription, Segments, Search, Device, Launch]
+        others = [Transcription, Segments, Device, Launch]
         check_streaming(self, parsed, others, but=["imports", "channel", "placement", "local_rank"])
         check_search_options(self, parsed)
         if parsed.nbest and parsed.format in SUBTITLES:
