@@ -111,6 +111,19 @@ def test_samples_on_stdin_and_pauses_that_end_parts(model, talk, capsys, monkeyp
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["growing.wav", "growing.pcm"])
+def test_a_file_is_followed_while_it_grows(model, talk, capsys, tmp_path, name):
+    with open(talk, "rb") as file:
+        content = file.read()[0 if name.endswith("wav") else 44 :]
+    (tmp_path / name).write_bytes(content[:3001])
+    writer = threading.Timer(1.0, lambda: (tmp_path / name).open("ab").write(content[3001:]))
+    writer.start()
+    assert main([model, str(tmp_path / name), "--stream", "--follow", "4", *CPU]) == 0
+    writer.join()
+    assert lines_of(capsys)[-1]["text"] == "cababc"
+
+
+@pytest.mark.slow
 def test_a_microphone_is_heard_until_it_is_switched_off(model, talk, capsys, monkeypatch):
     samples, _ = soundfile.read(talk, dtype="float32")
 
@@ -159,6 +172,7 @@ def test_bad_input_is_one_line(model, talk, tmp_path, monkeypatch):
         (["--stream", "segments", "--pause", "2"], "--pause has no effect with --stream segments"),
         (["--pause", "2"], "--pause has no effect without --stream"),
         (["b.wav", "--stream"], "--stream takes one recording, got 2"),
+        (["--follow"], "--follow has no effect without --stream"),
         (["--stream", "words"], "invalid choice"),
     ],
 )
@@ -166,6 +180,13 @@ def test_options_that_contradict_a_stream_are_refused(words, problem, capsys):
     with pytest.raises(SystemExit):
         main(["model", "a.wav", *words])
     assert problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["-", "microphone"])
+def test_only_a_file_is_followed(name, capsys):
+    with pytest.raises(SystemExit):
+        main(["model", name, "--stream", "--follow"])
+    assert f"--follow is for a file, got {name}; leave it out" in capsys.readouterr().err
 
 
 def test_onnx_files_are_refused():

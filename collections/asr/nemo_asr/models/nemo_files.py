@@ -243,7 +243,8 @@ def _future_problems(block: Config) -> Iterator[str]:
     dilation = block.get("dilation", 1)
     dilation = dilation[0] if isinstance(dilation, Sequence) else dilation
     if block.get("future_context", -1) >= 0 and dilation > 1:
-        yield f"{block.place('future_context')}: a future_context of dilated convolutions is not read; wanted dilation 1"
+        place, wanted = block.place("future_context"), "wanted dilation 1"
+        yield f"{place}: a future_context of dilated convolutions is not read; {wanted}"
 
 
 def _resolved(config: Config, value: Any) -> Any:
