@@ -121,6 +121,12 @@ ENCODERS = {
         1, 3, stride=3, stride_last=True, repeat=1, residual_mode="stride_add"
     ),
     "dense": blocks(3, 5, 7, residual_dense=True, separable=False),
+    "few frames behind": [
+        *blocks(11, residual=False, stride=2, repeat=1, future_context=1),
+        *blocks(5, 7, future_context=0),
+        *blocks(9, dilation=2, repeat=1, separable=False, future_context=2),
+        *blocks(3, future_context=7),
+    ],
     "groups, heads": [*blocks(3, groups=2), *blocks(5, heads=3)],
     "maximum": blocks(3, 5, residual_mode="max"),
 }
@@ -134,6 +140,17 @@ def test_jasper_in_chunks_encodes_as_of_the_whole(name):
         norm.running_var.uniform_(0.5, 2)
         norm.bias.data.normal_()
     check(encoder, torch.randn(2, 6, 67))
+
+
+def test_a_future_context_is_what_outputs_wait_for():
+    bounded, usual = (JasperEncoder(ENCODERS[name], "relu", feat_in=6) for name in ("few frames behind", "QuartzNet"))
+    assert bounded.stream_delay() == (2, 1 + 0 + 0 + 2 * 4 + 2 * 2 * 1)
+    assert usual.stream_delay() == (2, 5 + 2 * (2 * 2 + 2 * 3 + 8))
+    encoder, features = bounded.eval(), torch.randn(1, 6, 101, requires_grad=True)
+    encoder(features, torch.tensor([101]))[0][0, :, 25].sum().backward()
+    (reached,) = features.grad.abs().sum((0, 1)).nonzero(as_tuple=True)
+    assert int(reached[-1]) == 25 * 2 + bounded.stream_delay().look_ahead
+    assert 25 * 2 - int(reached[0]) <= encoder.context_frames
 
 
 @pytest.mark.parametrize("generation", FRAMINGS)
