@@ -50,6 +50,7 @@ LATE_IMPORTS = {
     "matplotlib": "optional: the curves of the demo",
     "mlflow": "optional: logging to MLflow",
     "espeakng_loader": "optional: the speech synthesiser of the demo",
+    "onnx": "optional: writes int8 models",
     "onnxruntime": "optional: runs exported models",
     "nemo_asr.evaluation": "imports torch; --help is shown without",
     "nemo_asr.training": "imports torch; --help is shown without",

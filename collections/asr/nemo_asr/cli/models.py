@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from nemo_asr.scoring.report.page import PAGE_FILE as REPORT
 from nemo_asr.scoring.report.page import try_report
 from nemo_asr.tasks.recipe import Recipe, load_recipe, recipe_from_text
 from nemo_asr.transcribe.inputs import recordings_of
+from nemo_asr.transcribe.int8 import MOST_LOSS, export_int8
 from nemo_asr.transcribe.model import (
     CARD,
     FORMATS,
@@ -44,7 +46,7 @@ from nemo_asr.transcribe.stream_export import export_stream
 from nemo_asr.transcribe.texts import calibrate, card_file, store_calibration
 from nemo_lite.errors import ConfigError, UsageError, printable
 from nemo_lite.files import write_atomically
-from nemo_lite.options import OneLineParser, positive_int
+from nemo_lite.options import OneLineParser, not_negative_float, positive_int
 
 _MAX_LABELS = 64  # alphabets are shown whole, vocabularies of subwords are not
 
@@ -200,7 +202,8 @@ def export(arguments: Sequence[str]) -> None:
         prog="nemo-lite export", description="Write a trained model as files that other programs run."
     )
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a run's folder, a model folder, or a folder of checkpoints")
+    model_help = f"a run's folder, a model folder, a folder of checkpoints, or with --int8 a file FILE{SUFFIX}"
+    add("model", metavar="MODEL", help=model_help)
     add("file", metavar="FILE", type=Path, help=f"what to write ({_WRITTEN}); there must be none yet")
     format_help = "the program: our own and ONNX Runtime (onnx), sherpa-onnx, onnx-asr, or torch alone (default: onnx)"
     add("--format", choices=tuple(_EXPORTS), default="onnx", help=format_help)
@@ -216,16 +219,52 @@ def export(arguments: Sequence[str]) -> None:
     add("--audio", metavar="AUDIO", nargs="+", default=[], help=audio_help)
     import_help = "Python file with modules of your own, run first; may be given several times"
     add("--import", dest="imports", metavar="FILE", action="append", default=[], help=import_help)
+    int8_help = "write int8 weights, if the error rate on --eval_datasets stays as it is: needs them"
+    add("--int8", action="store_true", help=int8_help)
+    add("--eval_datasets", metavar="MANIFEST", nargs="+", default=[], help="sets on which --int8 is measured")
+    loss_help = f"by how much an error rate may grow with --int8, in percent of itself (default: {MOST_LOSS:.0%})"
+    add("--max_wer_loss", metavar="PERCENT", type=_percent, help=loss_help.replace("%", "%%"))
     options = parser.parse_args(list(arguments))
-    chosen = options.format, options.stream
-    suffix, write = _EXPORTS[options.format]
+    _check_export(parser, options)
+    if options.int8:
+        _export_int8(options)
+    else:
+        _export_float(options, options.file)
+
+
+def _check_export(parser: OneLineParser, options: Namespace) -> None:
+    """End the command where options contradict each other, before anything is read."""
+    suffix, _ = _EXPORTS[options.format]
     if options.stream and options.format not in ("onnx", "sherpa-onnx"):
         parser.error(f"--stream has no effect with --format {options.format}; leave it out")
-    if options.waveform and chosen != ("sherpa-onnx", False):
+    if options.waveform and (options.stream or options.format != "sherpa-onnx"):
         parser.error("--waveform is for --format sherpa-onnx without --stream; leave it out")
+    if options.int8 and (options.stream or options.format != "onnx"):
+        parser.error("--int8 is for --format onnx without --stream; leave it out")
+    if options.int8 != bool(options.eval_datasets) or (options.max_wer_loss is not None and not options.int8):
+        parser.error("--int8 needs --eval_datasets, and neither these nor --max_wer_loss have an effect without it")
     if options.file.suffix != suffix:
         wanted = f"FILE{suffix}" if suffix else "the name of a folder, without an ending"
         raise UsageError("the name of the file has another ending", got=str(options.file), wanted=wanted)
+
+
+def _percent(text: str) -> float:
+    """A type of argparse: ``2`` and ``2%`` are 0.02."""
+    return not_negative_float(text.removesuffix("%")) / 100
+
+
+def _export_int8(options: Namespace) -> None:
+    """The int8 file of an ONNX file, or of one that is written for it."""
+    most_loss = MOST_LOSS if options.max_wer_loss is None else options.max_wer_loss
+    with TemporaryDirectory() as folder:
+        source = Path(options.model)
+        if source.suffix != SUFFIX:
+            source = Path(folder) / options.file.name
+            _export_float(options, source)
+        print(export_int8(source, options.file, options.eval_datasets, most_loss))
+
+
+def _export_float(options: Namespace, path: Path) -> None:
     recordings = recordings_of(options.audio)
     recipe = load_recipe(options.model_config) if options.model_config else None
     model = load_model(options.model, recipe=recipe)
@@ -234,31 +273,32 @@ def export(arguments: Sequence[str]) -> None:
         recording.read(reading.sample_rate, trim_silence=reading.trim_silence, int_values=reading.int_values).samples
         for recording in recordings
     ]
-    lines = list(write(model, options, heard))
-    path = options.file.expanduser()
-    size = sum(each.stat().st_size for each in (path.iterdir() if path.is_dir() else [path])) / 2**20
-    print(f"{options.file}: {model.card.name}, {model.card.progress()}, {size:.1f} MiB")
+    _, write = _EXPORTS[options.format]
+    lines = list(write(model, path, options, heard))
+    files = [*path.expanduser().iterdir()] if path.expanduser().is_dir() else [path.expanduser()]
+    size = sum(file.stat().st_size for file in files) / 2**20
+    print(f"{path}: {model.card.name}, {model.card.progress()}, {size:.1f} MiB")
     for line in lines:
         print(line)
 
 
-def _export_onnx(model: TrainedModel, options: Namespace, heard: Sequence[Samples]) -> Iterator[str]:
+def _export_onnx(model: TrainedModel, path: Path, options: Namespace, heard: Sequence[Samples]) -> Iterator[str]:
     write = export_stream if options.stream else export_onnx
-    yield f"compared with ONNX Runtime: {write(model, options.file, heard)}"
+    yield f"compared with ONNX Runtime: {write(model, path, heard)}"
 
 
-def _export_torch(model: TrainedModel, options: Namespace, heard: Sequence[Samples]) -> Iterator[str]:
-    yield f"compared with the program read back: {export_torch(model, options.file, heard)}"
+def _export_torch(model: TrainedModel, path: Path, options: Namespace, heard: Sequence[Samples]) -> Iterator[str]:
+    yield f"compared with the program read back: {export_torch(model, path, heard)}"
 
 
-def _export_onnx_asr(model: TrainedModel, options: Namespace, heard: Sequence[Samples]) -> Iterator[str]:
-    return _told(model, export_onnx_asr(model, options.file), heard)
+def _export_onnx_asr(model: TrainedModel, path: Path, options: Namespace, heard: Sequence[Samples]) -> Iterator[str]:
+    return _told(model, export_onnx_asr(model, path), heard)
 
 
-def _export_sherpa(model: TrainedModel, options: Namespace, heard: Sequence[Samples]) -> Iterator[str]:
+def _export_sherpa(model: TrainedModel, path: Path, options: Namespace, heard: Sequence[Samples]) -> Iterator[str]:
     if options.stream:
-        return _told(model, export_sherpa_stream(model, options.file), heard)
-    return _told(model, export_sherpa(model, options.file, True if options.waveform else None), heard)
+        return _told(model, export_sherpa_stream(model, path), heard)
+    return _told(model, export_sherpa(model, path, True if options.waveform else None), heard)
 
 
 def _told(model: TrainedModel, written: Written, heard: Sequence[Samples]) -> Iterator[str]:
@@ -282,7 +322,7 @@ def _told(model: TrainedModel, written: Written, heard: Sequence[Samples]) -> It
             yield printable(f"  {written.package}: {text!r}, model: {other!r}")
 
 
-_EXPORTS: Mapping[str, tuple[str, Callable[[TrainedModel, Namespace, Sequence[Samples]], Iterator[str]]]] = {
+_EXPORTS: Mapping[str, tuple[str, Callable[[TrainedModel, Path, Namespace, Sequence[Samples]], Iterator[str]]]] = {
     "onnx": (SUFFIX, _export_onnx),
     "sherpa-onnx": ("", _export_sherpa),
     "onnx-asr": ("", _export_onnx_asr),

@@ -54,6 +54,8 @@ LogProbs: TypeAlias = "npt.NDArray[np.float32]"
 
 FORMAT, STREAM_FORMAT = "nemo_lite waveform model 1", "nemo_lite stream model 1"
 SUFFIX = ".onnx"
+INT8 = "int8"
+"""Metadata of files whose layers are int8: what that changed."""
 INPUTS = ("audio_signal", "length")
 OUTPUTS = ("log_probs", "log_probs_length")
 _MOST_LABELS, _MOST_LABEL_CHARACTERS, _MOST_RATE = 65_536, 128, 655_350
@@ -121,8 +123,13 @@ class OnnxModel(DescribedFile):
 
     def log_probs(self, signals: Sequence[Samples]) -> list[LogProbs]:
         """Log-probabilities (U, classes) of each of some signals (T,), which are computed as one batch."""
-        values, numbers = self._session.run(list(OUTPUTS), dict(zip(INPUTS, padded(signals), strict=True)))
-        return [row[:number] for row, number in zip(values, numbers, strict=True)]
+        # Int8 layers scale all rows of a batch together. One by one, no text depends on its neighbours.
+        batches = [[signal] for signal in signals] if INT8 in self.metadata else [signals]
+        found: list[LogProbs] = []
+        for batch in batches:
+            values, numbers = self._session.run(list(OUTPUTS), dict(zip(INPUTS, padded(batch), strict=True)))
+            found += [row[:number] for row, number in zip(values, numbers, strict=True)]
+        return found
 
     def transcribe(
         self,
@@ -207,7 +214,7 @@ class OnnxModel(DescribedFile):
         return align_texts(
             recordings_in(recordings, audio_rate, one_channel(channel)),
             texts,
-            self._new_parser(),
+            self.new_parser(),
             self.labels,
             lambda rows, faults: self._frames(rows, faults, batch_size, batch_seconds),
             cutting=cutting,
@@ -216,7 +223,7 @@ class OnnxModel(DescribedFile):
             delay=delay,
         )
 
-    def _new_parser(self) -> CharParser:
+    def new_parser(self) -> CharParser:
         """Of texts into labels, as the model's data layer reads them."""
         place = str(self.path)
         try:
