@@ -53,7 +53,7 @@ class OnnxStreamedModel(DescribedFile):
     @property
     def look_ahead(self) -> float:
         """Seconds of audio behind the beginning of a chunk that its first frame waits for."""
-        return (self._window - self._before) / self.sample_rate
+        return float(self._window - self._before) / self.sample_rate
 
     def frames(self) -> Callable[[Samples, bool], npt.NDArray[np.float32]]:
         """See `FrameModel`. Frames come as soon as the chunk is whole in which they are."""

@@ -160,8 +160,10 @@ def onnx_asr_features_problem(preprocessor: object) -> str:
 
 
 def sherpa_powers(features: Tensor) -> Tensor:
-    """The powers of which sherpa-onnx has taken logarithms. Where it has raised them to the least one, they were about 0:
-    that is what the model heard in training, and a band without signal is divided by a very small deviation.
+    """The powers of which sherpa-onnx has taken logarithms.
+
+    Where it has raised them to the least one, they were about 0: that is what the model heard in training, and a band
+    without signal is divided by a very small deviation.
     """
     return torch.where(features > _SHERPA_LEAST_LOGARITHM, features.exp(), 0.0)
 
