@@ -186,6 +186,29 @@ def test_other_spectrograms_and_fixed_statistics_stream_too():
     check(AudioToMelSpectrogramPreprocessor(**{**NO_NORM, "normalize": fixed}, features=20), signal, seeds=(0, 3))
 
 
+@pytest.mark.parametrize("seconds", [0.01, 0.05, 3.0])
+def test_moving_statistics_in_chunks_are_those_of_the_whole(seconds):
+    fixed = {"fixed_mean": [-3.0] * 20, "fixed_std": [2.0] * 20}
+    settings = {**NO_NORM, "normalize": fixed, "features": 20}
+    preprocessor = AudioToMelSpectrogramPreprocessor(**settings, moving_seconds=seconds)
+    signal = torch.randn(2, 3333) * torch.linspace(0, 1, 3333)
+    check(preprocessor, signal, seeds=(0, 1, 3))
+    lengths = torch.tensor([3333, 1500])
+    (moving, num_valid), (plain, _) = (
+        each(signal, lengths) for each in (preprocessor, AudioToMelSpectrogramPreprocessor(**settings).eval())
+    )
+    window = round(100 * seconds)
+    for row in range(2):
+        for frame in range(int(num_valid[row])):
+            seen = plain[row, :, max(frame - window + 1, 0) : frame + 1].double()
+            missing = window - seen.shape[1]
+            mean, square = seen.sum(1) / window, (seen.square().sum(1) + missing) / window
+            deviation = (square - mean**2).clamp(min=0.01).sqrt()
+            expected = ((plain[row, :, frame] - mean) / deviation).float()
+            torch.testing.assert_close(moving[row, :, frame], expected, rtol=1e-5, atol=1e-5)
+        assert not moving[row, :, int(num_valid[row]) :].any()
+
+
 def test_a_recurrent_decoder_streams_with_its_state():
     check(ContextNetDecoderForCTC(feat_in=6, num_classes=4, hidden_size=5), torch.randn(2, 6, 31))
 

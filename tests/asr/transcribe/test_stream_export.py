@@ -109,6 +109,17 @@ class _Run:
             "the first chunk of JasperEncoder",
         ),
         (SMALL.replace("[8, 1]", "[-1, 1]"), "attention sees all frames before; att_context_size with a number"),
+        (
+            SMALL.replace("ToMelSpectrogram", "ToKaldiFbank").replace(", generation: nemo_2.5", ""),
+            "the frames of AudioToKaldiFbankPreprocessor have no form in chunks of a file",
+        ),
+        (
+            SMALL.replace(
+                "normalize: null",
+                f"normalize: {{fixed_mean: {[-8.0] * 32}, fixed_std: {[4.0] * 32}}}, moving_seconds: 2.0",
+            ),
+            "moving_seconds has no form in chunks of a file",
+        ),
         (SMALL.replace("dw_striding", "conv2d").replace("causal_downsampling: true", "causal_downsampling: false"), ""),
     ],
 )

@@ -71,6 +71,8 @@ class StreamedParts:
             problem = f"the first chunk of {type(encoder).__name__} gives fewer frames than others"
         if not problem and isinstance(encoder, ConformerEncoder):
             problem = encoder.graph_problem()
+        if not problem and isinstance(preprocessor, AudioPreprocessor):
+            problem = preprocessor.graph_problem()
         if problem:
             remedy = "stream with the model folder; a ConformerEncoder with att_context_style: chunked_limited can"
             raise UsageError("no file with states", place=model.place, got=problem, remedy=remedy)
