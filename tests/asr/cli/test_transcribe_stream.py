@@ -13,13 +13,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import soundfile
+from toys.onnx_toy import write_toy
 from toys.tone_corpus import CONFIG, record
 from toys.tone_model import train_tones
 
 import nemo_asr
 from nemo_asr.cli.transcribe import main
 from nemo_asr.transcribe.model import TrainedModel, describe
-from nemo_lite.errors import UsageError
+from nemo_lite.errors import CheckpointError, UsageError
 
 CPU = ("--placement", "CPU")
 
@@ -189,6 +190,14 @@ def test_only_a_file_is_followed(name, capsys):
     assert f"--follow is for a file, got {name}; leave it out" in capsys.readouterr().err
 
 
-def test_onnx_files_are_refused():
-    with pytest.raises(UsageError, match="an ONNX file does not stream"):
-        main(["model.onnx", "a.wav", "--stream"])
+def test_files_that_take_whole_recordings_stream_in_segments(talk, tmp_path, capsys):
+    toy = str(write_toy(tmp_path / "toy.onnx"))
+    with pytest.raises(CheckpointError, match=r"toy\.onnx: this ONNX file is used otherwise.*--stream segments"):
+        main([toy, talk, "--stream"])
+    assert main([toy, talk, "--stream", "segments"]) == 0
+    done = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert main([toy, talk]) == 0
+    assert done["type"] == "done"
+    assert done["text"] == capsys.readouterr().out.strip()
+    with pytest.raises(UsageError, match=r"runs as it is, in one process on the CPU: got --placement"):
+        main([toy, talk, "--stream", "segments", "--placement", "GPU"])
