@@ -56,7 +56,6 @@ LATE_IMPORTS = {
     "nemo_asr.training": "imports torch; --help is shown without",
     "nemo_asr.transcribe.fine_tuning": "imports torch; --help is shown without",
     "nemo_asr.transcribe.model": "imports torch; models in ONNX files are run without",
-    "nemo_asr.transcribe.frame_stream": "imports torch; models in ONNX files are served without",
     "sounddevice": "optional: a microphone",
     "nemo_lite.backends.pytorch.checkpoint.folder": "imports torch; --help is shown without",
     "nemo_asr.serve": "optional: starlette; only the server imports them",

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nemo_asr.transcribe.model import ModelCard, TrainedModel
-from nemo_asr.transcribe.onnx_export import TOLERANCE, _in_batches, _signals, compare, export_onnx, weights_digest
+from nemo_asr.transcribe.onnx_export import TOLERANCE, compare, compared_batches, export_onnx, weights_digest
 from nemo_lite.errors import CheckpointError, UsageError
 
 CARD = ModelCard(labels=["a", "b"], sample_rate=10)
@@ -67,19 +67,19 @@ def test_two_labels_within_the_tolerance_are_a_tie_and_further_apart_a_wrong_tex
 
 
 def test_signals_have_several_lengths_in_batches_of_several_sizes():
-    batches = _signals(16000)
+    batches = compared_batches(16000, [])
     assert {len(signal) for signal, _ in batches} == {1, 2, 3, 4}
     assert len({int(each) for _, length in batches for each in length}) == 11
     assert all(signal.abs().max() < 1.0 for signal, _ in batches)
-    again = _signals(16000)
+    again = compared_batches(16000, [])
     assert all(torch.equal(a[0], b[0]) for a, b in zip(batches, again, strict=True))
 
 
 def test_recordings_are_compared_alone_and_together():
     one, two = (torch.ones(n).numpy() for n in (5, 3))
-    assert [signal.shape for signal, _ in _in_batches([one, two])] == [(1, 5), (1, 3), (2, 5)]
-    assert len(_in_batches([one])) == 1
-    assert _in_batches([]) == []
+    own = len(compared_batches(16000, []))
+    assert [signal.shape for signal, _ in compared_batches(16000, [one, two])[own:]] == [(1, 5), (1, 3), (2, 5)]
+    assert len(compared_batches(16000, [one])) == own + 1
 
 
 def test_the_digest_of_weights_changes_with_a_value_a_name_or_a_type():

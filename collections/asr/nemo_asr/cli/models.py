@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 
+from nemo_asr.audio.reading import Samples
 from nemo_asr.scoring.calibration import FILE_NAME, CalibrationRecord
 from nemo_asr.scoring.report.page import PAGE_FILE as REPORT
 from nemo_asr.scoring.report.page import try_report
@@ -32,6 +34,15 @@ from nemo_asr.transcribe.model import (
 )
 from nemo_asr.transcribe.onnx_export import export_onnx
 from nemo_asr.transcribe.onnx_model import SUFFIX
+from nemo_asr.transcribe.runner_export import (
+    Written,
+    export_onnx_asr,
+    export_sherpa,
+    export_sherpa_stream,
+    export_torch,
+    greedy_texts,
+)
+from nemo_asr.transcribe.stream_export import export_stream
 from nemo_asr.transcribe.texts import calibrate, card_file, store_calibration
 from nemo_lite.errors import ConfigError, UsageError, printable
 from nemo_lite.files import write_atomically
@@ -177,27 +188,33 @@ def _tell_written(model: TrainedModel) -> None:
 
 
 def export(arguments: Sequence[str]) -> None:
-    """Write a trained model as one ONNX file, from waveforms to log-probabilities.
+    """Write a trained model as files that other programs run.
 
-    The file is compared with the modules in torch; how near it is is printed.
+    Each file is compared with the modules in torch; how near it is is printed.
 
     Raises:
         CheckpointError: there is no model, or it is damaged.
-        UsageError: the file exists, a package is missing, or the file and torch differ; then there is no file.
+        UsageError: the file exists, a package is missing, the program cannot run the model, or the file and torch
+            differ; then there is no file.
         DataError: a recording that cannot be read.
     """
     parser = OneLineParser(
-        prog="nemo-lite export",
-        description="Write a trained model as one ONNX file, from waveforms to log-probabilities.",
+        prog="nemo-lite export", description="Write a trained model as files that other programs run."
     )
     add = parser.add_argument
     model_help = f"a run's folder, a model folder, a folder of checkpoints, or with --int8 a file FILE{SUFFIX}"
     add("model", metavar="MODEL", help=model_help)
-    add("file", metavar="FILE.onnx", type=Path, help="the file to write; there must be none yet")
+    add("file", metavar="FILE", type=Path, help=f"what to write ({_WRITTEN}); there must be none yet")
+    format_help = "the program: our own and ONNX Runtime (onnx), sherpa-onnx, onnx-asr, or torch alone (default: onnx)"
+    add("--format", choices=tuple(_EXPORTS), default="onnx", help=format_help)
+    stream_help = "a file that takes audio in chunks, with the states between them; onnx and sherpa-onnx"
+    add("--stream", action="store_true", help=stream_help)
+    waveform_help = "sherpa-onnx takes the waveform, also where it could compute the model's features"
+    add("--waveform", action="store_true", help=waveform_help)
     config_help = "YAML file, or the name of one, where MODEL carries none: checkpoints of NeMo 0.x (*.pt)"
     add("--model_config", help=config_help)
     audio_help = (
-        "recordings (files, folders, manifests) on which the file is compared with torch, beside its own signals"
+        "recordings (files, folders, manifests) on which it is compared as well, by the program if it is installed"
     )
     add("--audio", metavar="AUDIO", nargs="+", default=[], help=audio_help)
     import_help = "Python file with modules of your own, run first; may be given several times"
@@ -208,14 +225,27 @@ def export(arguments: Sequence[str]) -> None:
     loss_help = f"by how much an error rate may grow with --int8, in percent of itself (default: {MOST_LOSS:.0%})"
     add("--max_wer_loss", metavar="PERCENT", type=_percent, help=loss_help.replace("%", "%%"))
     options = parser.parse_args(list(arguments))
-    if options.int8 != bool(options.eval_datasets) or (options.max_wer_loss is not None and not options.int8):
-        parser.error("--int8 needs --eval_datasets, and neither these nor --max_wer_loss have an effect without it")
-    if options.file.suffix != SUFFIX:
-        raise UsageError("the name of the file has another ending", got=str(options.file), wanted=f"FILE{SUFFIX}")
+    _check_export(parser, options)
     if options.int8:
         _export_int8(options)
     else:
         _export_float(options, options.file)
+
+
+def _check_export(parser: OneLineParser, options: Namespace) -> None:
+    """End the command where options contradict each other, before anything is read."""
+    suffix, _ = _EXPORTS[options.format]
+    if options.stream and options.format not in ("onnx", "sherpa-onnx"):
+        parser.error(f"--stream has no effect with --format {options.format}; leave it out")
+    if options.waveform and (options.stream or options.format != "sherpa-onnx"):
+        parser.error("--waveform is for --format sherpa-onnx without --stream; leave it out")
+    if options.int8 and (options.stream or options.format != "onnx"):
+        parser.error("--int8 is for --format onnx without --stream; leave it out")
+    if options.int8 != bool(options.eval_datasets) or (options.max_wer_loss is not None and not options.int8):
+        parser.error("--int8 needs --eval_datasets, and neither these nor --max_wer_loss have an effect without it")
+    if options.file.suffix != suffix:
+        wanted = f"FILE{suffix}" if suffix else "the name of a folder, without an ending"
+        raise UsageError("the name of the file has another ending", got=str(options.file), wanted=wanted)
 
 
 def _percent(text: str) -> float:
@@ -243,7 +273,59 @@ def _export_float(options: Namespace, path: Path) -> None:
         recording.read(reading.sample_rate, trim_silence=reading.trim_silence, int_values=reading.int_values).samples
         for recording in recordings
     ]
-    comparison = export_onnx(model, path, heard)
-    size = path.expanduser().stat().st_size / 2**20
+    _, write = _EXPORTS[options.format]
+    lines = list(write(model, path, options, heard))
+    files = [*path.expanduser().iterdir()] if path.expanduser().is_dir() else [path.expanduser()]
+    size = sum(file.stat().st_size for file in files) / 2**20
     print(f"{path}: {model.card.name}, {model.card.progress()}, {size:.1f} MiB")
-    print(f"compared with ONNX Runtime: {comparison}")
+    for line in lines:
+        print(line)
+
+
+def _export_onnx(model: TrainedModel, path: Path, options: Namespace, heard: Sequence[Samples]) -> Iterator[str]:
+    write = export_stream if options.stream else export_onnx
+    yield f"compared with ONNX Runtime: {write(model, path, heard)}"
+
+
+def _export_torch(model: TrainedModel, path: Path, options: Namespace, heard: Sequence[Samples]) -> Iterator[str]:
+    yield f"compared with the program read back: {export_torch(model, path, heard)}"
+
+
+def _export_onnx_asr(model: TrainedModel, path: Path, options: Namespace, heard: Sequence[Samples]) -> Iterator[str]:
+    return _told(model, export_onnx_asr(model, path), heard)
+
+
+def _export_sherpa(model: TrainedModel, path: Path, options: Namespace, heard: Sequence[Samples]) -> Iterator[str]:
+    if options.stream:
+        return _told(model, export_sherpa_stream(model, path), heard)
+    return _told(model, export_sherpa(model, path, True if options.waveform else None), heard)
+
+
+def _told(model: TrainedModel, written: Written, heard: Sequence[Samples]) -> Iterator[str]:
+    """How near the file is to torch, how to load it, and what the program itself hears."""
+    yield f"compared with ONNX Runtime: largest difference of log-probabilities {written.difference:.1e}"
+    yield f"load it with {written}"
+    if written.before or written.behind:
+        yield f"put {written.before} zero samples before the audio, and {written.behind} behind it"
+    yield from written.advice
+    if not heard:
+        return
+    texts = written.hear(heard, model.card.sample_rate)
+    if texts is None:
+        yield f"its texts are not compared: {written.package} is not installed"
+        return
+    wanted = greedy_texts(model, heard)
+    equal = sum(text == other for text, other in zip(texts, wanted, strict=True))
+    yield f"{written.package} {version(written.package)}: {equal} of {len(texts)} texts equal the model's"
+    for text, other in zip(texts, wanted, strict=True):
+        if text != other:
+            yield printable(f"  {written.package}: {text!r}, model: {other!r}")
+
+
+_EXPORTS: Mapping[str, tuple[str, Callable[[TrainedModel, Path, Namespace, Sequence[Samples]], Iterator[str]]]] = {
+    "onnx": (SUFFIX, _export_onnx),
+    "sherpa-onnx": ("", _export_sherpa),
+    "onnx-asr": ("", _export_onnx_asr),
+    "torch": (".pt2", _export_torch),
+}
+_WRITTEN = "FILE.onnx, FILE.pt2, or a folder for sherpa-onnx and onnx-asr"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-import os.path
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -449,8 +449,8 @@ class _Beams:
             for place, (ids, at) in zip(places, sequences, strict=True):
                 if total[row, place] > _NEVER:
                     kept = self._in_words(ids, bool(is_cut[row]), int(unfinished[row, place]))
-                    scores = float(total[row, place]), float(acoustic[row, place])
-                    scored = Hypothesis(kept, *scores, at[: len(kept)])
+                    of_sounds = float(acoustic[row, place])
+                    scored = Hypothesis(kept, float(total[row, place]), of_sounds, at[: len(kept)])
                     text = text_of(kept, labels) if labels else tuple(kept)
                     hypotheses[text] = _together(hypotheses[text], scored) if text in hypotheses else scored
             results.append(sorted(hypotheses.values(), key=lambda one: -one.score)[:nbest])
@@ -615,8 +615,8 @@ class _Ended(NamedTuple):
 
 def _together(best: Hypothesis, other: Hypothesis) -> Hypothesis:
     """Two sequences of labels that write one text."""
-    sums = (float(np.logaddexp(*pair)) for pair in zip(best[1:3], other[1:3], strict=True))
-    return Hypothesis(best.ids, *sums, best.frames)
+    score, acoustic = np.logaddexp(best[1:3], other[1:3]).tolist()
+    return Hypothesis(best.ids, score, acoustic, best.frames)
 
 
 def _best(values: Floats, number: int) -> Ints:
@@ -706,8 +706,9 @@ class StreamedSearch:
     def settle(self, end: int) -> None:
         """Take labels before a frame out of all hypotheses, where all have them; not those of the last word."""
         alive = [self._found[place] for place in np.flatnonzero(self._beams.alive()[0])]
-        shared = os.path.commonprefix([list(zip(*pair, strict=True)) for pair in alive])
-        shared = [label for label, frame in shared if frame < end]
+        columns = zip(*(ids for ids, _ in alive), strict=False)
+        shared = [labels[0] for labels in itertools.takewhile(lambda labels: len(set(labels)) == 1, columns)]
+        shared = shared[: min(sum(frame < end for frame in at) for _, at in alive)]
         if any(self._begins):
             number = max((place for place, label in enumerate(shared) if self._begins[label]), default=0)
         else:

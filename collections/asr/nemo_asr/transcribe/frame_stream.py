@@ -75,11 +75,15 @@ class FrameModel(Protocol):
         """Samples of one frame of log-probabilities."""
 
     @property
+    def hop_samples(self) -> int:
+        """Samples of one frame of features."""
+
+    @property
     def decoder(self) -> StreamSearch | None:
         """The model's own beam search; None: it decodes greedily."""
 
     def frames(self) -> Callable[[Samples, bool], FloatArray]:
-        """A new stream: from the next samples (T,), and whether they are the last, to log-probabilities (U, classes)."""
+        """A new stream: the next samples (T,), and whether they are the last, to log-probabilities (U, classes)."""
 
 
 class _Found(NamedTuple):
@@ -156,7 +160,7 @@ class _OpenBeams:
 
     def accept(self, found: _Found) -> None:
         self._search.accept(found.log_probs)
-        self._rows += found.log_probs
+        self._rows.extend(found.log_probs)
 
     def best(self) -> TimedLabels:
         """Each label has the frame in which it was found first; the whole frames are known in the end."""
@@ -168,15 +172,12 @@ class _OpenBeams:
         (best,) = self._search.finish()
         ids, frames = self._own(best.ids, best.frames)
         ids = [label for label, frame in zip(ids, frames, strict=True) if frame < num_frames]
-        path, scores = np.zeros(0, np.int64), np.zeros(0)
-        if num_frames:
-            rows = np.stack(self._rows[:num_frames])
-            path = align(rows, ids)
-            scores = rows[np.arange(num_frames), path]
+        rows = np.stack(self._rows[:num_frames]) if num_frames else np.zeros((0, self._blank + 1), np.float32)
         del self._rows[:num_frames]
         self._start += num_frames
         self._search.settle(self._start)
-        return labels_of_path(path, scores, self._blank)
+        path = align(rows, ids)
+        return labels_of_path(path, rows[np.arange(num_frames), path], self._blank)
 
     def ids(self) -> list[int]:
         ids = self._search.best()[0] if self._rows else self._search.finish()[0].ids

@@ -99,12 +99,12 @@ def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[Samp
         remedy = "transcribe with the model folder"
         raise UsageError(problem, place=model.place, got=model.modules.family, remedy=remedy)
     outputs = dict(zip(OUTPUTS, (wires.log_probs, wires.log_probs_lengths), strict=True))
-    signals = _signals(model.card.sample_rate)
-    batches = [*signals, *_in_batches(recordings)]
+    batches = compared_batches(model.card.sample_rate, recordings)
+    example = batches[len(_CHECKED_SECONDS) - 1]
     comparisons: list[Comparison] = []
     export_wires(
         outputs,
-        dict(zip(INPUTS, signals[-1], strict=True)),
+        dict(zip(INPUTS, example, strict=True)),
         path,
         lambda run, exported: comparisons.append(compare(run, exported, batches, model.card, str(path))),
         metadata_of(model, wires.features, wires.log_probs),
@@ -180,8 +180,10 @@ def example_signals(sample_rate: int) -> list[list[Samples]]:
     return [[_glides(random, sample_rate, seconds) for seconds in batch] for batch in _CHECKED_SECONDS]
 
 
-def _signals(sample_rate: int) -> list[Batch]:
-    return [_padded(batch) for batch in example_signals(sample_rate)]
+def compared_batches(sample_rate: int, recordings: Sequence[Samples]) -> list[Batch]:
+    """Those signals; then each recording alone, and all in one batch."""
+    batches = [*example_signals(sample_rate), *([samples] for samples in recordings)]
+    return [_padded(batch) for batch in [*batches, *([recordings] if len(recordings) > 1 else [])]]
 
 
 def _glides(random: np.random.Generator, sample_rate: int, seconds: float) -> Samples:
@@ -191,12 +193,6 @@ def _glides(random: np.random.Generator, sample_rate: int, seconds: float) -> Sa
         loudness = np.maximum(0.0, np.sin(2 * np.pi * random.uniform(0.5, 4.0) * time))
         signal += 0.1 * loudness * np.sin(2 * np.pi * (start + (end - start) * time / (2 * seconds)) * time)
     return signal.astype(np.float32)
-
-
-def _in_batches(recordings: Sequence[Samples]) -> list[Batch]:
-    """Each recording alone, and all in one batch."""
-    batches = [_padded([samples]) for samples in recordings]
-    return [*batches, _padded(recordings)] if len(recordings) > 1 else batches
 
 
 def _padded(signals: Sequence[Samples]) -> Batch:

@@ -1,10 +1,11 @@
-"""OnnxStreamedModel: a file with states, which `nemo-lite export --stream` wrote, in ONNX Runtime. No torch in this file.
+"""OnnxStreamedModel: a file with states, which `nemo-lite export --stream` wrote, in ONNX Runtime. No torch in here.
 
 What it computes for a recording in pieces is what the modules in torch compute; see `stream_export`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from nemo_asr.transcribe.onnx_model import STREAM_FORMAT, DescribedFile
 
 NEXT = ".next"
 CHUNK = "chunk_samples"
+_MOST_NUMBERS = 1 << 26  # 256 MB
 _UNKNOWN = 1 << 40  # samples to the end of a recording that has not ended
 
 
@@ -41,25 +43,30 @@ class OnnxStreamedModel(DescribedFile):
             int(self.metadata[f"{name}_stride_samples"]) for name in ("feature", "frame")
         )
         inputs = {each.name: each for each in self._session.get_inputs()}
-        self._window = inputs["audio_signal"].shape[1]
-        self._states = [name for name in inputs if name not in ("audio_signal", "length")]
-        self._initial = {
-            name: np.zeros((1, *inputs[name].shape[1:]), np.int64 if "int64" in inputs[name].type else np.float32)
-            for name in self._states
-        }
+        sizes = {name: each.shape[1:] for name, each in inputs.items()}
+        numbers = [size for shape in sizes.values() for size in shape]
+        if not all(isinstance(size, int) for size in numbers):
+            raise ValueError("sizes of inputs are not fixed")
+        if (total := sum(math.prod(shape) for shape in sizes.values())) > _MOST_NUMBERS:
+            raise ValueError(f"{total} numbers in its inputs")
+        (self._window,) = sizes["audio_signal"]
         if not 1 <= self._chunk <= self._window or not 0 <= self._before <= self._window:
             raise ValueError(f"chunks of {self._chunk} samples in windows of {self._window}")
+        if not 1 <= self.hop_samples <= self.frame_samples <= self._chunk:
+            raise ValueError(f"frames of {self.frame_samples} samples in chunks of {self._chunk}")
+        self._states = [name for name in inputs if name not in ("audio_signal", "length")]
+        self._initial = {
+            name: np.zeros((1, *sizes[name]), np.int64 if "int64" in inputs[name].type else np.float32)
+            for name in self._states
+        }
 
     @property
     def look_ahead(self) -> float:
         """Seconds of audio behind the beginning of a chunk that its first frame waits for."""
-        return (self._window - self._before) / self.sample_rate
+        return float(self._window - self._before) / self.sample_rate
 
     def frames(self) -> Callable[[Samples, bool], npt.NDArray[np.float32]]:
-        """A new stream: takes the next samples (T,), and whether they are the last; gives log-probabilities (U, classes).
-
-        Frames come as soon as the chunk is whole in which they are.
-        """
+        """See `FrameModel`. Frames come as soon as the chunk is whole in which they are."""
         return _Frames(self)
 
 

@@ -7,19 +7,26 @@ are others is refused, or takes the waveform where the program can give it. Our 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nemo_asr.audio.reading import Samples
 from nemo_asr.data.utterances import audio_ports
+from nemo_asr.decoding.greedy import post_process_predictions
 from nemo_asr.features import (
     AudioPreprocessor,
     AudioToMelSpectrogramPreprocessor,
@@ -31,26 +38,31 @@ from nemo_asr.tasks.families import Wires, connect
 from nemo_asr.text.labels import WORD_MARK
 from nemo_asr.transcribe.engine import StandIn, stride_of
 from nemo_asr.transcribe.model import TrainedModel
+from nemo_asr.transcribe.onnx_export import TOLERANCE, Comparison, compare, compared_batches, metadata_of
+from nemo_asr.transcribe.stream_export import StreamedParts
 from nemo_lite import Dag
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, modules_of
-from nemo_lite.backends.pytorch.export import Argument, OnnxRun, write_onnx
+from nemo_lite.backends.pytorch.export import Argument, OnnxRun, reason_of, write_onnx
 from nemo_lite.backends.pytorch.lowering import lower
+from nemo_lite.backends.pytorch.streaming import State
 from nemo_lite.core.dag import slice_between
 from nemo_lite.errors import FileInTheWayError, UsageError
-from nemo_lite.files import make_writable_folder, temporary_name
+from nemo_lite.files import check_replaceable, make_writable_folder, temporary_name, write_atomically
 
 # Any: packages that may be missing have no types.
 
-TOLERANCE = 1e-3
-"""How far a log-probability x of a file and of torch may be apart: by ``TOLERANCE * (1 + |x|)``."""
-
-BLANK = "<blk>"
+BLANK, SHERPA = "<blk>", "sherpa-onnx"
 MODEL, TOKENS, VOCABULARY, CONFIG = "model.onnx", "tokens.txt", "vocab.txt", "config.json"
+METADATA = "metadata.json"
 SHERPA_WAVEFORM_FRAME = 0.02
 """Seconds of a frame in sherpa-onnx's times where a model takes the waveform, whatever the model's are."""
+SHERPA_STREAM_FRAME = 0.04
+"""The same of streams."""
 _SHERPA_LEAST_VARIANCE = 1e-5  # what it adds to the variance of a waveform before it divides by its root
 _FEATURE_FRAMES = (57, 131)  # of the two rows of an example
 _SAMPLES = 23_456
+_SHERPA_LEAST_LOGARITHM = math.log(torch.finfo(torch.float32).eps) + 1e-4
+_CHUNKS = 12
 _SEED = 11
 
 
@@ -61,14 +73,56 @@ class Written:
     Attributes:
         folder: of the files.
         difference: the largest one between a log-probability of the file, in ONNX Runtime, and of torch.
-        call: how the program loads it, in Python.
+        package: the program, as pip calls it.
+        loader: what loads the model, in its Python package.
+        arguments: of the loader.
+        before, behind: zero samples that its user has to put before and behind the audio.
         advice: what its user has to know.
     """
 
     folder: Path
     difference: float
-    call: str
+    package: str
+    loader: str
+    arguments: Mapping[str, Any]
+    before: int = 0
+    behind: int = 0
     advice: Sequence[str] = ()
+
+    @property
+    def module(self) -> str:
+        """The program's Python package."""
+        return self.package.replace("-", "_")
+
+    def __str__(self) -> str:
+        """How the program loads it."""
+        return (
+            f"{self.module}.{self.loader}({', '.join(f'{name}={value!r}' for name, value in self.arguments.items())})"
+        )
+
+    def hear(self, recordings: Sequence[Samples], sample_rate: int) -> list[str] | None:
+        """The texts that the program itself gives; None: it is not installed.
+
+        sherpa-onnx ends the process where it finds a mistake in a file.
+        """
+        if find_spec(self.module) is None:
+            return None
+        model = attrgetter(self.loader)(import_module(self.module))(**self.arguments)
+        ends = np.zeros(self.before, np.float32), np.zeros(self.behind, np.float32)
+        texts = [self._text(model, np.concatenate([ends[0], samples, ends[1]]), sample_rate) for samples in recordings]
+        return [" ".join(text.split()) for text in texts]
+
+    def _text(self, model: Any, samples: Samples, sample_rate: int) -> str:
+        if self.module == "onnx_asr":
+            return str(model.recognize(samples, sample_rate=sample_rate))
+        stream = model.create_stream()
+        stream.accept_waveform(sample_rate, samples)
+        if "Online" not in self.loader:
+            model.decode_stream(stream)
+            return str(stream.result.text)
+        while model.is_ready(stream):
+            model.decode_stream(stream)
+        return str(model.get_result(stream))
 
 
 # What programs compute themselves: features, and how many frames of the output they read.
@@ -105,6 +159,15 @@ def onnx_asr_features_problem(preprocessor: object) -> str:
     return "" if preprocessor.normalization == "per_feature" else "they are not normalised per_feature"
 
 
+def sherpa_powers(features: Tensor) -> Tensor:
+    """The powers of which sherpa-onnx has taken logarithms.
+
+    Where it has raised them to the least one, they were about 0: that is what the model heard in training, and a band
+    without signal is divided by a very small deviation.
+    """
+    return torch.where(features > _SHERPA_LEAST_LOGARITHM, features.exp(), 0.0)
+
+
 class _Stretched(nn.Module):
     """From features (B, D, T) to log-probabilities (B, T, classes): as many frames out as in.
 
@@ -124,7 +187,7 @@ class _Stretched(nn.Module):
         """Log-probabilities of frames behind an utterance have no meaning."""
         features = audio_signal
         if self.preprocessor is not None:
-            features = self.preprocessor.of_bands(audio_signal.exp(), length)
+            features = self.preprocessor.of_bands(sherpa_powers(audio_signal), length)
         log_probs, frames = self.rest(features, length)
         positions = torch.arange(audio_signal.shape[2], device=length.device)
         sources = positions * frames.unsqueeze(1) // length.clamp(min=1).unsqueeze(1)
@@ -195,7 +258,8 @@ class _Parts:
     def rest(self) -> Iterator[nn.Module]:
         """The same from features and their lengths."""
         wires = self.wires
-        assert wires.features is not None and wires.feature_lengths is not None
+        assert wires.features is not None
+        assert wires.feature_lengths is not None
         with evaluating(modules_of(Dag(self.outputs))), torch.no_grad():
             yield lower(slice_between([wires.features, wires.feature_lengths], self.outputs)).eval()
 
@@ -204,6 +268,17 @@ class _Parts:
         """Of a frame of log-probabilities; 0 where it is not known."""
         assert self.wires.log_probs is not None
         return (stride_of(self.wires.log_probs) or 0) / self.model.card.sample_rate
+
+
+def greedy_texts(model: TrainedModel, recordings: Sequence[Samples]) -> list[str]:
+    """The text of each recording for itself, by greedy decoding, which is what other programs do too."""
+    texts = []
+    with _Parts.of(model).whole() as whole:
+        for samples in recordings:
+            log_probs, frames = whole(torch.from_numpy(samples)[None], torch.tensor([len(samples)]))
+            (text,) = post_process_predictions([log_probs.argmax(2)], model.card.labels, [frames])
+            texts.append(" ".join(text.split()))
+    return texts
 
 
 def symbols_of(labels: Sequence[str], place: str) -> str:
@@ -241,17 +316,18 @@ def export_sherpa(model: TrainedModel, folder: str | Path, waveform: bool | None
         remedy = "leave out waveform=False: the file computes the features itself then"
         raise UsageError("sherpa-onnx computes other features", place=model.place, got=problem, remedy=remedy)
     tokens = symbols_of(card.labels, model.place)
+    write = _write_sherpa_waveform if problem or waveform else _write_sherpa_features
     with _new_folder(folder) as (new, place):
         (new / TOKENS).write_text(tokens, encoding="utf-8")
-        if problem or waveform:
-            difference, call, advice = _write_sherpa_waveform(parts, new / MODEL)
-        else:
-            difference, call, advice = _write_sherpa_features(parts, new / MODEL)
-    files = f"model='{place / MODEL}', tokens='{place / TOKENS}'"
-    return Written(place, difference, f"sherpa_onnx.OfflineRecognizer.{call.format(files=files)}", advice)
+        written = write(parts, new / MODEL, place)
+    return written
 
 
-def _write_sherpa_waveform(parts: _Parts, path: Path) -> tuple[float, str, list[str]]:
+def _sherpa_files(place: Path) -> dict[str, Any]:
+    return {"model": str(place / MODEL), "tokens": str(place / TOKENS)}
+
+
+def _write_sherpa_waveform(parts: _Parts, path: Path, place: Path) -> Written:
     rate = parts.model.card.sample_rate
     if rate != 16_000:
         remedy = "train with sample_rate: 16000, or with the features of sherpa-onnx"
@@ -265,18 +341,19 @@ def _write_sherpa_waveform(parts: _Parts, path: Path) -> tuple[float, str, list[
     example = F.normalize(torch.randn(1, _SAMPLES, generator=generator)) * (0.99 * _SAMPLES) ** 0.5
     with parts.whole() as whole:
         module = _OfNormalizedWaveform(whole, repeats).eval()
-        metadata = _described(parts, "waveform") | {"sample_rate": str(rate)}
+        metadata = _described(parts.model, "waveform") | {"sample_rate": str(rate)}
         # The batch is always 1.
         argument = Argument("x", example, {1: "num_samples"})
         difference = _write(module, [argument], ["log_probs"], path, metadata, [(example,), (example[:, :9000],)])
-    return difference, "from_omnilingual_asr_ctc({files})", advice
+    loader = "OfflineRecognizer.from_omnilingual_asr_ctc"
+    return Written(place, difference, SHERPA, loader, _sherpa_files(place), advice=advice)
 
 
-def _write_sherpa_features(parts: _Parts, path: Path) -> tuple[float, str, list[str]]:
+def _write_sherpa_features(parts: _Parts, path: Path, place: Path) -> Written:
     model = parts.model
     preprocessor = model.modules.preprocessor
     assert isinstance(preprocessor, AudioPreprocessor)
-    metadata = _described(parts, "features") | {
+    metadata = _described(parts.model, "features") | {
         "model_type": "EncDecCTCModel",
         "vocab_size": str(len(model.card.labels)),
         "subsampling_factor": "1",  # see _Stretched
@@ -284,10 +361,141 @@ def _write_sherpa_features(parts: _Parts, path: Path) -> tuple[float, str, list[
     }
     with parts.rest() as rest:
         difference = _write_features(_Stretched(rest, preprocessor), preprocessor, "log_probs", path, metadata)
+    arguments = _sherpa_files(place) | _sherpa_features(preprocessor)
     half = preprocessor.hop_length // 2
-    call = f"from_nemo_ctc({{files}}, feature_dim={preprocessor.num_features}"
-    call += ")" if preprocessor.sample_rate == 16_000 else f", sample_rate={preprocessor.sample_rate})"
-    return difference, call, [f"put {half} zero samples before the audio: its frames are half a hop late"]
+    return Written(place, difference, SHERPA, "OfflineRecognizer.from_nemo_ctc", arguments, before=half)
+
+
+def _sherpa_features(preprocessor: AudioPreprocessor) -> dict[str, Any]:
+    rate = preprocessor.sample_rate
+    return {"feature_dim": preprocessor.num_features} | ({} if rate == 16_000 else {"sample_rate": rate})
+
+
+class _StreamCheck:
+    """Compares a file with the modules in torch, whose states grow, chunk after chunk."""
+
+    def __init__(self, module: _SherpaChunk, features: Tensor, length: Tensor, caches: Sequence[Tensor]) -> None:
+        self._module, self._features, self._length, self._caches = module, features, length, caches
+        self.difference = 0.0
+
+    def __call__(self, run: OnnxRun) -> None:
+        parts, caches = self._module.parts, [*self._caches, torch.zeros_like(self._length)]
+        state = parts.dag.initial_state(len(self._length))
+        for number in range(_CHUNKS):
+            chunk = self._features.roll(number, dims=2)
+            got, _, *caches = run(chunk, self._length, *caches)
+            features = parts.preprocessor.of_bands(sherpa_powers(chunk), self._length)
+            (wanted, _), state = parts.dag(features, self._length, state=state, last=False)
+            wanted = wanted.repeat_interleave(self._module.repeats, dim=1)
+            self.difference = max(self.difference, _difference(got, wanted, MODEL))
+
+
+def _difference(got: Tensor, wanted: Tensor, place: str) -> float:
+    """The largest one. UsageError where it is too large."""
+    apart = (got - wanted).abs() if got.shape == wanted.shape else torch.tensor(torch.inf)
+    if not (apart <= TOLERANCE * (1 + wanted.abs())).all():
+        problem = "the exported log-probabilities are not torch's, so nothing is written"
+        raise UsageError(problem, place=place, got=f"{apart.max().item():.1e} apart")
+    return apart.max().item()
+
+
+class _SherpaChunk(nn.Module):
+    """A chunk of features and the states, as sherpa-onnx names and starts them, to log-probabilities and new states.
+
+    Its states begin as zeros and have four axes, whatever they hold: here each is one flat row of several of ours.
+
+    Args:
+        parts: what a chunk goes through.
+        repeats: how many times 0.04 s a frame lasts: sherpa-onnx counts frames of 0.04 s.
+    """
+
+    def __init__(self, parts: StreamedParts, repeats: int) -> None:
+        super().__init__()
+        self.parts, self.repeats = parts, repeats
+        self.preprocessor, self.dag = parts.preprocessor, parts.dag
+        self.counter, self.initial = parts.counter, parts.state(1)
+        is_attention = [name.endswith(".attention") for name in self.initial if name != self.counter]
+        names = [name for name in self.initial if name != self.counter]
+        self.groups = [
+            [name for name, is_one in zip(names, is_attention, strict=True) if is_one is of] for of in (True, False)
+        ]
+
+    def rows(self, state: State) -> list[Tensor]:
+        """The states as (B, 1, 1, N) each; one zero stands for none."""
+        batch = state[self.counter].shape[0]
+        flat = [[state[name].flatten(1) for name in group] for group in self.groups]
+        return [torch.cat(rows or [torch.zeros(batch, 1)], dim=1)[:, None, None] for rows in flat]
+
+    def forward(
+        self,
+        audio_signal: Tensor,
+        length: Tensor,
+        cache_last_channel: Tensor,
+        cache_last_time: Tensor,
+        cache_last_channel_len: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """``length`` is that of the chunk: sherpa-onnx never says that a recording has ended."""
+        state = {self.counter: cache_last_channel_len}
+        for row, group in zip((cache_last_channel, cache_last_time), self.groups, strict=True):
+            sizes = [self.initial[name][0].numel() for name in group]
+            for name, part in zip(group, row.flatten(1).split(sizes, dim=1) if sizes else (), strict=True):
+                state[name] = part.unflatten(1, self.initial[name].shape[1:])
+        features = self.preprocessor.of_bands(sherpa_powers(audio_signal), length)
+        log_probs, _, new_state = self.parts.step(features, length, {name: state[name] for name in self.initial})
+        log_probs = log_probs.unsqueeze(2).expand(-1, -1, self.repeats, -1).flatten(1, 2)
+        return log_probs, torch.full_like(length, log_probs.shape[1]), *self.rows(new_state), new_state[self.counter]
+
+
+def export_sherpa_stream(model: TrainedModel, folder: str | Path) -> Written:
+    """Write ``model.onnx`` and ``tokens.txt`` as sherpa-onnx reads them of NeMo's cache-aware CTC models.
+
+    Args:
+        model: a model with a ConformerEncoder that runs in chunks; it is left as it was.
+        folder: there must be none yet.
+
+    Raises:
+        FileInTheWayError: there is such a folder.
+        UsageError: the model cannot be written so, or the file gives other log-probabilities than torch.
+    """
+    if problem := sherpa_features_problem(model.modules.preprocessor):
+        remedy = "train with window_size: 0.025, or stream the file of --format onnx"
+        raise UsageError("sherpa-onnx computes other features", place=model.place, got=problem, remedy=remedy)
+    parts, tokens = StreamedParts.of(model), symbols_of(model.card.labels, model.place)
+    preprocessor, chunk = parts.preprocessor, parts.chunk
+    seconds = chunk / parts.frames * preprocessor.hop_length / preprocessor.sample_rate
+    times = seconds / SHERPA_STREAM_FRAME
+    repeats = max(round(times), 1)
+    module = _SherpaChunk(parts, repeats).eval()
+    generator = torch.Generator().manual_seed(_SEED)
+    caches = module.rows(parts.state(2))
+    features = torch.randn(2, preprocessor.num_features, chunk, generator=generator) * 3 - 8
+    inputs = {"audio_signal": features, "length": torch.tensor([chunk, chunk])}
+    inputs |= {"cache_last_channel": caches[0], "cache_last_time": caches[1]}
+    inputs |= {"cache_last_channel_len": parts.state(2)[parts.counter]}
+    metadata = _described(model, "features") | {
+        "model_type": "EncDecCTCModel",
+        "vocab_size": str(len(model.card.labels)),
+        "window_size": str(chunk),  # nothing is encoded twice: the states hold what convolutions see
+        "chunk_shift": str(chunk),
+        "subsampling_factor": str(round(SHERPA_STREAM_FRAME * 100)),
+    }
+    for name, row in zip(("cache_last_channel", "cache_last_time"), caches, strict=True):
+        metadata |= {f"{name}_dim{axis}": str(row.shape[axis]) for axis in (1, 2, 3)}
+    ports = [Argument(name, value, {0: "batch"}) for name, value in inputs.items()]
+    outputs = ["logprobs", "encoded_lengths", *(f"{name}_next" for name in list(inputs)[2:])]
+    with _new_folder(folder) as (new, place), _evaluating(model):
+        (new / TOKENS).write_text(tokens, encoding="utf-8")
+        check = _StreamCheck(module, features, inputs["length"], caches)
+        write_onnx(module, ports, outputs, new / MODEL, check, metadata)
+    difference = check.difference
+    advice = []
+    if abs(times - repeats) > 1e-6:
+        advice.append(f"multiply its times by {times / repeats:g}: it takes a frame for {SHERPA_STREAM_FRAME} s")
+    arguments = _sherpa_files(place) | _sherpa_features(preprocessor)
+    # A chunk is decoded when one frame more is there.
+    behind = (chunk + 2) * preprocessor.hop_length
+    loader = "OnlineRecognizer.from_nemo_ctc"
+    return Written(place, difference, SHERPA, loader, arguments, preprocessor.hop_length // 2, behind, advice)
 
 
 # onnx-asr.
@@ -317,13 +525,75 @@ def export_onnx_asr(model: TrainedModel, folder: str | Path) -> Written:
         (new / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
         with parts.rest() as rest:
             stretched = _Stretched(rest, None)
-            metadata = _described(parts, "normalised features")
+            metadata = _described(parts.model, "normalised features")
             difference = _write_features(stretched, preprocessor, "logprobs", new / MODEL, metadata)
     advice = []
     if preprocessor.std_floor > 1e-5:
         least = f"std_floor: {preprocessor.std_floor:g}"
         advice.append(f"bands without signal sound otherwise than in training, where {least} held them down")
-    return Written(place, difference, f"onnx_asr.load_model('nemo-conformer-ctc', '{place}')", advice)
+    arguments = {"model": config["model_type"], "path": str(place)}
+    return Written(place, difference, "onnx-asr", "load_model", arguments, advice=advice)
+
+
+# torch without this package.
+
+
+class _Padded(nn.Module):
+    """The whole model with zeros behind the samples: torch's programs refuse audio that is shorter than a window."""
+
+    def __init__(self, whole: nn.Module, num_samples: int) -> None:
+        super().__init__()
+        self.whole, self.num_samples = whole, num_samples
+
+    def forward(self, audio_signal: Tensor, length: Tensor) -> tuple[Tensor, ...]:
+        """Frames behind a recording have no meaning."""
+        outputs: tuple[Tensor, ...] = self.whole(F.pad(audio_signal, (0, self.num_samples)), length)
+        return outputs
+
+
+def export_torch(model: TrainedModel, path: str | Path, recordings: Sequence[Samples] = ()) -> Comparison:
+    """Write a program of ``torch.export`` (.pt2): from waveforms (B, T) and lengths to log-probabilities and lengths.
+
+    ``torch.export.load(path).module()`` runs it on the CPU, with nothing of this package; the file ``metadata.json`` in
+    it says what an ONNX file of ours says.
+
+    Args:
+        model: it is left as it was.
+        path: the file; there must be none yet.
+        recordings: samples at the model's rate, on which the program is compared as well.
+
+    Raises:
+        FileInTheWayError: there is such a file.
+        UsageError: torch cannot export a module, or the program gives something else than the modules.
+    """
+    path = Path(path).expanduser()
+    if path.exists():
+        raise FileInTheWayError("the file exists already", place=str(path), remedy="give another name, or remove it")
+    check_replaceable(path)
+    parts = _Parts.of(model)
+    assert parts.wires.features is not None
+    assert parts.wires.log_probs is not None
+    metadata = json.dumps(metadata_of(model, parts.wires.features, parts.wires.log_probs), ensure_ascii=False)
+    batches = compared_batches(model.card.sample_rate, recordings)
+    compared: list[Comparison] = []
+    shapes = tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in ((0, 1), (0,)))
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "wb") as file:
+            torch.export.save(program, file, extra_files={METADATA: metadata})
+        with open(temporary, "rb") as file:
+            loaded = torch.export.load(file).module()
+        compared.append(compare(whole, loaded, batches, model.card, str(path)))
+
+    with parts.whole() as whole:
+        try:
+            padded = _Padded(whole, model.card.sample_rate // 10).eval()
+            program = torch.export.export(padded, batches[4], dynamic_shapes=shapes, strict=False)
+        except Exception as error:  # many classes
+            problem, remedy = "torch cannot export the model", "write forward without branches on values of tensors"
+            raise UsageError(problem, place=str(path), got=reason_of(error), remedy=remedy) from error
+        write_atomically(path, write)
+    return compared[0]
 
 
 # Writing, for all of them.
@@ -361,18 +631,20 @@ def _write(
             if len(inputs) > 1:
                 is_valid = torch.arange(wanted.shape[1]) < inputs[1].unsqueeze(1)
                 got, wanted = got[is_valid], wanted[is_valid]
-            apart = (got - wanted).abs()
-            if got.shape != wanted.shape or not (apart <= TOLERANCE * (1 + wanted.abs())).all():
-                problem = "the exported log-probabilities are not torch's, so nothing is written"
-                raise UsageError(problem, place=path.name, got=f"{apart.max().item():.1e} apart")
-            differences.append(apart.max().item())
+            differences.append(_difference(got, wanted, path.name))
 
     write_onnx(module, arguments, outputs, path, check, metadata)
     return max(differences)
 
 
-def _described(parts: _Parts, takes: str) -> dict[str, str]:
-    card = parts.model.card
+@contextmanager
+def _evaluating(model: TrainedModel) -> Iterator[None]:
+    with evaluating(part for part in model.modules.modules.values() if isinstance(part, nn.Module)), torch.no_grad():
+        yield
+
+
+def _described(model: TrainedModel, takes: str) -> dict[str, str]:
+    card = model.card
     texts = {"model_author": "nemo_lite", "version": "1", "comment": f"{card.name}, step {card.step}; takes {takes}"}
     return texts | ({"licence": card.licence} if card.licence else {})
 

@@ -1,6 +1,6 @@
 """Models that run in chunks as ONNX files whose states are inputs and outputs. Running ours: `onnx_stream`.
 
-All sizes but the batch are fixed: a file takes one chunk after the other, each with the states that the one before gave.
+All sizes but the batch are fixed: a file takes chunk after chunk, each with the states that the one before gave.
 What sherpa-onnx reads of other files: `runner_export`.
 """
 
@@ -71,10 +71,13 @@ class StreamedParts:
             problem = f"the first chunk of {type(encoder).__name__} gives fewer frames than others"
         if not problem and isinstance(encoder, ConformerEncoder):
             problem = encoder.graph_problem()
+        if not problem and isinstance(preprocessor, AudioPreprocessor):
+            problem = preprocessor.graph_problem()
         if problem:
             remedy = "stream with the model folder; a ConformerEncoder with att_context_style: chunked_limited can"
             raise UsageError("no file with states", place=model.place, got=problem, remedy=remedy)
-        assert isinstance(encoder, ConformerEncoder) and isinstance(preprocessor, AudioPreprocessor)
+        assert isinstance(encoder, ConformerEncoder)
+        assert isinstance(preprocessor, AudioPreprocessor)
         wires = connect(model.modules, StandIn(audio_ports(model.card.sample_rate)))
         features, outputs = [wires.features, wires.feature_lengths], [wires.log_probs, wires.log_probs_lengths]
         dag = lower_to_stream(slice_between(_present(features), _present(outputs)))
@@ -91,9 +94,10 @@ class StreamedParts:
     def _whole_state(self, batch: int) -> State:
         return prefixed(self.encoder.graph_state(batch), self.name)
 
-    def num_frames(self, state: State) -> Tensor:
-        """(B,) frames of log-probabilities before a chunk."""
-        return state[f"{self.name}.num_frames"]
+    @property
+    def counter(self) -> str:
+        """The state (B,) that counts the frames of log-probabilities before a chunk; zeros at first, as all states."""
+        return f"{self.name}.num_frames"
 
     def step(self, features: Tensor, lengths: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
         """Log-probabilities (B, U, classes), frames of them up to the end of the recording, and the new state."""
@@ -121,7 +125,7 @@ class _Chunk(nn.Module):
         """``values``: as the file's inputs."""
         signal, length, *kept = values
         state = dict(zip(self.names, kept, strict=True))
-        features, lengths = self.preprocessor.of_window(signal, length, self.parts.num_frames(state) == 0)
+        features, lengths = self.preprocessor.of_window(signal, length, state[self.parts.counter] == 0)
         log_probs, frames, new_state = self.parts.step(features, lengths, state)
         return log_probs, frames.clamp(0, log_probs.shape[1]), *new_state.values()
 
@@ -155,8 +159,8 @@ def export_stream(model: TrainedModel, path: str | Path, recordings: Sequence[Sa
         *(Argument(name, value, {0: "batch"}) for name, value in state.items()),
     ]
     outputs = ["log_probs", "log_probs_length", *(name + NEXT for name in state)]
-    assert parts.wires.features is not None and parts.wires.log_probs is not None
-    metadata = metadata_of(model, parts.wires.features, parts.wires.log_probs) | {
+    features, log_probs = _present([parts.wires.features, parts.wires.log_probs])
+    metadata = metadata_of(model, features, log_probs) | {
         "format": STREAM_FORMAT,
         CHUNK: str(shift),
         "before": str(1 + preprocessor.n_fft // 2),
