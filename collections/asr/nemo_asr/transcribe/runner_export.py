@@ -192,7 +192,8 @@ class _Stretched(nn.Module):
         positions = torch.arange(audio_signal.shape[2], device=length.device)
         sources = positions * frames.unsqueeze(1) // length.clamp(min=1).unsqueeze(1)
         sources = torch.minimum(sources, (frames - 1).clamp(min=0).unsqueeze(1))
-        return log_probs.gather(1, sources.unsqueeze(2).expand(-1, -1, log_probs.shape[2]))
+        stretched: Tensor = log_probs.gather(1, sources.unsqueeze(2).expand(-1, -1, log_probs.shape[2]))
+        return stretched
 
 
 class _OfNormalizedWaveform(nn.Module):
@@ -438,7 +439,7 @@ class _SherpaChunk(nn.Module):
         state = {self.counter: cache_last_channel_len}
         for row, group in zip((cache_last_channel, cache_last_time), self.groups, strict=True):
             sizes = [self.initial[name][0].numel() for name in group]
-            for name, part in zip(group, row.flatten(1).split(sizes, dim=1) if sizes else (), strict=True):
+            for name, part in zip(group, row.flatten(1).split_with_sizes(sizes, dim=1) if sizes else (), strict=True):
                 state[name] = part.unflatten(1, self.initial[name].shape[1:])
         features = self.preprocessor.of_bands(sherpa_powers(audio_signal), length)
         log_probs, _, new_state = self.parts.step(features, length, {name: state[name] for name in self.initial})
