@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-import nemo_asr
 import nemo_lite
 from nemo_asr.audio.growing import growing_audio
 from nemo_asr.audio.segments import Samples, in_chunks
@@ -103,13 +102,17 @@ def transcribe_stream(args: Namespace) -> int:
     """
     if args.model.endswith(SUFFIX):
         raise UsageError("an ONNX file does not stream", place=args.model, remedy="give the model's folder")
+    from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
+    from nemo_asr.transcribe.frame_stream import EndpointRules
+    from nemo_asr.transcribe.model import load_model
+
     factory = nemo_lite.NeuralModuleFactory(**arguments_of(args, Launch, Device))
-    model = nemo_asr.load_model(args.model, factory=factory)
+    model = load_model(args.model, factory=factory)
     weights = search_arguments(args)
-    decoder = None if weights is None else nemo_asr.BeamSearchCTCDecoder(model.card.labels, **weights)
+    decoder = None if weights is None else BeamSearchCTCDecoder(model.card.labels, **weights)
     settings: dict[str, Any] = {"factory": factory, "decoder": decoder}
     if args.stream == "frames":
-        settings["rules"] = nemo_asr.EndpointRules(args.silence, args.pause, args.longest_part)
+        settings["rules"] = EndpointRules(args.silence, args.pause, args.longest_part)
         hop = model.streamed().hop_samples / model.card.sample_rate
         if args.stream_chunk < hop:
             problem, got = "a chunk is shorter than a frame of features", f"--stream_chunk {args.stream_chunk:g} s"
