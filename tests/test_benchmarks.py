@@ -19,6 +19,7 @@ QUICKLY = {
     "depthwise.py": ("--quick", "--rounds", "1"),
     "gpu.py": ("--quick",),
     "ddp_scaling.py": ("--quick", "--processes", "2"),
+    "inference.py": ("--quick", "--rounds", "1"),
     "transcription.py": ("--quick", "--rounds", "1"),
     "alignment.py": ("--quick",),
     "evaluation.py": ("--quick", "--rounds", "1"),

@@ -395,6 +395,7 @@ def fourier_basis(n_fft: int, num_samples: int) -> npt.NDArray[np.float64]:
 def exported_power_spectra(
     signal: torch.Tensor,
     window: torch.Tensor,
+    win_length: int,
     hop: int,
     num_frames: int,
     preemph: float | None = None,
@@ -416,11 +417,14 @@ def exported_power_spectra(
     if framing.mirrors_end and length is not None:
         body = mirrored_ends(body, length, margin)
     # Exactly the samples of the frames: of a slice that may be cut short, exporters get later sizes wrong.
-    num_samples = (num_frames - 1) * hop + n_fft - margin
+    before = (n_fft - win_length) // 2  # samples of a frame that the window leaves out, as behind it
+    num_samples = (num_frames - 1) * hop + before + win_length - margin
     exact = F.pad(body, (0, num_samples - body.shape[1]))
-    start = body[:, 1 : margin + 1].flip(1)
+    start = body[:, 1 : margin + 1 - before].flip(1)
     extended = torch.cat([start if framing.mirrors_start else torch.zeros_like(start), exact], dim=1)
-    basis = torch.from_numpy(fourier_basis(n_fft, n_fft)).float().to(signal.device) * window
+    weighted = slice(before, before + win_length)
+    waves = fourier_basis(n_fft, n_fft)[:, weighted].astype(np.float32)
+    basis = torch.from_numpy(waves).to(signal.device) * window[weighted]
     parts = F.conv1d(extended.unsqueeze(1), basis.unsqueeze(1), stride=hop).square()
     return (parts[:, : margin + 1] + parts[:, margin + 1 :]).mT
 
@@ -852,7 +856,14 @@ class AudioPreprocessor(NonTrainableNM):
     def _exported_power(self, samples: torch.Tensor, length: torch.Tensor, num_frames: int) -> torch.Tensor:
         """The power of all frames, in operations that an exported graph runs fast."""
         return exported_power_spectra(
-            samples, self.window, self.hop_length, num_frames, self.preemph, length=length, framing=self.framing
+            samples,
+            self.window,
+            self.win_length,
+            self.hop_length,
+            num_frames,
+            self.preemph,
+            length=length,
+            framing=self.framing,
         )
 
     def _bands(self, power: torch.Tensor) -> torch.Tensor:

@@ -109,6 +109,21 @@ def test_a_file_runs_with_the_providers_and_threads_given(toy, monkeypatch):
     assert made == [(["CPUExecutionProvider"], 1), (["CPUExecutionProvider"], 2), (["CPUExecutionProvider"], 0)]
 
 
+@pytest.mark.parametrize(("provider", "sizes"), [("CPU", [1, 1, 1]), ("CUDA", [3])])
+def test_a_cpu_computes_recordings_one_by_one_and_a_gpu_in_batches(toy, monkeypatch, provider, sizes):
+    model, computed = OnnxModel(toy), []
+    session = model._session
+
+    def run(names, inputs):
+        computed.append(len(inputs["length"]))
+        return session.run(names, inputs)
+
+    stand_in = SimpleNamespace(run=run, get_providers=lambda: [f"{provider}ExecutionProvider", "CPUExecutionProvider"])
+    monkeypatch.setattr(model, "_session", stand_in)
+    rows = model.log_probs([np.ones(number, np.float32) for number in (1, 2, 3)])
+    assert ([len(row) for row in rows], computed) == ([1, 2, 3], sizes)
+
+
 def test_a_provider_that_is_not_there_is_refused_with_those_that_are(toy, monkeypatch):
     with pytest.raises(
         UsageError, match=r"toy\.onnx: the provider is not in the installed .*: got Abacus, wanted .*CPU"

@@ -265,7 +265,7 @@ def _pointwise_as_products(graph: Any) -> None:
         if is_transposed:
             nodes.append(helper.make_node("Transpose", [data], [f"{name}_frames"], f"{name}_frames", perm=(0, 2, 1)))
             data = f"{name}_frames"
-        steps = [("MatMul", f"{name}_weights", {})]
+        steps: list[tuple[str, str | None, dict[str, Any]]] = [("MatMul", f"{name}_weights", {})]
         steps += [("Add", bias, {})] if bias else []
         steps += [("Transpose", None, {"perm": (0, 2, 1)})] if is_transposed else []
         for number, (kind, other, settings) in enumerate(steps):

@@ -122,9 +122,11 @@ class OnnxModel(DescribedFile):
     """A model that takes whole recordings. Arguments, attributes and errors are those of `DescribedFile`."""
 
     def log_probs(self, signals: Sequence[Samples]) -> list[LogProbs]:
-        """Log-probabilities (U, classes) of each of some signals (T,), which are computed as one batch."""
-        # Int8 layers scale all rows of a batch together. One by one, no text depends on its neighbours.
-        batches = [[signal] for signal in signals] if INT8 in self.metadata else [signals]
+        """Log-probabilities (U, classes) of each of some signals (T,)."""
+        # One by one, a CPU takes two thirds of the time of batches of 16: no padding, and more stays in its cache.
+        # Int8 layers scale all rows of a batch together; texts would depend on their neighbours.
+        is_batched = self._session.get_providers()[0] != "CPUExecutionProvider" and INT8 not in self.metadata
+        batches = [signals] if is_batched else [[signal] for signal in signals]
         found: list[LogProbs] = []
         for batch in batches:
             values, numbers = self._session.run(list(OUTPUTS), dict(zip(INPUTS, padded(batch), strict=True)))
