@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-import nemo_asr
 import nemo_lite
 from nemo_asr.audio.growing import growing_audio
 from nemo_asr.audio.segments import Samples, in_chunks
@@ -110,10 +109,13 @@ def transcribe_stream(args: Namespace, onnx: Mapping[str, Any]) -> int:
     """
     if args.model.endswith(SUFFIX):
         return _transcribe_file_stream(args, onnx)
+    from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
+    from nemo_asr.transcribe.model import load_model
+
     factory = nemo_lite.NeuralModuleFactory(**arguments_of(args, Launch, Device))
-    model = nemo_asr.load_model(args.model, factory=factory)
+    model = load_model(args.model, factory=factory)
     weights = search_arguments(args)
-    decoder = None if weights is None else nemo_asr.BeamSearchCTCDecoder(model.card.labels, **weights)
+    decoder = None if weights is None else BeamSearchCTCDecoder(model.card.labels, **weights)
     settings: dict[str, Any] = {"factory": factory, "decoder": decoder}
     if args.stream == "frames":
         settings["rules"] = _rules(args, model.streamed())

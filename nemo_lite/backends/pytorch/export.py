@@ -21,7 +21,7 @@ from nemo_lite.backends.pytorch.checkpoint.tensors import own_tensors, write_tor
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, modules_of
 from nemo_lite.backends.pytorch.lowering import lower
-from nemo_lite.core.dag import Dag
+from nemo_lite.core.dag import Dag, slice_between
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import AxisKind, AxisKindAbstract, NeuralType, NmTensor
 from nemo_lite.core.ports import Ports
@@ -216,15 +216,30 @@ def export_wires(
         DagError: wires that do not form one DAG with one data layer.
         UsageError: see :func:`write_onnx`.
     """
-    dag = Dag(list(outputs.values()))
-    lowered: nn.Module = lower(dag.slice())
-    ntypes = dag.data_layer.output_ports.values()
+    ntypes = Dag(list(outputs.values())).data_layer.output_ports.values()
     arguments = [
         Argument(name, value, dynamic_axes(ntype))
         for (name, value), ntype in zip(examples.items(), ntypes, strict=True)
     ]
-    with evaluating(modules_of(dag)), torch.no_grad():
+    with evaluated_part(list(outputs.values())) as lowered:
         write_onnx(lowered, arguments, list(outputs), path, lambda run: check(lowered, run), metadata)
+
+
+@contextmanager
+def evaluated_part(outputs: Sequence[NmTensor], inputs: Sequence[NmTensor] = ()) -> Iterator[nn.Module]:
+    """What computes some wires, with its modules in evaluation mode and without gradients; they are left as they were.
+
+    Args:
+        outputs: wires of one DAG.
+        inputs: the wires from which they are computed; none: those of the data layer.
+
+    Raises:
+        DagError: wires that do not form one DAG, or outputs that need more than the inputs.
+    """
+    dag = Dag(list(outputs))
+    part = slice_between(inputs, outputs) if inputs else dag.slice()
+    with evaluating(modules_of(dag)), torch.no_grad():
+        yield lower(part)
 
 
 # factory.deployment_export: one trained module as files for other programs. ONNX files are written above.

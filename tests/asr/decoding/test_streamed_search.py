@@ -91,6 +91,25 @@ def test_the_best_hypothesis_may_be_within_a_word_and_the_last_one_may_not():
     assert search.finish()[0].ids == [0, 1, 2]
 
 
+@pytest.mark.parametrize("name", ["letters", "characters"])
+def test_a_last_word_that_is_none_is_left_out_as_of_the_whole_where_its_beginning_was_long_ago(name):
+    labels, words, spoken = {
+        "letters": (LETTERS, ["ab", "abba"], "ab abb"),
+        "characters": (CHARACTERS, ["中国", "人民中国"], "中国人民中"),
+    }[name]
+    scores, limits = WordScores(Spelling(labels), words), Limits(1, min_log_prob=-20.0)
+    frames = np.full((2 * len(spoken), len(labels) + 1), 1e-4)
+    frames[np.arange(0, len(frames), 2), [labels.index(letter) for letter in spoken]] = 1.0
+    frames[1::2, -1] = 1.0
+    stream = StreamedSearch(limits, scores, labels)
+    for end, log_probs in enumerate(np.log(frames), 1):
+        stream.accept(log_probs[None])
+        stream.settle(end)
+        ((whole,),) = search(np.log(frames[:end])[None], [end], limits, scores, 1, labels)
+        assert stream.settled + stream.finish()[0].ids == whole.ids
+    assert "".join(labels[label] for label in whole.ids) in ("ab", "中国")
+
+
 def test_classes_that_are_not_the_labels_are_refused():
     with pytest.raises(UsageError, match="other labels than the model: got 3 classes, wanted 4"):
         TextSearch(LETTERS).stream().accept(np.zeros((1, 3)))

@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -40,12 +40,8 @@ from nemo_asr.transcribe.engine import StandIn, stride_of
 from nemo_asr.transcribe.model import TrainedModel
 from nemo_asr.transcribe.onnx_export import TOLERANCE, Comparison, compare, compared_batches, metadata_of
 from nemo_asr.transcribe.stream_export import StreamedParts
-from nemo_lite import Dag
-from nemo_lite.backends.pytorch.engine.module_state import evaluating, modules_of
-from nemo_lite.backends.pytorch.export import Argument, OnnxRun, reason_of, write_onnx
-from nemo_lite.backends.pytorch.lowering import lower
+from nemo_lite.backends.pytorch.export import Argument, OnnxRun, evaluated_part, reason_of, write_onnx
 from nemo_lite.backends.pytorch.streaming import State
-from nemo_lite.core.dag import slice_between
 from nemo_lite.errors import FileInTheWayError, UsageError
 from nemo_lite.files import check_replaceable, make_writable_folder, temporary_name, write_atomically
 
@@ -192,7 +188,8 @@ class _Stretched(nn.Module):
         positions = torch.arange(audio_signal.shape[2], device=length.device)
         sources = positions * frames.unsqueeze(1) // length.clamp(min=1).unsqueeze(1)
         sources = torch.minimum(sources, (frames - 1).clamp(min=0).unsqueeze(1))
-        return log_probs.gather(1, sources.unsqueeze(2).expand(-1, -1, log_probs.shape[2]))
+        stretched: Tensor = log_probs.gather(1, sources.unsqueeze(2).expand(-1, -1, log_probs.shape[2]))
+        return stretched
 
 
 class _OfNormalizedWaveform(nn.Module):
@@ -247,21 +244,16 @@ class _Parts:
     def outputs(self) -> list[Any]:
         return [self.wires.log_probs, self.wires.log_probs_lengths]
 
-    @contextmanager
-    def whole(self) -> Iterator[nn.Module]:
+    def whole(self) -> AbstractContextManager[nn.Module]:
         """(B, samples) and (B,) to log-probabilities and their lengths, in evaluation mode."""
-        dag = Dag(self.outputs)
-        with evaluating(modules_of(dag)), torch.no_grad():
-            yield lower(dag.slice()).eval()
+        return evaluated_part(self.outputs)
 
-    @contextmanager
-    def rest(self) -> Iterator[nn.Module]:
+    def rest(self) -> AbstractContextManager[nn.Module]:
         """The same from features and their lengths."""
         wires = self.wires
         assert wires.features is not None
         assert wires.feature_lengths is not None
-        with evaluating(modules_of(Dag(self.outputs))), torch.no_grad():
-            yield lower(slice_between([wires.features, wires.feature_lengths], self.outputs)).eval()
+        return evaluated_part(self.outputs, [wires.features, wires.feature_lengths])
 
     @property
     def frame_seconds(self) -> float:
@@ -438,7 +430,7 @@ class _SherpaChunk(nn.Module):
         state = {self.counter: cache_last_channel_len}
         for row, group in zip((cache_last_channel, cache_last_time), self.groups, strict=True):
             sizes = [self.initial[name][0].numel() for name in group]
-            for name, part in zip(group, row.flatten(1).split(sizes, dim=1) if sizes else (), strict=True):
+            for name, part in zip(group, row.flatten(1).split_with_sizes(sizes, dim=1) if sizes else (), strict=True):
                 state[name] = part.unflatten(1, self.initial[name].shape[1:])
         features = self.preprocessor.of_bands(sherpa_powers(audio_signal), length)
         log_probs, _, new_state = self.parts.step(features, length, {name: state[name] for name in self.initial})
@@ -465,7 +457,7 @@ def export_sherpa_stream(model: TrainedModel, folder: str | Path) -> Written:
     seconds = chunk / parts.frames * preprocessor.hop_length / preprocessor.sample_rate
     times = seconds / SHERPA_STREAM_FRAME
     repeats = max(round(times), 1)
-    module = _SherpaChunk(parts, repeats).eval()
+    module = _SherpaChunk(parts, repeats)
     generator = torch.Generator().manual_seed(_SEED)
     caches = module.rows(parts.state(2))
     features = torch.randn(2, preprocessor.num_features, chunk, generator=generator) * 3 - 8
@@ -483,7 +475,8 @@ def export_sherpa_stream(model: TrainedModel, folder: str | Path) -> Written:
         metadata |= {f"{name}_dim{axis}": str(row.shape[axis]) for axis in (1, 2, 3)}
     ports = [Argument(name, value, {0: "batch"}) for name, value in inputs.items()]
     outputs = ["logprobs", "encoded_lengths", *(f"{name}_next" for name in list(inputs)[2:])]
-    with _new_folder(folder) as (new, place), _evaluating(model):
+    with _new_folder(folder) as (new, place), evaluated_part(_Parts.of(model).outputs):
+        module.eval()
         (new / TOKENS).write_text(tokens, encoding="utf-8")
         check = _StreamCheck(module, features, inputs["length"], caches)
         write_onnx(module, ports, outputs, new / MODEL, check, metadata)
@@ -635,12 +628,6 @@ def _write(
 
     write_onnx(module, arguments, outputs, path, check, metadata)
     return max(differences)
-
-
-@contextmanager
-def _evaluating(model: TrainedModel) -> Iterator[None]:
-    with evaluating(part for part in model.modules.modules.values() if isinstance(part, nn.Module)), torch.no_grad():
-        yield
 
 
 def _described(model: TrainedModel, takes: str) -> dict[str, str]:

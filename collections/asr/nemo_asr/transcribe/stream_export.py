@@ -25,8 +25,7 @@ from nemo_asr.transcribe.model import TrainedModel
 from nemo_asr.transcribe.onnx_export import TOLERANCE, Comparison, example_signals, metadata_of
 from nemo_asr.transcribe.onnx_model import STREAM_FORMAT
 from nemo_asr.transcribe.onnx_stream import CHUNK, NEXT, OnnxStreamedModel
-from nemo_lite.backends.pytorch.engine.module_state import evaluating
-from nemo_lite.backends.pytorch.export import Argument, OnnxRun, write_onnx
+from nemo_lite.backends.pytorch.export import Argument, OnnxRun, evaluated_part, write_onnx
 from nemo_lite.backends.pytorch.streaming import State, StreamedDag, lower_to_stream, prefixed
 from nemo_lite.core.dag import slice_between
 from nemo_lite.errors import FileInTheWayError, UsageError
@@ -167,7 +166,7 @@ def export_stream(model: TrainedModel, path: str | Path, recordings: Sequence[Sa
     }
     compared: list[Comparison] = []
     signals = [*(signal for batch in example_signals(model.card.sample_rate) for signal in batch), *recordings]
-    with evaluating(part for part in model.modules.modules.values() if isinstance(part, nn.Module)), torch.no_grad():
+    with evaluated_part([log_probs]):
         write_onnx(
             _Chunk(parts).eval(),
             arguments,
