@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
+from itertools import product
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -77,7 +78,11 @@ class HalvingConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, T, F) -> (B, C_out, T', F')."""
-        return super().forward(F.pad(x, self._sides) if self._sides else x)
+        x = F.pad(x, self._sides) if self._sides else x
+        if self.groups > 1 or not runs_on_cpu(x) or self.weight.dtype.itemsize < 4:  # halves have no fast kernel
+            return super().forward(x)
+        out: Tensor = _HalvingConv.apply(x, self.weight, self.bias, self.padding[0])  # type: ignore[no-untyped-call]  # torch's
+        return out
 
     @property
     def window(self) -> SlidingWindow:
@@ -90,6 +95,57 @@ class HalvingConv2d(nn.Conv2d):
         if not x.shape[2]:
             return x.new_zeros(x.shape[0], self.out_channels, 0, (x.shape[3] - 3) // 2 + 1)
         return F.conv2d(x, self.weight, self.bias, 2, 0, 1, self.groups)
+
+
+class _HalvingConv(torch.autograd.Function):
+    """A convolution of 3 x 3 with steps of 2, over memory (B, T, F, C): there the kernels of CPUs are fast.
+
+    Two are not, and are products of matrices: the gradient of the weight, one product for each value of a kernel, and
+    all of a convolution with one channel in.
+    """
+
+    @staticmethod
+    @custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]  # torch's
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
+        x, weight = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, weight))
+        ctx.save_for_backward(x, weight)
+        ctx.padding = padding
+        if x.shape[1] > 1:
+            return F.conv2d(x, weight, bias, 2, padding)
+        windows = _windows(x, padding)
+        shape = len(x), len(weight), *windows.shape[1:3]
+        out = torch.empty(shape, dtype=x.dtype, memory_format=torch.channels_last)
+        torch.addmm(bias, windows.flatten(0, 2), weight.view(-1, 9).t(), out=out.permute(0, 2, 3, 1).flatten(0, 2))
+        return out
+
+    @staticmethod
+    @custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]  # torch's
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        gradient, padding = gradients[0].contiguous(memory_format=torch.channels_last), ctx.padding
+        of_x, of_bias = None, gradient.sum((0, 2, 3))
+        if ctx.needs_input_grad[0]:
+            arguments = None, [2, 2], [padding, padding], [1, 1], False, [0, 0], 1, [True, False, False]
+            of_x, _, _ = torch.ops.aten.convolution_backward(gradient, x, weight, *arguments)
+        by_frame = gradient.permute(0, 2, 3, 1)
+        if x.shape[1] == 1:
+            of_weight = _windows(x, padding).flatten(0, 2).t() @ by_frame.flatten(0, 2)
+            return of_x, of_weight.t().view_as(weight), of_bias, None
+        of_weight = weight.new_zeros(3, 3, *weight.shape[:2])
+        num_frames, num_features = gradient.shape[2:]
+        padded = x.new_zeros(x.shape[2] + 2 * padding, x.shape[3] + 2 * padding, x.shape[1])
+        inner = padded[padding : padding + x.shape[2], padding : padding + x.shape[3]]
+        for utterance, of_output in zip(x.permute(0, 2, 3, 1), by_frame, strict=True):
+            inner.copy_(utterance)
+            for row, column in product(range(3), range(3)):
+                seen = padded[row : row + 2 * num_frames - 1 : 2, column : column + 2 * num_features - 1 : 2]
+                of_weight[row, column].addmm_(of_output.flatten(0, 1).t(), seen.flatten(0, 1))
+        return of_x, of_weight.permute(2, 3, 0, 1), of_bias, None
+
+
+def _windows(x: Tensor, padding: int) -> Tensor:
+    """(B, 1, T, F) -> (B, T', F', 9): what each output of a convolution sees."""
+    return F.pad(x.squeeze(1), [padding] * 4).unfold(1, 3, 2).unfold(2, 3, 2).flatten(3)
 
 
 class ConvSubsampling(nn.Module):
