@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import product
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 import torch.nn.functional as F
@@ -440,6 +440,11 @@ class AttentionContext(NamedTuple):
     left: int | Tensor
     right: int | Tensor
 
+    @property
+    def is_full(self) -> bool:
+        """Whether each frame sees all others; tensors are not looked at."""
+        return all(isinstance(side, int) and side >= _ALL for side in (self.left, self.right))
+
 
 _ALL = 1 << 30  # chunks: as many as there are
 
@@ -457,10 +462,10 @@ def hidden_frames(lengths: Tensor, num_frames: int, context: AttentionContext) -
         num_frames: T.
         context: how far frames see.
     """
-    if context is FULL_CONTEXT and are_full(lengths, num_frames):
+    if context.is_full and are_full(lengths, num_frames):
         return None
     sees = _valid(lengths, num_frames)[:, None, None, :]
-    if context is not FULL_CONTEXT:
+    if not context.is_full:
         chunk = torch.arange(num_frames, device=lengths.device) // context.chunk
         chunks_back = chunk.unsqueeze(1) - chunk
         sees = sees & (chunks_back <= context.left) & (chunks_back >= -context.right)
@@ -980,6 +985,9 @@ class ConformerEncoder(TrainableNM):
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
+        _check_choice("subsampling", subsampling, get_args(SubsamplingName))
+        _check_choice("self_attention_model", self_attention_model, get_args(AttentionName))
+        _check_choice("att_context_style", att_context_style, get_args(ContextStyle))
         if d_model % n_heads or d_model % 2:
             got = f"d_model {d_model}, n_heads {n_heads}"
             raise UsageError("n_heads must divide d_model", place=_PLACE, got=got, wanted="a multiple, and an even one")
@@ -1112,7 +1120,7 @@ class ConformerEncoder(TrainableNM):
     def stream_problem(self) -> str:
         """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
         context = self._contexts[0]
-        if context is FULL_CONTEXT:
+        if context.is_full:
             return "attention sees the whole utterance; att_context_style: chunked_limited does not"
         if context.right != 0:
             return "each layer of regular attention looks ahead further; att_context_style: chunked_limited does not"
@@ -1202,6 +1210,11 @@ def drawn_context(num_frames: int, draws_left: bool, device: torch.device) -> At
         return AttentionContext(chunk, _ALL, 0)
     most = (num_frames - 1) // chunk
     return AttentionContext(chunk, (torch.rand((), device=device) * most).long(), 0)
+
+
+def _check_choice(argument: str, given: str, known: Sequence[str]) -> None:
+    if given not in known:
+        raise UsageError(f"{argument} is not known", place=_PLACE, got=given, wanted=f"one of {', '.join(known)}")
 
 
 def _contexts(sizes: tuple[int, int] | Sequence[tuple[int, int]] | None, style: ContextStyle) -> list[AttentionContext]:
