@@ -15,7 +15,13 @@ import torch
 from torch import Tensor
 
 from nemo_asr.audio.segments import Detector, frame_levels, frame_samples, longest_pause
-from nemo_asr.data.speech_data_layer import SpeechDataLayer, clusters_in_data, texts_to_score, write_transcripts
+from nemo_asr.data.speech_data_layer import (
+    SpeechDataLayer,
+    clusters_in_data,
+    normalizer_for,
+    texts_to_score,
+    write_transcripts,
+)
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder, search_weights, write_weights
 from nemo_asr.decoding.greedy import (
     GreedyCTCDecoder,
@@ -126,6 +132,8 @@ def _evaluate_sets(
             if args.hotwords:
                 split = words_of(recipe.labels)
                 hot = list(weighted_phrases(args.hotwords, Spelling(recipe.labels)))
+                if args.score_normalizer:  # as the texts that they are looked for in
+                    hot = list(map(normalizer_for(data_layer, args.score_normalizer), hot))
                 clusters = clusters_in_data(data_layer, result.items)
                 hotwords = score_hotwords(hot, said, without_hotwords, heard, split, clusters)
             write_scores(scores_file, scores, hotwords)

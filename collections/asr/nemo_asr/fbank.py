@@ -24,6 +24,7 @@ from nemo_asr.features import (
     blocks,
     window_function,
 )
+from nemo_lite.backends.pytorch.streaming import Delay, SlidingWindow, State, num_new
 from nemo_lite.config import Between
 from nemo_lite.errors import UsageError
 
@@ -162,6 +163,37 @@ class AudioToKaldiFbankPreprocessor(LogMelPreprocessor):
     def _valid_frames(self, length: torch.Tensor) -> torch.Tensor:
         return ((length + self._surplus_samples() + self.hop_length - 1) // self.hop_length).clamp(min=0)
 
+    def stream_problem(self) -> str:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        if not self.snip_edges:
+            return "the first frame mirrors what follows; snip_edges: true does not"
+        return super().stream_problem()
+
+    def stream_delay(self) -> Delay:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        return self._frames.delay
+
+    def initial_state(self, batch: int) -> State:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        return {"samples": self._frames.initial((batch, 0), 1, self.window)}
+
+    @torch.no_grad()
+    def step(
+        self, input_signal: torch.Tensor, length: torch.Tensor, *, state: State, last: bool
+    ) -> tuple[tuple[torch.Tensor, ...], State]:
+        """The next samples (B, T) to the features (B, D, U) of the frames that they complete."""
+        samples, kept = self._frames.take(state["samples"], input_signal.to(torch.float32), 1, last)
+        number = (samples.shape[1] - self.win_length) // self.hop_length + 1 if samples.shape[1] else 0
+        bands = samples.new_empty(samples.shape[0], self.num_bands, number)
+        for frames, power in self._power_of(samples) if number else ():
+            bands[:, :, frames] = self._bands(power).mT
+        features = self._finish(bands, num_new(bands, 2))
+        return (features, num_new(features, 2)), {"samples": kept}
+
+    @property
+    def _frames(self) -> SlidingWindow:
+        return SlidingWindow(self.win_length, self.hop_length)
+
     def _framed_samples(self, samples: torch.Tensor, length: torch.Tensor, num_frames: int) -> torch.Tensor:
         """(B, samples of that many frames); frame t begins at column t * hop."""
         number = (num_frames - 1) * self.hop_length + self.win_length
@@ -172,8 +204,12 @@ class AudioToKaldiFbankPreprocessor(LogMelPreprocessor):
     def _power(
         self, samples: torch.Tensor, length: torch.Tensor, num_frames: int
     ) -> Iterator[tuple[slice, torch.Tensor]]:
-        framed = self._framed_samples(samples, length, num_frames).unfold(1, self.win_length, self.hop_length)
-        for block in blocks(num_frames, samples.shape[0] * self.n_fft, SPECTRUM_VALUES, samples.device):
+        yield from self._power_of(self._framed_samples(samples, length, num_frames))
+
+    def _power_of(self, samples: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+        """That of all frames which lie within the samples."""
+        framed = samples.unfold(1, self.win_length, self.hop_length)
+        for block in blocks(framed.shape[1], samples.shape[0] * self.n_fft, SPECTRUM_VALUES, samples.device):
             frames = framed[:, block] - framed[:, block].mean(2, keepdim=True)
             if self.preemph:
                 # Before the first sample of a frame stands that sample itself.

@@ -666,7 +666,8 @@ class AudioPreprocessor(NonTrainableNM):
 
     def stream_problem(self) -> str:
         """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
-        if type(self)._power is not AudioPreprocessor._power:
+        cls = type(self)
+        if cls._power is not AudioPreprocessor._power and cls.step is AudioPreprocessor.step:
             return f"the frames of {type(self).__name__} have no form in chunks"
         if self.frame_splicing != 1:
             return f"frame_splicing {self.frame_splicing} has no form in chunks"

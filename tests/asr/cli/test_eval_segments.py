@@ -169,6 +169,15 @@ def test_both_models_and_the_search_without_hot_words_hear_segments(model, talks
 
 
 @pytest.mark.slow
+def test_hot_words_are_normalised_like_the_texts_that_they_are_looked_for_in(model, talks, monkeypatch):
+    monkeypatch.setattr("nemo_asr.data.speech_data_layer.score_normalizer", lambda *_: str.upper)
+    words = ("--eval_datasets", "dev.json", "--hotwords", "cab", "--score_normalizer", "basic", "--out", "hot")
+    main([model, *words, "--no-report", *CPU])
+    (stored,) = json.loads((talks / "hot/dev.scores.json").read_text())["hotwords"]["phrases"]
+    assert (stored["phrase"], stored["said"]) == ("CAB", 3)
+
+
+@pytest.mark.slow
 def test_a_recording_that_cannot_be_read_ends_the_evaluation_unless_some_are_allowed(model, talks, capsys):
     (talks / "bc.wav").write_bytes((talks / "bc.wav").read_bytes()[:2000])
     words = (model, "--eval_datasets", "dev.json", "--segments", "energy")

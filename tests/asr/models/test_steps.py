@@ -148,6 +148,18 @@ def test_features_in_chunks_are_those_of_the_whole(generation, num_samples):
         torch.testing.assert_close(parts, whole[:, :, : parts.shape[2]], rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("settings", [{}, {"n_window_stride": 500, "window_stride": None, "preemph": None}])
+@pytest.mark.parametrize("num_samples", [1, 399, 400, 559, 560, 3333])
+def test_fbank_in_chunks_is_that_of_the_whole(num_samples, settings):
+    preprocessor = AudioToKaldiFbankPreprocessor(**settings, features=20)
+    signal = torch.from_numpy(np.random.RandomState(0).standard_normal((2, num_samples)).astype(np.float32))
+    whole, num_valid = preprocessor.eval()(signal, torch.tensor([num_samples] * 2))
+    for seed in (0, 3, 4):
+        (parts,) = streamed(preprocessor, signal, cuts(num_samples, seed), ends_alone=seed == 3)
+        assert parts.shape[2] == num_valid[0]
+        torch.testing.assert_close(parts, whole[:, :, : parts.shape[2]], rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.slow
 def test_other_spectrograms_and_fixed_statistics_stream_too():
     signal = torch.randn(1, 1234)
@@ -166,10 +178,18 @@ def test_what_is_for_each_frame_needs_no_step():
     assert stream_problem(GreedyCTCDecoder()) == ""
 
 
+class OwnFrames(AudioToMelSpectrogramPreprocessor):
+    """Has frames of its own, and no step for them."""
+
+    def _power(self, samples, length, num_frames):
+        yield from ()
+
+
 REFUSED = {
     "normalize takes mean and deviation": AudioToMelSpectrogramPreprocessor(),
     "normalize takes": AudioToMelSpectrogramPreprocessor(normalize="per_feature_speech"),
-    "frames of AudioToKaldiFbankPreprocessor": AudioToKaldiFbankPreprocessor(),
+    "the first frame mirrors what follows": AudioToKaldiFbankPreprocessor(snip_edges=False),
+    "frames of OwnFrames": OwnFrames(**NO_NORM),
     "frame_splicing 2": AudioToMelSpectrogramPreprocessor(**NO_NORM, frame_splicing=2),
     "decibels are counted": AudioToMFCCPreprocessor(log=False),
     "squeeze-and-excitation averages": JasperEncoder(blocks(3, se=True, se_reduction_ratio=2), "relu", feat_in=6),

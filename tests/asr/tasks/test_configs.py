@@ -17,6 +17,7 @@ CONFIGS = Path(__file__).resolve().parents[3] / "examples" / "asr" / "configs"
 PARAMETERS = {
     "contextnet": 8.2e6,
     "conformer_digits": 0.93e6,
+    "conformer_digits_streaming": 0.93e6,
     "demo": 0.33e6,
     "digits": 0.33e6,
     "jasper10x5dr": 333e6,

@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from importlib.util import find_spec
 from threading import Lock
 from typing import IO, Any, TypeAlias
@@ -53,6 +54,7 @@ KEPT_FILES = 256
 _AU_HEAD_BYTES = 24
 _AU_FLOATS = 6
 _READ_BYTES = 1 << 20
+_MOST_FILLED = 4096  # values: a packet of AAC has 1,024 or 2,048 samples a channel
 _PARTIAL = "partial file"  # ffmpeg's words for a file that ends early, which it takes for its end
 _LENGTH = re.compile(r"Duration: (\d+):(\d\d):(\d\d\.\d+)")  # of the file: a film's pictures may last longer
 _PICTURES = "Video:"
@@ -125,6 +127,11 @@ class _Samples:
             wanted = f"at most {_MOST_BYTES >> 30} GiB of samples"
             raise DataError("is too long", wanted=wanted, remedy="convert it to FLAC, or cut it")
         self.file.write(np.ascontiguousarray(samples, self.dtype).tobytes())
+
+    def cut(self, size: int) -> None:
+        """Forget samples behind so many values, where they are no more than an encoder fills its last packet with."""
+        if 0 < self.num_bytes // _SAMPLE_BYTES - size < _MOST_FILLED:
+            self.num_bytes = size * _SAMPLE_BYTES
 
     def decoded(self, rate: int, num_channels: int) -> Decoded:
         """The whole file. DataError where there are no samples."""
@@ -338,7 +345,8 @@ def _check_promise(held: float, promised: float) -> None:
 
 def _decode_with_ffmpeg(program: str, handle: int | io.BytesIO, demuxer: str) -> Decoded:
     samples = _Samples()
-    with tempfile.TemporaryFile() as content, tempfile.TemporaryFile() as messages:
+    temporary = tempfile.TemporaryFile
+    with temporary() as content, temporary() as messages, temporary() as packets:
         if isinstance(handle, io.BytesIO):
             content.write(handle.getvalue())
             content.flush()
@@ -358,8 +366,14 @@ def _decode_with_ffmpeg(program: str, handle: int | io.BytesIO, demuxer: str) ->
         ]
         command += ["-codec_whitelist", _CODECS, "-f", demuxer, "-i", f"file:/dev/fd/{descriptor}"]
         command += ["-map", "0:a:0", "-vn", "-c:a", "pcm_f32be", "-f", "au", "pipe:1"]
+        if demuxer == "mov":  # beside the samples, a line for each packet
+            command += ["-y", "-map", "0:a:0", "-c", "copy", "-f", "framecrc", f"file:/dev/fd/{packets.fileno()}"]
         with subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=messages, pass_fds=(descriptor,)
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=messages,
+            pass_fds=(descriptor, packets.fileno()),
         ) as process:
             assert process.stdout is not None
             try:
@@ -373,12 +387,35 @@ def _decode_with_ffmpeg(program: str, handle: int | io.BytesIO, demuxer: str) ->
         if process.returncode or any(_PARTIAL in line for line in errors):
             reason = errors[0].rpartition("] ")[2] if errors else "ffmpeg failed"
             raise DataError(f"is damaged, or holds no audio ({reason})")
+        if demuxer == "mov" and rate:
+            samples.cut(_num_lasting(packets, rate) * num_channels)
     decoded = samples.decoded(rate, num_channels)
     length = next(filter(None, map(_LENGTH.search, told)), None)
     if demuxer in ("mov", "matroska") and length and not any(_PICTURES in line for line in told):
         hours, minutes, seconds = map(float, length.groups())
         _check_promise(decoded.frames / rate, hours * 3600 + minutes * 60 + seconds)
     return decoded
+
+
+def _num_lasting(packets: IO[bytes], rate: int) -> int:
+    """Samples that the packets of a stream last by their times; decoders before FFmpeg 6 fill the last packet.
+
+    Args:
+        packets: a file of ffmpeg's muxer framecrc, with a line "stream, dts, pts, duration, ..." for each packet.
+        rate: samples a second.
+    """
+    size = packets.seek(0, os.SEEK_END)
+    packets.seek(0)
+    head = packets.read(_READ_BYTES).decode("ascii", "replace")
+    packets.seek(max(size - _READ_BYTES, 0))
+    last = packets.read().decode("ascii", "replace").splitlines()[-1:]
+    unit = re.search(r"^#tb 0: (\d+/\d+)$", head, re.MULTILINE)
+    first = re.search(r"^0, *-?\d+, *(-?\d+),", head, re.MULTILINE)
+    end = re.match(r"0, *-?\d+, *(-?\d+), *(\d+),", last[0]) if last else None
+    if not (unit and first and end):
+        return 0
+    # Times before 0 are what decoders leave out at the beginning.
+    return round((int(end[1]) + int(end[2]) - max(int(first[1]), 0)) * Fraction(unit[1]) * rate)
 
 
 def _copy_au(stream: IO[bytes], samples: _Samples) -> tuple[int, int]:

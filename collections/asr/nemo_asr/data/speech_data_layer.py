@@ -802,6 +802,12 @@ class TextsToScore(NamedTuple):
     normalizer: str | None = None
 
 
+def normalizer_for(data_layer: DataLayerNM, name: str) -> Callable[[str], str]:
+    """The normaliser of that name for texts in the language of the data."""
+    is_speech = isinstance(data_layer, SpeechDataLayer)
+    return score_normalizer(name, data_layer.new_parser().language if is_speech else NO_LANGUAGE)
+
+
 def texts_to_score(
     data_layer: DataLayerNM, items: Sequence[int], said: Sequence[str], heard: Sequence[str], normalizer: str | None
 ) -> TextsToScore:
@@ -820,10 +826,9 @@ def texts_to_score(
     """
     if normalizer is None:
         return TextsToScore(references_in_data(data_layer, items, said), hypotheses_in_data(data_layer, heard))
-    language = NO_LANGUAGE
     if isinstance(data_layer, SpeechDataLayer):
-        said, language = [data_layer.utterance_of(item).text for item in items], data_layer.new_parser().language
-    normalize = score_normalizer(normalizer, language)
+        said = [data_layer.utterance_of(item).text for item in items]
+    normalize = normalizer_for(data_layer, normalizer)
     written = list(zip(said, heard, strict=True))
     return TextsToScore(list(map(normalize, said)), list(map(normalize, heard)), written, normalizer)
 
