@@ -14,6 +14,7 @@ from toys.tone_corpus import run_script, write_manifest
 
 import nemo_asr
 from nemo_asr.cli.align import main as align
+from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.models.pretrained import ASRConvCTCModel, QuartzNet
 from nemo_lite.errors import ModelNotFoundError
 
@@ -63,9 +64,10 @@ def test_training_starts_from_its_weights(toolkit: str, tmp_path: Path, monkeypa
 
 def test_a_class_of_nemo_holds_the_conformer_of_a_file(tmp_path: Path) -> None:
     path = imported("NeMo", tmp_path)
-    held, read = ASRConvCTCModel.from_pretrained(str(path)), nemo_asr.load_model(path).modules
+    held, encoder = ASRConvCTCModel.from_pretrained(str(path)), nemo_asr.load_model(path).modules.encoder
+    assert isinstance(encoder, ConformerEncoder)
     again = ASRConvCTCModel.from_pretrained(held.save_to(str(tmp_path / "again")))
-    wanted = read.encoder.state_dict()
+    wanted = encoder.state_dict()
     for model in (held, again):
         state = model.encoder.state_dict()
         assert state.keys() == wanted.keys()
