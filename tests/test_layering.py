@@ -38,7 +38,7 @@ ORDERS = {
     "nemo_asr": """
         arguments, compat, shipped < text, data.manifest < audio, features < fbank, options
         < argparse, models < decoding < scoring < data < parts, tasks
-        < corpora < transcribe < evaluation, serve, training < seeds < cli
+        < corpora < transcribe < evaluation, serve, streaming, training < seeds < cli
     """,
 }
 # Imports inside functions: packages that a user may do without, and those whose import is worth putting off.

@@ -68,14 +68,16 @@ def search_for(words):
 
 
 @contextmanager
-def served(compute=None, names=("toy",), token="", **limits):
-    """The address of a server."""
+def served(compute=None, names=("toy",), token="", models=(), **limits):
+    """The address of a server of toys, or of some models."""
     import uvicorn
 
     from nemo_asr.serve.app import Limits, Server
 
     server = Server(DEFAULT_CUTTING, None, token, Limits(**limits))
-    for name in names:
+    for model in models:
+        server.add(model)
+    for name in names if not models else ():
         batcher = Batcher(compute or TellsLength(), observe=server.observe)
         server.add(ServedModel(name, [" ", "a"], RATE, batcher, search_for))
     running = uvicorn.Server(uvicorn.Config(server.app(), log_level="critical", http="h11"))

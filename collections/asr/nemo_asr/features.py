@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from nemo_asr.arguments import Features, FrameSamples, FrameSeconds, NumbersRng, SampleRate, Share, Splicing, seed_from
 from nemo_lite import NonTrainableNM
-from nemo_lite.backends.pytorch.streaming import Delay, State, num_new
+from nemo_lite.backends.pytorch.streaming import Delay, SlidingWindow, State, num_new
 from nemo_lite.config import Between
 from nemo_lite.core.neural_types import (
     AudioSignal,
@@ -451,6 +451,29 @@ def normalize_(
     return features
 
 
+def with_squares(features: torch.Tensor) -> torch.Tensor:
+    """(B, D, T) of mean 0 and deviation 1 on average, and their squares less 1: (B, 2 * D, T), 0 on average."""
+    return torch.cat([features, features.square() - 1.0], dim=1)
+
+
+def normalized_by_window(seen: torch.Tensor, num_frames: int) -> torch.Tensor:
+    """Features less the mean of the last frames, in units of their deviation.
+
+    Sums are of float64, so that they are the same wherever a chunk begins.
+
+    Args:
+        seen: (B, 2 * D, num_frames - 1 + T): of :func:`with_squares`, with the frames before the first one.
+        num_frames: of the window, the own frame included.
+
+    Returns:
+        (B, D, T). A deviation below a tenth of that on average counts as a tenth.
+    """
+    sums = F.pad(seen.double().cumsum(2), (1, 0))
+    mean, square = ((sums[:, :, num_frames:] - sums[:, :, :-num_frames]) / num_frames).chunk(2, dim=1)
+    values = seen[:, : mean.shape[1], num_frames - 1 :]
+    return ((values - mean) / (1.0 + square - mean.square()).clamp_(min=0.01).sqrt()).float()
+
+
 def normalize_by_speech_(
     features: torch.Tensor, num_valid: torch.Tensor, levels: torch.Tensor, least_share: float, least: float = 0.0
 ) -> torch.Tensor:
@@ -659,7 +682,7 @@ class AudioPreprocessor(NonTrainableNM):
         """The same for exporters."""
         num_valid, num_frames = self._valid_frames(length), self._num_frames(signal.shape[1])
         power = self._exported_power(own_samples(signal, length), length, num_frames)
-        features = self._finish(self._bands(power).mT, num_valid)
+        features = self._moved(self._finish(self._bands(power).mT, num_valid))
         features = fill_beyond_(features, num_valid, self.pad_value)
         padded = F.pad(features, (0, self._padded(num_frames) - num_frames), value=self.pad_value)
         return self._spliced(padded, num_valid)
@@ -740,7 +763,11 @@ class AudioPreprocessor(NonTrainableNM):
         bands = samples.new_empty(samples.shape[0], self.num_bands, num_frames)
         for frames, power in self._power(samples, length, num_frames):
             bands[:, :, frames] = self._bands(power).mT
-        return fill_beyond_(self._finish(bands, num_valid), num_valid, self.pad_value)
+        return fill_beyond_(self._moved(self._finish(bands, num_valid)), num_valid, self.pad_value)
+
+    def _moved(self, features: torch.Tensor) -> torch.Tensor:
+        """What is done to the features of a whole utterance that depends on the frames before."""
+        return features
 
     # The frames: how many there are, and what is in them. A preprocessor with other frames has its own of these.
 
@@ -938,6 +965,7 @@ class LogMelPreprocessor(AudioPreprocessor):
     mag_power: float = 2.0
     std_floor: float = 0.1
     filters: torch.Tensor
+    moving: SlidingWindow | None = None  # of the statistics
     fixed_mean: torch.Tensor | None
     fixed_std: torch.Tensor | None
     _band_blocks: BandBlocks
@@ -964,6 +992,29 @@ class LogMelPreprocessor(AudioPreprocessor):
                 "normalize takes mean and deviation of the whole utterance; fixed_mean and fixed_std, or null, do not"
             )
         return super().stream_problem()
+
+    def initial_state(self, batch: int) -> State:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        state = dict(super().initial_state(batch))
+        if self.moving is not None:
+            state["moving"] = self.moving.initial((batch, 2 * self.num_features, 0), 2, self.window)
+        return state
+
+    def step(
+        self, input_signal: torch.Tensor, length: torch.Tensor, *, state: State, last: bool
+    ) -> tuple[tuple[torch.Tensor, ...], State]:
+        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        (features, number), new_state = super().step(input_signal, length, state=state, last=last)
+        if self.moving is not None:
+            seen, kept = self.moving.take(state["moving"], with_squares(features), 2, last)
+            features = normalized_by_window(seen, self.moving.span) if features.shape[2] else features
+            new_state = {**new_state, "moving": kept}
+        return (features, number), new_state
+
+    def _moved(self, features: torch.Tensor) -> torch.Tensor:
+        if self.moving is None:
+            return features
+        return normalized_by_window(F.pad(with_squares(features), (self.moving.before, 0)), self.moving.span)
 
     def _bands(self, power: torch.Tensor) -> torch.Tensor:
         magnitudes = power if self.mag_power == 2.0 else power.pow(self.mag_power / 2)
@@ -1007,6 +1058,8 @@ class AudioToMelSpectrogramPreprocessor(LogMelPreprocessor):
         normalize: "per_feature"; "per_feature_speech", with mean and deviation of the frames within 40 dB of the
             loudest, so that silence around the speech changes nothing; "all_features"; ``{"fixed_mean": [...],
             "fixed_std": [...]}`` with a number for each feature; or None (False, "NA").
+        moving_seconds: with ``fixed_mean`` and ``fixed_std``: each frame is then normalised by mean and deviation of
+            the last so many seconds, where those that are not there yet count as on average; 0: it is not.
         n_fft: samples of a frame; by default the next power of 2.
         preemph: coefficient of the pre-emphasis, or None.
         features: mel bands.
@@ -1057,6 +1110,7 @@ class AudioToMelSpectrogramPreprocessor(LogMelPreprocessor):
         mag_power: Annotated[float, Between(0, 10, above=True)] = 2.0,
         std_floor: Annotated[float, Between(0, 1_000)] = 0.1,
         generation: Generation = "nemo_lite",
+        moving_seconds: Annotated[float, Between(0, 600)] = 0.0,
         name: str | None = None,
     ) -> None:
         place = type(self).__name__
@@ -1075,6 +1129,14 @@ class AudioToMelSpectrogramPreprocessor(LogMelPreprocessor):
         self.log_zero_guard_value = _guard_value(place, log_zero_guard_type, log_zero_guard_value)
         self.std_floor = std_floor if log else 0.0  # in the unit of the logarithm
         self._set_normalization(place, normalize)
+        if moving_seconds:
+            if self.fixed_mean is None:
+                wanted, remedy = "normalize with fixed_mean and fixed_std", "nemo-lite data statistics computes them"
+                raise UsageError(
+                    "moving_seconds needs statistics to begin with", place=place, wanted=wanted, remedy=remedy
+                )
+            span = max(round(moving_seconds * sample_rate / self.hop_length), 1)
+            self.moving = SlidingWindow(span, before=span - 1)
         self._band_blocks = _register_filters(self, lowfreq, highfreq, scale="slaney", equal_area=True)
 
     @property

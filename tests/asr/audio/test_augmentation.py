@@ -128,6 +128,12 @@ def test_shift_moves_samples_and_leaves_silence(milliseconds, expected):
     assert shifted.tolist() == expected
 
 
+def test_shifts_are_of_any_number_of_samples_within_a_hop():
+    samples, rng = np.arange(1, 501, dtype=np.float32), generator()
+    firsts = [int(ShiftPerturbation().perturbed(samples, RATE, rng)[250]) - 251 for _ in range(3000)]
+    assert set(firsts) == set(range(-80, 81))
+
+
 def test_a_shift_that_would_leave_nothing_is_none():
     assert ShiftPerturbation(1000, 1000).perturbed(tone(0.01), RATE, generator()).tolist() == tone(0.01).tolist()
 

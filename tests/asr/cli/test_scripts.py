@@ -40,7 +40,7 @@ def test_every_subcommand_is_declared_and_there():
         assert importlib.import_module(f"nemo_asr.commands.{name}").main is command
     files = {file.stem for file in (ROOT / "collections/asr/nemo_asr/cli").glob("[!_]*.py")}
     named = {value.split(":")[0].rpartition(".")[2] for value in subcommands.values()}
-    assert files - {"streamed"} <= named  # that is `transcribe --stream`
+    assert files <= named
 
 
 def test_plan_runs_the_script_of_training_with_its_own_name(corpus, capsys, monkeypatch, tmp_path):

@@ -82,6 +82,22 @@ def test_the_last_line_is_the_text_of_transcribe_whatever_the_chunks(model, talk
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("by", ["frames", "segments"])
+def test_a_stream_is_searched_as_transcribe_searches(model, talk, capsys, tmp_path, by):
+    (tmp_path / "words.txt").write_text("cabab\nbc\n")
+    search = ("--lexicon", str(tmp_path / "words.txt"), "--hotwords", "bc:3", "--beam_size", "8")
+    assert main([model, talk, "--segments", "off", "--format", "json", *search, *CPU]) == 0
+    (whole,) = lines_of(capsys)
+    assert whole["text"] != "cababc"
+    assert main([model, talk, "--stream", by, *search, *CPU]) == 0
+    *events, final, done = lines_of(capsys)
+    assert done["text"] == final["text"] == whole["text"]
+    if by == "frames":
+        assert final["words"] == whole["words"]
+        assert {event["type"] for event in events} == {"partial"}
+
+
+@pytest.mark.slow
 def test_samples_on_stdin_and_pauses_that_end_parts(model, talk, capsys, monkeypatch):
     samples, _ = soundfile.read(talk, dtype="int16")
     pause = np.random.default_rng(0).integers(-30, 30, 2 * 16000, dtype=np.int16)
@@ -92,6 +108,19 @@ def test_samples_on_stdin_and_pauses_that_end_parts(model, talk, capsys, monkeyp
     assert done["text"] == 2 * "cababc"
     assert done["duration"] == round(2 * len(samples) / 16000 + 2, 3)
     assert {"partial", "final"} == {event["type"] for event in events}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["growing.wav", "growing.pcm"])
+def test_a_file_is_followed_while_it_grows(model, talk, capsys, tmp_path, name):
+    with open(talk, "rb") as file:
+        content = file.read()[0 if name.endswith("wav") else 44 :]
+    (tmp_path / name).write_bytes(content[:3001])
+    writer = threading.Timer(1.0, lambda: (tmp_path / name).open("ab").write(content[3001:]))
+    writer.start()
+    assert main([model, str(tmp_path / name), "--stream", "--follow", "4", *CPU]) == 0
+    writer.join()
+    assert lines_of(capsys)[-1]["text"] == "cababc"
 
 
 @pytest.mark.slow
@@ -139,10 +168,11 @@ def test_bad_input_is_one_line(model, talk, tmp_path, monkeypatch):
     ("words", "problem"),
     [
         (["--stream", "--nbest", "2"], "--nbest has no effect with --stream frames"),
-        (["--stream", "--lm", "x.arpa"], "--lm has no effect with --stream"),
+        (["--stream", "--decoder", "greedy", "--lm", "x.arpa"], "--lm has no effect with --decoder greedy"),
         (["--stream", "segments", "--pause", "2"], "--pause has no effect with --stream segments"),
         (["--pause", "2"], "--pause has no effect without --stream"),
         (["b.wav", "--stream"], "--stream takes one recording, got 2"),
+        (["--follow"], "--follow has no effect without --stream"),
         (["--stream", "words"], "invalid choice"),
     ],
 )
@@ -150,6 +180,13 @@ def test_options_that_contradict_a_stream_are_refused(words, problem, capsys):
     with pytest.raises(SystemExit):
         main(["model", "a.wav", *words])
     assert problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["-", "microphone"])
+def test_only_a_file_is_followed(name, capsys):
+    with pytest.raises(SystemExit):
+        main(["model", name, "--stream", "--follow"])
+    assert f"--follow is for a file, got {name}; leave it out" in capsys.readouterr().err
 
 
 def test_onnx_files_are_refused():

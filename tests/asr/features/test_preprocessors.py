@@ -482,6 +482,11 @@ def test_bands_above_half_the_sample_rate_are_told_and_hear_nothing(capsys):
         ),
         ({"normalize": {"fixed_mean": [0.0]}}, UsageError, r"normalize has no usable fixed_mean: .*64 numbers each"),
         (
+            {"moving_seconds": 3.0},
+            UsageError,
+            r"moving_seconds needs statistics to begin with: wanted normalize with fixed_mean",
+        ),
+        (
             {"features": 1, "normalize": {"fixed_mean": [0.0], "fixed_std": [0.0]}},
             UsageError,
             r"normalize has no usable fixed_std",

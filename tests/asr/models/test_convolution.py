@@ -36,6 +36,32 @@ def test_depthwise_outputs_and_gradients_equal_those_of_conv1d(channels, kernel,
     torch.testing.assert_close(gradients, torch.autograd.grad(theirs, (x, conv.weight), direction))
 
 
+@pytest.mark.parametrize("depthwise", [False, True])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation", "later"), [(5, 1, 1, 0), (5, 2, 1, 1), (7, 1, 3, 1), (9, 1, 1, 4)]
+)
+def test_fewer_taps_behind_a_frame_are_more_padding_before_the_first(kernel, stride, dilation, later, depthwise):
+    conv = TimeConv1d(
+        4, 4, kernel, stride=stride, dilation=dilation, groups=4 if depthwise else 1, later_taps=later
+    ).double()
+    x = torch.randn(3, 4, 21, dtype=torch.double, requires_grad=True)
+    padded = F.pad(x, (dilation * (kernel - 1 - later), dilation * later))
+    theirs = F.conv1d(padded, conv.weight, None, conv.stride, 0, conv.dilation, conv.groups)
+    mine, direction = conv(x), torch.randn_like(theirs)
+    torch.testing.assert_close(mine, theirs)
+    gradients = torch.autograd.grad(mine, (x, conv.weight), direction)
+    torch.testing.assert_close(gradients, torch.autograd.grad(theirs, (x, conv.weight), direction))
+    masked = MaskedConv1d(4, 4, kernel, stride=stride, dilation=dilation, groups=4, later_taps=later).double()
+    lengths = torch.tensor([21, 13, 1])
+    frames = Frames(lengths)
+    together = masked(frames.masked(x), frames.strided(stride))
+    assert is_time_major(together)
+    for row, length in enumerate(lengths.tolist()):
+        alone = masked(x[row : row + 1, :, :length], Frames(lengths[row : row + 1]).strided(stride))
+        torch.testing.assert_close(together[row, :, : alone.shape[2]], alone[0])
+        assert not together[row, :, alone.shape[2] :].any()
+
+
 def test_depthwise_weights_have_a_gradient_where_the_input_needs_none_and_the_other_way_round():
     conv, x = TimeConv1d(4, 4, 5, groups=4), torch.randn(2, 4, 20)
     conv(x).sum().backward()

@@ -22,6 +22,7 @@ BLOCK = {"filters": 8, "repeat": 2, "kernel": [5], "stride": [1], "dilation": [1
         ({"dropout": 1.0}, r"jasper\[1\]\.dropout is 1.0, wanted float from 0, below 1"),
         ({"kernel_size_factor": 0.0}, r"kernel_size_factor is 0.0, wanted float above 0, up to 100"),
         ({"residual": False, "residual_dense": True}, r"residual_dense is true, which needs residual: true"),
+        ({"future_context": 3}, r"future_context is 3, wanted at most 2, half of the kernel"),
         ({"heads": 4}, r"heads is 4, wanted -1, or separable: true"),
         ({"se": True, "se_reduction_ratio": 16}, r"se_reduction_ratio is 16, wanted at most filters \(8\)"),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from toys.nemo_archives import config_0, config_1, packed, write_0, write_1, write_tar
+from toys.nemo_archives import BLOCKS, config_0, config_1, packed, write_0, write_1, write_tar
 from toys.subwords import small_subwords
 
 from nemo_asr import AudioToMelSpectrogramPreprocessor, JasperEncoder
@@ -153,6 +153,11 @@ def test_keys_that_stand_for_others_are_resolved(tmp_path: Path) -> None:
     assert read_nemo(path).config["JasperEncoder"]["activation"] == "selu"
 
 
+def test_a_future_context_of_blocks_is_read(tmp_path: Path) -> None:
+    path = written(tmp_path, encoder__jasper=[{**BLOCKS[0], "future_context": 1}])
+    assert read_nemo(path).config["JasperEncoder"]["jasper"][0]["future_context"] == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -165,6 +170,10 @@ def test_keys_that_stand_for_others_are_resolved(tmp_path: Path) -> None:
         ({"nemo_version": "new"}, 'nemo_version is "new", wanted a version such as 2.5.0'),
         ({"preprocessor__exact_pad": True}, "preprocessor.exact_pad is true, which is not known here, wanted false"),
         ({"encoder__quantize": True}, "encoder.quantize is true, which is not known here, wanted false"),
+        (
+            {"encoder__jasper": [{**BLOCKS[0], "stride": [1], "dilation": [2], "future_context": 1}]},
+            "a future_context of dilated convolutions is not read; wanted dilation 1",
+        ),
         ({"preprocessor__pitch": 3}, "preprocessor.pitch is 3, which is not known here"),
         ({"tokenizer": {"type": "yttm"}}, 'tokenizer.type is "yttm", wanted bpe, wpe or agg'),
     ],

@@ -121,6 +121,12 @@ ENCODERS = {
         1, 3, stride=3, stride_last=True, repeat=1, residual_mode="stride_add"
     ),
     "dense": blocks(3, 5, 7, residual_dense=True, separable=False),
+    "few frames behind": [
+        *blocks(11, residual=False, stride=2, repeat=1, future_context=1),
+        *blocks(5, 7, future_context=0),
+        *blocks(9, dilation=2, repeat=1, separable=False, future_context=2),
+        *blocks(3, future_context=7),
+    ],
     "groups, heads": [*blocks(3, groups=2), *blocks(5, heads=3)],
     "maximum": blocks(3, 5, residual_mode="max"),
 }
@@ -134,6 +140,17 @@ def test_jasper_in_chunks_encodes_as_of_the_whole(name):
         norm.running_var.uniform_(0.5, 2)
         norm.bias.data.normal_()
     check(encoder, torch.randn(2, 6, 67))
+
+
+def test_a_future_context_is_what_outputs_wait_for():
+    bounded, usual = (JasperEncoder(ENCODERS[name], "relu", feat_in=6) for name in ("few frames behind", "QuartzNet"))
+    assert bounded.stream_delay() == (2, 1 + 0 + 0 + 2 * 4 + 2 * 2 * 1)
+    assert usual.stream_delay() == (2, 5 + 2 * (2 * 2 + 2 * 3 + 8))
+    encoder, features = bounded.eval(), torch.randn(1, 6, 101, requires_grad=True)
+    encoder(features, torch.tensor([101]))[0][0, :, 25].sum().backward()
+    (reached,) = features.grad.abs().sum((0, 1)).nonzero(as_tuple=True)
+    assert int(reached[-1]) == 25 * 2 + bounded.stream_delay().look_ahead
+    assert 25 * 2 - int(reached[0]) <= encoder.context_frames
 
 
 @pytest.mark.parametrize("generation", FRAMINGS)
@@ -167,6 +184,29 @@ def test_other_spectrograms_and_fixed_statistics_stream_too():
     check(AudioToMFCCPreprocessor(n_mels=20, n_mfcc=8, log=True), signal, seeds=(0, 3))
     fixed = {"fixed_mean": [1.0] * 20, "fixed_std": [2.0] * 20}
     check(AudioToMelSpectrogramPreprocessor(**{**NO_NORM, "normalize": fixed}, features=20), signal, seeds=(0, 3))
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.05, 3.0])
+def test_moving_statistics_in_chunks_are_those_of_the_whole(seconds):
+    fixed = {"fixed_mean": [-3.0] * 20, "fixed_std": [2.0] * 20}
+    settings = {**NO_NORM, "normalize": fixed, "features": 20}
+    preprocessor = AudioToMelSpectrogramPreprocessor(**settings, moving_seconds=seconds)
+    signal = torch.randn(2, 3333) * torch.linspace(0, 1, 3333)
+    check(preprocessor, signal, seeds=(0, 1, 3))
+    lengths = torch.tensor([3333, 1500])
+    (moving, num_valid), (plain, _) = (
+        each(signal, lengths) for each in (preprocessor, AudioToMelSpectrogramPreprocessor(**settings).eval())
+    )
+    window = round(100 * seconds)
+    for row in range(2):
+        for frame in range(int(num_valid[row])):
+            seen = plain[row, :, max(frame - window + 1, 0) : frame + 1].double()
+            missing = window - seen.shape[1]
+            mean, square = seen.sum(1) / window, (seen.square().sum(1) + missing) / window
+            deviation = (square - mean**2).clamp(min=0.01).sqrt()
+            expected = ((plain[row, :, frame] - mean) / deviation).float()
+            torch.testing.assert_close(moving[row, :, frame], expected, rtol=1e-5, atol=1e-5)
+        assert not moving[row, :, int(num_valid[row]) :].any()
 
 
 def test_a_recurrent_decoder_streams_with_its_state():

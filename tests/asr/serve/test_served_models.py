@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
+import soundfile
 from toys.onnx_toy import RATE as TOY_RATE
 from toys.onnx_toy import write_toy
-from toys.tone_corpus import record
+from toys.served import served
+from toys.tone_corpus import CONFIG, record
 from toys.tone_model import train_tones
 
 import nemo_asr
@@ -110,6 +114,37 @@ def test_a_stream_of_a_model_has_the_texts_of_transcribe(folder, factory):
     assert " ".join(final.text for final in finals) == expected.text
     assert [word for final in finals for word in final.words] == list(expected.words)
     assert len(finals) == 2
+
+
+@pytest.mark.slow
+def test_a_websocket_streams_by_frames_also_with_hot_words(serve, tmp_path, factory):
+    client = pytest.importorskip("websockets.sync.client")
+    for package in ("starlette", "uvicorn", "python_multipart"):
+        pytest.importorskip(package)
+    config = CONFIG.replace("features: 32", "features: 32, normalize: null, pad_to: 0")
+    recipe, modules = train_tones(tmp_path, config)
+    TrainedModel("here", recipe, modules, describe(recipe)).save(tmp_path / "model")
+    record(tmp_path / "a.wav", "cabcab")
+    samples, _ = soundfile.read(tmp_path / "a.wav", dtype="int16")
+    model = nemo_asr.load_model(tmp_path / "model", factory=factory)
+    texts = []
+    with served(models=[serve(tmp_path / "model")]) as (host, port):
+        for keywords in ([], ["bb:100", "aba:40"]):
+            decoder = nemo_asr.BeamSearchCTCDecoder(model.card.labels, hotwords=keywords) if keywords else None
+            (whole,) = model.transcribe([str(tmp_path / "a.wav")], cutting=None, factory=factory, decoder=decoder)
+            with client.connect(f"ws://{host}:{port}/v1/stream") as socket:
+                socket.send(json.dumps({"type": "start", "sample_rate": RATE, "keywords": keywords}))
+                for first in range(0, len(samples), 3000):
+                    socket.send(samples[first : first + 3000].tobytes())
+                socket.send('{"type": "stop"}')
+                *events, final, done = [json.loads(message) for message in socket]
+            assert [event["type"] for event in (final, done)] == ["final", "done"]
+            assert all(event["type"] == "partial" for event in events)
+            assert events
+            assert final["text"] == done["text"] == whole.text
+            assert [word["start"] for word in final["words"]] == [word.start for word in whole.words]
+            texts.append(done["text"])
+    assert texts[0] == "cabcab" != texts[1]
 
 
 def test_a_served_onnx_file_has_the_transcripts_of_its_model(serve, tmp_path):

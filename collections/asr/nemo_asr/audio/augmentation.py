@@ -493,6 +493,8 @@ class GainPerturbation(Perturbation):
 class ShiftPerturbation(Perturbation):
     """Earlier (above 0) or later (below 0) by some milliseconds, silence in the gap; not if nothing would be left.
 
+    By default each place within a hop of 10 ms comes: frames of other programs may begin elsewhere in it.
+
     Args:
         min_shift_ms: least shift in milliseconds.
         max_shift_ms: greatest shift in milliseconds.

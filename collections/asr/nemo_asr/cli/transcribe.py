@@ -18,9 +18,9 @@ import nemo_asr
 import nemo_lite
 from nemo_asr.audio.reading import ALL_KINDS
 from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting
-from nemo_asr.cli.streamed import Streaming, check_streaming, transcribe_stream
 from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.options import BeamSize, OwnModules, Search, check_search_options, search_arguments
+from nemo_asr.streaming import Streaming, check_streaming, transcribe_stream
 from nemo_asr.transcribe.alignment import Alignment
 from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, EACH, Recording, channel_choice, recordings_of
 from nemo_asr.transcribe.onnx_model import SUFFIX, load_onnx_model
@@ -220,7 +220,7 @@ class TranscribeParser(LaunchedParser):
     def check(self, parsed: Any) -> None:
         """What the options of decoding, precision and results mean together."""
         super().check(parsed)
-        others = [Transcription, Segments, Search, Device, Launch]
+        others = [Transcription, Segments, Device, Launch]
         check_streaming(self, parsed, others, but=["imports", "channel", "placement", "local_rank"])
         check_search_options(self, parsed)
         if parsed.nbest and parsed.format in SUBTITLES:

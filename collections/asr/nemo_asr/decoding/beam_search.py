@@ -25,6 +25,7 @@ from nemo_asr.decoding.prefix_beam_search import (
     Limits,
     LogProb,
     MaxLabels,
+    StreamedSearch,
     TextSearch,
     search,
 )
@@ -127,6 +128,10 @@ class BeamSearchCTCDecoder(NonTrainableNM):
             UsageError: the classes are not the labels and the blank, or ``nbest`` is not from 1 to ``beam_size``.
         """
         return self._search.hypotheses(*arrays_of(log_probs, lengths), nbest)
+
+    def stream(self) -> StreamedSearch:
+        """The search of one utterance, some frames at a time."""
+        return self._search.stream()
 
     def forward(self, log_probs: Tensor, log_probs_length: Tensor | None = None) -> Tensor:
         """(B, T, classes) and valid frames (B,) -> (B, U) ids, blanks between equal ones and at the end."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +25,7 @@ from nemo_asr.decoding.words import (
     word_scores,
 )
 from nemo_asr.options import BEAM_SIZES, DEFAULT_BEAM_SIZE
-from nemo_asr.text.labels import text_of
+from nemo_asr.text.labels import spelled, text_of
 from nemo_lite.config import Between, refuse_out_of_range
 from nemo_lite.errors import UsageError
 
@@ -62,6 +64,20 @@ class Limits:
 # FrameLabels: which labels of which frames a search looks at. No hypotheses and no words here.
 
 
+class Blanks(NamedTuple):
+    """The blanks of a stream so far, from which the sum in front of its next step follows, bit for bit.
+
+    Attributes:
+        at_step: the sum of the log-probabilities of all blanks up to the last step, which is included.
+        total: of all frames.
+        is_open: whether there were frames behind the last step.
+    """
+
+    at_step: float = 0.0
+    total: float = 0.0
+    is_open: bool = False
+
+
 class FrameLabels:
     """The frames in which a label is probable: the steps of a search. In most frames only the blank is probable.
 
@@ -81,16 +97,21 @@ class FrameLabels:
         log_probs: (B, T, classes), the last class is the blank.
         lengths: (B,) valid frames.
         limits: which labels count.
+        before: of one utterance, the blanks of its frames before these ones.
 
     Attributes:
+        frame_of: (steps, B) the frame of each step.
         order: (B,) the utterance in each row; the one with the most steps comes first.
         num_steps: of the first row.
         num_active: (steps,) how many rows have this step.
         skipped: (steps, B) the log-probability of the blanks in front of this step; NaN where no frame was left out.
         skipped_at_end: (B,) the same, behind the last step.
+        blanks: of the first row, for the frames that follow.
     """
 
-    def __init__(self, log_probs: npt.NDArray[np.floating], lengths: Ints, limits: Limits) -> None:
+    def __init__(
+        self, log_probs: npt.NDArray[np.floating], lengths: Ints, limits: Limits, before: Blanks | None = None
+    ) -> None:
         num_utterances, longest, num_classes = log_probs.shape
         self._blank = num_classes - 1
         is_valid = np.arange(longest) < lengths[:, None]
@@ -107,16 +128,21 @@ class FrameLabels:
         self._rows: Floats = log_probs[self.order, frame_of].astype(np.float64)
         self._sort_labels(limits)
 
+        before = before or Blanks()
         blank_log_probs = np.where(is_valid, log_probs[:, :, self._blank], 0.0)[self.order]
-        blanks_before = np.zeros((num_utterances, longest + 1))  # (B, T + 1) the sum of all in front of a frame
-        np.cumsum(blank_log_probs, axis=1, dtype=np.float64, out=blanks_before[:, 1:])
+        # (B, 2 + T) the sum of all blanks before the step before, before frame 0, and behind each frame.
+        sums = np.full((num_utterances, longest + 2), before.at_step)
+        total = np.full((num_utterances, 1), before.total)
+        np.cumsum(np.concatenate([total, blank_log_probs], axis=1), axis=1, dtype=np.float64, out=sums[:, 1:])
         rows = np.arange(num_utterances)
-        first = np.concatenate([np.zeros((1, num_utterances), np.int64), frame_of + 1])  # the frame behind a step
-        skipped = blanks_before[rows, frame_of] - blanks_before[rows, first[:-1]]
-        self.skipped: Floats = np.where(is_active & (frame_of > first[:-1]), skipped, np.nan)
-        end, behind = lengths[self.order], first[num_steps, rows]
-        skipped_at_end = blanks_before[rows, end] - blanks_before[rows, behind]
-        self.skipped_at_end: Floats = np.where(end > behind, skipped_at_end, np.nan)
+        behind = np.concatenate([np.full((1, num_utterances), int(not before.is_open)), frame_of + 2])  # each step
+        in_front, self.frame_of = frame_of + 1, frame_of
+        skipped = sums[rows, in_front] - sums[rows, behind[:-1]]
+        self.skipped: Floats = np.where(is_active & (in_front > behind[:-1]), skipped, np.nan)
+        end, last = lengths[self.order] + 1, behind[num_steps, rows]
+        self.skipped_at_end: Floats = np.where(end > last, sums[rows, end] - sums[rows, last], np.nan)
+        if num_utterances:
+            self.blanks = Blanks(float(sums[0, last[0]]), float(sums[0, end[0]]), bool(end[0] > last[0]))
 
     def _sort_labels(self, limits: Limits) -> None:
         """Of each step: the labels that count, the most probable first."""
@@ -168,6 +194,7 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_MORE = np.uint64(0x94D049BB133111EB)
 _NO_PARENT = np.uint64(0xFFFFFFFFFFFFFFFF)
+_TABLES = threading.Lock()  # a search fills the tables of hot phrases, which streams of several threads may share
 
 
 class Hypothesis(NamedTuple):
@@ -177,11 +204,13 @@ class Hypothesis(NamedTuple):
         ids: of its labels; where several sequences of labels write the text, of the most probable one.
         score: natural logarithm: of the sounds and, with weights, of the words; of all those sequences together.
         acoustic_score: of the sounds alone: the log-probability of all paths together.
+        frames: of a stream, in which frame each label was found first; else empty.
     """
 
     ids: list[int]
     score: float
     acoustic_score: float
+    frames: Sequence[int] = ()
 
 
 def search(
@@ -210,9 +239,8 @@ def search(
         UsageError: the classes are not the labels and the blank.
     """
     num, _, num_classes = log_probs.shape
-    if labels is not None and num_classes != len(labels) + 1:
-        wanted = f"{len(labels) + 1}: the labels and the blank"
-        raise UsageError("the search has other labels than the model", got=f"{num_classes} classes", wanted=wanted)
+    if labels is not None:
+        _refuse_other_labels(num_classes, labels)
     log_probs, ends = np.asarray(log_probs), np.asarray(lengths, np.int64)
     results: list[list[Hypothesis]] = []
     for first in range(0, num, _BLOCK):
@@ -221,9 +249,15 @@ def search(
         beams = _Beams(len(frames.order), limits.beam_size, num_classes - 1, words)
         for step in range(frames.num_steps):
             beams.advance(frames, step)
-        hypotheses = beams.finish(frames, nbest, labels)
+        hypotheses = beams.finish(frames.skipped_at_end, nbest, labels)
         results += [hypotheses[row] for row in np.argsort(frames.order)]
     return results
+
+
+def _refuse_other_labels(num_classes: int, labels: Sequence[str]) -> None:
+    if num_classes != len(labels) + 1:
+        wanted = f"{len(labels) + 1}: the labels and the blank"
+        raise UsageError("the search has other labels than the model", got=f"{num_classes} classes", wanted=wanted)
 
 
 class _Beams:
@@ -278,7 +312,8 @@ class _Beams:
         is_grown_too = has_parent & (place >= 0)
         grown[np.nonzero(is_grown_too)[0], parent[is_grown_too], place[is_grown_too]] = _NEVER
         stay_label = np.logaddexp(with_label + again, np.where(has_parent, from_parent, _NEVER))
-        self._choose(labels, places, grown, both + row[:, self._blank, None], stay_label)
+        with _TABLES:
+            self._choose(labels, places, grown, both + row[:, self._blank, None], stay_label)
 
     def _behind_blanks(self, skipped: Floats) -> tuple[Floats, Floats]:
         """The scores with a blank and with a label at the end, after the frames (b,) in which only blanks count."""
@@ -370,9 +405,22 @@ class _Beams:
             word_score = word_score + hot_changes
         return _Ended(word_score, begins, scores, states, following, hot_changes)
 
-    def finish(self, frames: FrameLabels, nbest: int, labels: Sequence[str] | None) -> list[list[Hypothesis]]:
-        """The best hypotheses of each utterance, in the order of the rows."""
-        with_blank, with_label = self._behind_blanks(frames.skipped_at_end)
+    def finish(
+        self,
+        skipped_at_end: Floats,
+        nbest: int,
+        labels: Sequence[str] | None,
+        found: Sequence[tuple[list[int], list[int]]] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """The best hypotheses of each utterance, in the order of the rows. They may go on, as if nothing was asked.
+
+        Args:
+            skipped_at_end: see `FrameLabels`.
+            nbest: most of them.
+            labels: see `search`.
+            found: of one utterance, (K,) the labels of each hypothesis and their frames, where they were taken out.
+        """
+        with_blank, with_label = self._behind_blanks(skipped_at_end)
         acoustic = np.logaddexp(with_blank, with_label)
         total, complete = acoustic + self.word_score, acoustic > _NEVER
         unfinished = np.zeros(total.shape, np.int64)  # characters of the last word, where it is none of the lexicon
@@ -393,27 +441,48 @@ class _Beams:
         is_cut: npt.NDArray[np.bool_] = np.logical_not(complete.any(axis=1))
         total = np.where(complete | is_cut[:, None], total, _NEVER)
         chosen = _best(total, self._width if labels else min(2 * nbest, self._width))
+        all_ids = [] if found else self._labels_of(chosen)
         results = []
-        for row, sequences in enumerate(self._labels_of(chosen)):
+        for row, places in enumerate(chosen.tolist()):
             hypotheses: dict[object, Hypothesis] = {}
-            for place, ids in zip(chosen[row].tolist(), sequences, strict=True):
+            sequences = [found[place] for place in places] if found else [(ids, []) for ids in all_ids[row]]
+            for place, (ids, at) in zip(places, sequences, strict=True):
                 if total[row, place] > _NEVER:
                     kept = self._in_words(ids, bool(is_cut[row]), int(unfinished[row, place]))
-                    scored = Hypothesis(kept, float(total[row, place]), float(acoustic[row, place]))
+                    of_sounds = float(acoustic[row, place])
+                    scored = Hypothesis(kept, float(total[row, place]), of_sounds, at[: len(kept)])
                     text = text_of(kept, labels) if labels else tuple(kept)
                     hypotheses[text] = _together(hypotheses[text], scored) if text in hypotheses else scored
             results.append(sorted(hypotheses.values(), key=lambda one: -one.score)[:nbest])
         return results
 
     def _labels_of(self, chosen: Ints) -> list[list[list[int]]]:
-        """The labels of some hypotheses (B, N), by going back through the frames."""
+        """The labels of some hypotheses (B, N)."""
+        labels, _ = self.back(chosen)
+        return [[ids[ids >= 0].tolist() for ids in labels[:, row].T] for row in range(len(chosen))]
+
+    def back(self, chosen: Ints) -> tuple[Ints, Ints]:
+        """Go back through all frames that are remembered, from some hypotheses (B, N).
+
+        Returns:
+            (steps, B, N) the label by which each grew, -1 where it did not; (B, N) the places where they come from.
+        """
         places, labels = chosen.copy(), np.full((len(self._history), *chosen.shape), -1)
         for step in reversed(range(len(self._history))):
             source, label = self._history[step]
             rows, now = np.arange(len(source))[:, None], places[: len(source)]
             labels[step, : len(source)] = label[rows, now]
             places[: len(source)] = source[rows, now]
-        return [[ids[ids >= 0].tolist() for ids in labels[:, row].T] for row in range(len(chosen))]
+        return labels, places
+
+    def forget(self) -> None:
+        """Frames so far are not remembered; the hypotheses stay."""
+        self._history.clear()
+
+    def alive(self) -> npt.NDArray[np.bool_]:
+        """(B, K) which places have a hypothesis."""
+        alive: npt.NDArray[np.bool_] = np.logaddexp(self.with_blank, self.with_label) > _NEVER
+        return alive
 
     def _in_words(self, ids: list[int], is_cut: bool, unfinished: int) -> list[int]:
         """The labels without a space at the end, or without the last word."""
@@ -546,8 +615,8 @@ class _Ended(NamedTuple):
 
 def _together(best: Hypothesis, other: Hypothesis) -> Hypothesis:
     """Two sequences of labels that write one text."""
-    sums = (float(np.logaddexp(*pair)) for pair in zip(best[1:], other[1:], strict=True))
-    return Hypothesis(best.ids, *sums)
+    score, acoustic = np.logaddexp(best[1:3], other[1:3]).tolist()
+    return Hypothesis(best.ids, score, acoustic, best.frames)
 
 
 def _best(values: Floats, number: int) -> Ints:
@@ -572,6 +641,80 @@ def _extended(keys: npt.NDArray[np.uint64], labels: Ints) -> npt.NDArray[np.uint
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_MORE
     return mixed ^ (mixed >> np.uint64(31))
+
+
+# StreamedSearch: the same search while frames come. What is said when, and what is final, is decided elsewhere.
+
+
+class StreamedSearch:
+    """The search of one utterance, some frames at a time. Its hypotheses are those of `search` over all frames, with
+    the same scores to the last bit.
+
+    It keeps the hypotheses, and of their labels those in which they may differ.
+
+    Args:
+        limits: what it looks at.
+        words: what words are worth; None: only sounds count.
+        labels: the vocabulary.
+
+    Attributes:
+        num_frames: that came.
+        settled: labels that all hypotheses have, and that were taken out of them by :meth:`settle`.
+    """
+
+    def __init__(self, limits: Limits, words: WordScores | None, labels: Sequence[str]) -> None:
+        self._limits, self._words, self._labels = limits, words, labels
+        written = [spelled(label) for label in labels]
+        self._begins = [text.startswith(" ") for text in written]
+        self._beams = _Beams(1, limits.beam_size, len(labels), words)
+        self._blanks, self._skipped = Blanks(), np.full(1, np.nan)
+        self._found: list[tuple[list[int], list[int]]] = [([], []) for _ in range(limits.beam_size)]
+        self.num_frames = 0
+        self.settled: list[int] = []
+
+    def accept(self, log_probs: npt.NDArray[np.floating]) -> None:
+        """Go on over frames (T, classes) of natural logarithms.
+
+        Raises:
+            UsageError: the classes are not the labels and the blank.
+        """
+        _refuse_other_labels(log_probs.shape[1], self._labels)
+        frames = FrameLabels(log_probs[None], np.array([len(log_probs)]), self._limits, self._blanks)
+        for step in range(frames.num_steps):
+            self._beams.advance(frames, step)
+        self._blanks, self._skipped = frames.blanks, frames.skipped_at_end
+        labels, places = self._beams.back(np.arange(self._limits.beam_size)[None])
+        self._beams.forget()
+        at = frames.frame_of[:, 0] + self.num_frames
+        found = []
+        for place, new in zip(places[0].tolist(), labels[:, 0].T, strict=True):
+            ids, ats = self._found[place]
+            found.append((ids + new[new >= 0].tolist(), ats + at[new >= 0].tolist()))
+        self._found = found
+        self.num_frames += len(log_probs)
+
+    def best(self) -> tuple[list[int], list[int]]:
+        """The labels of the best hypothesis behind the settled ones, and the frame in which each was found first. Its
+        last word may be the beginning of one."""
+        return self._found[0]
+
+    def finish(self, nbest: int = 1) -> list[Hypothesis]:
+        """The best hypotheses if the utterance ends here, behind the settled labels; more frames may follow."""
+        (hypotheses,) = self._beams.finish(self._skipped, nbest, self._labels, self._found)
+        return hypotheses
+
+    def settle(self, end: int) -> None:
+        """Take labels before a frame out of all hypotheses, where all have them; not those of the last word."""
+        alive = [self._found[place] for place in np.flatnonzero(self._beams.alive()[0])]
+        columns = zip(*(ids for ids, _ in alive), strict=False)
+        shared = [labels[0] for labels in itertools.takewhile(lambda labels: len(set(labels)) == 1, columns)]
+        shared = shared[: min(sum(frame < end for frame in at) for _, at in alive)]
+        if any(self._begins):
+            number = max((place for place, label in enumerate(shared) if self._begins[label]), default=0)
+        else:
+            number = max(len(shared) - (self._words.tree.longest if self._words else 0), 0)
+        self.settled += shared[:number]
+        self._found = [(ids[number:], at[number:]) for ids, at in self._found]
 
 
 # TextSearch: log-probabilities to texts by prefix beam search, in numpy. The module around it is in ``beam_search``.
@@ -627,3 +770,7 @@ class TextSearch:
             problem, remedy = "a search cannot give so many hypotheses", "raise beam_size"
             raise UsageError(problem, got=f"nbest {nbest}", wanted=f"1 to {self.beam_size}, the beam", remedy=remedy)
         return search(log_probs, lengths, self._limits, self._words, nbest, self.labels)
+
+    def stream(self) -> StreamedSearch:
+        """The search of one utterance, some frames at a time."""
+        return StreamedSearch(self._limits, self._words, self.labels)

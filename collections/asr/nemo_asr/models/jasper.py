@@ -155,6 +155,8 @@ class JasperBlockSpec:
         se_interpolation_mode: how windowed averages are stretched to the number of frames.
         kernel_size_factor: multiplies ``kernel``.
         stride_last: only the last sub-block strides.
+        future_context: taps of a filter behind its frame, at most half of them; the others see frames before it, so
+            that a stream waits less. -1, and the kernel or more: as many behind as before.
         se_context_size: an older name of ``se_context_window``, which ContextNet's files have.
 
     Raises:
@@ -179,6 +181,7 @@ class JasperBlockSpec:
     se_interpolation_mode: Literal["nearest", "linear", "area"] = "nearest"
     kernel_size_factor: Annotated[float, Between(0, 100, above=True)] = 1.0
     stride_last: bool = False
+    future_context: Annotated[int, Between(-1, _LONGEST_KERNEL)] = -1
     se_context_size: Window | None = None
 
     def __post_init__(self) -> None:
@@ -194,6 +197,8 @@ class JasperBlockSpec:
             yield "residual_dense is true, which needs residual: true"
         if self.heads != -1 and not self.separable:
             yield f"heads is {self.heads}, wanted -1, or separable: true"
+        if self.kernel_size // 2 < self.future_context < self.kernel_size:
+            yield f"future_context is {self.future_context}, wanted at most {self.kernel_size // 2}, half of the kernel"
         if self.se and self.filters < self.se_reduction_ratio:
             yield f"se_reduction_ratio is {self.se_reduction_ratio}, wanted at most filters ({self.filters})"
 
@@ -211,6 +216,11 @@ class JasperBlockSpec:
     def dilation_size(self) -> int:
         """Frames between two taps of a filter."""
         return _only(self.dilation)
+
+    @property
+    def later_taps(self) -> int | None:
+        """Taps of a filter behind its frame; None: half of them."""
+        return self.future_context if 0 <= self.future_context < self.kernel_size else None
 
     def num_weights(self, num_channels: int, residual_channels: Sequence[int] = ()) -> int:
         """Weights of its convolutions, which are nearly all.
@@ -343,6 +353,7 @@ class TimeConv1d(nn.Conv1d):
         groups: groups of channels that do not see each other.
         heads: for a depthwise convolution, how many filters its channels share; -1: none is shared.
         bias: add a bias to each channel.
+        later_taps: taps behind an output's frame, at most half of them; None: half.
 
     Raises:
         UsageError: an even kernel, or heads that do not divide the channels of a depthwise convolution.
@@ -358,6 +369,7 @@ class TimeConv1d(nn.Conv1d):
         groups: int = 1,
         heads: int = -1,
         bias: bool = False,
+        later_taps: int | None = None,
     ) -> None:
         num_channels = in_channels
         if heads != -1:
@@ -368,11 +380,21 @@ class TimeConv1d(nn.Conv1d):
         padding = same_padding(kernel_size, dilation)
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
         self.heads, self.num_channels = heads, num_channels
+        # The same padding, with so many frames more before the input: then an output sees earlier frames.
+        self.later = 0 if later_taps is None else padding - dilation * later_taps
         self.is_depthwise = in_channels == out_channels == groups
         self._is_pointwise = kernel_size == stride == groups == 1
 
     def forward(self, x: Tensor, frames: Frames | None = None) -> Tensor:
         """(B, C_in, T) -> (B, C_out, U = ceil(T / stride)); given ``frames`` of U, with zeros behind each utterance."""
+        if not self.later:
+            return self._padded(x, frames)
+        num_frames = -(-x.shape[2] // self.stride[0])
+        out = self._padded(F.pad(x, (self.later, 0)), None)[:, :, :num_frames]
+        return out if frames is None else frames.masked(out)
+
+    def _padded(self, x: Tensor, frames: Frames | None) -> Tensor:
+        """With same padding, whatever `later` is."""
         # Halves have no fast kernel on most CPUs.
         if runs_on_cpu(x) and self.weight.dtype.itemsize >= 4:
             if self.is_depthwise and self.heads == -1:
@@ -391,8 +413,8 @@ class TimeConv1d(nn.Conv1d):
     @property
     def window(self) -> SlidingWindow:
         """The frames of the input that an output sees."""
-        padding = int(self.padding[0])
-        return SlidingWindow(self.dilation[0] * (self.kernel_size[0] - 1) + 1, self.stride[0], padding, padding)
+        span = self.dilation[0] * (self.kernel_size[0] - 1) + 1
+        return SlidingWindow(span, self.stride[0], span // 2 + self.later, span // 2 - self.later)
 
     def of_window(self, x: Tensor) -> Tensor:
         """The convolution without padding: frames of :attr:`window` (B, C_in, T), or none, to (B, C_out, U)."""
@@ -831,7 +853,7 @@ class JasperBlock(nn.Module):
         for layer in self.mconv:
             convolution = layer.conv if isinstance(layer, MaskedConv1d) else layer
             if isinstance(convolution, TimeConv1d):
-                total += frames_between * int(convolution.padding[0])
+                total += frames_between * convolution.window.before
                 frames_between *= convolution.stride[0]
         return total  # a residual has kernels of one frame
 
@@ -917,7 +939,7 @@ def _strided_or_wide(layers: Iterable[nn.Module]) -> Iterator[tuple[int, TimeCon
 def _convolutions(
     convolution: Callable[..., nn.Module], in_channels: int, spec: JasperBlockSpec, stride: int
 ) -> list[nn.Module]:
-    window = {"stride": stride, "dilation": spec.dilation_size}
+    window = {"stride": stride, "dilation": spec.dilation_size, "later_taps": spec.later_taps}
     if not spec.separable:
         return [convolution(in_channels, spec.filters, spec.kernel_size, groups=spec.groups, **window)]
     return [

@@ -55,7 +55,6 @@ _NEUTRAL: dict[str, Any] = {
     "quantize": False,
     "exact_pad": False,
     "stft_exact_pad": False,
-    "future_context": -1,
     "add_blank": True,
     "use_grads": False,
     "mel_norm": "slaney",
@@ -230,6 +229,7 @@ def _known_arguments(
     for key, value in section.items():
         value = _resolved(config, value)
         if key == "jasper" and isinstance(value, Sequence):
+            problems += [problem for block in value for problem in _future_problems(block)]
             yield key, [dict(_known_arguments(config, block, JasperBlockSpec, problems)) for block in value]
         elif key in _KINDS and value not in _KINDS[key]:
             wanted = " or ".join(_KINDS[key])
@@ -241,6 +241,15 @@ def _known_arguments(
             problems.append(
                 f"{section.place(key)}: {section.path_of(key)} is {shown(value)}, which is not known here{wanted}"
             )
+
+
+def _future_problems(block: Config) -> Iterator[str]:
+    """NeMo pads dilated convolutions with a future context by other numbers of zeros, which moves their frames."""
+    dilation = block.get("dilation", 1)
+    dilation = dilation[0] if isinstance(dilation, Sequence) else dilation
+    if block.get("future_context", -1) >= 0 and dilation > 1:
+        place, wanted = block.place("future_context"), "wanted dilation 1"
+        yield f"{place}: a future_context of dilated convolutions is not read; {wanted}"
 
 
 def _resolved(config: Config, value: Any) -> Any:

@@ -33,7 +33,7 @@ class ServedModel:
         batcher: computes its rows.
         search_for: the search with some hot words, and with the options of the server; None: greedy decoding. It raises
             UsageError for words that the labels cannot spell.
-        frame_stream: a stream by frames, for samples of a rate, of greedy decoding; None: the model cannot.
+        frame_stream: a stream by frames, for samples of a rate, with a search or None; None: the model cannot.
     """
 
     name: str
@@ -41,7 +41,7 @@ class ServedModel:
     sample_rate: int
     batcher: Batcher
     search_for: Callable[[tuple[str, ...]], Any]
-    frame_stream: Callable[[int], Stream] | None = None
+    frame_stream: Callable[[int, Any], Stream] | None = None
 
 
 def serve_model(
@@ -88,7 +88,6 @@ def _torch_model(
     factory: Any,
 ) -> ServedModel:
     from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
-    from nemo_asr.transcribe.frame_stream import FrameStream
     from nemo_asr.transcribe.model import load_model
 
     model = load_model(path, factory=factory)
@@ -106,8 +105,12 @@ def _torch_model(
         return found
 
     batcher = Batcher(compute, batch_size, batch_seconds, observe=observe)
-    frame_stream = None if model.stream_problem() else functools.partial(FrameStream, model.streamed(factory))
-    return ServedModel(name, labels, model.card.sample_rate, batcher, search_for, frame_stream)
+
+    def frame_stream(rate: int, search: Any) -> Stream:
+        return model.stream(rate, by="frames", factory=factory, decoder=search)
+
+    streams = None if model.stream_problem() else frame_stream
+    return ServedModel(name, labels, model.card.sample_rate, batcher, search_for, streams)
 
 
 def _searches(new_search: Callable[..., Any], options: Mapping[str, Any] | None) -> Callable[[tuple[str, ...]], Any]:

@@ -196,8 +196,8 @@ def _new_stream(start: dict[str, Any], settings: StreamSettings) -> Stream:
         if not isinstance(rate, int):
             raise StreamError(_POLICY, "sample_rate: wanted a whole number of Hz")
 
-        if search is None and model.frame_stream is not None:
-            return model.frame_stream(rate)
+        if model.frame_stream is not None:
+            return model.frame_stream(rate, search)
 
         def transcribe(recording: Recording) -> Transcript:
             transcripts, faults = model.batcher.submit([recording], search).result.result()

@@ -1,32 +1,42 @@
 """Streams by frames: a model whose modules run in chunks gives, however audio arrives, the text of the whole recording.
 
-Where a part ends (`EndpointRules`) decides when words are final, not what they are. Streams of models that cannot:
-`SegmentStream`.
+Where a part ends (`EndpointRules`) decides when words are final, not how the search goes on. Streams of models that
+cannot: `SegmentStream`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import soxr
 import torch
 
 from nemo_asr.audio.segments import Samples
+from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
+from nemo_asr.decoding.prefix_beam_search import StreamedSearch
 from nemo_asr.tasks.families import Model, connect
 from nemo_asr.text.labels import has_words, spelled
 from nemo_asr.transcribe.engine import StandIn
 from nemo_asr.transcribe.inputs import Recording
 from nemo_asr.transcribe.stream import Partial
-from nemo_asr.transcribe.transcript import TimedLabels, labels_of_path, refuse_no_probabilities, transcript_of
+from nemo_asr.transcribe.transcript import (
+    TimedLabels,
+    align,
+    labels_of_path,
+    refuse_no_probabilities,
+    transcript_of,
+)
 from nemo_lite.backends.pytorch.streaming import StreamedDag, lower_to_stream
 from nemo_lite.core.dag import slice_between
 from nemo_lite.core.neural_types import AudioSignal, LengthsType, NeuralType
 from nemo_lite.errors import UsageError
 
+FloatArray: TypeAlias = "npt.NDArray[np.float32]"
 _MOST_SECONDS = 8.0  # that are computed at once
 _LOWEST_RATE, _HIGHEST_RATE = 1000, 768_000
 
@@ -36,8 +46,8 @@ class EndpointRules:
     """When a part of a stream ends; its text is final then. All in seconds, counted in frames of the model.
 
     Attributes:
-        silence: without a label, where nothing was said.
-        pause: without a label, after something was said.
+        silence: in which the blank is most probable, where nothing was said.
+        pause: the same, after something was said.
         longest: of a part; it ends before its last word then.
     """
 
@@ -59,6 +69,7 @@ class StreamedModel(NamedTuple):
         sample_rate: samples a second that it takes.
         frame_samples: samples of one frame of log-probabilities.
         hop_samples: samples of one frame of features.
+        decoder: the model's own beam search; None: it decodes greedily.
     """
 
     dag: StreamedDag
@@ -66,6 +77,7 @@ class StreamedModel(NamedTuple):
     sample_rate: int
     frame_samples: int
     hop_samples: int
+    decoder: BeamSearchCTCDecoder | None = None
 
     @property
     def look_ahead(self) -> float:
@@ -77,8 +89,8 @@ def streamed_model(model: Model, labels: Sequence[str], sample_rate: int) -> Str
     """The model as it runs in chunks, in evaluation mode, where its modules are.
 
     Raises:
-        UsageError: it cannot: all its modules that see the whole utterance are named, with the reason; or it has a
-            search of its own, or no log-probabilities.
+        UsageError: it cannot: all its modules that see the whole utterance are named, with the reason; or it has
+            another search, or no log-probabilities.
     """
     audio = StandIn(
         {
@@ -88,18 +100,125 @@ def streamed_model(model: Model, labels: Sequence[str], sample_rate: int) -> Str
     )
     sources = audio()
     wires = connect(model, sources)
-    if wires.log_probs is None or not isinstance(wires.predictions.call.module, GreedyCTCDecoder):
-        got = wires.predictions.call.module.label
-        raise UsageError("only greedy CTC decoding streams by frames", got=got, remedy="stream in segments")
+    search = wires.predictions.call.module
+    if wires.log_probs is None or not isinstance(search, (GreedyCTCDecoder, BeamSearchCTCDecoder)):
+        problem, wanted = "this search does not stream by frames", "GreedyCTCDecoder or BeamSearchCTCDecoder"
+        raise UsageError(problem, got=search.label, wanted=wanted, remedy="stream in segments")
     dag = lower_to_stream(slice_between(sources, [wires.log_probs])).eval()
     assert wires.features is not None, "there are log-probabilities of them"
-    return StreamedModel(dag, list(labels), sample_rate, dag.delay.stride, dag.delays[wires.features].stride)
+    strides = dag.delay.stride, dag.delays[wires.features].stride
+    decoder = None if isinstance(search, GreedyCTCDecoder) else search
+    return StreamedModel(dag, list(labels), sample_rate, *strides, decoder)
+
+
+class _Found(NamedTuple):
+    """T new frames.
+
+    Attributes:
+        path: the most probable class of each.
+        scores: its log-probability.
+        log_probs: (T, classes).
+    """
+
+    path: list[int]
+    scores: list[float]
+    log_probs: FloatArray
+
+    def part(self, first: int, end: int | None = None) -> _Found:
+        """Some of the frames."""
+        own = slice(first, end)
+        return _Found(self.path[own], self.scores[own], self.log_probs[own])
+
+
+class _OpenPart(Protocol):
+    """The labels of the part that is not final yet, in frames from its beginning on."""
+
+    def accept(self, found: _Found) -> None:
+        """More frames."""
+
+    def best(self) -> TimedLabels:
+        """The labels as far as they are known."""
+
+    def end(self, num_frames: int) -> TimedLabels:
+        """The labels of the first frames, for good; behind these the next part begins."""
+
+    def ids(self) -> list[int]:
+        """Of the whole stream."""
+
+
+class _OpenPath:
+    """Greedy decoding."""
+
+    def __init__(self, blank: int) -> None:
+        self._blank = blank
+        self._path: list[int] = []
+        self._scores: list[float] = []
+        self._ids: list[int] = []  # of the parts before
+
+    def accept(self, found: _Found) -> None:
+        self._path += found.path
+        self._scores += found.scores
+
+    def best(self) -> TimedLabels:
+        return labels_of_path(np.array(self._path, np.int64), np.array(self._scores), self._blank)
+
+    def end(self, num_frames: int) -> TimedLabels:
+        labels = self.best()
+        labels = labels.part(0, sum(end <= num_frames for end in labels.ends))
+        self._ids += labels.ids
+        del self._path[:num_frames], self._scores[:num_frames]
+        return labels
+
+    def ids(self) -> list[int]:
+        return [*self._ids, *self.best().ids]
+
+
+class _OpenBeams:
+    """A beam search. Where a part ends, the search goes on with all its hypotheses: the whole text is that of
+    `transcribe`, also where words that come later change it.
+    """
+
+    def __init__(self, search: StreamedSearch, blank: int) -> None:
+        self._search, self._blank = search, blank
+        self._rows: list[FloatArray] = []  # log-probabilities, by which labels get their times
+        self._start = 0  # frames before the part
+
+    def accept(self, found: _Found) -> None:
+        self._search.accept(found.log_probs)
+        self._rows.extend(found.log_probs)
+
+    def best(self) -> TimedLabels:
+        """Each label has the frame in which it was found first; the whole frames are known in the end."""
+        ids, frames = self._own(*self._search.best())
+        scores = [float(self._rows[frame][label]) for label, frame in zip(ids, frames, strict=True)]
+        return TimedLabels(ids, frames, [frame + 1 for frame in frames], scores)
+
+    def end(self, num_frames: int) -> TimedLabels:
+        (best,) = self._search.finish()
+        ids, frames = self._own(best.ids, best.frames)
+        ids = [label for label, frame in zip(ids, frames, strict=True) if frame < num_frames]
+        rows = np.stack(self._rows[:num_frames]) if num_frames else np.zeros((0, self._blank + 1), np.float32)
+        del self._rows[:num_frames]
+        self._start += num_frames
+        self._search.settle(self._start)
+        path = align(rows, ids)
+        return labels_of_path(path, rows[np.arange(num_frames), path], self._blank)
+
+    def ids(self) -> list[int]:
+        ids = self._search.best()[0] if self._rows else self._search.finish()[0].ids
+        return [*self._search.settled, *ids]
+
+    def _own(self, ids: Sequence[int], frames: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Labels of the part, and their frames in it."""
+        pairs = [(label, frame - self._start) for label, frame in zip(ids, frames, strict=True) if frame >= self._start]
+        return [label for label, _ in pairs], [frame for _, frame in pairs]
 
 
 class FrameStream:
     """A `Stream` of a model that runs in chunks.
 
-    Its final texts, one behind the other, are the text of the whole recording, for any pieces in which it comes.
+    The text is that of the whole recording, for any pieces in which it comes. By greedy decoding it is also that of
+    all final texts, one behind the other.
 
     Args:
         model: what computes.
@@ -107,6 +226,7 @@ class FrameStream:
         rules: when parts end.
         calibration: turns a confidence into a calibrated one.
         name: what messages call the stream.
+        decoder: a beam search in the place of the model's own.
 
     Raises:
         UsageError: the rate is out of range.
@@ -119,6 +239,7 @@ class FrameStream:
         rules: EndpointRules | None = None,
         calibration: Callable[[float], float] | None = None,
         name: str = "the stream",
+        decoder: BeamSearchCTCDecoder | None = None,
     ) -> None:
         if not _LOWEST_RATE <= sample_rate <= _HIGHEST_RATE:
             wanted = f"{_LOWEST_RATE} to {_HIGHEST_RATE} Hz"
@@ -129,10 +250,10 @@ class FrameStream:
         self._state = model.dag.initial_state(1)
         self._num_samples = 0
         self._num_done = 0  # frames before the open part
-        self._path: list[int] = []  # of the open part: the label of each frame,
-        self._scores: list[float] = []  # and its log-probability
+        self._num_open = 0  # frames of it
         self._num_silent = 0  # frames at the end of it without a label
-        self._ids: list[int] = []  # labels before it
+        decoder, blank = decoder or model.decoder, len(model.labels)
+        self._open: _OpenPart = _OpenPath(blank) if decoder is None else _OpenBeams(decoder.stream(), blank)
         self._shown = ""
 
     @property
@@ -143,12 +264,12 @@ class FrameStream:
     @property
     def num_frames(self) -> int:
         """Frames whose labels are known."""
-        return self._num_done + len(self._path)
+        return self._num_done + self._num_open
 
     @property
     def text(self) -> str:
         """See `Stream`: the text that `transcribe` gives of the whole recording, where it is not cut."""
-        ids = [*self._ids, *self._open().ids]
+        ids = self._open.ids()
         labels = [spelled(label) for label in self._model.labels]
         found = TimedLabels(ids, range(len(ids)), range(1, len(ids) + 1), [0.0] * len(ids))
         words = ("".join(labels[ids[position]] for position in word).strip() for word in found.words(labels))
@@ -169,7 +290,7 @@ class FrameStream:
         if not self._num_samples and not len(rest):
             return []
         events = self._finals(rest, last=True)
-        return [*events, *self._final(len(self._path))]
+        return [*events, *self._final(self._num_open)]
 
     def _finals(self, samples: Samples, last: bool) -> list[Partial]:
         """The parts that end with these samples."""
@@ -178,68 +299,63 @@ class FrameStream:
         pieces = [samples[first : first + most] for first in range(0, len(samples), most)] or [samples]
         events: list[Partial] = []
         for index, piece in enumerate(pieces):
-            for label, score in self._decoded(piece, last and index == len(pieces) - 1):
-                events += self._append(label, score)
+            events += self._append(self._compute(piece, last and index == len(pieces) - 1))
         return events
 
     @torch.no_grad()
-    def _decoded(self, samples: Samples, last: bool) -> Iterator[tuple[int, float]]:
-        """The labels of the frames that these samples complete, and their log-probabilities."""
+    def _compute(self, samples: Samples, last: bool) -> _Found:
+        """The frames that these samples complete."""
         dag = self._model.dag
         device = next((tensor.device for tensor in self._state.values()), torch.device("cpu"))
         signal = torch.from_numpy(np.ascontiguousarray(samples)).to(device).unsqueeze(0)
         length = torch.tensor([len(samples)], device=device)
         (log_probs,), self._state = dag(signal, length, state=self._state, last=last)
-        if not log_probs.shape[1]:
-            return iter(())
-        sums = log_probs.float().logsumexp(2).flatten()
-        refuse_no_probabilities(float(sums[sums.abs().argmax()]))
+        if log_probs.shape[1]:
+            sums = log_probs.float().logsumexp(2).flatten()
+            refuse_no_probabilities(float(sums[sums.abs().argmax()]))
         scores, path = log_probs[0].max(dim=1)
-        return zip(path.tolist(), scores.tolist(), strict=True)
+        return _Found(path.tolist(), scores.tolist(), log_probs[0].float().cpu().numpy())
 
-    def _append(self, label: int, score: float) -> list[Partial]:
-        """One more frame; the part that ends with it."""
-        self._path.append(label)
-        self._scores.append(score)
-        self._num_silent = self._num_silent + 1 if label == len(self._model.labels) else 0
-        seconds = self._model.frame_samples / self._model.sample_rate
-        rules, num_frames = self._rules, len(self._path)
-        if self._num_silent == num_frames:
-            return self._final(num_frames) if num_frames * seconds >= rules.silence else []
-        if self._num_silent * seconds >= rules.pause:
-            return self._final(num_frames)
-        if num_frames * seconds < rules.longest:
-            return []
-        found = self._open()
-        words = list(found.words([spelled(label) for label in self._model.labels]))
-        # The last word may go on, and so may what is before it: a space alone begins it.
+    def _append(self, found: _Found) -> list[Partial]:
+        """More frames; the parts that end within them."""
+        events: list[Partial] = []
+        seconds, rules = self._model.frame_samples / self._model.sample_rate, self._rules
+        first = 0
+        for end, label in enumerate(found.path, 1):
+            self._num_open += 1
+            self._num_silent = self._num_silent + 1 if label == len(self._model.labels) else 0
+            is_silence = self._num_silent == self._num_open
+            is_over = self._num_silent * seconds >= (rules.silence if is_silence else rules.pause)
+            if is_over or (not is_silence and self._num_open * seconds >= rules.longest):
+                self._open.accept(found.part(first, end))
+                first = end
+                events += self._final(self._num_open) if is_over else self._final_words()
+        self._open.accept(found.part(first))
+        return events
+
+    def _final_words(self) -> list[Partial]:
+        """End the open part before its last word: that may go on."""
+        labels = self._open.best()
+        words = list(labels.words([spelled(label) for label in self._model.labels]))
+        # So may what is before it: a space alone begins it.
         first = words[-1][0] if len(words) > 1 else 0
-        if first and spelled(self._model.labels[found.ids[first - 1]]) == " ":
+        if first and spelled(self._model.labels[labels.ids[first - 1]]) == " ":
             first -= 1
-        return self._final(found.starts[first]) if first else []
-
-    def _open(self) -> TimedLabels:
-        """The labels of the open part."""
-        return labels_of_path(np.array(self._path, np.int64), np.array(self._scores), len(self._model.labels))
+        return self._final(labels.starts[first]) if first else []
 
     def _final(self, num_frames: int) -> list[Partial]:
         """End the open part after some of its frames."""
-        found = self._open()
-        number = sum(end <= num_frames for end in found.ends)
-        events = []
-        if number or self._shown:
-            events.append(self._event(found.part(0, number), num_frames, is_final=True))
-        self._ids += found.ids[:number]
+        labels = self._open.end(num_frames)
+        events = [self._event(labels, num_frames, is_final=True)] if labels.ids or self._shown else []
         self._num_done += num_frames
-        del self._path[:num_frames], self._scores[:num_frames]
-        self._num_silent = min(self._num_silent, len(self._path))
+        self._num_open -= num_frames
+        self._num_silent = min(self._num_silent, self._num_open)
         self._shown = ""
         return events
 
     def _with_partial(self, events: list[Partial]) -> list[Partial]:
         """With the open part, where its text has changed."""
-        found = self._open()
-        event = self._event(found, len(self._path), is_final=False)
+        event = self._event(self._open.best(), self._num_open, is_final=False)
         if event.text == self._shown:
             return events
         self._shown = event.text

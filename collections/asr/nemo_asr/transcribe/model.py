@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import nemo_lite
 from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting, Detector
 from nemo_asr.data.speech_data_layer import SpeechPorts
+from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.models.foreign import Format
 from nemo_asr.models.hugging_face import HUGGING_FACE
 from nemo_asr.models.nemo_files import NEMO_FILES
@@ -585,19 +586,23 @@ class TrainedModel:
             sample_rate: of the samples; by default the model's.
             by: ``frames`` or ``segments``; None: by frames, where the model can and no setting is for segments.
             rules: by frames, when parts end.
-            settings: ``name``, ``calibration`` and ``factory``; in segments ``cutting`` and ``partial_seconds`` of
-                `SegmentStream`, and ``decoder`` and ``batch_seconds``, as of `transcribe`.
+            settings: ``name``, ``calibration``, ``factory`` and ``decoder``, as of `transcribe`: by frames a
+                `BeamSearchCTCDecoder`; in segments ``cutting`` and ``partial_seconds`` of `SegmentStream`, and
+                ``batch_seconds``.
 
         Raises:
-            UsageError: the model cannot stream by frames, and is asked to; settings that are for segments alone.
+            UsageError: the model or the decoder cannot stream by frames, and is asked to; settings that are for
+                segments alone.
         """
         rate = sample_rate or self.card.sample_rate
-        of_segments = settings.keys() - {"name", "calibration", "factory"}
+        decoder = settings.get("decoder")
+        by_frames = isinstance(decoder, BeamSearchCTCDecoder | None)
+        of_segments = settings.keys() - {"name", "calibration", "factory", *(["decoder"] if by_frames else [])}
         if by is None:
             by = "segments" if of_segments or self.stream_problem() else "frames"
         if by == "frames":
             if of_segments:
-                got = ", ".join(sorted(of_segments))
+                got = ", ".join(sorted(of_segments - {"decoder"})) or f"a decoder {type(decoder).__name__}"
                 raise UsageError("settings of streams in segments", place="stream", got=got, remedy='by="segments"')
             settings = {"calibration": self.card.calibration, **settings}
             return FrameStream(self.streamed(settings.pop("factory", None)), rate, rules, **settings)

@@ -15,10 +15,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-import nemo_asr
 import nemo_lite
+from nemo_asr.audio.growing import growing_audio
 from nemo_asr.audio.segments import Samples, in_chunks
-from nemo_asr.transcribe.inputs import STDIN, recordings_of
+from nemo_asr.options import search_arguments
+from nemo_asr.transcribe.inputs import STDIN, one_channel, recordings_of
 from nemo_asr.transcribe.onnx_model import SUFFIX
 from nemo_asr.transcribe.stream import Partial, Stream
 from nemo_lite.errors import UsageError
@@ -47,11 +48,13 @@ class Streaming:
         stream: write a line of JSON for each partial and final text while audio arrives: by frames, with the text of
             the whole recording, or in segments between pauses, with any model. AUDIO is a file, microphone, or - for
             samples on stdin: 16 bits, little-endian, one channel.
-        stream_rate: samples a second on stdin.
+        stream_rate: samples a second on stdin, and of a growing file without a header.
         stream_chunk: seconds of audio that are taken together.
         silence: seconds without words after which a part ends in which nothing was said.
         pause: seconds without words after which a part ends, and is final.
         longest_part: seconds after which a part ends before its last word.
+        follow: AUDIO is still being written, a WAV file or samples as on stdin: go on until it has not grown for so
+            many seconds (10), or Ctrl-C.
     """
 
     page: ClassVar[str] = "streaming"
@@ -61,6 +64,7 @@ class Streaming:
     silence: PositiveFloat = option(2.4, needs="stream")
     pause: PositiveFloat = option(1.2, needs="stream")
     longest_part: PositiveFloat = option(20.0, needs="stream", passed_as="longest")
+    follow: PositiveFloat | None = option(None, nargs="?", const=10.0, metavar="SECONDS", needs="stream")
 
 
 _RULES = ("silence", "pause", "longest_part")
@@ -81,6 +85,8 @@ def check_streaming(parser: OneLineParser, parsed: Any, others: Sequence[type], 
     for name in sorted(useless):
         if getattr(parsed, name, None) != parser.get_default(name):
             parser.error(f"--{name} has no effect with --stream {parsed.stream}; leave it out")
+    if parsed.follow is not None and parsed.audio[0] in (STDIN, MICROPHONE):
+        parser.error(f"--follow is for a file, got {parsed.audio[0]}; leave it out")
     if len(parsed.audio) > 1:
         parser.error(f"--stream takes one recording, got {len(parsed.audio)}; run the command for each")
 
@@ -96,11 +102,17 @@ def transcribe_stream(args: Namespace) -> int:
     """
     if args.model.endswith(SUFFIX):
         raise UsageError("an ONNX file does not stream", place=args.model, remedy="give the model's folder")
+    from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
+    from nemo_asr.transcribe.frame_stream import EndpointRules
+    from nemo_asr.transcribe.model import load_model
+
     factory = nemo_lite.NeuralModuleFactory(**arguments_of(args, Launch, Device))
-    model = nemo_asr.load_model(args.model, factory=factory)
-    settings: dict[str, Any] = {"factory": factory}
+    model = load_model(args.model, factory=factory)
+    weights = search_arguments(args)
+    decoder = None if weights is None else BeamSearchCTCDecoder(model.card.labels, **weights)
+    settings: dict[str, Any] = {"factory": factory, "decoder": decoder}
     if args.stream == "frames":
-        settings["rules"] = nemo_asr.EndpointRules(args.silence, args.pause, args.longest_part)
+        settings["rules"] = EndpointRules(args.silence, args.pause, args.longest_part)
         hop = model.streamed().hop_samples / model.card.sample_rate
         if args.stream_chunk < hop:
             problem, got = "a chunk is shorter than a frame of features", f"--stream_chunk {args.stream_chunk:g} s"
@@ -153,6 +165,12 @@ def _source(args: Namespace) -> Iterator[tuple[int, Iterable[Samples]]]:
     elif name == MICROPHONE:
         with _microphone(args.stream_rate, _chunk_samples(args, args.stream_rate)) as chunks:
             yield args.stream_rate, chunks
+    elif args.follow is not None:
+        channel = one_channel(args.channel)
+        channel = channel if isinstance(channel, int) else None
+        size = _chunk_samples(args, args.stream_rate)
+        with growing_audio(name, args.stream_rate, args.follow, size, channel) as source:
+            yield source
     else:
         recordings = recordings_of([name], args.channel)
         if len(recordings) != 1:
