@@ -56,6 +56,8 @@ class Streaming:
         silence: seconds without words after which a part ends in which nothing was said.
         pause: seconds without words after which a part ends, and is final.
         longest_part: seconds after which a part ends before its last word.
+        att_context_size: encoded frames before and behind a frame that the attention of a Conformer sees, in chunks of
+            one more than the second: 48 15 is two chunks of 16. By default those of the model.
         follow: AUDIO is still being written, a WAV file or samples as on stdin: go on until it has not grown for so
             many seconds (10), or Ctrl-C.
     """
@@ -67,10 +69,11 @@ class Streaming:
     silence: PositiveFloat = option(2.4, needs="stream")
     pause: PositiveFloat = option(1.2, needs="stream")
     longest_part: PositiveFloat = option(20.0, needs="stream", passed_as="longest")
+    att_context_size: list[int] | None = option(None, type=int, nargs=2, metavar=("LEFT", "RIGHT"), needs="stream")
     follow: PositiveFloat | None = option(None, nargs="?", const=10.0, metavar="SECONDS", needs="stream")
 
 
-_RULES = ("silence", "pause", "longest_part")
+_BY_FRAMES = ("silence", "pause", "longest_part", "att_context_size")
 
 
 def check_streaming(parser: OneLineParser, parsed: Any, others: Sequence[type], but: Sequence[str] = ()) -> None:
@@ -84,7 +87,7 @@ def check_streaming(parser: OneLineParser, parsed: Any, others: Sequence[type], 
     """
     if parsed.stream is None:
         return
-    useless = names_of(*others) - {*but} | (set(_RULES) if parsed.stream == "segments" else set())
+    useless = names_of(*others) - {*but} | (set(_BY_FRAMES) if parsed.stream == "segments" else set())
     for name in sorted(useless):
         if getattr(parsed, name, None) != parser.get_default(name):
             parser.error(f"--{name} has no effect with --stream {parsed.stream}; leave it out")
@@ -114,6 +117,8 @@ def transcribe_stream(args: Namespace, onnx: Mapping[str, Any]) -> int:
 
     factory = nemo_lite.NeuralModuleFactory(**arguments_of(args, Launch, Device))
     model = load_model(args.model, factory=factory)
+    if args.att_context_size is not None:
+        model.set_att_context_size(args.att_context_size)
     weights = search_arguments(args)
     decoder = None if weights is None else BeamSearchCTCDecoder(model.card.labels, **weights)
     settings: dict[str, Any] = {"factory": factory, "decoder": decoder}
@@ -131,6 +136,9 @@ def _transcribe_file_stream(args: Namespace, onnx: Mapping[str, Any]) -> int:
         search = None if weights is None else TextSearch(whole.labels, **weights)
         with _source(args) as (rate, chunks):
             return _run(whole.stream(rate, search), chunks, rate)
+    if args.att_context_size is not None:
+        problem, remedy = "a file has the context that it was exported with", "export it with --att_context_size"
+        raise UsageError(problem, place=args.model, remedy=remedy)
     model = OnnxStreamedModel(args.model, **onnx)
     search = None if weights is None else TextSearch(model.labels, **weights)
     rules = _rules(args, model)

@@ -156,6 +156,8 @@ def test_a_model_that_cannot_stream_says_why_and_streams_in_segments(other, talk
 def test_bad_input_is_one_line(model, talk, tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"a chunk is shorter than a frame.*0\.005 s, wanted at least 0\.01 s"):
         main([model, talk, "--stream", "--stream_chunk", "0.005", *CPU])
+    with pytest.raises(UsageError, match=r"att_context_size is for attention.*JasperEncoder.*ConformerEncoder"):
+        main([model, talk, "--stream", "--att_context_size", "8", "3", *CPU])
     for name in ("a.wav", "b.wav"):
         record(tmp_path / name, "a")
     with pytest.raises(UsageError, match="a stream is one recording"):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from nemo_asr import AudioToKaldiFbankPreprocessor
 from nemo_asr.cli.models import main as models
 from nemo_asr.models.wenet import read_wenet
 from nemo_asr.transcribe.model import TrainedModel, load_model
-from nemo_lite.errors import CheckpointError, ConfigError
+from nemo_lite.errors import CheckpointError, ConfigError, UsageError
 
 LENGTHS = (16000, 9000, 12345)
 
@@ -54,6 +55,24 @@ def log_probs(trained: TrainedModel) -> list[Tensor]:
     encoded, encoded_length = modules.encoder(audio_signal=processed, length=processed_length)
     computed = modules.decoder(encoder_output=encoded).detach()
     return [computed[row, : int(count)] for row, count in enumerate(encoded_length)]
+
+
+@pytest.mark.slow
+def test_u2pp_streams_in_the_chunks_that_are_asked_for(tmp_path: Path) -> None:
+    """Attention of whole recordings is what the file says; WeNet's --decoding_chunk_size is a choice of its user."""
+    trained = load_model(write_folder(tmp_path / "m", model(causal=True), settings(causal=True)))
+    assert "attention sees the whole utterance" in trained.stream_problem()
+    trained.set_att_context_size([8, 3])
+    samples = np.random.default_rng(0).normal(scale=0.1, size=16000).astype(np.float32)
+    (whole,) = trained.transcribe([samples], sample_rate=16000, cutting=None)
+    stream = trained.stream(sample_rate=16000, by="frames")
+    for chunk in np.split(samples, [100, 4000, 4001, 9999]):
+        stream.accept(chunk)
+    stream.finish()
+    assert stream.text == whole.text
+    assert whole.text
+    with pytest.raises(UsageError, match="multiple of 4"):
+        trained.set_att_context_size([7, 3])
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -209,6 +209,8 @@ def export(arguments: Sequence[str]) -> None:
     add("--format", choices=tuple(_EXPORTS), default="onnx", help=format_help)
     stream_help = "a file that takes audio in chunks, with the states between them; onnx and sherpa-onnx"
     add("--stream", action="store_true", help=stream_help)
+    context_help = "frames before and behind that attention sees in the file of --stream; by default those of the model"
+    add("--att_context_size", metavar=("LEFT", "RIGHT"), type=int, nargs=2, help=context_help)
     waveform_help = "sherpa-onnx takes the waveform, also where it could compute the model's features"
     add("--waveform", action="store_true", help=waveform_help)
     config_help = "YAML file, or the name of one, where MODEL carries none: checkpoints of NeMo 0.x (*.pt)"
@@ -237,6 +239,8 @@ def _check_export(parser: OneLineParser, options: Namespace) -> None:
     suffix, _ = _EXPORTS[options.format]
     if options.stream and options.format not in ("onnx", "sherpa-onnx"):
         parser.error(f"--stream has no effect with --format {options.format}; leave it out")
+    if options.att_context_size is not None and not options.stream:
+        parser.error("--att_context_size has no effect without --stream; leave it out")
     if options.waveform and (options.stream or options.format != "sherpa-onnx"):
         parser.error("--waveform is for --format sherpa-onnx without --stream; leave it out")
     if options.int8 and (options.stream or options.format != "onnx"):
@@ -268,6 +272,8 @@ def _export_float(options: Namespace, path: Path) -> None:
     recordings = recordings_of(options.audio)
     recipe = load_recipe(options.model_config) if options.model_config else None
     model = load_model(options.model, recipe=recipe)
+    if options.att_context_size is not None:
+        model.set_att_context_size(options.att_context_size)
     reading = model.recipe.reading
     heard = [
         recording.read(reading.sample_rate, trim_silence=reading.trim_silence, int_values=reading.int_values).samples

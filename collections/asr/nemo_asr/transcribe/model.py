@@ -20,6 +20,7 @@ import nemo_lite
 from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting, Detector
 from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
+from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.models.foreign import Format
 from nemo_asr.models.hugging_face import HUGGING_FACE
 from nemo_asr.models.nemo_files import NEMO_FILES
@@ -615,6 +616,21 @@ class TrainedModel:
             return transcripts_or_error(batches([recording]))[0]
 
         return SegmentStream(transcribe, rate, separator=separator, **of_stream)
+
+    def set_att_context_size(self, att_context_size: Sequence[int]) -> None:
+        """What the attention of a Conformer sees from now on, so that it streams with that look-ahead.
+
+        Args:
+            att_context_size: encoded frames before and behind, in chunks of one more than the second.
+
+        Raises:
+            UsageError: the encoder has no attention, or the first number is no multiple of one more than the second.
+        """
+        encoder = self.modules.encoder
+        if not isinstance(encoder, ConformerEncoder):
+            problem, wanted = "att_context_size is for attention", "a ConformerEncoder"
+            raise UsageError(problem, place=self.card.name, got=type(encoder).__name__, wanted=wanted)
+        encoder.set_default_att_context_size(att_context_size)
 
     def stream_problem(self) -> str:
         """Why the model cannot stream by frames; empty if it can."""
