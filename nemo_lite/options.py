@@ -640,13 +640,16 @@ class LaunchedParser(OneLineParser):
         process = self.process_of(parsed)
         return process is None or process.is_first
 
-    def check_folder(self, parsed: Any, name: str, remedy: str) -> bool:
-        """End the script where an option names no folder; whether it names one that this process reads for all."""
+    def check_folder(self, parsed: Any, name: str, remedy: str, or_file: bool = False) -> bool:
+        """End the script where an option names no folder; whether it names one that this process reads for all.
+
+        A file may stand for a folder with ``or_file``.
+        """
         folder = getattr(parsed, name)
         if folder is None or not self.acts_for_all(parsed):
             return False
         path = Path(folder)
-        if not path.is_dir():
+        if not path.is_dir() and not (or_file and path.exists()):
             problem = "is a file" if path.exists() else "does not exist"
             self.error(f"argument --{name}: {folder!r} {problem}; {remedy}")
         return True

@@ -230,7 +230,9 @@ class AsrArgParser(NemoArgParser):
                 "--init_from contradicts --load_dir: the first starts anew from weights, the second goes on with a "
                 "run; leave one out"
             )
-        self.check_folder(parsed, "init_from", "give a run's folder, a model folder or a folder of checkpoints")
+        # Of another toolkit it may be a file; one that is no model is refused where models are read.
+        remedy = "give a run's folder, a model folder, a folder of checkpoints or a .nemo file"
+        self.check_folder(parsed, "init_from", remedy, or_file=True)
 
     def _check_regularization(self, parsed: Any) -> None:
         """Label smoothing becomes a setting of the configuration."""

@@ -170,8 +170,8 @@ class TrainedModel:
         model_config: YAML file of the model, or the name of one that comes with nemo_lite: quartznet15x5 (default: the
             configuration of the model in --init_from).
         load_dir: folder of checkpoints to start from (default: the run's own).
-        init_from: a trained model whose weights training starts from: a run's folder, a model folder or a folder of
-            checkpoints; steps, epochs and optimizer start anew, and labels may differ.
+        init_from: a trained model whose weights training starts from: a run's folder, a model folder, a folder of
+            checkpoints, or a model of another toolkit; steps, epochs and optimizer start anew, labels may differ.
         allow_feature_change: use --init_from also where its features differ from those of the configuration.
         freeze_encoder_until: steps in which the encoder stays as it is, its batch statistics too.
         plan: print and save the DAGs and the schedule, then exit.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from unittest.mock import patch
 
 import pytest
@@ -132,6 +133,13 @@ def test_contexts_are_bands_or_chunks(context, rows):
     assert (hidden.keys.expand(-1, 1, 5, 5)[1, 0, :, 4] < -1e4).all()  # behind the second utterance
 
 
+def test_a_copy_of_an_encoder_that_sees_all_makes_no_masks():
+    for context in (FULL_CONTEXT, copy.deepcopy(FULL_CONTEXT), *copy.deepcopy(made())._contexts):
+        assert hidden_frames(torch.tensor([5, 5]), 5, context) is None
+    drawn = AttentionContext(*torch.tensor(FULL_CONTEXT))
+    assert hidden_frames(torch.tensor([5, 5]), 5, drawn) is not None  # its numbers may be those of another device
+
+
 def test_masks_are_made_once_a_batch():
     encoder = made(n_layers=3, att_context_size=[4, 1], att_context_style="chunked_limited")
     with patch.object(conformer, "hidden_frames", wraps=hidden_frames) as masks:
@@ -227,7 +235,7 @@ FAST = ["striding", "dw_striding", "chunks", "no biases", "streaming", "convolut
 def test_the_gradients_of_the_fast_paths_are_those_of_plain_operations(name):
     torch.manual_seed(0)
     features, lengths = features_of(name)
-    features = features.double()
+    features = features.double().requires_grad_()
     gradients = {}
     for is_plain in (True, False):
         encoder = made(**UNDROPPED, **EXACT[name]).double().train()
@@ -238,6 +246,7 @@ def test_the_gradients_of_the_fast_paths_are_those_of_plain_operations(name):
         weights[1, :, frames[1] :], weights[2, :, frames[2] :] = 0, 0
         (out * weights).sum().backward()
         gradients[is_plain] = {key: parameter.grad for key, parameter in encoder.named_parameters()}
+        gradients[is_plain]["features"], features.grad = features.grad, None
     for key, gradient in gradients[True].items():
         torch.testing.assert_close(gradients[False][key], gradient, rtol=1e-9, atol=1e-9, msg=key)
 
@@ -324,6 +333,15 @@ def test_half_types_give_float32_log_probabilities_near_those_of_float32(level, 
         ({"d_model": 9, "n_heads": 3}, "n_heads must divide d_model: got d_model 9, n_heads 3"),
         ({"conv_kernel_size": 4}, "conv_kernel_size is even: got 4, wanted an odd number"),
         ({"reduction": "pooling"}, "reduction is not known: got pooling"),
+        ({"subsampling": "conv2d6"}, "subsampling is not known: got conv2d6, wanted one of striding, dw_striding, "),
+        (
+            {"self_attention_model": "abs_pos"},
+            "self_attention_model is not known: got abs_pos, wanted one of rel_pos",
+        ),
+        (
+            {"att_context_style": "chunked_limited_with_rc"},
+            "att_context_style is not known: got chunked_limited_with_rc, wanted one of regular, chunked_limited",
+        ),
         ({"subsampling_factor": 3}, "subsampling_factor is no power of 2: got 3"),
         (
             {"subsampling": "stacking", "causal_downsampling": True},

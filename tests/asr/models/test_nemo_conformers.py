@@ -116,7 +116,16 @@ def test_labels_that_are_not_the_outputs_of_the_head_are_one_line(tmp_path: Path
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"self_attention_model": "rel_pos_local_attn"}, "rel_pos_local_attn"),
+        (
+            {"self_attention_model": "rel_pos_local_attn"},
+            'encoder.self_attention_model is "rel_pos_local_attn", wanted rel_pos or rel_pos_no_shift',
+        ),
+        ({"self_attention_model": "abs_pos"}, 'encoder.self_attention_model is "abs_pos", wanted rel_pos'),
+        (
+            {"att_context_style": "chunked_limited_with_rc", "att_context_size": [4, 1, 1]},
+            'encoder.att_context_style is "chunked_limited_with_rc", wanted regular or chunked_limited',
+        ),
+        ({"reduction": "pooling", "reduction_factor": 2}, "reduction is not known: got pooling, reduction_factor 2"),
         ({"global_tokens": 1}, "encoder.global_tokens is 1, which is not known here, wanted 0"),
         ({"conv_context_style": "dcc"}, 'encoder.conv_context_style is "dcc", which is not known here'),
         ({"att_chunk_context_size": [[70], [1], [0]]}, "encoder.att_chunk_context_size is"),

@@ -804,8 +804,8 @@ class TextsToScore(NamedTuple):
 
 def normalizer_for(data_layer: DataLayerNM, name: str) -> Callable[[str], str]:
     """The normaliser of that name for texts in the language of the data."""
-    is_speech = isinstance(data_layer, SpeechDataLayer)
-    return score_normalizer(name, data_layer.new_parser().language if is_speech else NO_LANGUAGE)
+    language = data_layer.new_parser().language if isinstance(data_layer, SpeechDataLayer) else NO_LANGUAGE
+    return score_normalizer(name, language)
 
 
 def texts_to_score(

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from itertools import product
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 import torch.nn.functional as F
@@ -81,7 +82,11 @@ class HalvingConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, T, F) -> (B, C_out, T', F')."""
-        return super().forward(F.pad(x, self._sides) if self._sides else x)
+        x = F.pad(x, self._sides) if self._sides else x
+        if self.groups > 1 or not runs_on_cpu(x) or self.weight.dtype.itemsize < 4:  # halves have no fast kernel
+            return super().forward(x)
+        out: Tensor = _HalvingConv.apply(x, self.weight, self.bias, self.padding[0])  # type: ignore[no-untyped-call]  # torch's
+        return out
 
     @property
     def window(self) -> SlidingWindow:
@@ -94,6 +99,57 @@ class HalvingConv2d(nn.Conv2d):
         if not x.shape[2]:
             return x.new_zeros(x.shape[0], self.out_channels, 0, (x.shape[3] - 3) // 2 + 1)
         return F.conv2d(x, self.weight, self.bias, 2, 0, 1, self.groups)
+
+
+class _HalvingConv(torch.autograd.Function):
+    """A convolution of 3 x 3 with steps of 2, over memory (B, T, F, C): there the kernels of CPUs are fast.
+
+    Two are not, and are products of matrices: the gradient of the weight, one product for each value of a kernel, and
+    all of a convolution with one channel in.
+    """
+
+    @staticmethod
+    @custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]  # torch's
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
+        x, weight = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, weight))
+        ctx.save_for_backward(x, weight)
+        ctx.padding = padding
+        if x.shape[1] > 1:
+            return F.conv2d(x, weight, bias, 2, padding)
+        windows = _windows(x, padding)
+        shape = len(x), len(weight), *windows.shape[1:3]
+        out = torch.empty(shape, dtype=x.dtype, memory_format=torch.channels_last)
+        torch.addmm(bias, windows.flatten(0, 2), weight.view(-1, 9).t(), out=out.permute(0, 2, 3, 1).flatten(0, 2))
+        return out
+
+    @staticmethod
+    @custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]  # torch's
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        gradient, padding = gradients[0].contiguous(memory_format=torch.channels_last), ctx.padding
+        of_x, of_bias = None, gradient.sum((0, 2, 3))
+        if ctx.needs_input_grad[0]:
+            arguments = None, [2, 2], [padding, padding], [1, 1], False, [0, 0], 1, [True, False, False]
+            of_x, _, _ = torch.ops.aten.convolution_backward(gradient, x, weight, *arguments)
+        by_frame = gradient.permute(0, 2, 3, 1)
+        if x.shape[1] == 1:
+            of_weight = _windows(x, padding).flatten(0, 2).t() @ by_frame.flatten(0, 2)
+            return of_x, of_weight.t().view_as(weight), of_bias, None
+        of_weight = weight.new_zeros(3, 3, *weight.shape[:2])
+        num_frames, num_features = gradient.shape[2:]
+        padded = x.new_zeros(x.shape[2] + 2 * padding, x.shape[3] + 2 * padding, x.shape[1])
+        inner = padded[padding : padding + x.shape[2], padding : padding + x.shape[3]]
+        for utterance, of_output in zip(x.permute(0, 2, 3, 1), by_frame, strict=True):
+            inner.copy_(utterance)
+            for row, column in product(range(3), range(3)):
+                seen = padded[row : row + 2 * num_frames - 1 : 2, column : column + 2 * num_features - 1 : 2]
+                of_weight[row, column].addmm_(of_output.flatten(0, 1).t(), seen.flatten(0, 1))
+        return of_x, of_weight.permute(2, 3, 0, 1), of_bias, None
+
+
+def _windows(x: Tensor, padding: int) -> Tensor:
+    """(B, 1, T, F) -> (B, T', F', 9): what each output of a convolution sees."""
+    return F.pad(x.squeeze(1), [padding] * 4).unfold(1, 3, 2).unfold(2, 3, 2).flatten(3)
 
 
 class ConvSubsampling(nn.Module):
@@ -415,6 +471,11 @@ class AttentionContext(NamedTuple):
     left: int | Tensor
     right: int | Tensor
 
+    @property
+    def is_full(self) -> bool:
+        """Whether each frame sees all others; tensors are not looked at."""
+        return all(isinstance(side, int) and side >= _ALL for side in (self.left, self.right))
+
 
 _ALL = 1 << 30  # chunks: as many as there are
 
@@ -432,10 +493,10 @@ def hidden_frames(lengths: Tensor, num_frames: int, context: AttentionContext) -
         num_frames: T.
         context: how far frames see.
     """
-    if context is FULL_CONTEXT and are_full(lengths, num_frames):
+    if context.is_full and are_full(lengths, num_frames):
         return None
     sees = _valid(lengths, num_frames)[:, None, None, :]
-    if context is not FULL_CONTEXT:
+    if not context.is_full:
         chunk = torch.arange(num_frames, device=lengths.device) // context.chunk
         chunks_back = chunk.unsqueeze(1) - chunk
         sees = sees & (chunks_back <= context.left) & (chunks_back >= -context.right)
@@ -955,6 +1016,9 @@ class ConformerEncoder(TrainableNM):
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
+        _check_choice("subsampling", subsampling, get_args(SubsamplingName))
+        _check_choice("self_attention_model", self_attention_model, get_args(AttentionName))
+        _check_choice("att_context_style", att_context_style, get_args(ContextStyle))
         if d_model % n_heads or d_model % 2:
             got = f"d_model {d_model}, n_heads {n_heads}"
             raise UsageError("n_heads must divide d_model", place=_PLACE, got=got, wanted="a multiple, and an even one")
@@ -1087,7 +1151,7 @@ class ConformerEncoder(TrainableNM):
     def stream_problem(self) -> str:
         """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
         context = self._contexts[0]
-        if context is FULL_CONTEXT:
+        if context.is_full:
             return "attention sees the whole utterance; att_context_style: chunked_limited does not"
         if context.right != 0:
             return "each layer of regular attention looks ahead further; att_context_style: chunked_limited does not"
@@ -1207,6 +1271,11 @@ def drawn_context(num_frames: int, draws_left: bool, device: torch.device) -> At
         return AttentionContext(chunk, _ALL, 0)
     most = (num_frames - 1) // chunk
     return AttentionContext(chunk, (torch.rand((), device=device) * most).long(), 0)
+
+
+def _check_choice(argument: str, given: str, known: Sequence[str]) -> None:
+    if given not in known:
+        raise UsageError(f"{argument} is not known", place=_PLACE, got=given, wanted=f"one of {', '.join(known)}")
 
 
 def _contexts(sizes: tuple[int, int] | Sequence[tuple[int, int]] | None, style: ContextStyle) -> list[AttentionContext]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor
 
@@ -19,7 +19,7 @@ from nemo_asr.features import (
     SpectrogramAugmentation,
     generation_of,
 )
-from nemo_asr.models.conformer import ConformerEncoder
+from nemo_asr.models.conformer import AttentionName, ConformerEncoder, ContextStyle
 from nemo_asr.models.foreign import ForeignModel, Format
 from nemo_asr.models.jasper import JasperBlockSpec, JasperDecoderForCTC, JasperEncoder
 from nemo_asr.text.subwords import Subwords, SubwordsByLanguage, WordPieces, marked_piece
@@ -63,6 +63,8 @@ _NEUTRAL: dict[str, Any] = {
     "global_attn_separate": False,
     "conv_context_style": "regular",
 }
+# Kinds of encoders that are known here, of those that files name.
+_KINDS = {"self_attention_model": get_args(AttentionName), "att_context_style": get_args(ContextStyle)}
 # Arguments of the decoder that follow from the labels and from the encoder.
 _DERIVED = ("num_classes", "feat_in")
 # Classes of whole models since 1.x: those that are read, and by parts of the others' names why they are not.
@@ -229,6 +231,9 @@ def _known_arguments(
         if key == "jasper" and isinstance(value, Sequence):
             problems += [problem for block in value for problem in _future_problems(block)]
             yield key, [dict(_known_arguments(config, block, JasperBlockSpec, problems)) for block in value]
+        elif key in _KINDS and value not in _KINDS[key]:
+            wanted = " or ".join(_KINDS[key])
+            problems.append(f"{section.place(key)}: {section.path_of(key)} is {shown(value)}, wanted {wanted}")
         elif key in parameters and key not in _IGNORED:
             yield key, value.plain() if isinstance(value, Config) else value
         elif key not in _IGNORED and value is not None and value != _NEUTRAL.get(key):

@@ -71,9 +71,10 @@ def local_file(model_info: str, names: Iterable[str], refresh: bool = False) -> 
     if path.is_file():
         return path
     if model_info not in names:
-        got = f'"{model_info}"{did_you_mean(model_info, names)}'
+        problem, got = "there is no such model", f'"{model_info}"{did_you_mean(model_info, names)}'
         wanted = f"a .nemo file that is there, or one of {', '.join(names)}"
-        raise ModelNotFoundError("there is no such model", place="from_pretrained", got=got, wanted=wanted)
+        remedy = "read folders with nemo_asr.load_model" if path.is_dir() else ""
+        raise ModelNotFoundError(problem, place="from_pretrained", got=got, wanted=wanted, remedy=remedy)
     location = PUBLISHED[model_info].location
     cached = Path(CACHE, location.rpartition("/")[2]).expanduser()
     if refresh or not cached.is_file():
