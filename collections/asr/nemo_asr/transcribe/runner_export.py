@@ -431,7 +431,7 @@ class _SherpaChunk(nn.Module):
         for row, group in zip((cache_last_channel, cache_last_time), self.groups, strict=True):
             sizes = [self.initial[name][0].numel() for name in group]
             for name, part in zip(group, row.flatten(1).split_with_sizes(sizes, dim=1) if sizes else (), strict=True):
-                state[name] = part.unflatten(1, self.initial[name].shape[1:])
+                state[name] = part.reshape(-1, *self.initial[name].shape[1:])
         features = self.preprocessor.of_bands(sherpa_powers(audio_signal), length)
         log_probs, _, new_state = self.parts.step(features, length, {name: state[name] for name in self.initial})
         log_probs = log_probs.unsqueeze(2).expand(-1, -1, self.repeats, -1).flatten(1, 2)
