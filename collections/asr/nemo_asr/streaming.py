@@ -34,6 +34,7 @@ from nemo_lite.options import (
     PositiveInt,
     arguments_of,
     names_of,
+    not_negative_int,
     option,
 )
 
@@ -69,7 +70,9 @@ class Streaming:
     silence: PositiveFloat = option(2.4, needs="stream")
     pause: PositiveFloat = option(1.2, needs="stream")
     longest_part: PositiveFloat = option(20.0, needs="stream", passed_as="longest")
-    att_context_size: list[int] | None = option(None, type=int, nargs=2, metavar=("LEFT", "RIGHT"), needs="stream")
+    att_context_size: list[int] | None = option(
+        None, type=not_negative_int, nargs=2, metavar=("LEFT", "RIGHT"), needs="stream"
+    )
     follow: PositiveFloat | None = option(None, nargs="?", const=10.0, metavar="SECONDS", needs="stream")
 
 

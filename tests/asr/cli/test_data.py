@@ -194,3 +194,10 @@ def test_statistics_read_no_more_than_the_hours_asked_for(folder, capsys):
     assert main(["statistics", *both, "--model_config", "quartznet5x5", "--out", "few.yaml", "--hours", "1e-5"]) == 0
     assert "AudioToMelSpectrogramPreprocessor.normalize of " in (told := capsys.readouterr().out)
     assert "frames, 1 recording\n" in told
+
+
+def test_the_deviation_of_a_band_without_signal_is_no_less_than_the_floor(folder):
+    write_set(folder, "silent.json", add(folder, "silent.wav", 0 * sound(0), text="silence"))
+    assert main(["statistics", "silent.json", "--model_config", "quartznet5x5", "--out", "floor.yaml"]) == 0
+    measured = load_recipe(folder / "floor.yaml").preprocessor().fixed_std
+    torch.testing.assert_close(measured.flatten(), torch.full((64,), 0.1))  # std_floor

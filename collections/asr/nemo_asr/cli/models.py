@@ -46,7 +46,7 @@ from nemo_asr.transcribe.stream_export import export_stream
 from nemo_asr.transcribe.texts import calibrate, card_file, store_calibration
 from nemo_lite.errors import ConfigError, UsageError, printable
 from nemo_lite.files import write_atomically
-from nemo_lite.options import OneLineParser, not_negative_float, positive_int
+from nemo_lite.options import OneLineParser, not_negative_float, not_negative_int, positive_int
 
 _MAX_LABELS = 64  # alphabets are shown whole, vocabularies of subwords are not
 
@@ -210,7 +210,7 @@ def export(arguments: Sequence[str]) -> None:
     stream_help = "a file that takes audio in chunks, with the states between them; onnx and sherpa-onnx"
     add("--stream", action="store_true", help=stream_help)
     context_help = "frames before and behind that attention sees in the file of --stream; by default those of the model"
-    add("--att_context_size", metavar=("LEFT", "RIGHT"), type=int, nargs=2, help=context_help)
+    add("--att_context_size", metavar=("LEFT", "RIGHT"), type=not_negative_int, nargs=2, help=context_help)
     waveform_help = "sherpa-onnx takes the waveform, also where it could compute the model's features"
     add("--waveform", action="store_true", help=waveform_help)
     config_help = "YAML file, or the name of one, where MODEL carries none: checkpoints of NeMo 0.x (*.pt)"

@@ -21,7 +21,8 @@ class MeasuredFeatures(NamedTuple):
 
     Attributes:
         mean: of each feature.
-        deviation: of each feature: the root of the mean squared difference to its mean.
+        deviation: of each feature: the root of the mean squared difference to its mean; at least the preprocessor's
+            ``std_floor``.
         num_frames, num_recordings: how many there were.
     """
 
@@ -65,6 +66,8 @@ def measured_features(recipe: Recipe, recordings: Sequence[Recording], hours: fl
     if not num_frames:
         raise DataError("there is no frame to measure", got=f"{len(taken)} recordings")
     mean, square = sums / num_frames
-    deviation = (square - mean.square()).clamp(min=_LEAST_VARIANCE).sqrt()
+    # A band without signal, as above 4 kHz in telephone speech, must not become louder than speech is elsewhere.
+    least = max(_LEAST_VARIANCE, float(getattr(preprocessor, "std_floor", 0.0)) ** 2)
+    deviation = (square - mean.square()).clamp(min=least).sqrt()
     rounded = [[round(value, _DIGITS) for value in values.tolist()] for values in (mean, deviation)]
     return MeasuredFeatures(rounded[0], rounded[1], num_frames, len(taken))
