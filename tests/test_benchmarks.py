@@ -23,7 +23,7 @@ QUICKLY = {
     "transcription.py": ("--quick", "--rounds", "1"),
     "alignment.py": ("--quick",),
     "evaluation.py": ("--quick", "--rounds", "1"),
-    "hotwords.py": ("--quick",),
+    "hotwords.py": ("--quick", "--labels", "letters"),
     "tarred_data.py": ("--quick", "--rounds", "1"),
 }
 GOLDEN = {

@@ -23,6 +23,7 @@ IMPORTS_BY_NAME = {
     "nemo_lite/compat.py": "modules of the package that its table of old paths names, and names that a stub file lists",
     "nemo_lite/options.py": "files that the user names with --import",
     "collections/asr/nemo_asr/cli/data.py": "the corpora that the command lists",
+    "collections/asr/nemo_asr/transcribe/runner_export.py": "sherpa_onnx and onnx_asr, which may be missing",
 }
 # Files that name pickle, and what for; none reads a file with it.
 PICKLING = {
@@ -41,6 +42,7 @@ READERS = {
     "collections/asr/nemo_asr/corpora/synth.py": "what the command has written, opened by the policy",
     "collections/asr/nemo_asr/seeds.py": "JSON of this process",
     "collections/asr/nemo_asr/scoring/report/page.py": "a file of the package",
+    "collections/asr/nemo_asr/transcribe/runner_export.py": "a program that was written a moment ago",
     "collections/asr/nemo_asr/serve/app.py": "files of the package, of which it has a list",
 }
 OF_OWN_BYTES = {"loads"}  # of bytes in memory that this process or its parent made

@@ -765,7 +765,7 @@ class AudioPreprocessor(NonTrainableNM):
         return (features, num_new(features, 2)), new_state
 
     def of_window(
-        self, signal: torch.Tensor, length: torch.Tensor, is_first: torch.Tensor
+        self, signal: torch.Tensor, length: torch.Tensor, at_start: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Features (B, D, U) of a chunk of frames, and how many there are from its first frame to the end; in a graph.
 
@@ -774,7 +774,7 @@ class AudioPreprocessor(NonTrainableNM):
                 stand before and behind the recording.
             length: (B,) samples from the middle of the first frame to the end of the recording: below 0 behind it, more
                 than there are as long as the end is not known.
-            is_first: (B,) whether the first frame is that of the recording.
+            at_start: (B,) whether the first frame is that of the recording.
         """
         framing, margin = self.framing, self.n_fft // 2
         positions = torch.arange(signal.shape[1], device=signal.device) - 1 - margin
@@ -793,7 +793,7 @@ class AudioPreprocessor(NonTrainableNM):
             body = torch.where(behind >= 0, mirrored, body)
         if framing.mirrors_start:
             start = body[:, margin + 1 : 2 * margin + 1].flip(1)
-            start = torch.where(is_first.unsqueeze(1), start, body[:, :margin])
+            start = torch.where(at_start.unsqueeze(1), start, body[:, :margin])
             body = torch.cat([start, body[:, margin:]], dim=1)
         basis = torch.from_numpy(fourier_basis(self.n_fft, self.n_fft)).float().to(signal.device) * self.window
         parts = F.conv1d(body.unsqueeze(1), basis.unsqueeze(1), stride=self.hop_length).square()

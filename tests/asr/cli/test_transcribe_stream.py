@@ -8,6 +8,7 @@ import json
 import signal
 import sys
 import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -124,6 +125,16 @@ def test_a_file_is_followed_while_it_grows(model, talk, capsys, tmp_path, name):
     assert lines_of(capsys)[-1]["text"] == "cababc"
 
 
+def interrupt_when_all_is_heard():
+    """Press Ctrl-C while the main thread waits for more samples."""
+    main_thread, times_seen = threading.main_thread().ident, 0
+    while times_seen < 10:
+        is_waiting = sys._current_frames()[main_thread].f_code.co_name == "<genexpr>"
+        times_seen = times_seen + 1 if is_waiting else 0
+        time.sleep(0.05)
+    signal.pthread_kill(main_thread, signal.SIGINT)
+
+
 @pytest.mark.slow
 def test_a_microphone_is_heard_until_it_is_switched_off(model, talk, capsys, monkeypatch):
     samples, _ = soundfile.read(talk, dtype="float32")
@@ -133,10 +144,8 @@ def test_a_microphone_is_heard_until_it_is_switched_off(model, talk, capsys, mon
         assert (samplerate, blocksize, channels, dtype) == (16000, 1600, 1, "float32")
         for first in range(0, len(samples), blocksize):
             callback(samples[first : first + blocksize, None], None, None, None)
-        timer = threading.Timer(3.0, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
-        timer.start()
+        threading.Thread(target=interrupt_when_all_is_heard, daemon=True).start()
         yield
-        timer.cancel()
 
     monkeypatch.setitem(sys.modules, "sounddevice", SimpleNamespace(InputStream=opened, PortAudioError=OSError))
     assert main([model, "microphone", "--stream", *CPU]) == 0
