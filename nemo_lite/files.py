@@ -33,7 +33,7 @@ from numbers import Integral, Real
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeAlias, cast
 
-from nemo_lite.errors import DataError, NemoLiteError, UsageError
+from nemo_lite.errors import DataError, FileInTheWayError, NemoLiteError, UsageError
 
 # Opening and reading: regular files only, and no more bytes than a kind has.
 
@@ -542,6 +542,16 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
         raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def refuse_existing(path: Path) -> None:
+    """See that there is no such file yet, before anything is computed for it.
+
+    Raises:
+        FileInTheWayError: there is one.
+    """
+    if path.exists():
+        raise FileInTheWayError("the file exists already", place=str(path), remedy="give another name, or remove it")
 
 
 def check_replaceable(path: Path) -> None:

@@ -26,8 +26,8 @@ from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import AxisKind, AxisKindAbstract, NeuralType, NmTensor
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.run_options import DeploymentFormat
-from nemo_lite.errors import FileInTheWayError, UsageError
-from nemo_lite.files import check_replaceable, make_writable_folder, write_atomically
+from nemo_lite.errors import UsageError
+from nemo_lite.files import check_replaceable, make_writable_folder, refuse_existing, write_atomically
 from nemo_lite.utils import logging
 
 # One module as one ONNX file, compared with torch before it gets its name. Which module and how, others decide.
@@ -284,8 +284,8 @@ def export_module(
     if not isinstance(module, nn.Module):
         raise UsageError("only modules of torch are exported", place=str(path), got=type(module).__name__)
     make_writable_folder(path.parent)
-    if path.exists() and d_format is not DeploymentFormat.JARVIS:
-        raise FileInTheWayError("the file exists already", place=str(path), remedy="give another name, or remove it")
+    if d_format is not DeploymentFormat.JARVIS:
+        refuse_existing(path)
     exported: nn.Module = copy.deepcopy(module).cpu().eval()
     assert isinstance(exported, NeuralModule)
     prepared, _ = exported._prepare_for_deployment()

@@ -51,8 +51,8 @@ from nemo_asr.transcribe.texts import (
     train_language_model,
 )
 from nemo_lite.config import Between, Config, load_config
-from nemo_lite.errors import FileInTheWayError, UsageError, counted, did_you_mean
-from nemo_lite.files import check_replaceable, make_writable_folder, write_atomically
+from nemo_lite.errors import UsageError, counted, did_you_mean
+from nemo_lite.files import check_replaceable, make_writable_folder, refuse_existing, write_atomically
 from nemo_lite.options import (
     OneLineParser,
     not_negative_float,
@@ -231,8 +231,7 @@ def _stats(options: Any) -> int:
 
 def _statistics(options: Any) -> int:
     out = Path(options.out).expanduser()
-    if out.exists():
-        raise FileInTheWayError("the file exists already", place=str(out), remedy="give another name, or remove it")
+    refuse_existing(out)
     make_writable_folder(out.parent)
     config = load_config(config_path(options.model_config))
     any_labels = ["labels=[a]"] if labels_are_auto(options.model_config) else []
@@ -306,8 +305,7 @@ def _lm(options: Any) -> int:
 
 def _tokenizer(options: Any) -> int:
     out = Path(options.out).expanduser()
-    if out.exists():
-        raise FileInTheWayError("the file exists already", place=str(out), remedy="give another name, or remove it")
+    refuse_existing(out)
     make_writable_folder(out.parent)
     texts = list(texts_of(open_texts(options.manifests)))
     parser = _parser_for(texts, options)

@@ -26,8 +26,8 @@ from nemo_asr.scoring.report.records import aligned, range_text
 from nemo_asr.text.labels import main_metric
 from nemo_asr.transcribe.inputs import BATCH_SIZE, Recording
 from nemo_asr.transcribe.onnx_model import INT8, OnnxModel
-from nemo_lite.errors import DataError, FileInTheWayError, UsageError
-from nemo_lite.files import write_atomically
+from nemo_lite.errors import DataError, UsageError
+from nemo_lite.files import refuse_existing, write_atomically
 from nemo_lite.utils import logging
 
 # Any: what the packages onnx and onnxruntime give has no types.
@@ -128,8 +128,7 @@ def export_int8(source: Path, path: Path, manifests: Sequence[str], most_loss: f
         DataError: a set or a recording cannot be read.
     """
     path = path.expanduser()
-    if path.exists():
-        raise FileInTheWayError("the file exists already", place=str(path), remedy="give another name, or remove it")
+    refuse_existing(path)
     float_model = OnnxModel(source)
     reports: list[Int8Report] = []
 

@@ -28,7 +28,8 @@ from nemo_asr.transcribe.model import ModelCard, TrainedModel, trained_modules, 
 from nemo_asr.transcribe.onnx_model import FORMAT, INPUTS, OUTPUTS
 from nemo_lite import NmTensor, logging
 from nemo_lite.backends.pytorch.export import OnnxRun, export_wires
-from nemo_lite.errors import CheckpointError, FileInTheWayError, UsageError
+from nemo_lite.errors import CheckpointError, UsageError
+from nemo_lite.files import refuse_existing
 
 TOLERANCE = 1e-3
 """How far a log-probability x of the file and of torch may be apart: by ``TOLERANCE * (1 + |x|)``. Rounding in another
@@ -89,8 +90,7 @@ def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[Samp
         CheckpointError: the model does not say its labels.
     """
     path = Path(path).expanduser()
-    if path.exists():
-        raise FileInTheWayError("the file exists already", place=str(path), remedy="give another name, or remove it")
+    refuse_existing(path)
     if not model.card.labels:
         raise CheckpointError("the model does not say its labels", place=model.place)
     wires = connect(model.modules, StandIn(audio_ports(model.card.sample_rate)))

@@ -43,7 +43,7 @@ from nemo_asr.transcribe.stream_export import StreamedParts
 from nemo_lite.backends.pytorch.export import Argument, OnnxRun, evaluated_part, reason_of, write_onnx
 from nemo_lite.backends.pytorch.streaming import State
 from nemo_lite.errors import FileInTheWayError, UsageError
-from nemo_lite.files import check_replaceable, make_writable_folder, temporary_name, write_atomically
+from nemo_lite.files import check_replaceable, make_writable_folder, refuse_existing, temporary_name, write_atomically
 
 # Any: packages that may be missing have no types.
 
@@ -560,8 +560,7 @@ def export_torch(model: TrainedModel, path: str | Path, recordings: Sequence[Sam
         UsageError: torch cannot export a module, or the program gives something else than the modules.
     """
     path = Path(path).expanduser()
-    if path.exists():
-        raise FileInTheWayError("the file exists already", place=str(path), remedy="give another name, or remove it")
+    refuse_existing(path)
     check_replaceable(path)
     parts = _Parts.of(model)
     assert parts.wires.features is not None

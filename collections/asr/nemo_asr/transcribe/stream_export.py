@@ -28,7 +28,8 @@ from nemo_asr.transcribe.onnx_stream import CHUNK, NEXT, OnnxStreamedModel
 from nemo_lite.backends.pytorch.export import Argument, OnnxRun, evaluated_part, write_onnx
 from nemo_lite.backends.pytorch.streaming import State, StreamedDag, lower_to_stream, prefixed
 from nemo_lite.core.dag import slice_between
-from nemo_lite.errors import FileInTheWayError, UsageError
+from nemo_lite.errors import UsageError
+from nemo_lite.files import refuse_existing
 
 # Any: wires that a family may not have.
 
@@ -145,8 +146,7 @@ def export_stream(model: TrainedModel, path: str | Path, recordings: Sequence[Sa
         UsageError: the model does not run in chunks of equal sizes, a package is missing, or the file and torch differ.
     """
     path = Path(path).expanduser()
-    if path.exists():
-        raise FileInTheWayError("the file exists already", place=str(path), remedy="give another name, or remove it")
+    refuse_existing(path)
     parts = StreamedParts.of(model)
     preprocessor = parts.preprocessor
     shift = parts.chunk * preprocessor.hop_length

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from nemo_asr.audio.segments import Samples
+from nemo_asr.data.utterances import audio_ports
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
 from nemo_asr.tasks.families import Model, connect
@@ -16,7 +17,6 @@ from nemo_asr.transcribe.engine import StandIn
 from nemo_asr.transcribe.frame_stream import FloatArray
 from nemo_lite.backends.pytorch.streaming import StreamedDag, lower_to_stream
 from nemo_lite.core.dag import slice_between
-from nemo_lite.core.neural_types import AudioSignal, LengthsType, NeuralType
 from nemo_lite.errors import UsageError
 
 
@@ -56,13 +56,7 @@ def streamed_model(model: Model, labels: Sequence[str], sample_rate: int) -> Str
         UsageError: it cannot: all its modules that see the whole utterance are named, with the reason; or it has
             another search, or no log-probabilities.
     """
-    audio = StandIn(
-        {
-            "audio_signal": NeuralType("B T", AudioSignal(freq=sample_rate)),
-            "a_sig_length": NeuralType("B", LengthsType()),
-        }
-    )
-    sources = audio()
+    sources = StandIn(audio_ports(sample_rate))()
     wires = connect(model, sources)
     search = wires.predictions.call.module
     if wires.log_probs is None or not isinstance(search, (GreedyCTCDecoder, BeamSearchCTCDecoder)):
