@@ -708,7 +708,7 @@ class AudioPreprocessor(NonTrainableNM):
     def stream_problem(self) -> str:
         """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
         step, power = (next(c for c in type(self).__mro__ if name in vars(c)) for name in ("step", "_power"))
-        if not issubclass(step, power):  # a class with other frames has a step for them
+        if not issubclass(step, power):  # a class that frames the signal otherwise needs its own step
             return f"the frames of {type(self).__name__} have no form in chunks"
         if self.frame_splicing != 1:
             return f"frame_splicing {self.frame_splicing} has no form in chunks"
