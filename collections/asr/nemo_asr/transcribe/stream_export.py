@@ -18,15 +18,14 @@ from torch import Tensor, nn
 from nemo_asr.audio.reading import Samples
 from nemo_asr.data.utterances import audio_ports
 from nemo_asr.features import AudioPreprocessor
-from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.tasks.families import Wires, connect
 from nemo_asr.transcribe.engine import StandIn
 from nemo_asr.transcribe.model import TrainedModel
 from nemo_asr.transcribe.onnx_export import TOLERANCE, Comparison, example_signals, metadata_of
 from nemo_asr.transcribe.onnx_model import STREAM_FORMAT
-from nemo_asr.transcribe.onnx_stream import CHUNK, NEXT, OnnxStreamedModel
+from nemo_asr.transcribe.onnx_stream import BEFORE, CHUNK, LATE, NEXT, OnnxStreamedModel
 from nemo_lite.backends.pytorch.export import Argument, OnnxRun, evaluated_part, write_onnx
-from nemo_lite.backends.pytorch.streaming import State, StreamedDag, lower_to_stream, prefixed
+from nemo_lite.backends.pytorch.streaming import State, StreamedDag, StreamsInGraph, lower_to_stream, prefixed
 from nemo_lite.core.dag import slice_between
 from nemo_lite.errors import UsageError
 from nemo_lite.files import refuse_existing
@@ -47,16 +46,18 @@ class StreamedParts:
         name: the encoder's, in the names of states.
         chunk: frames of features in a chunk.
         frames: frames of log-probabilities in a chunk.
+        late: frames of log-probabilities before the first one of the recording.
     """
 
     model: TrainedModel
     wires: Wires
     preprocessor: AudioPreprocessor
-    encoder: ConformerEncoder
+    encoder: StreamsInGraph
     dag: StreamedDag
     name: str
     chunk: int
     frames: int
+    late: int
 
     @classmethod
     def of(cls, model: TrainedModel) -> StreamedParts:
@@ -66,26 +67,23 @@ class StreamedParts:
             UsageError: it does not run in chunks, or not in chunks of equal sizes.
         """
         encoder, preprocessor = model.modules.encoder, model.modules.preprocessor
-        problem = model.stream_problem()
-        if not problem and not isinstance(encoder, ConformerEncoder):
-            problem = f"the first chunk of {type(encoder).__name__} gives fewer frames than others"
-        if not problem and isinstance(encoder, ConformerEncoder):
-            problem = encoder.graph_problem()
-        if not problem and isinstance(preprocessor, AudioPreprocessor):
-            problem = preprocessor.graph_problem()
-        if problem:
-            remedy = "stream with the model folder; a ConformerEncoder with att_context_style: chunked_limited can"
-            raise UsageError("no file with states", place=model.place, got=problem, remedy=remedy)
-        assert isinstance(encoder, ConformerEncoder)
-        assert isinstance(preprocessor, AudioPreprocessor)
         wires = connect(model.modules, StandIn(audio_ports(model.card.sample_rate)))
-        features, outputs = [wires.features, wires.feature_lengths], [wires.log_probs, wires.log_probs_lengths]
-        dag = lower_to_stream(slice_between(_present(features), _present(outputs)))
-        (name,) = {key.partition(".")[0] for key in dag.initial_state(1)}
+        problem = model.stream_problem() or _graph_problem(encoder) or _graph_problem(preprocessor)
+        names = []
+        if not problem:
+            features, outputs = [wires.features, wires.feature_lengths], [wires.log_probs, wires.log_probs_lengths]
+            dag = lower_to_stream(slice_between(_present(features), _present(outputs)))
+            names = sorted({key.partition(".")[0] for key in dag.initial_state(1)})
+            if len(names) > 1:
+                problem = f"states of several modules: {', '.join(names)}"
+        if problem:
+            remedy = "stream with the model folder"
+            raise UsageError("no file with states", place=model.place, got=problem, remedy=remedy)
+        assert isinstance(encoder, StreamsInGraph)
+        assert isinstance(preprocessor, AudioPreprocessor)
         chunk = encoder.graph_chunk
-        return cls(
-            model, wires, preprocessor, encoder, dag, name, chunk, chunk // encoder.pre_encode.stream_delay().stride
-        )
+        frames = chunk // encoder.stream_delay().stride
+        return cls(model, wires, preprocessor, encoder, dag, names[0], chunk, frames, encoder.graph_late)
 
     def state(self, batch: int) -> State:
         """The state before the first chunk, without the tensors that stay empty."""
@@ -106,6 +104,12 @@ class StreamedParts:
         whole = {**state, **{key: value.new_zeros(batch, *value.shape[1:]) for key, value in empty.items()}}
         (log_probs, frames), new_state = self.dag(features, lengths, state=whole, last=False)
         return log_probs, frames, {key: new_state[key] for key in state}
+
+
+def _graph_problem(module: object) -> str:
+    if isinstance(module, (StreamsInGraph, AudioPreprocessor)):
+        return module.graph_problem()
+    return f"{type(module).__name__} has no form in chunks of a file"
 
 
 def _present(wires: Sequence[Any]) -> list[Any]:
@@ -149,8 +153,8 @@ def export_stream(model: TrainedModel, path: str | Path, recordings: Sequence[Sa
     refuse_existing(path)
     parts = StreamedParts.of(model)
     preprocessor = parts.preprocessor
-    shift = parts.chunk * preprocessor.hop_length
-    window = 1 + preprocessor.n_fft + shift - preprocessor.hop_length
+    shift = parts.chunk * preprocessor.hop_length * preprocessor.frame_splicing
+    before, window = preprocessor.graph_window(parts.chunk)
     state = parts.state(2)
     arguments = [
         Argument("audio_signal", torch.randn(2, window, generator=torch.Generator().manual_seed(0)), {0: "batch"}),
@@ -162,7 +166,8 @@ def export_stream(model: TrainedModel, path: str | Path, recordings: Sequence[Sa
     metadata = metadata_of(model, features, log_probs) | {
         "format": STREAM_FORMAT,
         CHUNK: str(shift),
-        "before": str(1 + preprocessor.n_fft // 2),
+        BEFORE: str(before),
+        LATE: str(parts.late),
     }
     compared: list[Comparison] = []
     signals = [*(signal for batch in example_signals(model.card.sample_rate) for signal in batch), *recordings]
