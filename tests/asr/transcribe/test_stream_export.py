@@ -16,8 +16,10 @@ from toys.tone_corpus import CONFIG
 
 from nemo_asr.cli.models import export
 from nemo_asr.cli.transcribe import main as transcribe
+from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.transcribe import stream_export
 from nemo_asr.transcribe.frame_stream import FrameStream
+from nemo_asr.transcribe.model import TrainedModel, describe
 from nemo_asr.transcribe.onnx_stream import OnnxStreamedModel
 from nemo_asr.transcribe.stream_export import export_stream
 from nemo_lite.errors import CheckpointError, FileInTheWayError, UsageError
@@ -171,7 +173,7 @@ GRAPHS = {  # a configuration, and how many of its first frames are late
     "conv2d without frames behind": (_conformer(subsampling="conv2d", att_context_size="[8, 0]"), 1),
     "vggnet": (_conformer(subsampling="vggnet", subsampling_factor=4), 2),
     "WeNet": (WENET, 4),
-    "QuartzNet": (QUARTZNET, 2 * (2 + 2) // 2 + 8 + 3),
+    "QuartzNet": (QUARTZNET, 2 + 2 * 2 + 8),
     "dense": (_jasper(*({"kernel": [k], "residual_dense": True} for k in (3, 5, 7))), 1 + 2 + 3),
     "frames behind are few": (_jasper({"kernel": [11], "stride": [2], "residual": False, "future_context": 1}), 0),
     "strided residuals": (_jasper({"kernel": [1], **STRIDED}, {"repeat": 2, **STRIDED}), 0),
@@ -229,18 +231,23 @@ def test_files_whose_first_frames_are_late_give_the_text_of_the_whole_recording(
             ),
             "moving_seconds has no form in chunks of a file",
         ),
-        (
-            QUARTZNET.replace("JasperEncoder:", "ContextNetEncoder:").replace(
-                "labels:", "ContextNetDecoderForCTC: {hidden_size: 8}\nlabels:"
-            ),
-            "states of several modules: contextnetdecoderforctc, contextnetencoder",
-        ),
     ],
 )
 def test_models_whose_chunks_have_no_fixed_sizes_are_refused_with_the_reason(tmp_path, text, message):
     with pytest.raises(UsageError, match=message):
         export_stream(model_of(tmp_path, text), tmp_path / "s.onnx")
     assert not (tmp_path / "s.onnx").exists()
+
+
+def test_several_modules_with_states_have_no_file(tmp_path):
+    text = QUARTZNET.replace("labels:", "ContextNetDecoderForCTC: {hidden_size: 8}\nlabels:")
+    (tmp_path / "model.yaml").write_text(text)
+    recipe = load_recipe(tmp_path / "model.yaml")
+    model = TrainedModel("here", recipe, recipe.model(), describe(recipe))
+    with pytest.raises(
+        UsageError, match=r"got states of several modules: context_net_decoder_for_ctc, jasper_encoder; stream with"
+    ):
+        export_stream(model, tmp_path / "s.onnx")
 
 
 @pytest.mark.parametrize(
