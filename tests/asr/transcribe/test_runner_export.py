@@ -170,9 +170,9 @@ def test_sherpa_onnx_streams_convolutions_whose_first_frames_are_late_blanks(tmp
     (got,) = heard(written, [samples])
     padded = np.concatenate([samples, np.zeros(written.behind, np.float32)])
     (whole,), (own,) = (greedy_texts(loaded, [signal]) for signal in (padded, samples))
-    assert len(own) > 4
-    assert whole.startswith(got)
-    assert len(got) >= len(own) - 1
+    assert len(own) > 40
+    assert got[:30] == whole[:30]  # later a random model has ties, which rounding decides
+    assert len(own) - 1 <= len(got) <= len(whole)
 
 
 @pytest.mark.slow
