@@ -884,10 +884,10 @@ class JasperBlock(nn.Module):
         for layer in self.modules():
             if isinstance(layer, MaskedGroupNorm) or (isinstance(layer, SqueezeExcite) and not layer.is_causal):
                 return None
-        for layer in map(_over_time, self.mconv):
-            if layer is not None:
-                total += frames_between * layer.window.before
-                frames_between *= layer.window.stride
+        for over_time in map(_over_time, self.mconv):
+            if over_time is not None:
+                total += frames_between * over_time.window.before
+                frames_between *= over_time.window.stride
         return total  # a residual has kernels of one frame
 
     def stream_problem(self) -> str:
