@@ -794,24 +794,30 @@ class AudioPreprocessor(NonTrainableNM):
         """Samples before the beginning of the recording and samples in all that so many first frames see."""
         return 1 + self.n_fft // 2, 1 + self.n_fft + (num_frames * self.frame_splicing - 1) * self.hop_length
 
+    def graph_state(self, batch: int) -> State:
+        """What is kept between chunks in a graph, all zeros at first."""
+        return {}
+
     def of_window(
-        self, signal: torch.Tensor, length: torch.Tensor, at_start: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Features (B, D, U) of a chunk of frames, and how many there are from its first frame to the end; in a graph.
+        self, signal: torch.Tensor, length: torch.Tensor, at_start: torch.Tensor, state: State
+    ) -> tuple[torch.Tensor, torch.Tensor, State]:
+        """Features (B, D, U) of a chunk of frames, how many there are from its first frame to the end, and what is kept
+        for the next chunk; in a graph.
 
         Args:
             signal: (B, T): the samples of :meth:`graph_window`. Zeros stand before and behind the recording.
             length: (B,) samples from the first one that is not before the beginning to the end of the recording: below
                 0 behind it, more than there are as long as the end is not known.
             at_start: (B,) whether the first frame is that of the recording.
+            state: of :meth:`graph_state`, or what the chunk before kept.
         """
         power, num_valid = self._framed(signal, length, at_start)
-        features = self._finish(self._bands(power).mT, num_valid)
+        features, new_state = self._moved_on(self._finish(self._bands(power).mT, num_valid), state, last=False)
         if self.frame_splicing != 1:
             is_there = torch.arange(features.shape[2], device=features.device) < num_valid[:, None, None]
             features = splice_frames(torch.where(is_there, features, self.pad_value), self.frame_splicing)
             num_valid = frame_count(num_valid, self.frame_splicing)
-        return features, num_valid
+        return features, num_valid, new_state
 
     def _framed(
         self, signal: torch.Tensor, length: torch.Tensor, at_start: torch.Tensor
@@ -871,6 +877,10 @@ class AudioPreprocessor(NonTrainableNM):
     def _moved(self, features: torch.Tensor) -> torch.Tensor:
         """What is done to the features of a whole utterance that depends on the frames before."""
         return features
+
+    def _moved_on(self, features: torch.Tensor, state: State, last: bool) -> tuple[torch.Tensor, State]:
+        """The same of a chunk, with what of the frames before is kept."""
+        return features, {}
 
     # The frames: how many there are, and what is in them. A preprocessor with other frames has its own of these.
 
@@ -1105,23 +1115,25 @@ class LogMelPreprocessor(AudioPreprocessor):
             )
         return super().stream_problem()
 
-    def graph_problem(self) -> str:
-        """See `AudioPreprocessor.graph_problem`."""
-        return "moving_seconds has no form in chunks of a file" if self.moving is not None else super().graph_problem()
+    def graph_state(self, batch: int) -> State:
+        """See `AudioPreprocessor.graph_state`: the frames whose mean and deviation are moving."""
+        if self.moving is None:
+            return {}
+        return {"moving": self.moving.initial((batch, 2 * self.num_features, 0), 2, self.window)}
 
     def _frame_state(self, batch: int) -> State:
-        state = dict(super()._frame_state(batch))
-        if self.moving is not None:
-            state["moving"] = self.moving.initial((batch, 2 * self.num_features, 0), 2, self.window)
-        return state
+        return {**super()._frame_state(batch), **self.graph_state(batch)}
 
     def _step(self, input_signal: torch.Tensor, state: State, last: bool) -> tuple[torch.Tensor, State]:
         features, new_state = super()._step(input_signal, state, last)
-        if self.moving is not None:
-            seen, kept = self.moving.take(state["moving"], with_squares(features), 2, last)
-            features = normalized_by_window(seen, self.moving.span) if features.shape[2] else features
-            new_state = {**new_state, "moving": kept}
-        return features, new_state
+        features, kept = self._moved_on(features, state, last)
+        return features, {**new_state, **kept}
+
+    def _moved_on(self, features: torch.Tensor, state: State, last: bool) -> tuple[torch.Tensor, State]:
+        if self.moving is None:
+            return features, {}
+        seen, kept = self.moving.take(state["moving"], with_squares(features), 2, last)
+        return normalized_by_window(seen, self.moving.span) if features.shape[2] else features, {"moving": kept}
 
     def _moved(self, features: torch.Tensor) -> torch.Tensor:
         if self.moving is None:

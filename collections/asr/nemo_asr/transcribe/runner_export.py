@@ -472,6 +472,9 @@ def export_sherpa_stream(model: TrainedModel, folder: str | Path) -> Written:
         raise UsageError("sherpa-onnx computes other features", place=model.place, got=problem, remedy=remedy)
     parts, tokens = StreamedParts.of(model), symbols_of(model.card.labels, model.place)
     preprocessor, chunk = parts.preprocessor, parts.chunk
+    if preprocessor.graph_state(1):
+        remedy = "stream the file of --format onnx"
+        raise UsageError("features have a state, moving_seconds", place=model.place, got=SHERPA, remedy=remedy)
     seconds = chunk / parts.frames * preprocessor.hop_length / preprocessor.sample_rate
     times = seconds / SHERPA_STREAM_FRAME
     repeats = max(round(times), 1)

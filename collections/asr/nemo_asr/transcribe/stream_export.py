@@ -25,12 +25,21 @@ from nemo_asr.transcribe.onnx_export import TOLERANCE, Comparison, example_signa
 from nemo_asr.transcribe.onnx_model import STREAM_FORMAT
 from nemo_asr.transcribe.onnx_stream import BEFORE, CHUNK, LATE, NEXT, OnnxStreamedModel
 from nemo_lite.backends.pytorch.export import Argument, OnnxRun, evaluated_part, write_onnx
-from nemo_lite.backends.pytorch.streaming import State, StreamedDag, StreamsInGraph, lower_to_stream, prefixed
+from nemo_lite.backends.pytorch.streaming import (
+    State,
+    StreamedDag,
+    StreamsInGraph,
+    keyed,
+    lower_to_stream,
+    prefixed,
+)
 from nemo_lite.core.dag import slice_between
 from nemo_lite.errors import UsageError
 from nemo_lite.files import refuse_existing
 
 # Any: wires that a family may not have.
+
+FEATURES = "features"  # in names of states; nodes have the names of their classes
 
 
 @dataclass(frozen=True)
@@ -89,21 +98,35 @@ class StreamedParts:
         """The state before the first chunk, without the tensors that stay empty."""
         return {key: value for key, value in self._whole_state(batch).items() if value.numel()}
 
-    def _whole_state(self, batch: int) -> State:
-        return prefixed(self.encoder.graph_state(batch), self.name)
+    def _whole_state(self, batch: int) -> dict[str, Tensor]:
+        states = {FEATURES: self.preprocessor.graph_state(batch), self.name: self.encoder.graph_state(batch)}
+        return {key: value for name, state in states.items() for key, value in prefixed(state, name).items()}
 
     @property
     def counter(self) -> str:
         """The state (B,) that counts the frames of log-probabilities before a chunk; zeros at first, as all states."""
         return f"{self.name}.num_frames"
 
+    def features(self, signal: Tensor, length: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+        """Features (B, D, T), frames of them up to the end of the recording, and the state with what is new of it."""
+        at_start, kept = state[self.counter] == 0, keyed(self._with_empty(state), FEATURES)
+        features, lengths, new_state = self.preprocessor.of_window(signal, length, at_start, kept)
+        return features, lengths, self._of(state, prefixed(new_state, FEATURES))
+
     def step(self, features: Tensor, lengths: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
         """Log-probabilities (B, U, classes), frames of them up to the end of the recording, and the new state."""
+        kept = prefixed(keyed(self._with_empty(state), self.name), self.name)
+        (log_probs, frames), new_state = self.dag(features, lengths, state=kept, last=False)
+        return log_probs, frames, self._of(state, new_state)
+
+    def _with_empty(self, state: State) -> State:
+        batch = state[self.counter].shape[0]
         empty = {key: value for key, value in self._whole_state(1).items() if not value.numel()}
-        batch = features.shape[0]
-        whole = {**state, **{key: value.new_zeros(batch, *value.shape[1:]) for key, value in empty.items()}}
-        (log_probs, frames), new_state = self.dag(features, lengths, state=whole, last=False)
-        return log_probs, frames, {key: new_state[key] for key in state}
+        return {**state, **{key: value.new_zeros(batch, *value.shape[1:]) for key, value in empty.items()}}
+
+    def _of(self, state: State, new_state: State) -> State:
+        """The state with what is new of it, without the tensors that stay empty."""
+        return {key: new_state.get(key, value) for key, value in state.items()}
 
 
 def _graph_problem(module: object) -> str:
@@ -129,7 +152,7 @@ class _Chunk(nn.Module):
         """``values``: as the file's inputs."""
         signal, length, *kept = values
         state = dict(zip(self.names, kept, strict=True))
-        features, lengths = self.preprocessor.of_window(signal, length, state[self.parts.counter] == 0)
+        features, lengths, state = self.parts.features(signal, length, state)
         log_probs, frames, new_state = self.parts.step(features, lengths, state)
         return log_probs, frames.clamp(0, log_probs.shape[1]), *new_state.values()
 
