@@ -151,7 +151,7 @@ class _Chunk(nn.Module):
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
         """``values``: as the file's inputs."""
         signal, length, *kept = values
-        state = dict(zip(self.names, kept, strict=True))
+        state: State = dict(zip(self.names, kept, strict=True))
         features, lengths, state = self.parts.features(signal, length, state)
         log_probs, frames, new_state = self.parts.step(features, lengths, state)
         return log_probs, frames.clamp(0, log_probs.shape[1]), *new_state.values()
