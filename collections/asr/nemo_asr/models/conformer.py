@@ -1173,7 +1173,10 @@ class ConformerEncoder(TrainableNM):
         """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
         context = self._contexts[0]
         if context.is_full:
-            return "attention sees the whole utterance; att_context_style: chunked_limited does not"
+            return (
+                "attention sees the whole utterance; att_context_style: chunked_limited does not, nor a model that was "
+                "trained with chunks (U2++), with --att_context_size LEFT RIGHT"
+            )
         if context.right != 0:
             return "each layer of regular attention looks ahead further; att_context_style: chunked_limited does not"
         return self._layers()[0].conv.stream_problem()

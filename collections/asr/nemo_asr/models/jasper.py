@@ -1174,8 +1174,9 @@ class JasperEncoder(TrainableNM):
         """The next frames (B, D, T) to (B, C, U), with as many outputs as ``forward`` has with lengths."""
         new_state: dict[str, Tensor] = {}
         inputs, frames = [audio_signal], list[ChunkFrames]()
-        if length is not None and "num_frames" in state and (there := frames_in_graph(length, self._before(state))):
-            frames.append(there)
+        if length is not None and "num_frames" in state:  # in a graph
+            there = frames_in_graph(length, state["num_frames"] * self._stride)
+            frames.extend([there] if there else [])
             new_state["num_frames"] = state["num_frames"] + audio_signal.shape[2] // self._stride
         tapped: tuple[Tensor, ...] = ()
         for index, block in enumerate(self._blocks()):
@@ -1184,10 +1185,6 @@ class JasperEncoder(TrainableNM):
             if index == self._intermediate:
                 tapped = (inputs[-1], frames[-1].left if frames else num_new(inputs[-1], 2))
         return (inputs[-1], frames[-1].left if frames else num_new(inputs[-1], 2), *tapped), new_state
-
-    def _before(self, state: State) -> Tensor:
-        """(B,) frames of the input in the chunks before, in a graph."""
-        return state["num_frames"] * self._stride
 
     def graph_problem(self) -> str:
         """See :class:`nemo_lite.backends.pytorch.streaming.StreamsInGraph`."""
