@@ -108,7 +108,7 @@ class ServeParser(OneLineParser):
         fold_precision(self, parsed)
         parsed.token = parsed.token if parsed.token is not None else os.environ.get(_VARIABLE, "")
         if not parsed.token and not _is_own_address(parsed.host):
-            self.error(f"--host {parsed.host} can be reached from other machines; give --token TOKEN")
+            self.error(f"--host {parsed.host} can be reached from other machines; give --token TOKEN or {_VARIABLE}")
 
 
 def _is_own_address(host: str) -> bool:
