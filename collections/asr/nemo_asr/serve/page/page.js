@@ -242,15 +242,15 @@ async function startMicrophone() {
   const mic = { blocks: [], length: 0 };
   state.mic = mic;
   try {
+    mic.context = await audioContext({ sampleRate: 16000 }); // first, so that nothing waits while the microphone is on
     mic.media = await navigator.mediaDevices.getUserMedia({ audio: AUDIO });
     try {
-      mic.context = new AudioContext({ sampleRate: 16000 });
       mic.source = mic.context.createMediaStreamSource(mic.media);
     } catch { // Firefox connects a microphone at its own rate only; the server resamples
-      mic.context = new AudioContext();
+      mic.context.close();
+      mic.context = await audioContext();
       mic.source = mic.context.createMediaStreamSource(mic.media);
     }
-    await mic.context.audioWorklet.addModule("/page/worklet.js");
     if (state.mic !== mic) return release(mic); // stopped while the browser was asking
   } catch (error) {
     if (state.mic === mic) setState("error", text("noMicrophone", error.message || error.name));
@@ -274,6 +274,12 @@ async function startMicrophone() {
     release(mic);
     if (body.dataset.state !== "error") setState("error", text("lost"));
   };
+}
+
+async function audioContext(options) {
+  const context = new AudioContext(options);
+  await context.audioWorklet.addModule("/page/worklet.js");
+  return context;
 }
 
 function takeBlock(mic, samples) {
@@ -338,7 +344,7 @@ async function stopMicrophone(isWanted = true) {
 function release(mic) {
   if (state.mic === mic) state.mic = null;
   for (const track of mic.media?.getTracks() || []) track.stop();
-  mic.context?.close();
+  if (mic.context?.state !== "closed") mic.context?.close();
   if (mic.socket?.readyState <= WebSocket.OPEN) mic.socket.close();
 }
 
