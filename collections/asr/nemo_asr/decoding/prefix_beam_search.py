@@ -660,7 +660,8 @@ def _best(values: Floats, number: int, some: Floats) -> Ints:
     first = np.searchsorted(rows, np.arange(len(values) + 1))
     sorting = np.full((len(values), int(np.diff(first).max())), np.inf)
     sorting[rows, np.arange(len(high)) - first[rows]] = -values.take(high)
-    return columns[first[:-1, None] + np.argsort(sorting, axis=1, kind="stable")[:, :number]]
+    best: Ints = columns[first[:-1, None] + np.argsort(sorting, axis=1, kind="stable")[:, :number]]
+    return best
 
 
 def _extended(keys: npt.NDArray[np.uint64], labels: Ints) -> npt.NDArray[np.uint64]:
