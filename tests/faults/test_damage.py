@@ -23,7 +23,7 @@ from nemo_lite.core.trackers import MetricsFile, read_metrics
 from nemo_lite.errors import CheckpointError, NemoLiteError
 
 pytestmark = pytest.mark.slow
-CHECKPOINT_DAMAGES, MODEL_DAMAGES, METRICS_DAMAGES = 180, 90, 30  # 300
+CHECKPOINT_DAMAGES, MODEL_DAMAGES, METRICS_DAMAGES = 60, 90, 30  # 180
 
 
 def damage(file: Path, rng: random.Random) -> str:

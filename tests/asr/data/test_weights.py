@@ -114,5 +114,5 @@ def test_a_run_with_weights_resumes_to_the_bit_and_evaluation_refuses_them(tmp_p
     refused = run_subcommand("train", *words, "--num_epochs", "1", "--eval_datasets", "dev.json:2")
     assert "--eval_datasets: an evaluation set has weights: got dev.json:2" in refused.err
     command = ["nemo-lite", "train", *words, "--num_epochs", "4", "--placement", "CPU"]
-    checked = run_subcommand("verify-resume", "--kills", "2", "--", *command)
+    checked = run_subcommand("verify-resume", "--kills", "1", "--", *command)
     assert checked.code == 0, checked.out + checked.err
