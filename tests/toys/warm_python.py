@@ -22,7 +22,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -83,14 +83,16 @@ def _supervise(connection: socket.socket) -> NoReturn:
         _run(asked, descriptors)
     for descriptor in descriptors:
         os.close(descriptor)
-    threading.Thread(target=_kill_with, args=(connection, child), daemon=True).start()
+    threading.Thread(target=_signal_with, args=(connection, child), daemon=True).start()
     connection.sendall(b"%d" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     os._exit(0)
 
 
-def _kill_with(connection: socket.socket, child: int) -> None:
-    """The launcher ends what it started: when that is gone, so is the fork."""
-    if not connection.recv(1):
+def _signal_with(connection: socket.socket, child: int) -> None:
+    """The fork gets the signals of what the launcher started, and ends with it."""
+    with suppress(ProcessLookupError):  # it has ended
+        while number := connection.recv(1):
+            os.kill(child, number[0])
         os.kill(child, signal.SIGKILL)
 
 
@@ -134,6 +136,8 @@ def _ask(address: str, argv: list[str]) -> int:
         socket.send_fds(connection, [b"."], [0, 1, 2, *spaces])
         asked = {"argv": argv, "environ": dict(os.environ), "folder": os.getcwd()}
         connection.sendall(json.dumps(asked).encode() + b"\n")
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, lambda number, frame: connection.sendall(bytes([number])))
         code = int(connection.recv(16) or -signal.SIGKILL)
     if code < 0:
         if code != -signal.SIGKILL:
