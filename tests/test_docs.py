@@ -127,11 +127,11 @@ def test_a_page_works_from_top_to_bottom(path, workplace, corpus):
 
 @pytest.mark.slow
 def test_the_tutorial_works_as_it_is_written_and_shows_what_it_prints(workplace):
-    """Its scripts as files, its lines in bash, with two epochs."""
+    """Its scripts as files, its lines in bash, with one epoch."""
     pytest.importorskip("espeakng_loader", reason="the speech synthesiser is not installed")
     for name, script in scripts_of(TUTORIAL).items():
         (workplace / name).write_text(script)
-    finished = run_in_bash(blocks(TUTORIAL, "bash"), epochs=2)
+    finished = run_in_bash(blocks(TUTORIAL, "bash"), epochs=1)
     # What does not depend on the number of epochs is as shown.
     shown = "".join(blocks(TUTORIAL, "text")).splitlines()
     counted = [line for line in shown if re.match(r"\S+: \d+ utterances, ", line)]
