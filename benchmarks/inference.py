@@ -42,8 +42,8 @@ from nemo_lite.errors import UsageError
 Run = Callable[[Sequence[Any], int], object]
 
 BASE, BATCH_SIZES, THREADS = "torch", (1, 16), (1, 2)
-_BLOCK = "filters: 32, repeat: 1, kernel: [11], stride: [2], dilation: [1], dropout: 0.0, residual: false"
-QUICKLY = (f"JasperEncoder.jasper=[{{{_BLOCK}}}]",)
+_SMALL = "repeat: 4, kernel: [11], stride: [1], dilation: [1], dropout: 0.0, residual: false, separable: true"
+QUICKLY = (f"JasperEncoder.jasper=[{{filters: 32, {_SMALL}}}]",)
 RUNNERS_FEATURES = ("features=80", "window_size=0.025", "window=hann", "normalize=per_feature", "n_fft=512", "pad_to=0")
 
 
