@@ -43,7 +43,7 @@ Run = Callable[[Sequence[Any], int], object]
 
 BASE, BATCH_SIZES, THREADS = "torch", (1, 16), (1, 2)
 _SMALL = "repeat: 4, kernel: [11], stride: [1], dilation: [1], dropout: 0.0, residual: false, separable: true"
-QUICKLY = (f"JasperEncoder.jasper=[{{filters: 32, {_SMALL}}}]",)
+QUICKLY = (f"JasperEncoder.jasper=[{{filters: 48, {_SMALL}}}]",)
 RUNNERS_FEATURES = ("features=80", "window_size=0.025", "window=hann", "normalize=per_feature", "n_fft=512", "pad_to=0")
 
 
