@@ -154,8 +154,8 @@ def test_a_signal_to_one_rank_ends_all_after_the_same_step(tmp_path, at):
 
 
 @pytest.mark.slow
-def test_torchrun_hands_the_signals_on_that_it_is_told_to(tmp_path):
-    name = "SIGUSR1"  # which it hands on only where it is told to
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_torchrun_hands_the_signals_on_that_it_is_told_to(tmp_path, name):
     root, out = SCRIPT.parents[2], tmp_path / "out"
     paths = [root, root / "collections" / "asr", root / "tests"]
     env = {**os.environ, "PYTHONPATH": ":".join(map(str, paths)), "OMP_NUM_THREADS": "1"}
