@@ -12,7 +12,7 @@ PYTEST := $(RUN) -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
 # Tests start hundreds of processes: each would compile the packages anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test golden check fast unit lint format pythons imports clean
+.PHONY: demo test long golden check fast unit lint format pythons imports clean
 
 # A stamp for each set of extras, so that a second call installs nothing.
 $(VENV)/.installed-%: pyproject.toml constraints.txt
@@ -38,13 +38,21 @@ golden: $(VENV)/.installed-demo-dev
 check: $(VENV)/.installed-demo-dev
 	$(MAKE) --no-print-directory -j 2 lint fast
 
+# In a clean checkout one process compiles the tests first: each of the test processes would do so, which takes 20 s.
+tests/__pycache__: | $(VENV)/.installed-demo-dev
+	$(RUN) -m pytest --collect-only -q > /dev/null || true
+
 # Two processes: these tests do not wait, and each process first imports the files of all tests, which takes 10 s.
-fast: $(VENV)/.installed-demo-dev
+fast: $(VENV)/.installed-demo-dev | tests/__pycache__
 	$(PYTEST) -n 2 -q -m "not slow"
 
 # A test that waits for processes may fail on a busy machine. What failed runs once more, alone: what fails twice, fails.
-unit: $(VENV)/.installed-demo-dev
+unit: $(VENV)/.installed-demo-dev | tests/__pycache__
 	$(PYTEST) || { test $$? -eq 1 && $(RUN) -m pytest --last-failed --last-failed-no-failures none --maxfail 3; }
+
+# What make test leaves out: tests that take long and guard what changes rarely. The fault suite has longer ones: -m soak.
+long: $(VENV)/.installed-demo-dev | tests/__pycache__
+	$(PYTEST) -m long
 
 lint: $(VENV)/.installed-demo-dev
 	$(RUN) -m ruff check .

@@ -104,7 +104,9 @@ def main() -> None:
         medians = {form: statistics.median(values[1:]) for form, values in seconds.items()}
         print(f"\n{title}{'':{24 - len(title)}} seconds  ratio  memory of a step")
         for form, median in medians.items():
-            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+            # A new process holds no memory that a step could use again. To start one takes seconds.
+            method = "fork" if options.quick else "spawn"
+            with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as process:
                 memory = process.submit(added_memory, form, arguments, *sizes).result()
             print(f"  {form:20} {median:9.3f} {median / medians['nemo_asr']:7.2f} {memory:9.0f} MB")
 

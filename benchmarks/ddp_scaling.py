@@ -310,11 +310,13 @@ class Result:
         return 1 - self.ratio(apart, loop) if apart in self.samples else 0.0
 
 
-def on_ranks(world_size: int, job: Job) -> dict[int, Result]:
+def on_ranks(world_size: int, job: Job, start_method: str = "spawn") -> dict[int, Result]:
     """What this many ranks measured, by the number of accumulated batches."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    mp.spawn(run_rank, (world_size, port, job), nprocs=world_size)  # type: ignore[no-untyped-call, attr-defined]
+    mp.start_processes(  # type: ignore[no-untyped-call, attr-defined]
+        run_rank, (world_size, port, job), nprocs=world_size, start_method=start_method
+    )
     ranks = [json.loads(Path(job.folder, f"{world_size}-{rank}.json").read_text()) for rank in range(world_size)]
     return {accumulated: mean_over([rank[str(accumulated)] for rank in ranks]) for accumulated in ACCUMULATED}
 
@@ -389,7 +391,8 @@ def main() -> None:
         job = Job(folder, config, args.rounds, WARM_UP + args.steps, args.batch_size, args.num_workers)
         # Our loop fetches the batches of the next step before the current one ends.
         write_noise(job, args.seconds, (job.num_steps + 1) * args.batch_size * max(ACCUMULATED) * max(worlds))
-        results = {world_size: on_ranks(world_size, job) for world_size in worlds}
+        method = "fork" if args.quick else "spawn"  # forked ranks need not import torch again
+        results = {world_size: on_ranks(world_size, job, method) for world_size in worlds}
     where = torch.cuda.get_device_name() if gpus else "CPU, 1 thread a process"
     print(f"{where}; batches of {args.batch_size} x {args.seconds:g} s\n")
     print_times(results)

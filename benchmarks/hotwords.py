@@ -24,10 +24,10 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _UTTERANCES, _FRAMES = 32, 400
 
 
-def drawn_speech(classes: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+def drawn_speech(classes: int, rng: np.random.Generator, utterances: int = _UTTERANCES) -> npt.NDArray[np.float64]:
     """(B, T, classes) log-probabilities; in three of five frames only the blank is probable."""
-    values = rng.normal(scale=4.0, size=(_UTTERANCES, _FRAMES, classes))
-    values[..., -1] += np.where(rng.random((_UTTERANCES, _FRAMES)) < 0.4, 0, 25)
+    values = rng.normal(scale=4.0, size=(utterances, _FRAMES, classes))
+    values[..., -1] += np.where(rng.random((utterances, _FRAMES)) < 0.4, 0, 25)
     return np.asarray(values - np.log(np.exp(values).sum(axis=-1, keepdims=True)))
 
 
@@ -54,7 +54,9 @@ def seconds(log_probs: npt.NDArray[np.float64], words: WordScores | None) -> flo
     return time.process_time() - start
 
 
-def compare(name: str, labels: list[str], phrases: list[str], words: list[str], rounds: int) -> None:
+def compare(
+    name: str, labels: list[str], phrases: list[str], words: list[str], rounds: int, utterances: int = _UTTERANCES
+) -> None:
     """Print the fastest of all rounds, in each of which every search takes its turn, and medians of their ratios."""
     rng, spelling = np.random.default_rng(0), Spelling(labels)
     model = drawn_model(words, rng)
@@ -69,10 +71,10 @@ def compare(name: str, labels: list[str], phrases: list[str], words: list[str], 
     }
     every = [one for pair in searches.values() for one in pair]
     for one in every:
-        seconds(drawn_speech(len(labels) + 1, rng), one)
+        seconds(drawn_speech(len(labels) + 1, rng, utterances), one)
     times = []
     for _ in range(rounds):
-        log_probs = drawn_speech(len(labels) + 1, rng)
+        log_probs = drawn_speech(len(labels) + 1, rng, utterances)
         times.append([seconds(log_probs, one) for one in every])
     # The searches of one round had one machine, fast or slow.
     rounds_alone, rounds_with = np.moveaxis(np.reshape(times, (rounds, 3, 2)), 2, 0)
@@ -95,12 +97,12 @@ def main() -> None:
     parser.add_argument("--labels", choices=kinds, nargs="+", default=kinds, help="which labels (default: all)")
     parser.add_argument("--quick", action="store_true", help="see that it runs")
     args = parser.parse_args()
-    rounds, number = (1, 50) if args.quick else (args.rounds, args.phrases)
+    rounds, number, utterances = (1, 50, 1) if args.quick else (args.rounds, args.phrases, _UTTERANCES)
     rng = np.random.default_rng(0)
     words = drawn_words(LETTERS, 2000, 3, 10, rng)
     phrases = list(dict.fromkeys(" ".join(rng.choice(words, size=2)) for _ in range(2 * number)))[:number]
     if "letters" in args.labels:
-        compare("letters", [*LETTERS, " "], phrases, words, rounds)
+        compare("letters", [*LETTERS, " "], phrases, words, rounds, utterances)
     parts = drawn_words(LETTERS, 970, 2, 6, rng)
     pieces = [
         *(f"\u2581{letter}" for letter in LETTERS),
@@ -109,12 +111,13 @@ def main() -> None:
         *(f"\u2581{one}" for one in parts[1::2]),
     ]
     if "pieces" in args.labels:
-        compare("pieces", pieces, phrases, words, rounds)
+        compare("pieces", pieces, phrases, words, rounds, utterances)
     if "characters" not in args.labels:
         return
     characters = "".join(chr(0x4E00 + place) for place in range(4000))
     words = drawn_words(characters, 2 * number, 2, 5, rng)
-    compare("Chinese characters", list(characters), drawn_words(characters, number, 2, 6, rng), words, rounds)
+    phrases = drawn_words(characters, number, 2, 6, rng)
+    compare("Chinese characters", list(characters), phrases, words, rounds, utterances)
 
 
 if __name__ == "__main__":

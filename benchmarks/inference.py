@@ -42,6 +42,8 @@ from nemo_lite.errors import UsageError
 Run = Callable[[Sequence[Any], int], object]
 
 BASE, BATCH_SIZES, THREADS = "torch", (1, 16), (1, 2)
+_SMALL = "repeat: 4, kernel: [11], stride: [1], dilation: [1], dropout: 0.0, residual: false, separable: true"
+QUICKLY = (f"JasperEncoder.jasper=[{{filters: 48, {_SMALL}}}]",)
 RUNNERS_FEATURES = ("features=80", "window_size=0.025", "window=hann", "normalize=per_feature", "n_fft=512", "pad_to=0")
 
 
@@ -52,11 +54,11 @@ class Seconds(NamedTuple):
     processor: float
 
 
-def random_model(config: str) -> Any:
+def random_model(config: str, *settings: str) -> Any:
     """A model with random weights, and features that sherpa-onnx and onnx-asr compute."""
     torch.manual_seed(0)
     section = "AudioToMelSpectrogramPreprocessor"
-    recipe = nemo_asr.load_recipe(config, [f"{section}.{setting}" for setting in RUNNERS_FEATURES])
+    recipe = nemo_asr.load_recipe(config, [*settings, *(f"{section}.{setting}" for setting in RUNNERS_FEATURES)])
     return nemo_asr.TrainedModel("random", recipe, recipe.model(), nemo_asr.describe(recipe))
 
 
@@ -185,7 +187,10 @@ def main() -> None:
     parser.add_argument("--compiled", action="store_true", help="torch.compile too, which takes minutes")
     parser.add_argument("--quick", action="store_true", help="a small model, few recordings; the figures mean nothing")
     args = parser.parse_args()
-    model = nemo_asr.load_model(args.model) if args.model else random_model("demo" if args.quick else args.config)
+    if args.model:
+        model = nemo_asr.load_model(args.model)
+    else:
+        model = random_model("demo", *QUICKLY) if args.quick else random_model(args.config)
     rate = model.card.sample_rate
     if args.audio:
         audio = [recording.read(rate).samples for recording in recordings_of(args.audio)[: args.most]]

@@ -114,6 +114,15 @@ def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _models_are_trained_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A folder that test processes share: pytest-xdist gives each a folder of its own in that of the session."""
+    own = tmp_path_factory.getbasetemp()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NEMO_LITE_TESTS_SHARED", str(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _names_are_free():
     # What an earlier test made may be alive still, in its traceback or in the factory; its names are of no concern.
@@ -137,9 +146,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "soak" not in config.getoption("markexpr"):
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("soak")])
-        items[:] = [item for item in items if not item.get_closest_marker("soak")]
+    for marker in ("long", "soak"):
+        if marker not in config.getoption("markexpr"):
+            config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker(marker)])
+            items[:] = [item for item in items if not item.get_closest_marker(marker)]
     for item in items:
         if isinstance(item, pytest.Function):
             if any(makes_once(definition) for name in item.fixturenames for definition in fixtures_of(item, name)):

@@ -342,6 +342,7 @@ def test_two_ranks_train_the_same_weights_and_what_exchanges_statistics_stays_ou
 
 
 @pytest.mark.slow
+@pytest.mark.long  # torch's own translation to C++; what we hand it over is tested with its graphs run as they are
 def test_inductor_trains_to_the_same_losses(factory):
     def losses(how):
         net, record = Net(norm=True), Record()

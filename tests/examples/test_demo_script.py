@@ -2,9 +2,11 @@
 
 import json
 import shlex
+import sys
 
 import pytest
-from toys.tone_corpus import run_process, run_subcommand
+from toys.launched import warm_commands
+from toys.tone_corpus import run_script, run_subcommand
 
 from nemo_asr.cli import demo
 from nemo_asr.corpora import synth
@@ -57,7 +59,9 @@ def test_the_demo_ends_with_a_transcript_pictures_and_commands_that_work(tmp_pat
     pytest.importorskip("espeakng_loader", reason="the speech synthesiser is not installed")
     monkeypatch.chdir(tmp_path)
     synth.make("corpus", synth.Arguments(train=4, val1=2, val2=2))
-    finished = run_process("demo.py", "--corpus", "corpus", "--work_dir", "runs/demo", "--num_epochs", 1)
+    with warm_commands() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(folder / "python"))  # its commands start at once
+        finished = run_script("demo.py", "--corpus", "corpus", "--work_dir", "runs/demo", "--num_epochs", 1)
     assert finished.code == 0, finished.err
     said, _, ending = finished.out.partition("\nLook at\n")
     assert "\n$ nemo-lite train, with the same options\n" in said

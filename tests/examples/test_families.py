@@ -45,7 +45,8 @@ class Run:
         )
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+# The transducer's loss is slow.
+@pytest.fixture(scope="module", params=[pytest.param("transducer", marks=pytest.mark.long), "hybrid"])
 def run(request: pytest.FixtureRequest, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     run = Run(request.param, tmp_path_factory.mktemp(request.param), corpus)
     finished = run.train("--model_config", run.config, epochs=EPOCHS[run.family])

@@ -23,7 +23,7 @@ from nemo_lite.core.trackers import MetricsFile, read_metrics
 from nemo_lite.errors import CheckpointError, NemoLiteError
 
 pytestmark = pytest.mark.slow
-CHECKPOINT_DAMAGES, MODEL_DAMAGES, METRICS_DAMAGES = 180, 90, 30  # 300
+CHECKPOINT_DAMAGES, MODEL_DAMAGES, METRICS_DAMAGES = 60, 90, 30  # 180
 
 
 def damage(file: Path, rng: random.Random) -> str:
@@ -81,10 +81,11 @@ def damage_checkpoints(folder: Path, seed: int, number: int) -> list[Trial]:
     return trials
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(tmp_path):
-    end = Rank({}, damage_checkpoints, (tmp_path, SEED, CHECKPOINT_DAMAGES)).wait(time.perf_counter() + 300)
+@pytest.mark.parametrize("number", [CHECKPOINT_DAMAGES, pytest.param(3 * CHECKPOINT_DAMAGES, marks=pytest.mark.soak)])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(tmp_path, number):
+    end = Rank({}, damage_checkpoints, (tmp_path, SEED, number)).wait(time.perf_counter() + 300)
     assert end.code == 0, end.err
-    assert len(end.result) == CHECKPOINT_DAMAGES
+    assert len(end.result) == number
     assert len({trial.damaged.partition(" ")[0] for trial in end.result}) > 2
     silent = [trial for trial in end.result if str(tmp_path) not in trial.told]
     assert silent == [], f"seed {SEED}"

@@ -7,6 +7,7 @@ import random
 import re
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 from toys.faulty_run import EVERY, SEED, Fault, diary, lives, started
 from toys.ranks import Finished
 
-CHAINS, KILLS = 8, 25  # 200 kills
+CHAINS, KILLS = 2, 25  # 50 kills
+MORE_CHAINS = 6  # 200 in all
 STEPS = 50 * EVERY
 LATEST_CALL = 70  # of the calls that change a file: about two saves
 
@@ -73,7 +75,12 @@ def chain(folder: Path, seed: int, kills: int, expected: dict[str, Any], twin: s
     raise AssertionError
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + CHAINS))
+def seeds() -> Iterator[object]:
+    for number in range(CHAINS + MORE_CHAINS):
+        yield pytest.param(SEED + number, marks=[pytest.mark.soak] if number >= CHAINS else [])
+
+
+@pytest.mark.parametrize("seed", seeds())
 def test_a_run_that_is_killed_again_and_again_loses_an_interval_at_most_and_ends_the_same(
     tmp_path, uninterrupted, seed
 ):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -19,20 +18,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machines")]
 
 SCRIPT = Path(__file__).parents[1] / "toys" / "small_training.py"
 STEPS, DIES_AT = 12, 9  # four steps make an epoch: the last checkpoint is after eight
-# torchrun, whose workers are forked off a process that has imported torch: they start at once.
-TORCHRUN = """
-import os, sys, nemo_lite
-from torch.distributed.run import main
-from toys.warm_python import serve_warm_python
-with serve_warm_python() as python:
-    os.environ["PYTHON_EXEC"] = python
-    main(sys.argv[1:])
-"""
 ENV = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'collections/asr'}:{ROOT / 'tests'}"}
 
 
 def torchrun_line(words: str, *script_words: object) -> list[str]:
-    return [sys.executable, "-c", TORCHRUN, *words.split(), str(SCRIPT), *map(str, script_words)]
+    return [
+        os.environ["PYTHON_EXEC"],
+        "-m",
+        "torch.distributed.run",
+        *words.split(),
+        str(SCRIPT),
+        *map(str, script_words),
+    ]
 
 
 def run(command: list[str], **environ: str) -> str:

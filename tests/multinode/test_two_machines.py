@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
@@ -34,7 +35,8 @@ with reported_to_user():
 """
 
 Command = list[object]
-# (the machines, which of them, processes on each) -> the command without the script, and its environment
+# (the machines, which of them, processes on each) -> the command without the script, and its environment.
+# Ranks fork off a process that has imported torch; launchers are those that users start.
 Launcher = Callable[[Lan, int, int], tuple[Command, dict[str, str]]]
 
 
@@ -52,7 +54,7 @@ def torchrun(lan: Lan, node: int, per_node: int) -> tuple[Command, dict[str, str
 def srun(lan: Lan, node: int, per_node: int) -> tuple[Command, dict[str, str]]:
     """What Slurm tells the only task of each node."""
     assert per_node == 1
-    return [sys.executable], {
+    return [os.environ["PYTHON_EXEC"]], {
         "SLURM_JOB_ID": "4711",
         "SLURM_STEP_ID": "0",
         "SLURM_PROCID": str(node),
@@ -231,8 +233,10 @@ def test_a_link_that_is_down_for_seven_seconds_ends_no_run_that_may_wait_for_600
 
 def meet_alone(lan: Lan, node: int, folder: Path, **environ: str) -> Started:
     """A process whose peer is not started."""
-    env = {**srun(lan, node, 1)[1], **environ}
-    return lan.machines[node].start([sys.executable, "-c", MEET], folder / f"log{node}", env)
+    command, env = srun(lan, node, 1)
+    script = folder / "meet.py"
+    script.write_text(MEET)
+    return lan.machines[node].start([*command, script], folder / f"log{node}", {**env, **environ})
 
 
 def codes_of(processes: Sequence[Started], seconds: float) -> list[int | None]:

@@ -13,12 +13,16 @@ import runpy
 import shlex
 import socket
 import sys
+import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from toys.launchers import openmpi, slurm_task
 from toys.ranks import Rank, free_port
-from toys.warm_python import serve_warm_python
+from toys.warm_python import listen, serve, serve_warm_python
 
 # torchrun is a script of torch.distributed.run.
 _TORCH = {"torchrun": "torch.distributed.run", "launch": "torch.distributed.launch"}
@@ -172,6 +176,26 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _plain(option: str) -> str:
     return option.lstrip("-").replace("-", "_")
+
+
+@contextmanager
+def warm_commands() -> Iterator[Path]:
+    """A folder for ``PATH`` with a ``python`` and a ``nemo-lite`` that start at once."""
+    with tempfile.TemporaryDirectory(prefix="warm-") as name:
+        folder = Path(name)
+        server = Rank({"OMP_NUM_THREADS": "1"}, _serve_in, (folder,))
+        try:
+            while not os.access(folder / "python", os.X_OK):
+                assert server.process.is_alive(), server.wait(0.0).err
+                time.sleep(0.01)
+            yield folder
+        finally:
+            server.process.kill()
+            server.process.join()
+
+
+def _serve_in(folder: Path) -> None:
+    serve(listen(folder))
 
 
 def _launch(module: str, words: list[str]) -> None:

@@ -9,6 +9,7 @@ it returns must be picklable. Errors of nemo_lite end a rank as they end a scrip
 from __future__ import annotations
 
 import atexit
+import gc
 import multiprocessing
 import os
 import pickle
@@ -22,11 +23,12 @@ from pathlib import Path
 from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-# What the scripts import when they start, too: on a rank TensorBoard alone takes as long as all the rest.
+# What test files, scripts and launchers import when they start, too: on a rank it takes longer than most tests.
 _CONTEXT.set_forkserver_preload(
     [
-        *("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.utils.tensorboard", "numpy.ma"),
-        *("nemo_lite", "nemo_asr", "nemo_asr.argparse", "nemo_asr.helpers"),
+        *("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.run", "torch.utils.tensorboard"),
+        *("numpy.ma", "pytest", "nemo_lite", "nemo_lite.factory"),
+        *("nemo_asr", "nemo_asr.argparse", "nemo_asr.helpers", "nemo_asr.tasks.recipe"),
     ]
 )
 
@@ -146,6 +148,7 @@ def _run(folder: Path, env: dict[str, str], function: Callable[..., Any], args: 
     from nemo_lite.errors import NemoLiteError
 
     torch.set_num_threads(1)
+    gc.freeze()  # names that are used again make the engine collect: what the server has imported stays anyway
     try:
         value = function(*args)
     except NemoLiteError as error:

@@ -9,7 +9,7 @@ import pytest
 import soundfile
 from toys.onnx_toy import METADATA, write_toy
 from toys.tone_corpus import CONFIG, FREQUENCIES, record, write_manifest
-from toys.tone_model import train_tones
+from toys.tone_model import exported_tones, train_tones
 
 import nemo_asr
 import nemo_lite
@@ -160,11 +160,11 @@ def test_a_detector_says_where_somebody_speaks(model, talk):
 
 
 @pytest.mark.slow
-def test_an_onnx_file_gives_the_times_of_its_model_within_a_frame(model, talk, tmp_path, capsys):
-    export_onnx(nemo_asr.load_model(model), tmp_path / "tones.onnx")
+def test_an_onnx_file_gives_the_times_of_its_model_within_a_frame(model, talk, capsys):
+    exported = str(exported_tones())
     capsys.readouterr()
     outputs = []
-    for name in (model, "tones.onnx"):
+    for name in (model, exported):
         assert main([name, "talk.json", "--delay", "0.07"]) == 0  # measured, it would hide a shift
         line = json.loads(capsys.readouterr().out)
         outputs.append([label for segment in line["segments"] for label in segment["labels"]])
@@ -173,7 +173,7 @@ def test_an_onnx_file_gives_the_times_of_its_model_within_a_frame(model, talk, t
         assert one["start"] == pytest.approx(other["start"], abs=0.0201)
         assert one["end"] == pytest.approx(other["end"], abs=0.0201)
     with pytest.raises(UsageError, match="an ONNX file runs as it is, in one process on the CPU: got --placement"):
-        main(["tones.onnx", "talk.json", "--placement", "GPU"])
+        main([exported, "talk.json", "--placement", "GPU"])
 
 
 def test_an_onnx_file_of_subwords_without_a_tokenizer_says_what_to_do(tmp_path, talk):

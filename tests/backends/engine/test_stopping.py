@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from toys.interruptible import is_alive, started, stopped, wait_for
+from toys.launched import warm_commands
 from toys.nets import build
 from toys.ranks import free_port, wait_all
 
@@ -158,9 +159,11 @@ def test_torchrun_hands_the_signals_on_that_it_is_told_to(tmp_path, name):
     root, out = SCRIPT.parents[2], tmp_path / "out"
     paths = [root, root / "collections" / "asr", root / "tests"]
     env = {**os.environ, "PYTHONPATH": ":".join(map(str, paths)), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
-    command.append("--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1")  # as the guide says
-    with out.open("w") as file:
+    with out.open("w") as file, warm_commands() as folder:
+        env["PYTHON_EXEC"] = str(folder / "python")
+        command = [env["PYTHON_EXEC"], "-m", "torch.distributed.run", "--nproc-per-node=2"]
+        command.append(f"--master-port={free_port()}")
+        command.append("--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1")  # as the guide says
         words = [*command, str(SCRIPT), str(tmp_path), "--folder", "--workers", "1", "--step", "0.2"]
         torchrun = subprocess.Popen(words, env=env, stdout=file, stderr=file)
         deadline = time.monotonic() + 120
