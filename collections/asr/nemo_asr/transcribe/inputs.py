@@ -371,7 +371,7 @@ def _recording_of(audio: Any, sample_rate: int | None, number: int, is_mixed: bo
 # Which recordings a command line names: files, folders, manifests and stdin. None of them is decoded in here.
 
 
-STDIN = "-"
+STDIN, MICROPHONE = "-", "microphone"
 _ALL_SUFFIXES = AUDIO_SUFFIXES | containers.SUFFIXES
 _NOT_DECODED = "the recordings in this folder can be decoded by PyAV and ffmpeg only"
 
