@@ -36,7 +36,7 @@ from nemo_lite.utils.nemo_logging import logging
 # Any: argparse's values and namespaces have no types.
 
 N = TypeVar("N", int, float)
-G = TypeVar("G", bound=type)
+G = TypeVar("G")
 
 _SHOWN_LETTERS = 60
 
@@ -117,7 +117,7 @@ class Names:
 # Groups: from a dataclass to options, and from what was parsed to the arguments of a call.
 
 
-def option_group(cls: G) -> G:
+def option_group(cls: type[G]) -> type[G]:
     """A decorator: the annotated attributes of a class are a group of options, as the fields of a dataclass.
 
     Nobody makes an object of a group. So it has no methods of a dataclass, which took 1 ms a class at each start.
