@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -684,8 +683,19 @@ def _has_checkpoints(folder: Path) -> bool:
 # What NeMo's scripts share.
 
 
-OPTIMIZER = Names(lambda: import_module("nemo_lite.utils.optimizers").OPTIMIZERS)
-LR_POLICY = Names(lambda: import_module("nemo_lite.utils.lr_policies").get_all_lr_classes())
+def _optimizers() -> Iterable[str]:
+    from nemo_lite.utils.optimizers import OPTIMIZERS
+
+    return OPTIMIZERS
+
+
+def _lr_policies() -> Iterable[str]:
+    from nemo_lite.utils.lr_policies import get_all_lr_classes
+
+    return get_all_lr_classes()
+
+
+OPTIMIZER, LR_POLICY = Names(_optimizers), Names(_lr_policies)
 
 
 @option_group

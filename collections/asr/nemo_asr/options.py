@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -49,7 +48,9 @@ ShareBelow1 = Annotated[float, Between(0, 1, below=True)]
 
 
 def _trackers() -> list[str]:
-    return ["tensorboard", *import_module("nemo_lite.core.trackers").TRACKERS]
+    from nemo_lite.core.trackers import TRACKERS
+
+    return ["tensorboard", *TRACKERS]
 
 
 def module_lr(text: str) -> tuple[str, float]:
