@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from nemo_lite.backends.pytorch.nm import DataLayerNM, NonTrainableNM
-from nemo_lite.backends.pytorch.streaming import Delay, SlidingWindow, Streams, in_step, lower_to_stream
+from nemo_lite.backends.pytorch.streaming import (
+    Delay,
+    SlidingWindow,
+    Streams,
+    frames_in_graph,
+    in_step,
+    lower_to_stream,
+)
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import NeuralType
 from nemo_lite.errors import UsageError
@@ -137,3 +144,50 @@ def test_modules_are_the_slices_own():
     assert [module for module in stream.modules() if isinstance(module, nn.Module) and module is sums] == [sums]
     (out,), _ = stream(torch.ones(1, 4), state=stream.initial_state(1), last=True)
     assert out.tolist() == [[5.0, 8.0, 8.0, 5.0]]
+
+
+CHAINS = {
+    "same": [SlidingWindow(5, 1, 2, 2), SlidingWindow(3, 1, 1, 1)],
+    "unpadded halves": [SlidingWindow(3, 2, 0, 0), SlidingWindow(3, 2, 0, 0)],
+    "causal, then gaps": [SlidingWindow(7, 1, 6, 0), SlidingWindow(1, 3, 0, 0), SlidingWindow(3, 1, 1, 1)],
+    "late, then gaps": [SlidingWindow(3, 1, 1, 1), SlidingWindow(1, 4, 0, 0)],
+    "pooling": [SlidingWindow(3, 1, 1, 1), SlidingWindow(2, 2, 0, 1), SlidingWindow(3, 1, 0, 2)],
+}
+
+
+def windowed(values, window):
+    """Sums over windows plus 1, so that what stands beside the signal would be seen."""
+    return values.unfold(1, window.span, window.stride).sum(2) + 1
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_in_a_graph_chunks_and_states_of_fixed_sizes_give_the_outputs_of_the_whole_late(name, monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
+    chunk = 12
+    for length in (0, 1, 5, 12, 13, 40):
+        signal = torch.randn(1, length, generator=torch.Generator().manual_seed(0))
+        whole, states, first = signal, [], 0
+        for window in CHAINS[name]:
+            whole = F.pad(whole, (window.before, window.behind))
+            whole = windowed(whole, window) if whole.shape[1] >= window.span else whole[:, :0]
+            states.append(window.initial((1, 0), 1, signal, first=first))
+            first = window.first(first)
+        padded, found = F.pad(signal, (0, 10 * chunk), value=7.0), []
+        for number in range(9):
+            x = padded[:, number * chunk : (number + 1) * chunk]
+            frames = frames_in_graph(torch.tensor([length - number * chunk]), torch.tensor([number * chunk]))
+            for place, window in enumerate(CHAINS[name]):
+                x = torch.where(frames.is_there(x.shape[1]), x, 0.0)
+                seen, kept = window.take(states[place], x, 1, last=False)
+                assert kept.shape == states[place].shape, "the size of a state is fixed"
+                x, states[place], frames = windowed(seen, window), kept, frames.behind(window)
+            assert frames.first == first
+            left = int(frames.left)
+            found.append(x[:, : max(left, 0)])
+        found = torch.cat(found, dim=1)[:, -first:]
+        assert found.shape == whole.shape, length
+        torch.testing.assert_close(found, whole)
+
+
+def test_outside_of_a_graph_a_chunk_has_the_frames_that_there_are():
+    assert frames_in_graph(torch.tensor([3]), torch.tensor([0])) is None

@@ -162,8 +162,11 @@ def _evaluate_streams(model: TrainedModel, args: Namespace, factory: NeuralModul
         rows = range(len(layer))
         texts = [layer.utterance_of(row).text for row in rows]
         said = texts_to_score(layer, list(rows), texts, texts, args.score_normalizer).references
-        measured = certify_streams(model, tag, recordings_of(layer, rows, args.strict_data), said, factory)
-        print(f"{tag}: as streams, {measured[0].chunk_seconds:g} s of audio at a time\n\n{stream_table(measured)}\n")
+        search = _describe_search(model, args)
+        recordings = recordings_of(layer, rows, args.strict_data)
+        measured = certify_streams(model, tag, recordings, said, factory, search=search)
+        how = f"{measured[0].chunk_seconds:g} s of audio at a time{search and f', {search}'}"
+        print(f"{tag}: as streams, {how}\n\n{stream_table(measured)}\n")
         rates += measured
     if (find_model(args.load_dir) / CARD).is_file():
         print(f"The table is in {store_stream_rates(args.load_dir, rates)}")
@@ -419,6 +422,21 @@ def _use_search(model: TrainedModel, args: Namespace, factory: NeuralModuleFacto
             f"of {len(trials)} trials (the most: {worst.errors}); in {path}"
         )
     )
+
+
+def _describe_search(model: TrainedModel, args: Namespace) -> str:
+    """The options of the search that took the place of the model's own; empty: none did. Hot words are counted only."""
+    search, decoder = search_arguments(args), model.modules.greedy
+    if search is None:
+        return ""
+    assert isinstance(decoder, BeamSearchCTCDecoder), "the options made one"
+    told = [f"beam_size {decoder.beam_size}"]
+    told += [f"{name} {Path(search[name]).name}" for name in ("lexicon", "lm") if name in search]
+    if "hotwords" in search:
+        told += [f"hotwords {len(search['hotwords'])}", f"hotword_weight {decoder.weights.hotword_weight:g}"]
+    if "lm" in search:
+        told.append(f"alpha {decoder.weights.alpha:g}")
+    return ", ".join([*told, f"beta {decoder.weights.beta:g}"])
 
 
 def _describe_rates(heard: list[str], said: list[str], metric: str) -> str:

@@ -169,26 +169,28 @@ class AudioToKaldiFbankPreprocessor(LogMelPreprocessor):
             return "the first frame mirrors what follows; snip_edges: true does not"
         return super().stream_problem()
 
-    def stream_delay(self) -> Delay:
-        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+    def _frame_delay(self) -> Delay:
         return self._frames.delay
 
-    def initial_state(self, batch: int) -> State:
-        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+    def _frame_state(self, batch: int) -> State:
         return {"samples": self._frames.initial((batch, 0), 1, self.window)}
 
-    @torch.no_grad()
-    def step(
-        self, input_signal: torch.Tensor, length: torch.Tensor, *, state: State, last: bool
-    ) -> tuple[tuple[torch.Tensor, ...], State]:
-        """The next samples (B, T) to the features (B, D, U) of the frames that they complete."""
+    def _step(self, input_signal: torch.Tensor, state: State, last: bool) -> tuple[torch.Tensor, State]:
         samples, kept = self._frames.take(state["samples"], input_signal.to(torch.float32), 1, last)
         number = (samples.shape[1] - self.win_length) // self.hop_length + 1 if samples.shape[1] else 0
         bands = samples.new_empty(samples.shape[0], self.num_bands, number)
         for frames, power in self._power_of(samples) if number else ():
             bands[:, :, frames] = self._bands(power).mT
-        features = self._finish(bands, num_new(bands, 2))
-        return (features, num_new(features, 2)), {"samples": kept}
+        return self._finish(bands, num_new(bands, 2)), {"samples": kept}
+
+    def graph_window(self, num_frames: int) -> tuple[int, int]:
+        """See `AudioPreprocessor.graph_window`: frames lie wholly within the samples."""
+        return 0, self.win_length + (num_frames * self.frame_splicing - 1) * self.hop_length
+
+    def _framed(
+        self, signal: torch.Tensor, length: torch.Tensor, at_start: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._convolved(signal), (length - self.win_length) // self.hop_length + 1
 
     @property
     def _frames(self) -> SlidingWindow:
@@ -219,8 +221,11 @@ class AudioToKaldiFbankPreprocessor(LogMelPreprocessor):
 
     def _exported_power(self, samples: torch.Tensor, length: torch.Tensor, num_frames: int) -> torch.Tensor:
         """All steps up to the transform are linear, so that they and its cosines and sines are one convolution."""
-        framed = self._framed_samples(samples, length, num_frames)
-        basis = torch.from_numpy(fourier_basis(self.n_fft, self.win_length)).to(samples.device) * self.window.double()
+        return self._convolved(self._framed_samples(samples, length, num_frames))
+
+    def _convolved(self, framed: torch.Tensor) -> torch.Tensor:
+        """(B, T) to the power of all frames that lie within."""
+        basis = torch.from_numpy(fourier_basis(self.n_fft, self.win_length)).to(framed.device) * self.window.double()
         if self.preemph:
             own_first = torch.cat([basis[:, :1], torch.zeros_like(basis[:, 1:])], dim=1)
             basis = basis - self.preemph * (F.pad(basis[:, 1:], (0, 1)) + own_first)

@@ -708,25 +708,42 @@ class AudioPreprocessor(NonTrainableNM):
 
     def stream_problem(self) -> str:
         """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
-        step, power = (next(c for c in type(self).__mro__ if name in vars(c)) for name in ("step", "_power"))
-        if not issubclass(step, power):  # a class that frames the signal otherwise needs its own step
+        if not self._has_own("step") and not self._has_own("_step"):
             return f"the frames of {type(self).__name__} have no form in chunks"
-        if self.frame_splicing != 1:
-            return f"frame_splicing {self.frame_splicing} has no form in chunks"
         return ""
 
     def graph_problem(self) -> str:
         """Why it cannot run in chunks in an exported graph, where all sizes are fixed; empty if it can."""
-        if type(self)._power is not AudioPreprocessor._power:
+        if not self._has_own("_framed"):
             return f"the frames of {type(self).__name__} have no form in chunks of a file"
         return self.stream_problem()
 
+    def _has_own(self, method: str) -> bool:
+        """Whether a method knows the frames of this class: one that frames the signal otherwise needs its own."""
+        of_method, of_frames = (next(c for c in type(self).__mro__ if name in vars(c)) for name in (method, "_power"))
+        return issubclass(of_method, of_frames)
+
     def stream_delay(self) -> Delay:
         """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        return self._frame_delay().then(self._splices.delay)
+
+    def _frame_delay(self) -> Delay:
+        """When frames are there, before splicing."""
         return Delay(self.hop_length, self.n_fft - self.n_fft // 2 - 1)
+
+    @property
+    def _splices(self) -> SlidingWindow:
+        """The frames that become one, those behind the last one included."""
+        return SlidingWindow(self.frame_splicing, self.frame_splicing, 0, self.frame_splicing - 1)
 
     def initial_state(self, batch: int) -> State:
         """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
+        state = dict(self._frame_state(batch))
+        if self.frame_splicing != 1:
+            state["splices"] = self._splices.initial((batch, self.num_features, 0), 2, self.window)
+        return state
+
+    def _frame_state(self, batch: int) -> State:
         zeros = torch.zeros(1, dtype=torch.int64, device=self.window.device)
         samples = self.window.new_zeros(batch, 0)
         # Samples after pre-emphasis: those from the start of the next frame on; and all before the first frame.
@@ -737,6 +754,15 @@ class AudioPreprocessor(NonTrainableNM):
         self, input_signal: torch.Tensor, length: torch.Tensor, *, state: State, last: bool
     ) -> tuple[tuple[torch.Tensor, ...], State]:
         """The next samples (B, T) to the features (B, D, U) of the frames that they complete."""
+        features, new_state = self._step(input_signal, state, last)
+        if self.frame_splicing != 1:
+            features, kept = self._splices.take(state["splices"], features, 2, last, self.pad_value)
+            features = splice_frames(features, self.frame_splicing)
+            new_state = {**new_state, "splices": kept}
+        return (features, num_new(features, 2)), new_state
+
+    def _step(self, input_signal: torch.Tensor, state: State, last: bool) -> tuple[torch.Tensor, State]:
+        """The same before splicing."""
         signal = torch.cat([state["previous"], input_signal.to(torch.float32)], dim=1)
         body = signal[:, 1:]
         if self.preemph:
@@ -763,20 +789,41 @@ class AudioPreprocessor(NonTrainableNM):
             "num_samples": torch.full_like(state["num_samples"], num_samples),
             "num_frames": torch.full_like(state["num_frames"], num_frames + number),
         }
-        return (features, num_new(features, 2)), new_state
+        return features, new_state
+
+    def graph_window(self, num_frames: int) -> tuple[int, int]:
+        """Samples before the beginning of the recording and samples in all that so many first frames see."""
+        return 1 + self.n_fft // 2, 1 + self.n_fft + (num_frames * self.frame_splicing - 1) * self.hop_length
+
+    def graph_state(self, batch: int) -> State:
+        """What is kept between chunks in a graph, all zeros at first."""
+        return {}
 
     def of_window(
-        self, signal: torch.Tensor, length: torch.Tensor, at_start: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Features (B, D, U) of a chunk of frames, and how many there are from its first frame to the end; in a graph.
+        self, signal: torch.Tensor, length: torch.Tensor, at_start: torch.Tensor, state: State
+    ) -> tuple[torch.Tensor, torch.Tensor, State]:
+        """Features (B, D, U) of a chunk of frames, how many there are from its first frame to the end, and what is kept
+        for the next chunk; in a graph.
 
         Args:
-            signal: (B, 1 + n_fft + (U - 1) * hop): all samples that the frames see, and the one before these. Zeros
-                stand before and behind the recording.
-            length: (B,) samples from the middle of the first frame to the end of the recording: below 0 behind it, more
-                than there are as long as the end is not known.
+            signal: (B, T): the samples of :meth:`graph_window`. Zeros stand before and behind the recording.
+            length: (B,) samples from the first one that is not before the beginning to the end of the recording: below
+                0 behind it, more than there are as long as the end is not known.
             at_start: (B,) whether the first frame is that of the recording.
+            state: of :meth:`graph_state`, or what the chunk before kept.
         """
+        power, num_valid = self._framed(signal, length, at_start)
+        features, new_state = self._moved_on(self._finish(self._bands(power).mT, num_valid), state, last=False)
+        if self.frame_splicing != 1:
+            is_there = torch.arange(features.shape[2], device=features.device) < num_valid[:, None, None]
+            features = splice_frames(torch.where(is_there, features, self.pad_value), self.frame_splicing)
+            num_valid = frame_count(num_valid, self.frame_splicing)
+        return features, num_valid, new_state
+
+    def _framed(
+        self, signal: torch.Tensor, length: torch.Tensor, at_start: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Power (B, U, n_fft // 2 + 1) of the frames of :meth:`of_window`, and how many there are to the end."""
         framing, margin = self.framing, self.n_fft // 2
         positions = torch.arange(signal.shape[1], device=signal.device) - 1 - margin
         ends, positions = length.unsqueeze(1), positions.unsqueeze(0)
@@ -801,8 +848,7 @@ class AudioPreprocessor(NonTrainableNM):
         power = (parts[:, : margin + 1] + parts[:, margin + 1 :]).mT
         # Not `valid_frames`, which counts from the start of the recording, where no samples have no frames.
         surplus = {"ceil": self.hop_length - 1, "floor": 0, "floor + 1": self.hop_length}[framing.valid]
-        num_valid = (length + surplus) // self.hop_length
-        return self._finish(self._bands(power).mT, num_valid), num_valid
+        return power, (length + surplus) // self.hop_length
 
     def _behind(self, samples: torch.Tensor, last_sample: torch.Tensor, margin: int) -> torch.Tensor:
         """(B, n_fft): what frames see behind the last sample, which comes without pre-emphasis."""
@@ -832,6 +878,10 @@ class AudioPreprocessor(NonTrainableNM):
     def _moved(self, features: torch.Tensor) -> torch.Tensor:
         """What is done to the features of a whole utterance that depends on the frames before."""
         return features
+
+    def _moved_on(self, features: torch.Tensor, state: State, last: bool) -> tuple[torch.Tensor, State]:
+        """The same of a chunk, with what of the frames before is kept."""
+        return features, {}
 
     # The frames: how many there are, and what is in them. A preprocessor with other frames has its own of these.
 
@@ -1066,27 +1116,25 @@ class LogMelPreprocessor(AudioPreprocessor):
             )
         return super().stream_problem()
 
-    def graph_problem(self) -> str:
-        """See `AudioPreprocessor.graph_problem`."""
-        return "moving_seconds has no form in chunks of a file" if self.moving is not None else super().graph_problem()
+    def graph_state(self, batch: int) -> State:
+        """See `AudioPreprocessor.graph_state`: the frames whose mean and deviation are moving."""
+        if self.moving is None:
+            return {}
+        return {"moving": self.moving.initial((batch, 2 * self.num_features, 0), 2, self.window)}
 
-    def initial_state(self, batch: int) -> State:
-        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
-        state = dict(super().initial_state(batch))
-        if self.moving is not None:
-            state["moving"] = self.moving.initial((batch, 2 * self.num_features, 0), 2, self.window)
-        return state
+    def _frame_state(self, batch: int) -> State:
+        return {**super()._frame_state(batch), **self.graph_state(batch)}
 
-    def step(
-        self, input_signal: torch.Tensor, length: torch.Tensor, *, state: State, last: bool
-    ) -> tuple[tuple[torch.Tensor, ...], State]:
-        """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
-        (features, number), new_state = super().step(input_signal, length, state=state, last=last)
-        if self.moving is not None:
-            seen, kept = self.moving.take(state["moving"], with_squares(features), 2, last)
-            features = normalized_by_window(seen, self.moving.span) if features.shape[2] else features
-            new_state = {**new_state, "moving": kept}
-        return (features, number), new_state
+    def _step(self, input_signal: torch.Tensor, state: State, last: bool) -> tuple[torch.Tensor, State]:
+        features, new_state = super()._step(input_signal, state, last)
+        features, kept = self._moved_on(features, state, last)
+        return features, {**new_state, **kept}
+
+    def _moved_on(self, features: torch.Tensor, state: State, last: bool) -> tuple[torch.Tensor, State]:
+        if self.moving is None:
+            return features, {}
+        seen, kept = self.moving.take(state["moving"], with_squares(features), 2, last)
+        return normalized_by_window(seen, self.moving.span) if features.shape[2] else features, {"moving": kept}
 
     def _moved(self, features: torch.Tensor) -> torch.Tensor:
         if self.moving is None:

@@ -2,6 +2,9 @@
 
 A module that keeps something between chunks takes it as named tensors and gives it back, so a slice of a DAG runs as a
 whole, in chunks and exported with the same weights. All rows of a batch get as many frames in each step.
+
+In an exported graph all sizes are fixed. So frames that are not there yet stand in their places as frames before the
+first one (`ChunkFrames`), and states have the sizes that they have behind the first chunks (`StreamsInGraph`).
 """
 
 from __future__ import annotations
@@ -58,6 +61,29 @@ class Streams(Protocol):
         """
 
 
+@runtime_checkable
+class StreamsInGraph(Streams, Protocol):
+    """A module that runs in chunks in an exported graph as well, where all chunks and states have fixed sizes.
+
+    Its last length is that from the first frame of a chunk to the end of the recording: below 0 behind it, more than
+    there are as long as the end is not known. What it keeps of chunks is zeros at first, whatever `initial_state` has.
+    """
+
+    @property
+    def graph_chunk(self) -> int:
+        """Frames of the input in each chunk."""
+
+    @property
+    def graph_late(self) -> int:
+        """Outputs of the first chunks that stand before the recording's first one, and have no meaning."""
+
+    def graph_problem(self) -> str:
+        """Why it cannot; empty if it can."""
+
+    def graph_state(self, batch: int) -> State:
+        """The sizes of what is kept. ``num_frames`` (B,) counts the outputs of the chunks before, late ones too."""
+
+
 class SlidingWindow(NamedTuple):
     """What an operation over time, such as a convolution, sees: which frames have to be kept for the next chunk.
 
@@ -85,7 +111,9 @@ class SlidingWindow(NamedTuple):
         """Frames before a window that no output sees, where windows do not touch."""
         return max(self.stride - self.span, 0)
 
-    def initial(self, shape: Sequence[int], axis: int, like: Tensor, value: float = 0.0) -> Tensor:
+    def initial(
+        self, shape: Sequence[int], axis: int, like: Tensor, value: float = 0.0, first: int | None = None
+    ) -> Tensor:
         """What is kept before the first frame: padding.
 
         Args:
@@ -93,10 +121,16 @@ class SlidingWindow(NamedTuple):
             axis: that of time.
             like: a tensor of the type and on the device of chunks.
             value: of the padding.
+            first: in a graph, where the first chunk begins; as many frames are kept as behind each chunk.
         """
         sizes = [*shape]
-        sizes[axis] = self.before + self._skipped
+        late = 0 if first is None else first - self.stride * self.first(first)
+        sizes[axis] = self.before + self._skipped + late
         return torch.full(sizes, value, dtype=like.dtype, device=like.device)
+
+    def first(self, first: int) -> int:
+        """In a graph: where the outputs of chunks begin whose frames begin at ``first``; see `ChunkFrames`."""
+        return (first + self.before - self.span) // self.stride + 1
 
     def take(self, kept: Tensor, chunk: Tensor, axis: int, last: bool, value: float = 0.0) -> tuple[Tensor, Tensor]:
         """The input of the outputs that can be computed now, and what is kept for the others.
@@ -114,6 +148,50 @@ class SlidingWindow(NamedTuple):
         done = number * self.stride
         seen = (self._skipped, done - self.stride + self.span) if number else (0, 0)
         return frames.narrow(axis, *seen), frames.narrow(axis, done, frames.shape[axis] - done)
+
+
+class ChunkFrames(NamedTuple):
+    """Of chunks in a graph: which frames are those of the recording. All numbers are counted from the beginning of the
+    chunk, in frames of this rate.
+
+    Attributes:
+        first: where the frames are that are there now: 0, or before, where they have waited for frames behind.
+        start: (B,) of the recording's first frame.
+        end: (B,) behind its last one, or of any later one while that is not known.
+    """
+
+    first: int
+    start: Tensor
+    end: Tensor
+
+    @property
+    def left(self) -> Tensor:
+        """(B,) frames from the first one that is there to the end of the recording."""
+        return self.end - self.first
+
+    def behind(self, window: SlidingWindow) -> ChunkFrames:
+        """Those of the outputs of an operation."""
+        padding = window.before + window.behind - window.span
+        return ChunkFrames(
+            window.first(self.first), self.start // window.stride, (self.end + padding) // window.stride + 1
+        )
+
+    def is_there(self, number: int, before: int = 0) -> Tensor:
+        """(B, before + number): whether frames are of the recording; ``before`` of them were kept."""
+        positions = torch.arange(self.first - before, self.first + number, device=self.end.device)
+        return (positions >= self.start.unsqueeze(1)) & (positions < self.end.unsqueeze(1))
+
+
+def frames_in_graph(length: Tensor, num_before: Tensor) -> ChunkFrames | None:
+    """The frames of a chunk in an exported graph; None outside of it, where a chunk has the frames that there are.
+
+    Args:
+        length: (B,) frames from the first one of the chunk to the end of the recording.
+        num_before: (B,) frames of the chunks before.
+    """
+    if not torch.compiler.is_exporting():
+        return None
+    return ChunkFrames(0, -num_before, torch.maximum(length, -num_before))  # no recording ends before it begins
 
 
 def in_step(kept: Sequence[Tensor], chunks: Sequence[Tensor], axis: int) -> tuple[list[Tensor], list[Tensor]]:

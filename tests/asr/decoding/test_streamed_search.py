@@ -76,6 +76,64 @@ def test_a_stream_without_end_keeps_the_last_word_of_what_all_hypotheses_share(n
     assert max(kept) < 40
 
 
+@pytest.mark.parametrize("name", SEARCHES)
+def test_hypotheses_that_differ_for_long_lose_their_old_labels_and_no_score(name):
+    labels, words = SEARCHES[name]
+    num_cut = num_equal = 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        log_probs = log_probs_of(120, len(labels) + 1, rng)
+        limits = Limits(6, min_log_prob=-5.0)
+        stream, whole = (StreamedSearch(limits, words, labels) for _ in range(2))
+        for first in range(0, 120, 6):
+            stream.accept(log_probs[first : first + 6])
+            whole.accept(log_probs[first : first + 6])
+            if stream.num_frames - stream.oldest > 24:
+                stream.commit(stream.num_frames - 12)
+                num_cut += 1
+            for each, other in zip(stream._found, whole._found, strict=True):
+                assert other.ids[len(other.ids) - len(each.ids) :] == each.ids
+        for scores in ("with_blank", "with_label", "word_score", "key"):
+            assert np.array_equal(getattr(stream._beams, scores), getattr(whole._beams, scores))
+        num_equal += stream.settled + stream.finish()[0].ids == whole.finish()[0].ids
+        assert len(stream.best()[0]) < len(whole.best()[0])
+    assert num_cut > 12
+    assert num_equal >= 9
+
+
+def test_two_texts_as_probable_as_each_other_do_not_grow_with_the_stream():
+    """Nobody says which of two words was said first, and the search keeps both for ever."""
+    frames = np.full((2 * 400, 4), 1e-6)
+    frames[1::2, 3] = 1.0
+    frames[::4, 2], frames[2::4, 1] = 1.0, 1.0  # " b b b b"
+    frames[2, :2] = 0.5
+    log_probs = np.log(frames)
+    ((whole,),) = search(log_probs[None], [len(frames)], Limits(4), None, 1, LETTERS)
+    sizes = {}
+    for commits in (True, False):
+        stream = TextSearch(LETTERS, beam_size=4).stream()
+        for first in range(0, len(frames), 10):
+            stream.accept(log_probs[first : first + 10])
+            stream.settle(stream.num_frames)
+            if commits and stream.num_frames - stream.oldest > 80:
+                stream.commit(stream.num_frames - 40)
+        sizes[commits] = max(len(one.ids) for one in stream._found)
+        assert stream.settled + stream.finish()[0].ids == whole.ids
+    assert sizes[True] < 60 < 390 < sizes[False]
+
+
+def test_a_word_without_end_is_cut(monkeypatch):
+    monkeypatch.setattr("nemo_asr.decoding.prefix_beam_search._LONGEST_WORD", 20)
+    frames = np.full((200, 4), 1e-6)
+    frames[::2, 0], frames[1::2, 3] = 1.0, 1.0
+    stream = StreamedSearch(Limits(4), WordScores(Spelling(LETTERS), None, MODEL), LETTERS)
+    for first in range(0, 200, 10):
+        stream.accept(np.log(frames[first : first + 10]))
+        stream.commit(stream.num_frames - 20)
+        assert len(stream.best()[0]) <= 20 + 5
+    assert stream.settled + stream.finish()[0].ids == [0] * 100
+
+
 def test_the_best_hypothesis_may_be_within_a_word_and_the_last_one_may_not():
     labels, frames = ["a", "b", "c"], np.full((2, 4), 1e-4)
     frames[0, 0], frames[1, 1] = 1, 1

@@ -40,6 +40,17 @@ def test_squeeze_excite_averages_an_utterance_shorter_than_its_window_over_its_o
         torch.testing.assert_close(among, expected)
 
 
+@pytest.mark.parametrize("window", [1, 4, 40])
+def test_a_causal_window_ends_with_its_frame_whatever_follows(window):
+    layer, x = SqueezeExcite(4, 2, window, "causal").double(), torch.randn(2, 4, 20, dtype=torch.double)
+    out = layer(x, Frames(torch.tensor([20, 13])))
+    for frame in range(13):
+        mean = x[:, :, max(frame - window + 1, 0) : frame + 1].sum(2) / window
+        torch.testing.assert_close(out[:, :, frame], x[:, :, frame] * torch.sigmoid(layer.fc(mean)))
+        alone = layer(x[:, :, : frame + 1], Frames(torch.tensor([frame + 1] * 2)))
+        torch.testing.assert_close(alone[:, :, frame], out[:, :, frame])
+
+
 def test_an_unknown_interpolation_is_refused_with_the_nearest_name():
     with pytest.raises(UnknownNameError, match=r'se_interpolation_mode "linea" is not known.*did you mean linear'):
         SqueezeExcite(4, 2, 3, "linea")

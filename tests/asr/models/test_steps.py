@@ -86,6 +86,7 @@ CONFORMERS: dict[str, dict[str, Any]] = {
     "short": {**DW, "att_context_size": [4, 1], "feat_out": 6, "intermediate_block": 0, "conv_kernel_size": 1},
     "striding": {"att_context_size": [4, 1], "causal_downsampling": False, "conv_norm_type": "batch_norm"},
     "stacking": {"att_context_size": [4, 1], "subsampling": "stacking_norm", "causal_downsampling": False},
+    "vggnet": {"att_context_size": [4, 1], "subsampling": "vggnet", "causal_downsampling": False},
     "no subsampling": {"att_context_size": [4, 1], "subsampling_factor": 1, "causal_downsampling": False},
     "regular without frames behind": {"att_context_size": [3, 0], "att_context_style": "regular"},
     "WeNet": {
@@ -127,6 +128,18 @@ ENCODERS = {
         *blocks(9, dilation=2, repeat=1, separable=False, future_context=2),
         *blocks(3, future_context=7),
     ],
+    "causal squeeze-and-excitation": [
+        *blocks(5, se=True, se_reduction_ratio=2, se_interpolation_mode="causal", se_context_window=9),
+        *blocks(
+            3,
+            stride=2,
+            residual=False,
+            se=True,
+            se_reduction_ratio=2,
+            se_context_size=4,
+            se_interpolation_mode="causal",
+        ),
+    ],
     "groups, heads": [*blocks(3, groups=2), *blocks(5, heads=3)],
     "maximum": blocks(3, 5, residual_mode="max"),
 }
@@ -143,7 +156,8 @@ def test_jasper_in_chunks_encodes_as_of_the_whole(name):
 
 
 def test_a_future_context_is_what_outputs_wait_for():
-    bounded, usual = (JasperEncoder(ENCODERS[name], "relu", feat_in=6) for name in ("few frames behind", "QuartzNet"))
+    # Swish, as units of ReLU that are off hide what reaches them.
+    bounded, usual = (JasperEncoder(ENCODERS[name], "swish", feat_in=6) for name in ("few frames behind", "QuartzNet"))
     assert bounded.stream_delay() == (2, 1 + 0 + 0 + 2 * 4 + 2 * 2 * 1)
     assert usual.stream_delay() == (2, 5 + 2 * (2 * 2 + 2 * 3 + 8))
     encoder, features = bounded.eval(), torch.randn(1, 6, 101, requires_grad=True)
@@ -209,6 +223,18 @@ def test_moving_statistics_in_chunks_are_those_of_the_whole(seconds):
         assert not moving[row, :, int(num_valid[row]) :].any()
 
 
+@pytest.mark.parametrize("factor", [2, 3])
+@pytest.mark.parametrize("num_samples", [1, 160, 320, 321, 3333])
+def test_spliced_frames_in_chunks_are_those_of_the_whole(factor, num_samples):
+    fixed = {"fixed_mean": [-3.0] * 20, "fixed_std": [2.0] * 20}
+    settings = {**NO_NORM, "features": 20, "frame_splicing": factor, "pad_value": 0.5}
+    signal = torch.from_numpy(np.random.RandomState(0).standard_normal((2, num_samples)).astype(np.float32))
+    for more in ({}, {"normalize": fixed, "moving_seconds": 0.05}):
+        preprocessor = AudioToMelSpectrogramPreprocessor(**{**settings, **more})
+        check(preprocessor, signal, seeds=(0, 3))
+        assert preprocessor.stream_delay() == (160 * factor, 255 + 160 * (factor - 1))
+
+
 def test_a_recurrent_decoder_streams_with_its_state():
     check(ContextNetDecoderForCTC(feat_in=6, num_classes=4, hidden_size=5), torch.randn(2, 6, 31))
 
@@ -230,9 +256,11 @@ REFUSED = {
     "normalize takes": AudioToMelSpectrogramPreprocessor(normalize="per_feature_speech"),
     "the first frame mirrors what follows": AudioToKaldiFbankPreprocessor(snip_edges=False),
     "frames of OwnFrames": OwnFrames(**NO_NORM),
-    "frame_splicing 2": AudioToMelSpectrogramPreprocessor(**NO_NORM, frame_splicing=2),
     "decibels are counted": AudioToMFCCPreprocessor(log=False),
-    "squeeze-and-excitation averages": JasperEncoder(blocks(3, se=True, se_reduction_ratio=2), "relu", feat_in=6),
+    "se_interpolation_mode: causal": JasperEncoder(blocks(3, se=True, se_reduction_ratio=2), "relu", feat_in=6),
+    "squeeze-and-excitation averages": JasperEncoder(
+        blocks(3, se=True, se_reduction_ratio=2, se_context_window=4), "relu", feat_in=6
+    ),
     "normalization_mode: batch": JasperEncoder(blocks(3), "relu", feat_in=6, normalization_mode="layer"),
     "conv_mask: true": JasperEncoder(blocks(3), "relu", feat_in=6, conv_mask=False),
     "attention sees the whole": ConformerEncoder(**SMALL),
@@ -240,9 +268,6 @@ REFUSED = {
     "convolutions see frames behind": ConformerEncoder(**SMALL, att_context_size=[4, 0]),
     "group normalisation": ConformerEncoder(
         **{**SMALL, **STREAMING, "conv_norm_type": "group_norm2"}, att_context_size=[4, 1]
-    ),
-    "vggnet": ConformerEncoder(
-        **{**SMALL, **STREAMING, "subsampling": "vggnet", "causal_downsampling": False}, att_context_size=[4, 1]
     ),
     "needs the whole input": torch.nn.LSTM(1, 1),
 }

@@ -9,6 +9,7 @@ from toys.tone_corpus import CONFIG, make_corpus, run_subcommand
 from toys.tone_model import train_tones
 
 import nemo_asr
+from nemo_asr.cli.eval import EvalParser
 from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.transcribe.certificate import certify_streams, store_stream_rates, stream_table
 from nemo_asr.transcribe.frame_stream import FrameStream
@@ -43,6 +44,30 @@ def test_eval_prints_the_table_and_stores_it_in_the_card(model, tmp_path, monkey
     assert rate.look_ahead - 0.03 < rate.latency <= rate.latency_95 < 5
     assert f"| {rate.rate:.2%} |" in row
     assert f"The table is in {folder / 'model/model.json'}" in finished.out
+
+
+@pytest.mark.slow
+def test_a_beam_search_is_that_of_the_whole_recordings_and_has_a_row_of_its_own(model, tmp_path, monkeypatch):
+    trained, folder = model
+    trained.save(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    words = ["eval", "model", "--eval_datasets", folder / "dev.json", "--stream", "--placement", "CPU", "--no-report"]
+    search = ["--beam_size", 4, "--hotwords", "cc:40", "bb:40", "--hotword_weight", 3]
+    for options in ([], search, search):
+        finished = run_subcommand(*words, *options)
+        assert finished.code == 0, finished.err
+    greedy, beam = read_card(tmp_path / "model/model.json").streams
+    assert beam.search == "beam_size 4, hotwords 2, hotword_weight 3, beta 1"
+    assert (greedy.search, greedy.equal, beam.equal) == ("", 4, 4)
+    assert beam.rate == beam.whole_rate > greedy.rate  # so heavy a hot word is heard where nobody said it
+    assert f"dev: as streams, 0.1 s of audio at a time, {beam.search}" in finished.out
+
+
+def test_a_stream_of_other_recordings_than_the_evaluation_is_refused(capsys):
+    for option in (["--segments", "energy"], ["B", "--compare"]):
+        with pytest.raises(SystemExit):
+            EvalParser().parse_args(["A", *option, "--eval_datasets", "dev.json", "--stream"])
+        assert "--stream hears one model, and recordings as they are; leave" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -142,17 +142,32 @@ def test_a_silence_moves_the_beginning_of_the_next_part():
 
 
 @pytest.mark.parametrize("decoder", [None, BEAM], ids=["greedy", "beam"])
+@pytest.mark.parametrize("size", [1, 7, None])
+def test_a_part_of_one_word_ends_within_it_after_twice_as_long(size, decoder):
+    said = "ab" * 6 + 15 * "a" + "b" + 30 * "a"
+    events, stream = of_letters(said, EndpointRules(longest=1.2), size, decoder)
+    finals = [(event.text, event.start, event.end) for event in events if event.is_final]
+    assert finals == [("ab" * 6 + "a", 0.0, 2.4), ("ba", 2.4, 4.8)]
+    assert stream.text == "ab" * 6 + "aba"
+
+
+def test_a_beam_of_texts_that_never_agree_keeps_what_was_said_lately():
+    said = " ?" + 60 * " ab."
+    _, stream = of_letters(said, EndpointRules(longest=1.2), 3, BEAM)
+    _, whole = of_letters(said, EndpointRules(longest=1000.0), None, BEAM)
+    assert stream.text == whole.text == "a" + 60 * " ab"
+    kept, grown = ([len(one.ids) for one in each._open._search._found] for each in (stream, whole))
+    assert max(kept) < 80 < 180 < max(grown)
+    assert len(stream._open._rows) <= 24
+
+
+@pytest.mark.parametrize("decoder", [None, BEAM], ids=["greedy", "beam"])
 @pytest.mark.parametrize("size", [1, None])
 def test_a_part_that_is_too_long_ends_before_its_last_word(size, decoder):
     events, stream = of_letters("ab.ab aaab b.a" + "a", EndpointRules(longest=1.2), size, decoder)
     finals = [event.text for event in events if event.is_final]
     assert finals == ["abab ab", "ba"]
     assert stream.text == "abab ab ba"
-
-
-def test_one_word_without_end_is_not_torn():
-    events, _ = of_letters("ab" * 30, EndpointRules(longest=1.0))
-    assert [event.text for event in events if event.is_final] == ["ab" * 30]
 
 
 @pytest.mark.parametrize("size", [1, 5, None])

@@ -46,7 +46,8 @@ class Evaluation:
             transcribe does (energy).
         vad: a voice-activity model in the place of levels, as of transcribe.
         stream: hear the utterances as streams by frames as well: a table of latency, speed and error rates, also in the
-            model's card, and whether the texts are those of whole recordings.
+            model's card, and whether the texts are those of whole recordings. With the options of beam search both are
+            searched so.
     """
 
     page: ClassVar[str] = "data"
@@ -102,8 +103,8 @@ class EvalParser(EvalArgParser):
                 "--search_weights hears recordings as they are, not cut: leave --segments out, then give --weights "
                 "OUT/weights.json"
             )
-        if parsed.stream and (parsed.compare or parsed.cutting or parsed.decoder != "greedy"):
-            self.error("--stream hears one model, recordings as they are, and greedy decoding; leave the others out")
+        if parsed.stream and (parsed.compare or parsed.cutting):
+            self.error("--stream hears one model, and recordings as they are; leave --compare and --segments out")
         if parsed.compare and (parsed.overrides or parsed.model_config):
             self.error(
                 "--compare takes models as they are; evaluate changed ones alone, then: nemo-lite compare OUT OUT"

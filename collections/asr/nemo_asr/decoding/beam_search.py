@@ -108,6 +108,11 @@ class BeamSearchCTCDecoder(NonTrainableNM):
         """Those that it uses now."""
         return self._search.weights
 
+    @property
+    def beam_size(self) -> int:
+        """As given."""
+        return self._search.beam_size
+
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         """How many labels are found, is not known before."""
         return {"predictions": (shapes["log_probs"][0], symbol("labels"))}

@@ -54,6 +54,9 @@ class LanguageModel(Protocol):
         """As ``end``: states (N,) to scores (N,)."""
 
 
+_MOST_SCORES = 1 << 20  # some 200 MB
+
+
 class WordByWord:
     """Base of a `LanguageModel` that scores one word at a time: of many at once, each different question is asked once.
 
@@ -76,11 +79,13 @@ class WordByWord:
 
     def score_batch(self, states: Ids, words: Ids) -> tuple[Scores, Ids]:
         """States (N,) and words (N,) to scores and states (N,)."""
-        pairs = list(zip(states.tolist(), words.tolist(), strict=True))
-        for state, word in set(pairs).difference(self._scores):
+        if len(self._scores) > _MOST_SCORES:
+            self._scores = {}  # another one: other threads may look into it
+        known, pairs = self._scores, list(zip(states.tolist(), words.tolist(), strict=True))
+        for state, word in set(pairs).difference(known):
             # The empty word is in no model.
-            self._scores[state, word] = self.score(state, "" if word == UNKNOWN else self.words[word])
-        scores, following = zip(*(self._scores[pair] for pair in pairs), strict=True) if pairs else ((), ())
+            known[state, word] = self.score(state, "" if word == UNKNOWN else self.words[word])
+        scores, following = zip(*(known[pair] for pair in pairs), strict=True) if pairs else ((), ())
         return np.array(scores, np.float64), np.array(following, np.int64)
 
     def end_batch(self, states: Ids) -> Scores:

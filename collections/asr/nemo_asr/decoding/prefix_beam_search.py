@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,6 +187,7 @@ class FrameLabels:
 # 2014, algorithm 1.
 
 
+_LONGEST_WORD = 1000  # labels; a stream cuts what is longer
 _BLOCK = 64  # utterances that are searched together, which bounds memory
 _NEVER = -np.inf
 _MOST_WAYS = 16  # of cutting a hypothesis into words that are kept
@@ -258,6 +260,24 @@ def _refuse_other_labels(num_classes: int, labels: Sequence[str]) -> None:
     if num_classes != len(labels) + 1:
         wanted = f"{len(labels) + 1}: the labels and the blank"
         raise UsageError("the search has other labels than the model", got=f"{num_classes} classes", wanted=wanted)
+
+
+class _Kept(NamedTuple):
+    """What a stream keeps of a hypothesis.
+
+    Attributes:
+        ids: its labels, behind those that were taken out.
+        at: the frame in which each was found first.
+        past: a number made of the texts that were taken out where hypotheses differ.
+    """
+
+    ids: list[int]
+    at: list[int]
+    past: int = 0
+
+    def behind(self, number: int) -> _Kept:
+        """Without the first labels."""
+        return self._replace(ids=self.ids[number:], at=self.at[number:])
 
 
 class _Beams:
@@ -410,7 +430,7 @@ class _Beams:
         skipped_at_end: Floats,
         nbest: int,
         labels: Sequence[str] | None,
-        found: Sequence[tuple[list[int], list[int]]] | None = None,
+        found: Sequence[_Kept] | None = None,
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of each utterance, in the order of the rows. They may go on, as if nothing was asked.
 
@@ -418,7 +438,7 @@ class _Beams:
             skipped_at_end: see `FrameLabels`.
             nbest: most of them.
             labels: see `search`.
-            found: of one utterance, (K,) the labels of each hypothesis and their frames, where they were taken out.
+            found: of one utterance, (K,) what is kept of each hypothesis, where labels were taken out.
         """
         with_blank, with_label = self._behind_blanks(skipped_at_end)
         acoustic = np.logaddexp(with_blank, with_label)
@@ -445,13 +465,13 @@ class _Beams:
         results = []
         for row, places in enumerate(chosen.tolist()):
             hypotheses: dict[object, Hypothesis] = {}
-            sequences = [found[place] for place in places] if found else [(ids, []) for ids in all_ids[row]]
-            for place, (ids, at) in zip(places, sequences, strict=True):
+            sequences = [found[place] for place in places] if found else [_Kept(ids, []) for ids in all_ids[row]]
+            for place, (ids, at, past) in zip(places, sequences, strict=True):
                 if total[row, place] > _NEVER:
                     kept = self._in_words(ids, bool(is_cut[row]), int(unfinished[row, place]))
                     of_sounds = float(acoustic[row, place])
                     scored = Hypothesis(kept, float(total[row, place]), of_sounds, at[: len(kept)])
-                    text = text_of(kept, labels) if labels else tuple(kept)
+                    text = past, text_of(kept, labels) if labels else tuple(kept)
                     hypotheses[text] = _together(hypotheses[text], scored) if text in hypotheses else scored
             results.append(sorted(hypotheses.values(), key=lambda one: -one.score)[:nbest])
         return results
@@ -659,7 +679,7 @@ class StreamedSearch:
 
     Attributes:
         num_frames: that came.
-        settled: labels that all hypotheses have, and that were taken out of them by :meth:`settle`.
+        settled: labels that were taken out of the hypotheses by :meth:`settle` and :meth:`commit`.
     """
 
     def __init__(self, limits: Limits, words: WordScores | None, labels: Sequence[str]) -> None:
@@ -668,7 +688,7 @@ class StreamedSearch:
         self._begins = [text.startswith(" ") for text in written]
         self._beams = _Beams(1, limits.beam_size, len(labels), words)
         self._blanks, self._skipped = Blanks(), np.full(1, np.nan)
-        self._found: list[tuple[list[int], list[int]]] = [([], []) for _ in range(limits.beam_size)]
+        self._found = [_Kept([], []) for _ in range(limits.beam_size)]
         self.num_frames = 0
         self.settled: list[int] = []
 
@@ -688,15 +708,15 @@ class StreamedSearch:
         at = frames.frame_of[:, 0] + self.num_frames
         found = []
         for place, new in zip(places[0].tolist(), labels[:, 0].T, strict=True):
-            ids, ats = self._found[place]
-            found.append((ids + new[new >= 0].tolist(), ats + at[new >= 0].tolist()))
+            ids, ats, past = self._found[place]
+            found.append(_Kept(ids + new[new >= 0].tolist(), ats + at[new >= 0].tolist(), past))
         self._found = found
         self.num_frames += len(log_probs)
 
     def best(self) -> tuple[list[int], list[int]]:
         """The labels of the best hypothesis behind the settled ones, and the frame in which each was found first. Its
         last word may be the beginning of one."""
-        return self._found[0]
+        return self._found[0][:2]
 
     def finish(self, nbest: int = 1) -> list[Hypothesis]:
         """The best hypotheses if the utterance ends here, behind the settled labels; more frames may follow."""
@@ -706,15 +726,46 @@ class StreamedSearch:
     def settle(self, end: int) -> None:
         """Take labels before a frame out of all hypotheses, where all have them; not those of the last word."""
         alive = [self._found[place] for place in np.flatnonzero(self._beams.alive()[0])]
-        columns = zip(*(ids for ids, _ in alive), strict=False)
+        columns = zip(*(one.ids for one in alive), strict=False)
         shared = [labels[0] for labels in itertools.takewhile(lambda labels: len(set(labels)) == 1, columns)]
-        shared = shared[: min(sum(frame < end for frame in at) for _, at in alive)]
-        if any(self._begins):
-            number = max((place for place, label in enumerate(shared) if self._begins[label]), default=0)
-        else:
-            number = max(len(shared) - (self._words.tree.longest if self._words else 0), 0)
+        shared = shared[: min(bisect_left(one.at, end) for one in alive)]
+        number = self._last_word(shared)
         self.settled += shared[:number]
-        self._found = [(ids[number:], at[number:]) for ids, at in self._found]
+        self._found = [one.behind(number) for one in self._found]
+
+    def commit(self, end: int) -> None:
+        """Take labels before about a frame out of all hypotheses, also where they differ; not those of the last word.
+
+        The settled ones are those of the best hypothesis. The search goes on with the same hypotheses and scores, so
+        the text is that of the whole unless one of them becomes the best that differs so far back.
+        """
+        best = self._found[0]
+        # Where hypotheses find a word a frame earlier or later, a cut in the widest gap is between the same words.
+        places = [place for place in range(1, bisect_left(best.at, end)) if 2 * best.at[place] >= best.at[0] + end]
+        places = [place for place in places if self._begins[best.ids[place]]] or places
+        if places:
+            place = max(places, key=lambda place: best.at[place] - best.at[place - 1])
+            end = (best.at[place - 1] + best.at[place] + 1) // 2
+        kept = []
+        for one in self._found:
+            last_word = self._last_word(one.ids)
+            is_word = len(one.ids) - last_word <= _LONGEST_WORD
+            number = min(bisect_left(one.at, end), last_word if is_word else len(one.ids))
+            past = hash((one.past, text_of(one.ids[:number], self._labels)))
+            kept.append(one.behind(number)._replace(past=past))
+        self.settled += best.ids[: len(best.ids) - len(kept[0].ids)]
+        self._found = kept
+
+    @property
+    def oldest(self) -> int:
+        """The frame of the first label that is not settled; that of the next frame, where all are."""
+        return min((one.at[0] for one in self._found if one.at), default=self.num_frames)
+
+    def _last_word(self, ids: Sequence[int]) -> int:
+        """How many labels stand before the last word, which may go on."""
+        if any(self._begins):
+            return max((place for place, label in enumerate(ids) if self._begins[label]), default=0)
+        return max(len(ids) - (self._words.tree.longest if self._words else 0), 0)
 
 
 # TextSearch: log-probabilities to texts by prefix beam search, in numpy. The module around it is in ``beam_search``.

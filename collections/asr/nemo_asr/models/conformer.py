@@ -29,7 +29,16 @@ from nemo_asr.models.jasper import (
     runs_on_cpu,
 )
 from nemo_lite.backends.pytorch.nm import TrainableNM
-from nemo_lite.backends.pytorch.streaming import Delay, SlidingWindow, State, keyed, num_new, prefixed
+from nemo_lite.backends.pytorch.streaming import (
+    ChunkFrames,
+    Delay,
+    SlidingWindow,
+    State,
+    frames_in_graph,
+    keyed,
+    num_new,
+    prefixed,
+)
 from nemo_lite.config import Between
 from nemo_lite.core.neural_types import AcousticEncodedRepresentation, LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
@@ -56,11 +65,7 @@ class _Halving(NamedTuple):
 
     def lengths(self, lengths: Tensor) -> Tensor:
         """(B,) valid frames -> (B,)."""
-        return self.relative(lengths).clamp(min=0)
-
-    def relative(self, lengths: Tensor) -> Tensor:
-        """The same, counted from an even frame on: below 0 where the last frame is before it."""
-        return (lengths + (self.left + self.right - 3)) // 2 + 1
+        return ((lengths + (self.left + self.right - 3)) // 2 + 1).clamp(min=0)
 
     def size(self, size: Size) -> Size:
         """The same of one size, which may be symbolic."""
@@ -92,13 +97,6 @@ class HalvingConv2d(nn.Conv2d):
     def window(self) -> SlidingWindow:
         """The frames of the input that an output sees."""
         return SlidingWindow(3, 2, *self.halving)
-
-    def of_window(self, x: Tensor) -> Tensor:
-        """The convolution without padding along time: frames of :attr:`window` (B, C, T, F), or none, of an output."""
-        x = F.pad(x, self.halving)
-        if not x.shape[2]:
-            return x.new_zeros(x.shape[0], self.out_channels, 0, (x.shape[3] - 3) // 2 + 1)
-        return F.conv2d(x, self.weight, self.bias, 2, 0, 1, self.groups)
 
 
 class _HalvingConv(torch.autograd.Function):
@@ -226,61 +224,73 @@ class ConvSubsampling(nn.Module):
         encoded: Tensor = self.out(x.transpose(1, 2).flatten(2))
         return encoded, lengths
 
-    def stream_problem(self) -> str:
-        """Why it cannot run in chunks; empty if it can."""
-        has_pooling = any(isinstance(layer, nn.MaxPool2d) for layer in self.conv)
-        return "subsampling vggnet has no form in chunks; striding and dw_striding have" if has_pooling else ""
+    @property
+    def windows(self) -> list[SlidingWindow]:
+        """What its layers see, one behind the other."""
+        return [window for layer in self.conv if (window := _window_of(layer))]
 
-    def stream_delay(self) -> Delay:
-        """When its outputs are there."""
-        return reduce(Delay.then, [layer.window.delay for layer in self.conv if isinstance(layer, HalvingConv2d)])
-
-    def initial_state(self, batch: int) -> State:
-        """Each convolution sees its own padding before its first frame."""
+    def initial_state(self, batch: int, first: int | None = None) -> State:
+        """Each layer sees its own padding before its first frame; ``first``: see `SlidingWindow.initial`."""
         state: dict[str, Tensor] = {}
-        size: Size = self._feat_in
+        channels, size = 1, self._feat_in
         for index, layer in enumerate(self.conv):
-            if isinstance(layer, HalvingConv2d):
-                assert isinstance(size, int)
-                state[str(index)] = layer.window.initial((batch, layer.in_channels, 0, size), 2, layer.weight)
-                size = self.halving.size(size)
+            if window := _window_of(layer):
+                state[str(index)] = window.initial((batch, channels, 0, size), 2, self.out.weight, first=first)
+                first = None if first is None else window.first(first)
+                if window.stride > 1:
+                    halved = self.halving.size(size)
+                    assert isinstance(halved, int)
+                    size = halved
+            channels = layer.out_channels if isinstance(layer, nn.Conv2d) else channels
         return state
 
     def step(
-        self, x: Tensor, state: State, last: bool, lengths: Tensor | None = None
-    ) -> tuple[Tensor, State, Tensor | None]:
-        """The next frames (B, T, F), of ``lengths`` of :func:`lengths_in_graph`, to (B, T', D) and theirs."""
-        x, new_state = x.unsqueeze(1), {}
-        if lengths is not None:
-            x = _hiding_behind(x, lengths)
+        self, x: Tensor, state: State, last: bool, frames: ChunkFrames | None = None
+    ) -> tuple[Tensor, State, ChunkFrames | None]:
+        """The next frames (B, T, F), in a graph those of ``frames``, to (B, T', D) and theirs."""
+        x, new_state = _hidden(x.unsqueeze(1), frames), {}
         for index, layer in enumerate(self.conv):
-            if isinstance(layer, HalvingConv2d):
-                x, new_state[str(index)] = layer.window.take(state[str(index)], x, 2, last)
-                x = layer.of_window(x)
-                lengths = None if lengths is None else self.halving.relative(lengths)
+            if window := _window_of(layer):
+                x, new_state[str(index)] = window.take(state[str(index)], x, 2, last)
+                x = _of_window(layer, x)
+                frames = frames and frames.behind(window)
             elif x.shape[2]:
                 x = layer(x)
-                if lengths is not None and isinstance(layer, nn.ReLU):
-                    x = _hiding_behind(x, lengths)
-        return self.out(x.transpose(1, 2).flatten(2)), new_state, lengths
+                if isinstance(layer, nn.ReLU):
+                    x = _hidden(x, frames)
+        return self.out(x.transpose(1, 2).flatten(2)), new_state, frames
+
+
+def _window_of(layer: nn.Module) -> SlidingWindow | None:
+    """The frames that an output of a layer of subsampling sees; None: that in its own place."""
+    if isinstance(layer, HalvingConv2d):
+        return layer.window
+    if isinstance(layer, nn.MaxPool2d):
+        return SlidingWindow(2, 2, 0, 1)  # 0 behind the last frame, as it pools what ReLU gives
+    return SlidingWindow(3, 1, 1, 1) if isinstance(layer, nn.Conv2d) and layer.kernel_size[0] > 1 else None
+
+
+def _of_window(layer: nn.Module, x: Tensor) -> Tensor:
+    """A layer without padding along time: frames (B, C, T, F) of :func:`_window_of`, or none, to (B, C_out, T', F')."""
+    if not x.shape[2]:
+        return _of_window(layer, F.pad(x, (0, 0, 0, 3)))[:, :, :0]
+    if isinstance(layer, nn.Conv2d):
+        sides = layer.halving if isinstance(layer, HalvingConv2d) else _SAME
+        return F.conv2d(F.pad(x, sides), layer.weight, layer.bias, layer.stride, 0, 1, layer.groups)
+    pooled: Tensor = layer(x)
+    return pooled
+
+
+def _hidden(x: Tensor, frames: ChunkFrames | None) -> Tensor:
+    """(B, C, T, F) of a chunk with zeros where frames are not of the recording."""
+    return x if frames is None else torch.where(frames.is_there(x.shape[2])[:, None, :, None], x, 0.0)
 
 
 def _masked(x: Tensor, lengths: Tensor) -> Tensor:
     """(B, C, T, F) with zeros behind each utterance."""
-    return x if are_full(lengths, x.shape[2]) else _hiding_behind(x, lengths)
-
-
-def _hiding_behind(x: Tensor, lengths: Tensor) -> Tensor:
+    if are_full(lengths, x.shape[2]):
+        return x
     return torch.where(_valid(lengths, x.shape[2])[:, None, :, None], x, 0.0)
-
-
-def lengths_in_graph(length: Tensor) -> Tensor | None:
-    """Frames from the beginning of a chunk to the end of the recording, which may be before it; None: all are valid.
-
-    In an exported graph all chunks are equally long, so the last ones hold more frames than the recording. Outside of
-    it a chunk has the frames that there are.
-    """
-    return length if torch.compiler.is_exporting() else None
 
 
 def _relu(x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -351,53 +361,45 @@ class StackingSubsampling(nn.Module):
         encoded: Tensor = self.proj_out(x.reshape(x.shape[0], x.shape[1] // self.factor, self.factor * x.shape[2]))
         return encoded
 
-    def stream_problem(self) -> str:
-        """Empty: it always can."""
-        return ""
+    @property
+    def windows(self) -> list[SlidingWindow]:
+        """Frames that become one."""
+        return [SlidingWindow(self.factor, self.factor, 0, self.factor - 1)]
 
-    def stream_delay(self) -> Delay:
-        """When its outputs are there."""
-        return Delay(self.factor, self.factor - 1)
-
-    def initial_state(self, batch: int) -> State:
+    def initial_state(self, batch: int, first: int | None = None) -> State:
         """No frame waits for others."""
         return {"frames": self.proj_out.weight.new_zeros(batch, 0, self.proj_out.in_features // self.factor)}
 
     def step(
-        self, x: Tensor, state: State, last: bool, lengths: Tensor | None = None
-    ) -> tuple[Tensor, State, Tensor | None]:
-        """The next frames (B, T, F), of ``lengths`` of :func:`lengths_in_graph`, to (B, T', D) and theirs."""
-        if lengths is not None:
-            x = _hiding_behind(x.unsqueeze(1), lengths).squeeze(1)
-            lengths = (lengths + self.factor - 1) // self.factor
-        x = torch.cat([state["frames"], x], dim=1)
+        self, x: Tensor, state: State, last: bool, frames: ChunkFrames | None = None
+    ) -> tuple[Tensor, State, ChunkFrames | None]:
+        """The next frames (B, T, F), in a graph those of ``frames``, to (B, T', D) and theirs."""
+        x = torch.cat([state["frames"], _hidden(x.unsqueeze(1), frames).squeeze(1)], dim=1)
         if last:
             x = F.pad(x, (0, 0, 0, -x.shape[1] % self.factor))
         number = x.shape[1] // self.factor * self.factor
         whole, rest = x[:, :number], x[:, number:]
-        return self._stacked(whole if self.pre_norm is None else self.pre_norm(whole)), {"frames": rest}, lengths
+        normed = whole if self.pre_norm is None else self.pre_norm(whole)
+        return self._stacked(normed), {"frames": rest}, frames and frames.behind(self.windows[0])
 
 
 class LinearInput(nn.Linear):
     """As many frames out as in."""
 
-    def stream_problem(self) -> str:
-        """Empty: each frame is for itself."""
-        return ""
+    @property
+    def windows(self) -> list[SlidingWindow]:
+        """None: each frame is for itself."""
+        return []
 
-    def stream_delay(self) -> Delay:
-        """None."""
-        return Delay()
-
-    def initial_state(self, batch: int) -> State:
+    def initial_state(self, batch: int, first: int | None = None) -> State:
         """Nothing is kept."""
         return {}
 
     def step(
-        self, x: Tensor, state: State, last: bool, lengths: Tensor | None = None
-    ) -> tuple[Tensor, State, Tensor | None]:
+        self, x: Tensor, state: State, last: bool, frames: ChunkFrames | None = None
+    ) -> tuple[Tensor, State, ChunkFrames | None]:
         """The next frames (B, T, F) to (B, T, D)."""
-        return super().forward(x), state, lengths
+        return super().forward(x), state, frames
 
     def size(self, num_frames: Size) -> Size:
         """Frames out for frames in."""
@@ -504,15 +506,17 @@ def hidden_frames(lengths: Tensor, num_frames: int, context: AttentionContext) -
     return Hidden(is_hidden * _HIDDEN, is_hidden.all(-1, keepdim=True))
 
 
-def position_embeddings(first: int, count: int, step: int, size: int, device: torch.device) -> Tensor:
+def position_embeddings(first: int | Tensor, count: int, step: int, size: int, device: torch.device) -> Tensor:
     """(count, size): sines and cosines, in turn, of the positions first, first + step, ...
+
+    For several ``first`` (B, 1) it is (B, count, size).
 
     Source: Vaswani et al., "Attention Is All You Need", NeurIPS 2017, section 3.5.
     """
     positions = first + step * torch.arange(count, dtype=torch.float32, device=device)
     frequencies = torch.exp(torch.arange(0, size, 2, dtype=torch.float32, device=device) * (-math.log(1e4) / size))
-    angles = positions.unsqueeze(1) * frequencies
-    return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)
+    angles = positions.unsqueeze(-1) * frequencies
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
 _ALL_ROWS = slice(None)
@@ -566,7 +570,7 @@ class RelPositionAttention(nn.Module):
         self.pos_bias_u, self.pos_bias_v = pos_biases or new_pos_biases(num_heads, size)
 
     def forward(self, x: Tensor, positions: Tensor, hidden: Hidden | None, context: Tensor | None = None) -> Tensor:
-        """(B, T, D) to the same; positions (P, D) as :meth:`ConformerEncoder.positions` gives them.
+        """(B, T, D) to the same; positions (P, D) or (B, P, D) as :meth:`ConformerEncoder.positions` gives them.
 
         ``context`` (B, S, D) are the frames that are seen, of which x are the last; None: x alone.
         """
@@ -578,7 +582,8 @@ class RelPositionAttention(nn.Module):
         )
         scale = query.shape[3] ** -0.5
         query = query * scale
-        places = self._heads(self.linear_pos(positions).unsqueeze(0)).transpose(2, 3)
+        placed = self.linear_pos(positions)
+        places = self._heads(placed if placed.dim() == 3 else placed.unsqueeze(0)).transpose(2, 3)
         pos_bias_u, pos_bias_v = ((bias * scale).unsqueeze(1) for bias in (self.pos_bias_u, self.pos_bias_v))
         with_u, with_v = query + pos_bias_u, query + pos_bias_v
         dropout = self.dropout if self.training else 0.0
@@ -784,14 +789,21 @@ class ConvolutionModule(nn.Module):
 
     def initial_state(self, batch: int) -> Tensor:
         """(B, S, D): what the depthwise convolution sees before the first frame."""
-        bias, size = self.pointwise_conv1.bias, self.depthwise_conv.num_channels
-        if self._pads_input and bias is not None:
-            return F.glu(bias.detach(), dim=0).expand(batch, self._left, size)
-        return self.depthwise_conv.weight.new_zeros(batch, self._left, size)
+        return self._padding().expand(batch, self._left, -1)
 
-    def step(self, x: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-        """The next frames (B, T, D), at least one, and those kept (B, S, D), to the same."""
+    def _padding(self) -> Tensor:
+        """(D,), of one frame."""
+        bias = self.pointwise_conv1.bias
+        if self._pads_input and bias is not None:
+            return F.glu(bias.detach(), dim=0)
+        return self.depthwise_conv.weight.new_zeros(self.depthwise_conv.num_channels)
+
+    def step(self, x: Tensor, kept: Tensor, frames: ChunkFrames | None = None) -> tuple[Tensor, Tensor]:
+        """The next frames (B, T, D), at least one, and those kept (B, S, D), to the same; ``frames``: in a graph."""
         x = torch.cat([kept, F.glu(self.pointwise_conv1(x), dim=2)], dim=1)
+        if frames is not None:
+            is_there = frames.is_there(x.shape[1] - self._left, self._left)
+            x = torch.where(is_there.unsqueeze(2), x, self._padding())
         convolved = self.depthwise_conv.of_window(x.transpose(1, 2)).transpose(1, 2)
         return self._projected(convolved), x[:, x.shape[1] - self._left :]
 
@@ -892,13 +904,21 @@ class ConformerLayer(nn.Module):
         size = self.norm_out.weight.shape[0]
         return {"attention": self.norm_out.weight.new_zeros(batch, 0, size), "conv": self.conv.initial_state(batch)}
 
-    def step(self, x: Tensor, positions: Tensor, hidden: Hidden, state: State, most_kept: int) -> tuple[Tensor, State]:
+    def step(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        hidden: Hidden,
+        state: State,
+        most_kept: int,
+        frames: ChunkFrames | None = None,
+    ) -> tuple[Tensor, State]:
         """The next frames (B, T, D), at least one, to the same; ``most_kept`` frames stay for attention."""
         x = x + 0.5 * self.feed_forward1(self.norm_feed_forward1(x))
         normed = self.norm_self_att(x)
         seen = torch.cat([state["attention"], normed], dim=1)
         x = x + self.self_attn(normed, positions, hidden, seen)
-        convolved, conv = self.conv.step(self.norm_conv(x), state["conv"])
+        convolved, conv = self.conv.step(self.norm_conv(x), state["conv"], frames)
         x = x + convolved
         x = x + 0.5 * self.feed_forward2(self.norm_feed_forward2(x))
         return self.norm_out(x), {"attention": seen[:, max(seen.shape[1] - most_kept, 0) :], "conv": conv}
@@ -1123,9 +1143,10 @@ class ConformerEncoder(TrainableNM):
             x = self.out_proj(x)
         return x.transpose(1, 2), lengths, *tapped
 
-    def positions(self, num_queries: int, num_keys: int, device: torch.device, first: int = 0) -> Tensor:
+    def positions(self, num_queries: int, num_keys: int, device: torch.device, first: int | Tensor = 0) -> Tensor:
         """Embeddings (P, D) for queries that are the last of the keys: of the distances ``num_keys`` to
-        ``1 - num_queries``, or without the shift of the keys, the first of which is ``first``, from the start."""
+        ``1 - num_queries``, or without the shift of the keys, the first of which is ``first``, from the start. With
+        several ``first`` (B, 1) these are (B, P, D)."""
         if self._is_shifted:
             return position_embeddings(num_keys, num_keys + num_queries, -1, self._size, device)
         return position_embeddings(first, num_keys, 1, self._size, device)
@@ -1152,14 +1173,18 @@ class ConformerEncoder(TrainableNM):
         """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
         context = self._contexts[0]
         if context.is_full:
-            return "attention sees the whole utterance; att_context_style: chunked_limited does not"
+            return (
+                "attention sees the whole utterance; att_context_style: chunked_limited does not, nor a model that was "
+                "trained with chunks (U2++), with --att_context_size LEFT RIGHT"
+            )
         if context.right != 0:
             return "each layer of regular attention looks ahead further; att_context_style: chunked_limited does not"
-        return self.pre_encode.stream_problem() or self._layers()[0].conv.stream_problem()
+        return self._layers()[0].conv.stream_problem()
 
     def stream_delay(self) -> Delay:
         """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
-        return self.pre_encode.stream_delay().then(Delay(1, int(self._contexts[0].chunk) - 1))
+        delays = [window.delay for window in self.pre_encode.windows]
+        return reduce(Delay.then, [*delays, Delay(1, int(self._contexts[0].chunk) - 1)])
 
     def initial_state(self, batch: int) -> State:
         """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
@@ -1178,12 +1203,14 @@ class ConformerEncoder(TrainableNM):
 
         Chunks are counted from the start, so the numbers do not depend on how frames arrive.
         """
-        before, lengths = keyed(state, "pre_encode"), lengths_in_graph(length)
-        x, kept, lengths = self.pre_encode.step(audio_signal.transpose(1, 2), before, last, lengths)
+        frames = frames_in_graph(length, state["num_frames"] * self.stream_delay().stride)
+        before = keyed(state, "pre_encode")
+        x, kept, frames = self.pre_encode.step(audio_signal.transpose(1, 2), before, last, frames)
         new_state = prefixed(kept, "pre_encode")
         if self._scale is not None:
             x = x * self._scale
         x = torch.cat([state["waiting"], x], dim=1)
+        frames = frames and frames._replace(first=frames.first - state["waiting"].shape[1])
         context = self._contexts[0]
         chunk, left = int(context.chunk), int(context.left)
         number = x.shape[1] if last else x.shape[1] // chunk * chunk
@@ -1192,18 +1219,20 @@ class ConformerEncoder(TrainableNM):
         tapped = x
         if number:
             num_kept = state["layers.0.attention"].shape[1]
-            first = 0 if self._is_shifted else int(state["num_frames"]) - num_kept
+            first: int | Tensor = 0
+            if not self._is_shifted and frames is None:
+                first = int(state["num_frames"]) - num_kept
+            elif not self._is_shifted and frames is not None:
+                first = (frames.first - num_kept - frames.start).unsqueeze(1)
             positions = self.positions(number, num_kept + number, x.device, first).to(x.dtype)
             of_key = torch.arange(num_kept + number, device=x.device) // chunk  # the chunk in which it is
             chunks_back = of_key[num_kept:].unsqueeze(1) - of_key
             sees = ((chunks_back >= 0) & (chunks_back <= left))[None, None]
-            if lengths is not None:  # of fixed sizes: before the first frame and behind the last one there is nothing
-                of_chunk = torch.arange(-num_kept, number, device=x.device)
-                is_there = (of_chunk >= -state["num_frames"].unsqueeze(1)) & (of_chunk < lengths.unsqueeze(1))
-                sees = sees & is_there[:, None, None]
+            if frames is not None:
+                sees = sees & frames.is_there(number, num_kept)[:, None, None]
             hidden = Hidden(torch.where(sees, 0.0, _HIDDEN), ~sees.any(-1, keepdim=True))
             for index, layer in enumerate(self._layers()):
-                x, kept = layer.step(x, positions, hidden, keyed(state, f"layers.{index}"), left * chunk)
+                x, kept = layer.step(x, positions, hidden, keyed(state, f"layers.{index}"), left * chunk, frames)
                 new_state |= prefixed(kept, f"layers.{index}")
                 if index == self._intermediate:
                     tapped = x
@@ -1213,30 +1242,40 @@ class ConformerEncoder(TrainableNM):
             new_state |= {key: value for key, value in state.items() if key.startswith("layers.")}
         if self.out_proj is not None:
             x = self.out_proj(x)
-        outputs: tuple[Tensor, ...] = (x.transpose(1, 2), num_new(x, 1) if lengths is None else lengths)
+        outputs: tuple[Tensor, ...] = (x.transpose(1, 2), num_new(x, 1) if frames is None else frames.left)
         if self._intermediate is not None:
             outputs = (*outputs, tapped.transpose(1, 2), outputs[1])
         return outputs, new_state
 
     def graph_problem(self) -> str:
-        """Why it cannot run in chunks in an exported graph, where all sizes are fixed; empty if it can."""
+        """See :class:`nemo_lite.backends.pytorch.streaming.StreamsInGraph`."""
         if problem := self.stream_problem():
             return problem
         if self._contexts[0].left == _ALL:
             return "attention sees all frames before; att_context_size with a number, or set_default_att_context_size"
-        if not self._is_shifted:
-            return "rel_pos_no_shift counts positions from the start of the recording"
-        window = next((layer.window for layer in self.pre_encode.modules() if isinstance(layer, HalvingConv2d)), None)
-        return "subsampling conv2d gives fewer frames of the first chunk" if window and not window.before else ""
+        return ""
 
     @property
     def graph_chunk(self) -> int:
-        """Frames of the input in each chunk of an exported graph."""
-        return self.pre_encode.stream_delay().stride * int(self._contexts[0].chunk)
+        """See :class:`nemo_lite.backends.pytorch.streaming.StreamsInGraph`: the frames of a chunk of attention."""
+        return self.stream_delay().stride * int(self._contexts[0].chunk)
+
+    @property
+    def graph_late(self) -> int:
+        """See :class:`nemo_lite.backends.pytorch.streaming.StreamsInGraph`: whole chunks of attention."""
+        first, chunk = self._first(), int(self._contexts[0].chunk)
+        return first % chunk - first
+
+    def _first(self) -> int:
+        """Where the frames begin that subsampling gives of a chunk in a graph."""
+        return reduce(lambda first, window: window.first(first), self.pre_encode.windows, 0)
 
     def graph_state(self, batch: int) -> State:
-        """The state before the first chunk in an exported graph: zeros stand for the frames that attention may see."""
+        """See :class:`nemo_lite.backends.pytorch.streaming.StreamsInGraph`: zeros stand for what attention may see."""
         context, state = self._contexts[0], dict(self.initial_state(batch))
+        state |= prefixed(self.pre_encode.initial_state(batch, first=0), "pre_encode")
+        # Chunks of attention are counted from the first frame of the recording.
+        state["waiting"] = state["waiting"].new_zeros(batch, self._first() % int(context.chunk), self._size)
         for index in range(len(self._layers())):
             key = f"layers.{index}.attention"
             state[key] = state[key].new_zeros(batch, int(context.left) * int(context.chunk), self._size)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, reduce
 from math import prod
-from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -21,7 +21,17 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from nemo_asr.arguments import Channels, Classes, Splicing, look_up, refuse_too_large
 from nemo_asr.text.labels import is_piece
 from nemo_lite.backends.pytorch.nm import TrainableNM
-from nemo_lite.backends.pytorch.streaming import Delay, SlidingWindow, State, in_step, keyed, num_new, prefixed
+from nemo_lite.backends.pytorch.streaming import (
+    ChunkFrames,
+    Delay,
+    SlidingWindow,
+    State,
+    frames_in_graph,
+    in_step,
+    keyed,
+    num_new,
+    prefixed,
+)
 from nemo_lite.config import (
     Between,
     Checked,
@@ -48,6 +58,8 @@ from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, ceil_div
 from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils import logging
+
+_T = TypeVar("_T")
 
 # Frames: which frames of a padded batch belong to an utterance, and zeros in the others.
 # Between the layers of an encoder a tensor is zero behind each utterance wherever a convolution reads it.
@@ -152,7 +164,8 @@ class JasperBlockSpec:
         se: squeeze-and-excitation after the last sub-block.
         se_reduction_ratio: channels for one hidden unit of squeeze-and-excitation.
         se_context_window: frames that squeeze-and-excitation averages; below 1: the whole utterance.
-        se_interpolation_mode: how windowed averages are stretched to the number of frames.
+        se_interpolation_mode: how windowed averages are stretched to the number of frames: nearest, linear or area, as
+            in NeMo; causal: they are not, each frame has the window that ends with it, so that the encoder streams.
         kernel_size_factor: multiplies ``kernel``.
         stride_last: only the last sub-block strides.
         future_context: taps of a filter behind its frame, at most half of them; the others see frames before it, so
@@ -178,7 +191,7 @@ class JasperBlockSpec:
     se: bool = False
     se_reduction_ratio: Channels = 8
     se_context_window: Window = -1
-    se_interpolation_mode: Literal["nearest", "linear", "area"] = "nearest"
+    se_interpolation_mode: Literal["nearest", "linear", "area", "causal"] = "nearest"
     kernel_size_factor: Annotated[float, Between(0, 100, above=True)] = 1.0
     stride_last: bool = False
     future_context: Annotated[int, Between(-1, _LONGEST_KERNEL)] = -1
@@ -199,6 +212,8 @@ class JasperBlockSpec:
             yield f"heads is {self.heads}, wanted -1, or separable: true"
         if self.kernel_size // 2 < self.future_context < self.kernel_size:
             yield f"future_context is {self.future_context}, wanted at most {self.kernel_size // 2}, half of the kernel"
+        if self.se and self.se_interpolation_mode == "causal" and self.se_window < 1:
+            yield "se_interpolation_mode is causal, which needs se_context_window, the frames of a window"
         if self.se and self.filters < self.se_reduction_ratio:
             yield f"se_reduction_ratio is {self.se_reduction_ratio}, wanted at most filters ({self.filters})"
 
@@ -532,6 +547,8 @@ class SqueezeExcite(nn.Module):
         reduction_ratio: channels for one hidden unit.
         context_window: frames of the window; below 1 it is the whole utterance.
         interpolation_mode: how the averages of windows are stretched to the number of frames: nearest, linear, area.
+            Where a frame's window lies then depends on the length of the utterance. ``causal``: it ends with the frame;
+            frames before the first one count as 0.
         activation: between the two linear layers.
     """
 
@@ -544,6 +561,7 @@ class SqueezeExcite(nn.Module):
         activation: nn.Module | None = None,
     ) -> None:
         super().__init__()
+        self.is_causal = interpolation_mode == "causal" and context_window > 0
         self._stretch = look_up("se_interpolation_mode", interpolation_mode, _INTERPOLATIONS)
         self.context_window = context_window
         self.fc = nn.Sequential(
@@ -562,11 +580,26 @@ class SqueezeExcite(nn.Module):
         if self.context_window < 1:
             mean = x.sum(2, dtype=torch.promote_types(x.dtype, torch.float32)) / lengths.unsqueeze(1)
             return x * torch.sigmoid(self.fc(mean.to(x.dtype))).unsqueeze(2)
+        if self.is_causal:
+            return self.of_window(F.pad(x, (self.context_window - 1, 0)))
         scores = self.fc(self._window_means(x, lengths).transpose(1, 2)).transpose(1, 2)
         num_windows = (lengths - self.context_window + 1).clamp(min=1)
         frame = torch.arange(num_frames, device=x.device).unsqueeze(0)
         stretch = self._stretch(frame, num_windows.unsqueeze(1), lengths.unsqueeze(1))
         return x * torch.sigmoid(_stretched(scores, *stretch))
+
+    @property
+    def window(self) -> SlidingWindow:
+        """The frames that a frame's mean is taken over, where it is causal."""
+        return SlidingWindow(self.context_window, 1, self.context_window - 1)
+
+    def of_window(self, x: Tensor) -> Tensor:
+        """The same without padding, where it is causal: frames of :attr:`window` (B, C, T), or none, to (B, C, U)."""
+        if not x.shape[2]:
+            return x
+        means = F.avg_pool1d(x, self.context_window, stride=1)
+        scores = self.fc(means.transpose(1, 2)).transpose(1, 2)
+        return x[:, :, self.context_window - 1 :] * torch.sigmoid(scores)
 
     def _window_means(self, x: Tensor, lengths: Tensor) -> Tensor:
         """(B, C, windows in T frames), valid within the utterance; one shorter than a window has one."""
@@ -611,6 +644,7 @@ _INTERPOLATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Stretch]] = {
     "nearest": _nearest,
     "linear": _linear,
     "area": _area,
+    "causal": _nearest,  # there are as many windows as frames
 }
 
 
@@ -848,20 +882,22 @@ class JasperBlock(nn.Module):
         """Frames of the input on each side that a frame of the output depends on; None: on all of them."""
         total, frames_between = 0, 1
         for layer in self.modules():
-            if isinstance(layer, (SqueezeExcite, MaskedGroupNorm)):
+            if isinstance(layer, MaskedGroupNorm) or (isinstance(layer, SqueezeExcite) and not layer.is_causal):
                 return None
-        for layer in self.mconv:
-            convolution = layer.conv if isinstance(layer, MaskedConv1d) else layer
-            if isinstance(convolution, TimeConv1d):
-                total += frames_between * convolution.window.before
-                frames_between *= convolution.stride[0]
+        for over_time in map(_over_time, self.mconv):
+            if over_time is not None:
+                total += frames_between * over_time.window.before
+                frames_between *= over_time.window.stride
         return total  # a residual has kernels of one frame
 
     def stream_problem(self) -> str:
         """Why it cannot run in chunks; empty if it can."""
         for layer in self.modules():
-            if isinstance(layer, SqueezeExcite):
-                return "squeeze-and-excitation averages frames of the whole utterance"
+            if isinstance(layer, SqueezeExcite) and not layer.is_causal:
+                return (
+                    "squeeze-and-excitation averages frames that follow from the length of the whole utterance; "
+                    "se_interpolation_mode: causal with se_context_window does not"
+                )
             if isinstance(layer, MaskedGroupNorm):
                 return "its normalisation averages over time; normalization_mode: batch does not"
         return ""
@@ -869,50 +905,80 @@ class JasperBlock(nn.Module):
     def stream_delay(self) -> Delay:
         """When its outputs are there."""
         delay = Delay()
-        for _, convolution in _strided_or_wide(self.mconv):
-            delay = delay.then(convolution.window.delay)
+        for _, layer in _strided_or_wide(self.mconv):
+            delay = delay.then(layer.window.delay)
         return delay  # a residual has kernels of one frame
 
-    def initial_state(self, batch: int) -> State:
-        """What convolutions see before the first frame, and which sums wait for their summands: nothing."""
-        state = {}
+    def initial_state(self, batch: int, firsts: Sequence[int] | None = None) -> State:
+        """What layers see before the first frame, and which sums wait for their summands: nothing.
+
+        ``firsts``: in a graph, where the inputs begin; see `StreamsInGraph`.
+        """
+        state, like = {}, next(self.mconv.parameters())
         for name, layers in self._branches():
-            for index, convolution in _strided_or_wide(layers):
-                shape = (batch, convolution.num_channels, 0)
-                state[f"{name}.{index}"] = convolution.window.initial(shape, 2, convolution.weight)
-            state[f"{name}.ahead"] = self._empty(batch)
+            first = None if firsts is None else self._input_of(name, firsts)
+            for index, layer in _strided_or_wide(layers):
+                channels = layer.num_channels if isinstance(layer, TimeConv1d) else self._num_channels
+                state[f"{name}.{index}"] = layer.window.initial((batch, channels, 0), 2, like, first=first)
+                first = None if first is None else layer.window.first(first)
+            ahead = 0 if first is None or firsts is None else first - self.first(firsts)
+            state[f"{name}.ahead"] = like.new_zeros(batch, self._num_channels, ahead)
         return state
 
-    def step(self, inputs: list[Tensor], state: State, last: bool) -> tuple[list[Tensor], State]:
-        """The next frames of the inputs (see ``forward``), which may be of several lengths, to those of its outputs."""
-        summands, new_state = [], {}
-        added = inputs if self.is_dense else inputs[-1:]
-        for (name, layers), x in zip(self._branches(), [inputs[-1], *added], strict=False):
+    def first(self, firsts: Sequence[int]) -> int:
+        """In a graph: where its outputs begin, for inputs that begin at ``firsts``: as late as the latest summand."""
+        found = []
+        for name, layers in self._branches():
+            first = self._input_of(name, firsts)
+            for _, layer in _strided_or_wide(layers):
+                first = layer.window.first(first)
+            found.append(first)
+        return min(found)
+
+    def step(
+        self, inputs: list[Tensor], state: State, last: bool, frames: Sequence[ChunkFrames] = ()
+    ) -> tuple[list[Tensor], State, list[ChunkFrames]]:
+        """The next frames of the inputs (see ``forward``), which may be of several lengths, to those of its outputs.
+
+        ``frames``: in a graph, of each input; they are given of each output then.
+        """
+        summands, new_state, ends = [], {}, []
+        for name, layers in self._branches():
+            x = self._input_of(name, inputs)
+            there = self._input_of(name, frames) if frames else None
             for index, layer in enumerate(layers):
-                convolution = layer.conv if isinstance(layer, MaskedConv1d) else layer
-                key = f"{name}.{index}"
-                if isinstance(convolution, TimeConv1d):
+                key, over_time = f"{name}.{index}", _over_time(layer)
+                if over_time is not None:
                     if key in state:
-                        x, new_state[key] = convolution.window.take(state[key], x, 2, last)
-                    x = convolution.of_window(x)
+                        if there is not None:
+                            x = torch.where(there.is_there(x.shape[2]).unsqueeze(1), x, 0.0)
+                            there = there.behind(over_time.window)
+                        x, new_state[key] = over_time.window.take(state[key], x, 2, last)
+                    x = over_time.of_window(x)
                 elif x.shape[2]:
                     x = layer(x)
             summands.append(x)
+            ends.extend([there] if there is not None else [])
         names = [name for name, _ in self._branches()]
         summands, ahead = in_step([state[f"{name}.ahead"] for name in names], summands, 2)
         new_state |= {f"{name}.ahead": frames for name, frames in zip(names, ahead, strict=True)}
         out = reduce(torch.maximum if self.takes_maximum else torch.add, summands)
         out = self.mout(out)
-        return [*inputs, out] if self.is_dense else [out], new_state
+        latest = sorted(ends, key=lambda there: there.first)[:1]
+        if self.is_dense:
+            return [*inputs, out], new_state, [*frames, *latest]
+        return [out], new_state, latest
 
     def _branches(self) -> list[tuple[str, Iterable[nn.Module]]]:
         """Sequences of layers whose outputs are added, by name."""
         branches = [(f"res.{index}", branch.children()) for index, branch in enumerate(self.res)]
         return [("mconv", self.mconv), *branches]
 
-    def _empty(self, batch: int) -> Tensor:
-        weight = next(self.mconv.parameters())
-        return weight.new_zeros(batch, self._num_channels, 0)
+    def _input_of(self, branch: str, inputs: Sequence[_T]) -> _T:
+        """What a branch takes: the block's own input, but dense residuals one of those before."""
+        if branch == "mconv" or not self.is_dense:
+            return inputs[-1]
+        return inputs[int(branch.removeprefix("res."))]
 
     def _run(self, layers: Iterable[nn.Module], x: Tensor, frames: Frames) -> tuple[Tensor, Frames]:
         for layer in layers:
@@ -928,12 +994,17 @@ class JasperBlock(nn.Module):
         return x, frames
 
 
-def _strided_or_wide(layers: Iterable[nn.Module]) -> Iterator[tuple[int, TimeConv1d]]:
-    """The convolutions that have to keep frames between chunks, with their places."""
-    for index, layer in enumerate(layers):
-        convolution = layer.conv if isinstance(layer, MaskedConv1d) else layer
-        if isinstance(convolution, TimeConv1d) and (convolution.window.span, convolution.window.stride) != (1, 1):
-            yield index, convolution
+def _over_time(layer: nn.Module) -> TimeConv1d | SqueezeExcite | None:
+    """What sees other frames than that in its own place, if a layer does."""
+    layer = layer.conv if isinstance(layer, MaskedConv1d) else layer
+    return layer if isinstance(layer, (TimeConv1d, SqueezeExcite)) else None
+
+
+def _strided_or_wide(layers: Iterable[nn.Module]) -> Iterator[tuple[int, TimeConv1d | SqueezeExcite]]:
+    """The layers that have to keep frames between chunks, with their places."""
+    for index, layer in enumerate(map(_over_time, layers)):
+        if layer is not None and (layer.window.span, layer.window.stride) != (1, 1):
+            yield index, layer
 
 
 def _convolutions(
@@ -962,6 +1033,8 @@ def _check_frames(mode: str, stride: int, is_dense: bool, place: str) -> None:
 
 # Jasper and QuartzNet as neural modules: the encoder and the decoders, with ports. Their layers are above.
 
+
+_CHUNK = 10  # frames of the input that an exported graph takes at once, at least
 
 Block: TypeAlias = Annotated[Mapping[str, Any], Checked(block_problems)]
 Blocks: TypeAlias = Sequence[Block]
@@ -1100,14 +1173,44 @@ class JasperEncoder(TrainableNM):
     ) -> tuple[tuple[Tensor, ...], State]:
         """The next frames (B, D, T) to (B, C, U), with as many outputs as ``forward`` has with lengths."""
         new_state: dict[str, Tensor] = {}
-        inputs = [audio_signal]
+        inputs, frames = [audio_signal], list[ChunkFrames]()
+        if length is not None and "num_frames" in state:  # in a graph
+            there = frames_in_graph(length, state["num_frames"] * self._stride)
+            frames.extend([there] if there else [])
+            new_state["num_frames"] = state["num_frames"] + audio_signal.shape[2] // self._stride
         tapped: tuple[Tensor, ...] = ()
         for index, block in enumerate(self._blocks()):
-            inputs, kept = block.step(inputs, keyed(state, str(index)), last)
+            inputs, kept, frames = block.step(inputs, keyed(state, str(index)), last, frames)
             new_state |= prefixed(kept, str(index))
             if index == self._intermediate:
-                tapped = (inputs[-1], num_new(inputs[-1], 2))
-        return (inputs[-1], num_new(inputs[-1], 2), *tapped), new_state
+                tapped = (inputs[-1], frames[-1].left if frames else num_new(inputs[-1], 2))
+        return (inputs[-1], frames[-1].left if frames else num_new(inputs[-1], 2), *tapped), new_state
+
+    def graph_problem(self) -> str:
+        """See :class:`nemo_lite.backends.pytorch.streaming.StreamsInGraph`."""
+        return self.stream_problem()
+
+    @property
+    def graph_chunk(self) -> int:
+        """See :class:`nemo_lite.backends.pytorch.streaming.StreamsInGraph`: about 0.1 s of usual frames."""
+        return self._stride * -(-_CHUNK // self._stride)
+
+    @property
+    def graph_late(self) -> int:
+        """See :class:`nemo_lite.backends.pytorch.streaming.StreamsInGraph`: what convolutions see behind a frame."""
+        firsts = [0]
+        for block in self._blocks():
+            firsts = [*firsts, block.first(firsts)] if block.is_dense else [block.first(firsts)]
+        return -firsts[-1]
+
+    def graph_state(self, batch: int) -> State:
+        """See :class:`nemo_lite.backends.pytorch.streaming.StreamsInGraph`."""
+        state = {"num_frames": torch.zeros(batch, dtype=torch.int64)}
+        firsts = [0]
+        for index, block in enumerate(self._blocks()):
+            state |= prefixed(block.initial_state(batch, firsts), str(index))
+            firsts = [*firsts, block.first(firsts)] if block.is_dense else [block.first(firsts)]
+        return state
 
     def _blocks(self) -> list[JasperBlock]:
         return [block for block in self.encoder if isinstance(block, JasperBlock)]

@@ -29,8 +29,9 @@ def certify_streams(
     references: Sequence[str],
     factory: NeuralModuleFactory | None = None,
     chunk_seconds: float = CHUNK_SECONDS,
+    search: str = "",
 ) -> list[StreamRate]:
-    """Hear recordings whole and as streams, with each context that attention was trained with.
+    """Hear recordings whole and as streams, by the model's search, with each context that attention was trained with.
 
     Latency is counted from the end of a frame to when its label is known: audio that the frame waits for, and the
     computing of the chunk that completes it.
@@ -42,6 +43,7 @@ def certify_streams(
         references: what is said in each.
         factory: where to run.
         chunk_seconds: of audio that come together.
+        search: what the rates say of the search; see `StreamRate`.
 
     Raises:
         UsageError: the model cannot stream.
@@ -56,7 +58,8 @@ def certify_streams(
         for context in contexts:
             if context is not None:
                 encoder.set_default_att_context_size(context)  # type: ignore[attr-defined]  # it has contexts
-            found.append(_certify(model, name, recordings, references, factory, chunk_seconds, context))
+            rate = _certify(model, name, recordings, references, factory, chunk_seconds, context)
+            found.append(msgspec.structs.replace(rate, search=search))
     finally:
         if contexts[0] is not None:
             encoder.set_default_att_context_size(contexts[0])  # type: ignore[attr-defined]
@@ -135,7 +138,7 @@ def stream_table(rates: Sequence[StreamRate]) -> str:
 
 
 def store_stream_rates(path: str | Path, rates: Sequence[StreamRate]) -> Path:
-    """Write rates into the card of a model folder, in the place of earlier ones of the same sets; the card's file.
+    """Write rates into the card of a model folder, in the place of those of the same sets and search; the card's file.
 
     Raises:
         UsageError: it is no model folder, or cannot be written to.
@@ -143,8 +146,8 @@ def store_stream_rates(path: str | Path, rates: Sequence[StreamRate]) -> Path:
     card_file = find_model(path) / CARD
     if not card_file.is_file():
         raise UsageError("there is no model card to write to", place=str(path), got="checkpoints, or another toolkit's")
-    card, sets = read_card(card_file), {each.set for each in rates}
-    kept = [each for each in card.streams if each.set not in sets]
+    card, sets = read_card(card_file), {(each.set, each.search) for each in rates}
+    kept = [each for each in card.streams if (each.set, each.search) not in sets]
     content = card_to_json(msgspec.structs.replace(card, streams=[*kept, *rates]))
     write_atomically(card_file, lambda file: file.write_bytes(content))
     return card_file

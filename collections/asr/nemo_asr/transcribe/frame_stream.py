@@ -6,6 +6,7 @@ cannot: `SegmentStream`. No torch in this file: ONNX files stream without.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
@@ -29,6 +30,7 @@ from nemo_asr.transcribe.transcript import (
 from nemo_lite.errors import UsageError
 
 FloatArray: TypeAlias = "npt.NDArray[np.float32]"
+_PARTS_OPEN = 3  # of the longest kind, in which hypotheses may differ
 _MOST_SECONDS = 8.0  # that are computed at once
 _LOWEST_RATE, _HIGHEST_RATE = 1000, 768_000
 
@@ -40,7 +42,8 @@ class EndpointRules:
     Attributes:
         silence: in which the blank is most probable, where nothing was said.
         pause: the same, after something was said.
-        longest: of a part; it ends before its last word then.
+        longest: of a part; it ends before its last word then, and after twice as long within it. What was said three
+            times as long ago stays as the best hypothesis has it.
     """
 
     silence: float = 2.4
@@ -125,7 +128,7 @@ class _OpenPath:
     """Greedy decoding."""
 
     def __init__(self, blank: int) -> None:
-        self._blank = blank
+        self._blank = self._before = blank  # the class of the frame before the part
         self._path: list[int] = []
         self._scores: list[float] = []
         self._ids: list[int] = []  # of the parts before
@@ -135,12 +138,15 @@ class _OpenPath:
         self._scores += found.scores
 
     def best(self) -> TimedLabels:
-        return labels_of_path(np.array(self._path, np.int64), np.array(self._scores), self._blank)
+        labels = labels_of_path(np.array(self._path, np.int64), np.array(self._scores), self._blank)
+        is_known = self._path[:1] == [self._before] != [self._blank]  # a label that goes on from the part before
+        return labels.part(1, len(labels.ids)) if is_known else labels
 
     def end(self, num_frames: int) -> TimedLabels:
         labels = self.best()
-        labels = labels.part(0, sum(end <= num_frames for end in labels.ends))
+        labels = labels.part(0, sum(start < num_frames for start in labels.starts))
         self._ids += labels.ids
+        self._before = self._path[num_frames - 1] if num_frames else self._before
         del self._path[:num_frames], self._scores[:num_frames]
         return labels
 
@@ -151,15 +157,23 @@ class _OpenPath:
 class _OpenBeams:
     """A beam search. Where a part ends, the search goes on with all its hypotheses: the whole text is that of
     `transcribe`, also where words that come later change it.
+
+    Args:
+        search: of the stream.
+        blank: the blank's number.
+        most_frames: longer than two parts. After so many, at most twice as many, labels are settled as the best
+            hypothesis has them.
     """
 
-    def __init__(self, search: StreamedSearch, blank: int) -> None:
-        self._search, self._blank = search, blank
+    def __init__(self, search: StreamedSearch, blank: int, most_frames: int) -> None:
+        self._search, self._blank, self._most_frames = search, blank, most_frames
         self._rows: list[FloatArray] = []  # log-probabilities, by which labels get their times
         self._start = 0  # frames before the part
 
     def accept(self, found: _Found) -> None:
         self._search.accept(found.log_probs)
+        if self._search.num_frames - self._search.oldest > 2 * self._most_frames:
+            self._search.commit(self._search.num_frames - self._most_frames)
         self._rows.extend(found.log_probs)
 
     def best(self) -> TimedLabels:
@@ -228,7 +242,10 @@ class FrameStream:
         self._num_open = 0  # frames of it
         self._num_silent = 0  # frames at the end of it without a label
         decoder, blank = decoder or model.decoder, len(model.labels)
-        self._open: _OpenPart = _OpenPath(blank) if decoder is None else _OpenBeams(decoder.stream(), blank)
+        most_frames = math.ceil(_PARTS_OPEN * self._rules.longest * model.sample_rate / model.frame_samples)
+        self._open: _OpenPart = (
+            _OpenPath(blank) if decoder is None else _OpenBeams(decoder.stream(), blank, most_frames)
+        )
         self._shown = ""
 
     @property
@@ -311,6 +328,9 @@ class FrameStream:
         words = list(labels.words([spelled(label) for label in self._model.labels]))
         # So may what is before it: a space alone begins it.
         first = words[-1][0] if len(words) > 1 else 0
+        seconds = self._num_open * self._model.frame_samples / self._model.sample_rate
+        if not first and seconds >= 2 * self._rules.longest:
+            return self._final(self._num_open)
         if first and spelled(self._model.labels[labels.ids[first - 1]]) == " ":
             first -= 1
         return self._final(labels.starts[first]) if first else []

@@ -112,6 +112,7 @@ class StreamRate(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         set: the name of the set.
+        search: the options of a beam search in the place of the model's own search; empty: its own.
         context: of a Conformer's attention, encoded frames before and behind; None where there is none.
         chunk_seconds: of audio that came together.
         look_ahead: audio that a frame waits for.
@@ -125,6 +126,7 @@ class StreamRate(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     set: str
+    search: str = ""
     context: list[int] | None = None
     chunk_seconds: float = 0.0
     look_ahead: float = 0.0

@@ -18,8 +18,9 @@ from nemo_asr.transcribe.onnx_model import STREAM_FORMAT, DescribedFile
 # Any: onnxruntime has no types.
 
 NEXT = ".next"
-CHUNK = "chunk_samples"
+CHUNK, BEFORE, LATE = "chunk_samples", "before", "late_frames"
 _MOST_NUMBERS = 1 << 26  # 256 MB
+_MOST_LATE = 1 << 20
 _UNKNOWN = 1 << 40  # samples to the end of a recording that has not ended
 
 
@@ -38,7 +39,8 @@ class OnnxStreamedModel(DescribedFile):
     decoder = None
 
     def _read(self) -> None:
-        self._chunk, self._before = int(self.metadata[CHUNK]), int(self.metadata["before"])
+        self._chunk, self._before = int(self.metadata[CHUNK]), int(self.metadata[BEFORE])
+        self._late = int(self.metadata.get(LATE, "0"))  # files of before had none
         self.hop_samples, self.frame_samples = (
             int(self.metadata[f"{name}_stride_samples"]) for name in ("feature", "frame")
         )
@@ -54,6 +56,8 @@ class OnnxStreamedModel(DescribedFile):
             raise ValueError(f"chunks of {self._chunk} samples in windows of {self._window}")
         if not 1 <= self.hop_samples <= self.frame_samples <= self._chunk:
             raise ValueError(f"frames of {self.frame_samples} samples in chunks of {self._chunk}")
+        if not 0 <= self._late <= _MOST_LATE:
+            raise ValueError(f"{self._late} frames before the first")
         self._states = [name for name in inputs if name not in ("audio_signal", "length")]
         self._initial = {
             name: np.zeros((1, *sizes[name]), np.int64 if "int64" in inputs[name].type else np.float32)
@@ -63,7 +67,8 @@ class OnnxStreamedModel(DescribedFile):
     @property
     def look_ahead(self) -> float:
         """Seconds of audio behind the beginning of a chunk that its first frame waits for."""
-        return float(self._window - self._before) / self.sample_rate
+        chunks_late = self._late * self.frame_samples // self._chunk
+        return float(self._window - self._before + chunks_late * self._chunk) / self.sample_rate
 
     def frames(self) -> Callable[[Samples, bool], npt.NDArray[np.float32]]:
         """See `FrameModel`. Frames come as soon as the chunk is whole in which they are."""
@@ -76,6 +81,7 @@ class _Frames:
         self._samples = np.zeros(model._before, np.float32)  # from the window of the next chunk on
         self._outputs = ["log_probs", "log_probs_length", *(name + NEXT for name in model._states)]
         self._is_empty = True
+        self._late = model._late  # frames to come before the first one of the recording
 
     def __call__(self, samples: Samples, last: bool) -> npt.NDArray[np.float32]:
         model = self._model
@@ -104,4 +110,7 @@ class _Frames:
         log_probs, number, *state = model._session.run(self._outputs, inputs)
         self._state = dict(zip(model._states, state, strict=True))
         self._samples = self._samples[model._chunk :]
-        return log_probs[0, : number[0]], bool(number[0] == log_probs.shape[1])
+        frames = log_probs[0, : number[0]]
+        late = min(self._late, len(frames))
+        self._late -= late
+        return frames[late:], bool(number[0] == log_probs.shape[1])

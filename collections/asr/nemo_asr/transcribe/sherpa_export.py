@@ -48,6 +48,7 @@ _LEAST_VARIANCE = 1e-5  # what it adds to the variance of a waveform before it d
 _SAMPLES = 23_456
 _LEAST_LOGARITHM = math.log(torch.finfo(torch.float32).eps) + 1e-4
 _CHUNKS = 12
+_NO_END = 1 << 40  # frames to the end of a recording, of which nothing is known
 
 
 def sherpa_features_problem(preprocessor: object) -> str:
@@ -121,10 +122,14 @@ class _OfNormalizedWaveform(nn.Module):
         scale = (_LEAST_VARIANCE / (1.0 - variance).clamp(_LEAST_VARIANCE / 2, 1.0)).sqrt().float()
         length = torch.full((1,), x.shape[1], dtype=torch.int64, device=x.device)
         log_probs, frames = self.whole(x * scale, length)
-        blank = F.one_hot(torch.tensor(log_probs.shape[2] - 1), log_probs.shape[2]).float().log().clamp(min=-1e4)
         is_valid = torch.arange(log_probs.shape[1], device=x.device)[None, :, None] < frames[:, None, None]
-        padded = torch.where(is_valid, log_probs, blank)
+        padded = torch.where(is_valid, log_probs, _blank(log_probs.shape[2]))
         return padded.unsqueeze(2).expand(-1, -1, self.repeats, -1).flatten(1, 2)
+
+
+def _blank(num_classes: int) -> Tensor:
+    """Log-probabilities (classes,) of a frame that is nothing but blank."""
+    return F.one_hot(torch.tensor(num_classes - 1), num_classes).float().log().clamp(min=-1e4)
 
 
 def export_sherpa(model: TrainedModel, folder: str | Path, waveform: bool | None = None) -> Written:
@@ -214,13 +219,19 @@ class _StreamCheck:
     def __call__(self, run: OnnxRun) -> None:
         parts, caches = self._module.parts, [*self._caches, torch.zeros_like(self._length)]
         state = parts.dag.initial_state(len(self._length))
-        for number in range(_CHUNKS):
+        got, wanted = [], []
+        for number in range(_CHUNKS + parts.late // parts.frames):
             chunk = self._features.roll(number, dims=2)
-            got, _, *caches = run(chunk, self._length, *caches)
+            log_probs, _, *caches = run(chunk, self._length, *caches)
+            got.append(log_probs)
             features = parts.preprocessor.of_bands(sherpa_powers(chunk), self._length)
-            (wanted, _), state = parts.dag(features, self._length, state=state, last=False)
-            wanted = wanted.repeat_interleave(self._module.repeats, dim=1)
-            self.difference = max(self.difference, difference_of(got, wanted, MODEL))
+            (log_probs, _), state = parts.dag(features, self._length, state=state, last=False)
+            wanted.append(log_probs.repeat_interleave(self._module.repeats, dim=1))
+        of_file, of_torch = torch.cat(got, dim=1), torch.cat(wanted, dim=1)
+        late = parts.late * self._module.repeats
+        before = _blank(of_file.shape[2]).expand(len(of_file), late, -1)
+        of_torch = torch.cat([before, of_torch], dim=1)[:, : of_file.shape[1]]
+        self.difference = difference_of(of_file, of_torch, MODEL)
 
 
 class _SherpaChunk(nn.Module):
@@ -258,14 +269,21 @@ class _SherpaChunk(nn.Module):
         cache_last_time: Tensor,
         cache_last_channel_len: Tensor,
     ) -> tuple[Tensor, ...]:
-        """``length`` is that of the chunk: sherpa-onnx never says that a recording has ended."""
+        """``length`` is that of the chunk: sherpa-onnx never says that a recording has ended.
+
+        Late frames, before the first one of the recording, are blanks.
+        """
         state = {self.counter: cache_last_channel_len}
         for row, group in zip((cache_last_channel, cache_last_time), self.groups, strict=True):
             sizes = [self.initial[name][0].numel() for name in group]
             for name, part in zip(group, row.flatten(1).split_with_sizes(sizes, dim=1) if sizes else (), strict=True):
                 state[name] = part.reshape(-1, *self.initial[name].shape[1:])
         features = self.preprocessor.of_bands(sherpa_powers(audio_signal), length)
-        log_probs, _, new_state = self.parts.step(features, length, {name: state[name] for name in self.initial})
+        state = {name: state[name] for name in self.initial}
+        log_probs, _, new_state = self.parts.step(features, length + _NO_END, state)
+        if self.parts.late:
+            frames = torch.arange(log_probs.shape[1]) - self.parts.late + cache_last_channel_len.unsqueeze(1)
+            log_probs = torch.where((frames < 0).unsqueeze(2), _blank(log_probs.shape[2]), log_probs)
         log_probs = log_probs.unsqueeze(2).expand(-1, -1, self.repeats, -1).flatten(1, 2)
         return log_probs, torch.full_like(length, log_probs.shape[1]), *self.rows(new_state), new_state[self.counter]
 
@@ -274,7 +292,7 @@ def export_sherpa_stream(model: TrainedModel, folder: str | Path) -> Written:
     """Write ``model.onnx`` and ``tokens.txt`` as sherpa-onnx reads them of NeMo's cache-aware CTC models.
 
     Args:
-        model: a model with a ConformerEncoder that runs in chunks; it is left as it was.
+        model: a CTC model that runs in chunks; it is left as it was.
         folder: there must be none yet.
 
     Raises:
@@ -286,6 +304,9 @@ def export_sherpa_stream(model: TrainedModel, folder: str | Path) -> Written:
         raise UsageError("sherpa-onnx computes other features", place=model.place, got=problem, remedy=remedy)
     parts, tokens = StreamedParts.of(model), symbols_of(model.card.labels, model.place)
     preprocessor, chunk = parts.preprocessor, parts.chunk
+    if preprocessor.graph_state(1):
+        remedy = "stream the file of --format onnx"
+        raise UsageError("features have a state, moving_seconds", place=model.place, got=SHERPA, remedy=remedy)
     seconds = chunk / parts.frames * preprocessor.hop_length / preprocessor.sample_rate
     times = seconds / SHERPA_STREAM_FRAME
     repeats = max(round(times), 1)
@@ -317,7 +338,9 @@ def export_sherpa_stream(model: TrainedModel, folder: str | Path) -> Written:
     if abs(times - repeats) > 1e-6:
         advice.append(f"multiply its times by {times / repeats:g}: it takes a frame for {SHERPA_STREAM_FRAME} s")
     arguments = _sherpa_files(place) | _sherpa_features(preprocessor)
+    if parts.late:
+        advice.append(f"subtract {parts.late * seconds:g} s from its times: a frame waits for those behind it")
     # A chunk is decoded when one frame more is there.
-    behind = (chunk + 2) * preprocessor.hop_length
+    behind = (chunk + 2 + parts.late * chunk // parts.frames) * preprocessor.hop_length
     loader = "OnlineRecognizer.from_nemo_ctc"
     return Written(place, difference, SHERPA, loader, arguments, preprocessor.hop_length // 2, behind, advice)

@@ -18,20 +18,28 @@ from torch import Tensor, nn
 from nemo_asr.audio.reading import Samples
 from nemo_asr.data.utterances import audio_ports
 from nemo_asr.features import AudioPreprocessor
-from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.tasks.families import Wires, connect
 from nemo_asr.transcribe.engine import StandIn
 from nemo_asr.transcribe.model import TrainedModel
 from nemo_asr.transcribe.onnx_export import TOLERANCE, Comparison, example_signals, metadata_of
 from nemo_asr.transcribe.onnx_model import STREAM_FORMAT
-from nemo_asr.transcribe.onnx_stream import CHUNK, NEXT, OnnxStreamedModel
+from nemo_asr.transcribe.onnx_stream import BEFORE, CHUNK, LATE, NEXT, OnnxStreamedModel
 from nemo_lite.backends.pytorch.export import Argument, OnnxRun, evaluated_part, write_onnx
-from nemo_lite.backends.pytorch.streaming import State, StreamedDag, lower_to_stream, prefixed
+from nemo_lite.backends.pytorch.streaming import (
+    State,
+    StreamedDag,
+    StreamsInGraph,
+    keyed,
+    lower_to_stream,
+    prefixed,
+)
 from nemo_lite.core.dag import slice_between
 from nemo_lite.errors import UsageError
 from nemo_lite.files import refuse_existing
 
 # Any: wires that a family may not have.
+
+FEATURES = "features"  # in names of states; nodes have the names of their classes
 
 
 @dataclass(frozen=True)
@@ -47,16 +55,18 @@ class StreamedParts:
         name: the encoder's, in the names of states.
         chunk: frames of features in a chunk.
         frames: frames of log-probabilities in a chunk.
+        late: frames of log-probabilities before the first one of the recording.
     """
 
     model: TrainedModel
     wires: Wires
     preprocessor: AudioPreprocessor
-    encoder: ConformerEncoder
+    encoder: StreamsInGraph
     dag: StreamedDag
     name: str
     chunk: int
     frames: int
+    late: int
 
     @classmethod
     def of(cls, model: TrainedModel) -> StreamedParts:
@@ -66,46 +76,63 @@ class StreamedParts:
             UsageError: it does not run in chunks, or not in chunks of equal sizes.
         """
         encoder, preprocessor = model.modules.encoder, model.modules.preprocessor
-        problem = model.stream_problem()
-        if not problem and not isinstance(encoder, ConformerEncoder):
-            problem = f"the first chunk of {type(encoder).__name__} gives fewer frames than others"
-        if not problem and isinstance(encoder, ConformerEncoder):
-            problem = encoder.graph_problem()
-        if not problem and isinstance(preprocessor, AudioPreprocessor):
-            problem = preprocessor.graph_problem()
-        if problem:
-            remedy = "stream with the model folder; a ConformerEncoder with att_context_style: chunked_limited can"
-            raise UsageError("no file with states", place=model.place, got=problem, remedy=remedy)
-        assert isinstance(encoder, ConformerEncoder)
-        assert isinstance(preprocessor, AudioPreprocessor)
         wires = connect(model.modules, StandIn(audio_ports(model.card.sample_rate)))
-        features, outputs = [wires.features, wires.feature_lengths], [wires.log_probs, wires.log_probs_lengths]
-        dag = lower_to_stream(slice_between(_present(features), _present(outputs)))
-        (name,) = {key.partition(".")[0] for key in dag.initial_state(1)}
+        problem = model.stream_problem() or _graph_problem(encoder) or _graph_problem(preprocessor)
+        names = []
+        if not problem:
+            features, outputs = [wires.features, wires.feature_lengths], [wires.log_probs, wires.log_probs_lengths]
+            dag = lower_to_stream(slice_between(_present(features), _present(outputs)))
+            names = sorted({key.partition(".")[0] for key in dag.initial_state(1)})
+            if len(names) > 1:
+                problem = f"states of several modules: {', '.join(names)}"
+        if problem:
+            remedy = "stream with the model folder"
+            raise UsageError("no file with states", place=model.place, got=problem, remedy=remedy)
+        assert isinstance(encoder, StreamsInGraph)
+        assert isinstance(preprocessor, AudioPreprocessor)
         chunk = encoder.graph_chunk
-        return cls(
-            model, wires, preprocessor, encoder, dag, name, chunk, chunk // encoder.pre_encode.stream_delay().stride
-        )
+        frames = chunk // encoder.stream_delay().stride
+        return cls(model, wires, preprocessor, encoder, dag, names[0], chunk, frames, encoder.graph_late)
 
     def state(self, batch: int) -> State:
         """The state before the first chunk, without the tensors that stay empty."""
         return {key: value for key, value in self._whole_state(batch).items() if value.numel()}
 
-    def _whole_state(self, batch: int) -> State:
-        return prefixed(self.encoder.graph_state(batch), self.name)
+    def _whole_state(self, batch: int) -> dict[str, Tensor]:
+        states = {FEATURES: self.preprocessor.graph_state(batch), self.name: self.encoder.graph_state(batch)}
+        return {key: value for name, state in states.items() for key, value in prefixed(state, name).items()}
 
     @property
     def counter(self) -> str:
         """The state (B,) that counts the frames of log-probabilities before a chunk; zeros at first, as all states."""
         return f"{self.name}.num_frames"
 
+    def features(self, signal: Tensor, length: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+        """Features (B, D, T), frames of them up to the end of the recording, and the state with what is new of it."""
+        at_start, kept = state[self.counter] == 0, keyed(self._with_empty(state), FEATURES)
+        features, lengths, new_state = self.preprocessor.of_window(signal, length, at_start, kept)
+        return features, lengths, self._of(state, prefixed(new_state, FEATURES))
+
     def step(self, features: Tensor, lengths: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
         """Log-probabilities (B, U, classes), frames of them up to the end of the recording, and the new state."""
+        kept = prefixed(keyed(self._with_empty(state), self.name), self.name)
+        (log_probs, frames), new_state = self.dag(features, lengths, state=kept, last=False)
+        return log_probs, frames, self._of(state, new_state)
+
+    def _with_empty(self, state: State) -> State:
+        batch = state[self.counter].shape[0]
         empty = {key: value for key, value in self._whole_state(1).items() if not value.numel()}
-        batch = features.shape[0]
-        whole = {**state, **{key: value.new_zeros(batch, *value.shape[1:]) for key, value in empty.items()}}
-        (log_probs, frames), new_state = self.dag(features, lengths, state=whole, last=False)
-        return log_probs, frames, {key: new_state[key] for key in state}
+        return {**state, **{key: value.new_zeros(batch, *value.shape[1:]) for key, value in empty.items()}}
+
+    def _of(self, state: State, new_state: State) -> State:
+        """The state with what is new of it, without the tensors that stay empty."""
+        return {key: new_state.get(key, value) for key, value in state.items()}
+
+
+def _graph_problem(module: object) -> str:
+    if isinstance(module, (StreamsInGraph, AudioPreprocessor)):
+        return module.graph_problem()
+    return f"{type(module).__name__} has no form in chunks of a file"
 
 
 def _present(wires: Sequence[Any]) -> list[Any]:
@@ -124,8 +151,8 @@ class _Chunk(nn.Module):
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
         """``values``: as the file's inputs."""
         signal, length, *kept = values
-        state = dict(zip(self.names, kept, strict=True))
-        features, lengths = self.preprocessor.of_window(signal, length, state[self.parts.counter] == 0)
+        state: State = dict(zip(self.names, kept, strict=True))
+        features, lengths, state = self.parts.features(signal, length, state)
         log_probs, frames, new_state = self.parts.step(features, lengths, state)
         return log_probs, frames.clamp(0, log_probs.shape[1]), *new_state.values()
 
@@ -149,8 +176,8 @@ def export_stream(model: TrainedModel, path: str | Path, recordings: Sequence[Sa
     refuse_existing(path)
     parts = StreamedParts.of(model)
     preprocessor = parts.preprocessor
-    shift = parts.chunk * preprocessor.hop_length
-    window = 1 + preprocessor.n_fft + shift - preprocessor.hop_length
+    shift = parts.chunk * preprocessor.hop_length * preprocessor.frame_splicing
+    before, window = preprocessor.graph_window(parts.chunk)
     state = parts.state(2)
     arguments = [
         Argument("audio_signal", torch.randn(2, window, generator=torch.Generator().manual_seed(0)), {0: "batch"}),
@@ -162,7 +189,8 @@ def export_stream(model: TrainedModel, path: str | Path, recordings: Sequence[Sa
     metadata = metadata_of(model, features, log_probs) | {
         "format": STREAM_FORMAT,
         CHUNK: str(shift),
-        "before": str(1 + preprocessor.n_fft // 2),
+        BEFORE: str(before),
+        LATE: str(parts.late),
     }
     compared: list[Comparison] = []
     signals = [*(signal for batch in example_signals(model.card.sample_rate) for signal in batch), *recordings]
