@@ -8,7 +8,7 @@ RUN --mount=type=bind,source=dist,target=/dist \
         "torch==2.13.0+cpu" "$(ls /dist/nemo_lite-*.whl)[serve,onnx,subwords,formats]"
 
 RUN useradd --create-home --uid 10001 serve
-USER serve
+USER 10001
 WORKDIR /home/serve
 EXPOSE 8000
 

@@ -184,9 +184,9 @@ def test_in_a_graph_chunks_and_states_of_fixed_sizes_give_the_outputs_of_the_who
             assert frames.first == first
             left = int(frames.left)
             found.append(x[:, : max(left, 0)])
-        found = torch.cat(found, dim=1)[:, -first:]
-        assert found.shape == whole.shape, length
-        torch.testing.assert_close(found, whole)
+        joined = torch.cat(found, dim=1)[:, -first:]
+        assert joined.shape == whole.shape, length
+        torch.testing.assert_close(joined, whole)
 
 
 def test_outside_of_a_graph_a_chunk_has_the_frames_that_there_are():

@@ -15,7 +15,7 @@ import numpy as np
 import soundfile
 
 from nemo_asr.audio.segments import DEFAULT_CUTTING
-from nemo_asr.cli.serve import serve_on
+from nemo_asr.cli.serve import listening_socket, serve_on
 from nemo_asr.serve.batching import Batcher
 from nemo_asr.serve.models import ServedModel
 from nemo_asr.transcribe.transcript import Transcribed, Transcript, Word
@@ -80,8 +80,8 @@ def served(compute=None, names=("toy",), token="", models=(), **limits):
     for name in names if not models else ():
         batcher = Batcher(compute or TellsLength(), observe=server.observe)
         server.add(ServedModel(name, [" ", "a"], RATE, batcher, search_for))
-    running = uvicorn.Server(uvicorn.Config(server.app(), log_level="critical", http="h11"))
-    listening = socket.create_server(("127.0.0.1", 0))
+    running = uvicorn.Server(uvicorn.Config(server.app(), port=0, log_level="critical", http="h11"))
+    listening = listening_socket(running.config)
     thread = threading.Thread(target=lambda: asyncio.run(serve_on(running, listening)))
     thread.start()
     try:

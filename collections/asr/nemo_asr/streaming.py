@@ -57,6 +57,8 @@ def transcribe_stream(args: Namespace, onnx: Mapping[str, Any]) -> int:
     decoder = None if weights is None else BeamSearchCTCDecoder(model.card.labels, **weights)
     settings: dict[str, Any] = {"factory": factory, "decoder": decoder}
     if args.stream == "frames":
+        if problem := model.stream_problem():
+            raise UsageError(problem, place="--stream", remedy="--stream segments is for every model")
         settings["rules"] = _rules(args, model.streamed())
     with _source(args) as (rate, chunks):
         return _run(model.stream(rate, by=args.stream, **settings), chunks, rate)

@@ -287,7 +287,7 @@ def lower_to_stream(part: Slice) -> StreamedDag:
     """
     problems = [f"{node.name}: {problem}" for node in part.nodes if (problem := stream_problem(node.module))]
     if problems:
-        raise UsageError("the model cannot stream", got="; ".join(problems))
+        raise UsageError("the model cannot stream by frames", got="; ".join(problems))
     return StreamedDag(part)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 from toys.served import ask, transcribe, wav
@@ -17,7 +19,7 @@ from toys.tone_model import train_tones
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_asr.cli.serve import ServeParser, main
+from nemo_asr.cli.serve import ServeParser, listening_socket, main
 from nemo_asr.transcribe.model import TrainedModel, describe
 from nemo_lite.errors import UsageError
 
@@ -45,6 +47,24 @@ def test_an_address_that_others_reach_needs_a_token(host, monkeypatch, capsys):
 def test_an_address_of_this_machine_needs_none(host, monkeypatch):
     monkeypatch.delenv("NEMO_LITE_SERVE_TOKEN", raising=False)
     assert parsed("--host", host).token == ""
+
+
+def test_an_answers_body_does_not_wait_until_its_head_is_acknowledged():
+    options = []
+
+    async def answer(reader, writer):
+        options.append(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    async def connect():
+        listening = listening_socket(SimpleNamespace(host="127.0.0.1", port=0))
+        async with await asyncio.start_server(answer, sock=listening):
+            reader, writer = await asyncio.open_connection(*listening.getsockname())
+            await reader.read()
+            writer.close()
+
+    asyncio.run(connect())
+    assert options == [1]
 
 
 @pytest.mark.parametrize("package", ["uvicorn", "starlette.applications"])

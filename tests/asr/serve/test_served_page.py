@@ -18,6 +18,18 @@ WORDS = "[...document.querySelectorAll('.word')].map((node) => node.textContent)
 IDLE = "document.body.dataset.state === 'idle'"
 NOTE_PARTIAL = "partials.push(...[...document.querySelectorAll('.partial')].map((node) => node.textContent))"
 TRANSCRIPT = "document.getElementById('transcript'), {childList: true}"
+# A connection that opens after the first word, and a browser that asks until `allow` is called.
+SLOW_SOCKET = """window.WebSocket = class extends WebSocket {
+    get readyState() { return this.isLate ? super.readyState : 0; }
+    set onopen(call) { super.onopen = (event) => setTimeout(() => { this.isLate = true; call(event); }, 4000); }
+}; 0"""
+SLOW_MICROPHONE = """{
+    const ask = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+    navigator.mediaDevices.getUserMedia = async (wanted) => {
+        await new Promise((done) => { window.allow = done; });
+        return window.media = await ask(wanted);
+    };
+} 0"""
 STATUS = "document.getElementById('status-text').textContent"
 
 
@@ -91,6 +103,33 @@ def test_speech_becomes_partial_and_then_final_words(page):
         assert page.value("document.getElementById('player').src").startswith("blob:")
 
 
+def test_what_is_said_before_the_connection_is_open_is_heard(page):
+    with served() as address:
+        page.open(f"{root(address)}?lang=en")
+        page.wait(IDLE)
+        page.value(SLOW_SOCKET)
+        page.press("r")
+        page.wait("document.body.dataset.state === 'listening'")
+        page.wait("document.querySelectorAll('.word').length === 2")
+        page.press("r")
+        page.wait(IDLE)
+        assert abs(int(page.value(WORDS).split()[0]) - 8) <= 1
+
+
+def test_a_stop_while_the_browser_asks_ends_the_microphone(page):
+    with served() as address:
+        page.open(f"{root(address)}?lang=en")
+        page.wait(IDLE)
+        page.value(SLOW_MICROPHONE)
+        page.press("r")
+        page.wait("!!window.allow")
+        page.press("r")
+        assert page.value(STATUS) == "Cancelled."
+        page.value("allow()")
+        page.wait("window.media && media.getTracks().every((track) => track.readyState === 'ended')")
+        assert page.value("document.body.dataset.state") == "idle"
+
+
 def test_errors_of_the_server_and_a_cancelled_request_are_told(page, files):
     from toys.served import TellsLength
 
@@ -127,8 +166,13 @@ def test_the_page_fits_a_phone_and_follows_a_dark_system(page):
     with served() as address:
         for width, is_dark in ((360, False), (360, True), (1200, True)):
             page.size(width, 700, is_dark)
-            page.open(root(address))
+            page.open(f"{root(address)}?lang={'en' if is_dark else 'zh'}")
             assert page.value("document.documentElement.scrollWidth") <= width
             assert page.value("document.documentElement.dataset.theme") == ("dark" if is_dark else "light")
+            assert page.value("document.querySelector('h1').offsetHeight") < 40
+            page.value("document.getElementById('transcript-box').hidden = false")
+            tops = "[...document.querySelectorAll('.tools button')].map((button) => button.offsetTop)"
+            assert len(set(page.value(tops))) == 1
             page.open(f"{root(address)}docs")
             page.wait("document.querySelectorAll('h2').length === 6")
+            assert page.value("document.documentElement.scrollWidth") <= width

@@ -140,10 +140,16 @@ def test_bad_requests_are_told_in_one_line(address, file, fields, message):
     assert transcribe(address, TALK).json["text"] == TEXT
 
 
-def test_what_is_no_form_is_refused(address):
+def test_the_name_of_a_file_in_its_place_is_told(address):
+    answer = post(address, form(field="a.wav").replace(b"field", b"file"))
+    assert (answer.status, answer.message) == (400, "file: got a text, wanted an audio file (curl: -F file=@a.wav)")
+
+
+def test_what_is_no_form_is_refused(address, caplog):
     for kind in ("application/json", "multipart/form-data", "multipart/form-data; boundary=other"):
         answer = post(address, form(TALK), kind)
         assert answer.status == 400, kind
+    assert caplog.text == ""
     assert ask(address, "GET", "/v1/audio/transcriptions").status == 405
     assert ask(address, "GET", "/nowhere").message == "GET /nowhere: Not Found; /docs lists what there is"
 
@@ -256,6 +262,15 @@ def test_a_body_that_is_longer_than_it_says_is_cut_and_does_no_harm(address):
     assert transcribe(address, TALK).json["text"] == TEXT
 
 
+def test_a_form_that_was_cut_off_is_told_so(address):
+    body = form(TALK, model="toy")
+    for missing in (5, 100, len(TALK) + 100):
+        answer = post(address, body[:-missing])
+        assert (answer.status, answer.message) == (400, "the form cannot be read: it ends before its last boundary")
+    for end in (b"", b"\r\n", b"\r\nan epilogue"):
+        assert post(address, body.rstrip() + end).json["text"] == TEXT
+
+
 def test_a_body_that_comes_too_slowly_is_refused(address, monkeypatch):
     monkeypatch.setattr(served_app, "_GRACE_SECONDS", 0.2)
     slow = raw(address, head_of_post(1000) + form(TALK)[:100])
@@ -334,6 +349,18 @@ def test_a_stream_has_the_texts_of_the_recording(model, address):
         assert [final["text"] for final in finals] == TEXT.split()
         assert finals[1]["words"] == [{"word": "11", "start": 2.43, "end": 2.53, "confidence": 0.9}]
     assert model.loudest == pytest.approx(0.3, abs=0.01)  # halves of samples that are mixed up are louder
+
+
+def test_a_stream_that_stops_before_it_began_has_an_empty_text(address):
+    with client.connect(f"ws://{address[0]}:{address[1]}/v1/stream") as socket:
+        socket.send('{"type": "stop"}')
+        assert [json.loads(message) for message in socket] == [{"type": "done", "text": ""}]
+
+
+def test_a_request_in_the_place_of_a_websocket_is_told_what_is_wanted(address):
+    answer = ask(address, "GET", "/v1/stream")
+    assert (answer.status, answer.headers["upgrade"]) == (426, "websocket")
+    assert "wanted a websocket (ws://)" in answer.message
 
 
 def test_a_stream_may_have_another_rate_and_keywords(model, address):

@@ -108,7 +108,7 @@ class ServeParser(OneLineParser):
         fold_precision(self, parsed)
         parsed.token = parsed.token if parsed.token is not None else os.environ.get(_VARIABLE, "")
         if not parsed.token and not _is_own_address(parsed.host):
-            self.error(f"--host {parsed.host} can be reached from other machines; give --token TOKEN")
+            self.error(f"--host {parsed.host} can be reached from other machines; give --token TOKEN or {_VARIABLE}")
 
 
 def _is_own_address(host: str) -> bool:
@@ -185,7 +185,7 @@ def _factory(args: Namespace) -> Any:
 
 def _run(server: Any) -> None:
     """Until a signal, which ends the main thread's waiting; uvicorn finishes in a thread of its own what runs."""
-    sock = _listening(server.config)
+    sock = listening_socket(server.config)
     host, port = sock.getsockname()[:2]
     address = f"[{host}]" if ":" in host else host
     logging.info("Serving at http://%s:%d (API at /docs, metrics at /metrics); Ctrl-C ends it", address, port)
@@ -199,10 +199,11 @@ def _run(server: Any) -> None:
             running.result()
 
 
-def _listening(config: Any) -> Any:
+def listening_socket(config: Any) -> Any:
     """The socket of the server. uvicorn would end the program where it cannot have it."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    sock = socket.socket(family)
+    # With its protocol named, asyncio sets TCP_NODELAY: else an answer's body waits 0.04 s behind its head.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((config.host, config.port))

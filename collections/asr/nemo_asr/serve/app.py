@@ -6,6 +6,7 @@ import asyncio
 import functools
 import hmac
 import json
+import logging
 import math
 import os
 import shutil
@@ -58,6 +59,8 @@ T = TypeVar("T")
 _PAGE = {"": "index.html", "docs": "docs.html"}
 _SCRIPT = "text/javascript"
 _ASSETS = {"page.js": _SCRIPT, "worklet.js": _SCRIPT, "docs.js": _SCRIPT, "page.css": "text/css"}
+# Its warnings tell of a client's mistakes, which the answer tells the client.
+logging.getLogger("python_multipart").setLevel(logging.ERROR)
 # Nothing from elsewhere runs on the page, and no other page frames it.
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src data:; media-src blob:; connect-src 'self' ws: wss:; "
@@ -141,6 +144,7 @@ class Server:
             Route("/v1/models", self._list_models),
             Route("/v1/models/{name}", self._show_model),
             WebSocketRoute("/v1/stream", self._stream),
+            Route("/v1/stream", self._no_websocket),
             Route("/health", self._health),
             Route("/metrics", self._show_metrics),
             Route("/openapi.json", self._openapi),
@@ -295,7 +299,7 @@ class Server:
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length) > self._limits.upload_bytes + _OVERHEAD_BYTES:
             raise self._too_large()
-        parser = MultiPartParser(
+        parser = _FormParser(
             request.headers, self._body(request), max_files=1, max_fields=_MOST_FIELDS, max_part_size=_FIELD_BYTES
         )
         try:
@@ -303,10 +307,13 @@ class Server:
         except MultiPartException as error:
             raise ApiError(400, f"the form cannot be read: {error.message}") from None
         async with _closing(form):
+            if not parser.is_complete:
+                raise ApiError(400, "the form cannot be read: it ends before its last boundary")
             fields = form.multi_items()
             file = next((value for name, value in fields if name == "file" and isinstance(value, UploadFile)), None)
             if file is None:
-                raise ApiError(400, "file: there is none, wanted an audio file", param="file")
+                got = "got a text" if any(name == "file" for name, _ in fields) else "there is none"
+                raise ApiError(400, f"file: {got}, wanted an audio file (curl: -F file=@a.wav)", param="file")
             if not file.size:
                 raise ApiError(400, "file: it is empty (0 bytes)", param="file")
             if file.size > self._limits.upload_bytes:
@@ -432,6 +439,10 @@ class Server:
 
     # Streams.
 
+    async def _no_websocket(self, request: Request) -> Response:
+        text = "GET /v1/stream: got a request of HTTP, wanted a websocket (ws://); /docs shows its messages"
+        return JSONResponse(ApiError(426, text).as_json(), 426, {"Upgrade": "websocket", "Connection": "Upgrade"})
+
     async def _stream(self, websocket: WebSocket) -> None:
         settings = StreamSettings(
             model_of=self._model,
@@ -458,6 +469,15 @@ class Server:
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+
+class _FormParser(MultiPartParser):
+    """Knows whether the form has ended: what was cut off has no last boundary."""
+
+    is_complete = False
+
+    def on_end(self) -> None:
+        self.is_complete = True
 
 
 class _Upload:

@@ -69,9 +69,10 @@ async def run_stream(websocket: WebSocket, settings: StreamSettings) -> None:
         if settings.is_full:
             raise StreamError(_TRY_LATER, "there are too many streams; try again later")
         first = await _message(websocket)
-        start = _start_of(first) if isinstance(first, str) else {}
-        stream = await asyncio.to_thread(_new_stream, start, settings)
-        await _Session(websocket, stream).run(b"" if isinstance(first, str) else first)
+        opening = _opening(first) if isinstance(first, str) else {}
+        stream = await asyncio.to_thread(_new_stream, opening, settings)
+        content = b"" if isinstance(first, str) else first
+        await _Session(websocket, stream).run(content, is_last=opening.get("type") == "stop")
     except WebSocketDisconnect:
         return
     except StreamError as refused:
@@ -87,10 +88,9 @@ class _Session:
         self._messages: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(_WAITING_MESSAGES)
         self._num_bytes, self._rest = 0, b""
 
-    async def run(self, content: bytes) -> None:
+    async def run(self, content: bytes, is_last: bool) -> None:
         receiving = asyncio.create_task(self._receive())
         try:
-            is_last = False
             while not is_last:
                 if not content:
                     content, is_last = await self._next()
@@ -176,11 +176,12 @@ def _object(text: str) -> dict[str, Any]:
     return value
 
 
-def _start_of(text: str) -> dict[str, Any]:
-    start = _object(text)
-    if start.get("type") != "start":
+def _opening(text: str) -> dict[str, Any]:
+    """The first message; a client that stops before it has said anything gets an empty text."""
+    opening = _object(text)
+    if opening.get("type") not in ("start", "stop"):
         raise StreamError(_UNSUPPORTED, 'wanted {"type": "start"}, or binary messages with samples')
-    return start
+    return opening
 
 
 def _new_stream(start: dict[str, Any], settings: StreamSettings) -> Stream:

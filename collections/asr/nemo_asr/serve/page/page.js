@@ -5,7 +5,7 @@ const TEXTS = {
     model: "Model", api: "API", theme: "Light or dark", speak: "Speak", stop: "Stop", or: "or",
     open: "Open a recording", drop: "or drop it here: WAV, FLAC, MP3, OGG, Opus, …",
     keywords: "Hot words", keywordsHint: "names and terms, separated by commas", token: "Token", cancel: "Cancel",
-    transcript: "Transcript", unsure: "unsure", sure: "sure", copy: "Copy", copied: "Copied",
+    transcript: "Transcript", unsure: "unsure", sure: "sure", copy: "Copy", copied: "Copied", copyByKey: "Press Ctrl-C",
     keys: "Click a word to hear it. Keys: R speak or stop, O open, ← → words, Enter play, Esc cancel.",
     local: "Everything stays between this page and this server.",
     ready: "Ready.", asking: "Waiting for the microphone …", listening: "Listening: {0}", finishing: "Finishing …",
@@ -18,12 +18,12 @@ const TEXTS = {
     model: "模型", api: "接口", theme: "浅色或深色", speak: "说话", stop: "停止", or: "或",
     open: "打开录音", drop: "或把文件拖到这里：WAV、FLAC、MP3、OGG、Opus……",
     keywords: "热词", keywordsHint: "人名与术语，用逗号分开", token: "令牌", cancel: "取消",
-    transcript: "文字", unsure: "不确定", sure: "确定", copy: "复制", copied: "已复制",
+    transcript: "文字", unsure: "不确定", sure: "确定", copy: "复制", copied: "已复制", copyByKey: "请按 Ctrl-C",
     keys: "点一个词可以听它。按键：R 说话或停止，O 打开，← → 移动，回车播放，Esc 取消。",
-    local: "一切只在本页与此服务器之间。",
+    local: "数据只在本页与此服务器之间传输。",
     ready: "就绪。", asking: "等待麦克风……", listening: "正在听：{0}", finishing: "正在收尾……",
     sending: "正在发送 {0}：{1} %", working: "正在转写 {0}……", done: "音频 {0} 秒，{1} 个词，用时 {2} 秒。",
-    heard: "音频 {0} 秒，{1} 个词。", nothing: "没有听到词。", cancelled: "已取消。",
+    heard: "音频 {0} 秒，{1} 个词。", nothing: "没有识别到词。", cancelled: "已取消。",
     noMicrophone: "无法使用麦克风：{0}", insecure: "浏览器只在本机地址或 HTTPS 下提供麦克风。",
     lost: "与服务器的连接断开了。", needsToken: "此服务器需要令牌。", word: "{0}，{1} % 确定，在 {2} 秒",
   },
@@ -242,28 +242,31 @@ async function startMicrophone() {
   const mic = { blocks: [], length: 0 };
   state.mic = mic;
   try {
+    mic.context = await audioContext({ sampleRate: 16000 }); // first, so that nothing waits while the microphone is on
     mic.media = await navigator.mediaDevices.getUserMedia({ audio: AUDIO });
     try {
-      mic.context = new AudioContext({ sampleRate: 16000 });
       mic.source = mic.context.createMediaStreamSource(mic.media);
     } catch { // Firefox connects a microphone at its own rate only; the server resamples
-      mic.context = new AudioContext();
+      mic.context.close();
+      mic.context = await audioContext();
       mic.source = mic.context.createMediaStreamSource(mic.media);
     }
-    await mic.context.audioWorklet.addModule("/page/worklet.js");
+    if (state.mic !== mic) return release(mic); // stopped while the browser was asking
   } catch (error) {
-    release(mic);
-    return setState("error", text("noMicrophone", error.message || error.name));
+    if (state.mic === mic) setState("error", text("noMicrophone", error.message || error.name));
+    return release(mic);
   }
   state.rate = mic.context.sampleRate;
+  mic.taker = new AudioWorkletNode(mic.context, "taker");
+  mic.taker.port.onmessage = (event) => takeBlock(mic, event.data);
+  mic.source.connect(mic.taker); // what is said before the socket is open waits in mic.blocks
   mic.socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/stream`);
   mic.socket.onopen = () => {
     const start = { type: "start", sample_rate: state.rate, model: $("model").value, keywords: keywords(), token: token() };
     mic.socket.send(JSON.stringify(start));
-    mic.taker = new AudioWorkletNode(mic.context, "taker");
-    mic.taker.port.onmessage = (event) => takeBlock(mic, event.data);
-    mic.source.connect(mic.taker);
-    setState("listening", text("listening", "0:00"));
+    for (const block of mic.blocks) mic.socket.send(integersOf(block));
+    if (mic.hasEnded) sendStop(mic);
+    else setState("listening", text("listening", "0:00"));
   };
   mic.socket.onmessage = (event) => takeMessage(mic, JSON.parse(event.data));
   mic.socket.onclose = () => {
@@ -273,20 +276,34 @@ async function startMicrophone() {
   };
 }
 
+async function audioContext(options) {
+  const context = new AudioContext(options);
+  await context.audioWorklet.addModule("/page/worklet.js");
+  return context;
+}
+
 function takeBlock(mic, samples) {
   if (samples === null) { // the last one was sent
-    if (mic.socket.readyState === WebSocket.OPEN) mic.socket.send(JSON.stringify({ type: "stop" }));
+    mic.hasEnded = true;
+    if (mic.socket.readyState === WebSocket.OPEN) sendStop(mic);
     return;
   }
   mic.blocks.push(samples);
   mic.length += samples.length;
-  const integers = Int16Array.from(samples, (value) => Math.max(-32768, Math.min(32767, Math.round(value * 32768))));
-  if (mic.socket.readyState === WebSocket.OPEN) mic.socket.send(integers.buffer);
+  if (mic.socket.readyState === WebSocket.OPEN) mic.socket.send(integersOf(samples));
   const seconds = Math.floor(mic.length / state.rate);
   if (body.dataset.state === "listening") {
     $("status-text").textContent = text("listening", `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`);
   }
   drawSoon(mic);
+}
+
+function sendStop(mic) {
+  mic.socket.send(JSON.stringify({ type: "stop" }));
+}
+
+function integersOf(samples) {
+  return Int16Array.from(samples, (value) => Math.max(-32768, Math.min(32767, Math.round(value * 32768)))).buffer;
 }
 
 function takeMessage(mic, message) {
@@ -314,7 +331,11 @@ function takeMessage(mic, message) {
 
 async function stopMicrophone(isWanted = true) {
   const mic = state.mic;
-  if (!mic?.taker || !isWanted) return mic && release(mic);
+  if (!mic?.taker || !isWanted) {
+    if (mic) release(mic);
+    if (isWanted) setState("idle", text("cancelled"));
+    return;
+  }
   setState("working", text("finishing"));
   mic.source.disconnect();
   mic.taker.port.postMessage("end");
@@ -323,7 +344,7 @@ async function stopMicrophone(isWanted = true) {
 function release(mic) {
   if (state.mic === mic) state.mic = null;
   for (const track of mic.media?.getTracks() || []) track.stop();
-  mic.context?.close();
+  if (mic.context?.state !== "closed") mic.context?.close();
   if (mic.socket?.readyState <= WebSocket.OPEN) mic.socket.close();
 }
 
@@ -344,7 +365,7 @@ function wavOf(samples, rate) {
   view.setUint32(16, 16, true); view.setUint16(20, 1, true); view.setUint16(22, 1, true);
   view.setUint32(24, rate, true); view.setUint32(28, 2 * rate, true); view.setUint16(32, 2, true); view.setUint16(34, 16, true);
   write(36, "data"); view.setUint32(40, 2 * samples.length, true);
-  samples.forEach((value, i) => view.setInt16(44 + 2 * i, Math.max(-32768, Math.min(32767, Math.round(value * 32768))), true));
+  new Uint8Array(view.buffer, 44).set(new Uint8Array(integersOf(samples)));
   return new Blob([view], { type: "audio/wav" });
 }
 
@@ -541,8 +562,14 @@ $("theme").onclick = () => {
   setTheme(theme);
 };
 $("copy").onclick = async () => {
-  await navigator.clipboard.writeText(plainText());
-  $("copy").textContent = text("copied");
+  let told = "copied";
+  try {
+    await navigator.clipboard.writeText(plainText());
+  } catch { // over HTTP from another machine there is no clipboard
+    getSelection().selectAllChildren($("transcript"));
+    told = "copyByKey";
+  }
+  $("copy").textContent = text(told);
   setTimeout(() => ($("copy").textContent = text("copy")), 1500);
 };
 $("token").onchange = () => sessionStorage.setItem("token", token());
