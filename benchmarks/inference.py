@@ -25,16 +25,11 @@ import torch
 import nemo_asr
 from nemo_asr.transcribe.inputs import recordings_of
 from nemo_asr.transcribe.int8 import quantize
+from nemo_asr.transcribe.onnx_asr_export import CONFIG, export_onnx_asr
 from nemo_asr.transcribe.onnx_export import export_onnx
 from nemo_asr.transcribe.onnx_model import OnnxModel
-from nemo_asr.transcribe.runner_export import (
-    CONFIG,
-    MODEL,
-    TOKENS,
-    export_onnx_asr,
-    export_sherpa,
-    sherpa_features_problem,
-)
+from nemo_asr.transcribe.runner_export import MODEL
+from nemo_asr.transcribe.sherpa_export import TOKENS, export_sherpa, sherpa_features_problem
 from nemo_lite import DeviceType, NeuralModuleFactory
 from nemo_lite.errors import UsageError
 

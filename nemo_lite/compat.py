@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
@@ -138,7 +137,7 @@ def tell_of_missing(module: str) -> Callable[[str], object]:
     return missing
 
 
-class MissingNames(MetaPathFinder):
+class MissingNames:
     """Says the same for ``from nemo.core import TrainingState``, for which Python also looks for a module."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:

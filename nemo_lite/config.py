@@ -14,7 +14,6 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
@@ -36,6 +35,7 @@ from nemo_lite.errors import (
     nearest,
 )
 from nemo_lite.files import FileKind, read_text
+from nemo_lite.ranges import Between as Between
 
 # Config: a read-only mapping that knows the line and column of each key. No reading of files and no checks here.
 
@@ -241,48 +241,6 @@ def _cut(text: str) -> str:
 # Any: arguments are what YAML and users give, annotations are what a user wrote.
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Between:
-    """Numbers from ``least`` to ``most``. NaN is in no range, infinity only where it is an end.
-
-    Args:
-        least: the first number of the range.
-        most: the last one.
-        above: ``least`` itself does not belong.
-        below: ``most`` itself does not belong.
-        also: single numbers that mean something else, such as -1 for all.
-    """
-
-    least: float
-    most: float
-    above: bool = False
-    below: bool = False
-    also: tuple[float, ...] = ()
-
-    def __str__(self) -> str:
-        start = f"above {self.least}" if self.above else f"from {self.least}"
-        if self.below:
-            end = f", below {self.most}"
-        elif self.above:
-            end = f", up to {self.most}"
-        else:
-            end = f" to {self.most}"
-        return " or ".join([start + end, *map(str, self.also)])
-
-    def refuses(self, value: object) -> bool:
-        """Whether it is a number outside of the range."""
-        if not isinstance(value, Real) or isinstance(value, bool):
-            return False
-        number: Any = value  # whole numbers stay whole: they may be too large for a float
-        above_least = number > self.least if self.above else number >= self.least
-        below_most = number < self.most if self.below else number <= self.most
-        return not (above_least and below_most) and number not in self.also
-
-
-WAITING_SECONDS = Between(0, 604_800, above=True)
-"""How long processes may wait for each other: up to a week."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from nemo_lite.backends.pytorch.neural_graph import NeuralGraph
 from nemo_lite.backends.pytorch.nm import DataLayerNM, TorchModule
 from nemo_lite.backends.pytorch.placement import choose_device, describe
 from nemo_lite.backends.pytorch.precision import choose_precision
-from nemo_lite.config import WAITING_SECONDS
 from nemo_lite.core.callbacks.base import Callback, TbWriter
 from nemo_lite.core.neural_module import NeuralModule, classes_by_name
 from nemo_lite.core.neural_types import NmTensor
@@ -35,6 +34,7 @@ from nemo_lite.core.run_options import DeviceType as DeviceType
 from nemo_lite.core.run_options import Optimization as Optimization
 from nemo_lite.core.show import PrecisionReport
 from nemo_lite.errors import OutOfRangeError, UnknownNameError, UsageError
+from nemo_lite.ranges import WAITING_SECONDS
 from nemo_lite.utils import logging
 from nemo_lite.utils.exp_logging import ExpManager
 from nemo_lite.utils.launch import forget_launcher, launch_line, who_am_i

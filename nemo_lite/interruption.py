@@ -13,7 +13,6 @@ that signal does what the user's handler does. Outside of the main thread nothin
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import socket
@@ -184,6 +183,8 @@ def leave_signals_to_parent(*_: object) -> None:
     for number in STOP_SIGNALS:
         if number != signal.SIGTERM:
             signal.signal(number, signal.SIG_IGN)
+    import multiprocessing
+
     parent = multiprocessing.parent_process()  # which os.getppid() is not, where a server forks
     if parent is not None and hasattr(signal, "sigwaitinfo"):  # handlers are not told who sent a signal
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -223,6 +224,8 @@ def _let_go_of(terminals: Sequence[int]) -> None:
 def _leave(number: int) -> None:
     with suppress(OSError):
         os.write(2, f"{name_of(number)} again: left at once, nothing more was saved\n".encode())
+    import multiprocessing
+
     for child in multiprocessing.active_children():
         child.kill()
     os._exit(128 + number)

@@ -1,4 +1,4 @@
-"""Options of command lines. A dataclass is a group of options: its parser, help, checks and forwarding follow from it.
+"""Options of command lines. A class is a group of options: its parser, help, checks and forwarding follow from it.
 
 A field has a default, an annotation that says which values there may be, and what `option` says of it; its help stands
 in the docstring of the group. `OneLineParser` makes options of the fields, and shows them on the pages of ``--help``;
@@ -24,19 +24,18 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from nemo_lite.config import WAITING_SECONDS, Between
-from nemo_lite.core.run_options import DeviceType
+from nemo_lite.core.choices import DeviceType
 from nemo_lite.errors import UsageError, did_you_mean, marked, nearest
 from nemo_lite.files import names_in
+from nemo_lite.ranges import WAITING_SECONDS, Between
 from nemo_lite.utils.helpers import parse_checkpoint_name, tag_of_folder
 from nemo_lite.utils.launch import LAUNCHERS, ProcessInfo, forget_launcher, who_am_i
-from nemo_lite.utils.lr_policies import get_all_lr_classes
 from nemo_lite.utils.nemo_logging import logging
-from nemo_lite.utils.optimizers import OPTIMIZERS
 
 # Any: argparse's values and namespaces have no types.
 
 N = TypeVar("N", int, float)
+G = TypeVar("G")
 
 _SHOWN_LETTERS = 60
 
@@ -115,6 +114,14 @@ class Names:
 
 
 # Groups: from a dataclass to options, and from what was parsed to the arguments of a call.
+
+
+def option_group(cls: type[G]) -> type[G]:
+    """A decorator: the annotated attributes of a class are a group of options, as the fields of a dataclass.
+
+    Nobody makes an object of a group. So it has no methods of a dataclass, which took 1 ms a class at each start.
+    """
+    return dataclass(init=False, repr=False, eq=False)(cls)
 
 
 def option(
@@ -502,7 +509,7 @@ def _plain(name: str) -> str:
 # Where a script runs: processes, devices, precision, compilation.
 
 
-@dataclass(frozen=True)
+@option_group
 class Launch:
     """How a process that a launcher started knows its rank; arguments of the factory.
 
@@ -532,7 +539,7 @@ class Launch:
     dist_silence_timeout: float | None = option(None, type=seconds)
 
 
-@dataclass(frozen=True)
+@option_group
 class Device:
     """Where a model runs, and in what precision.
 
@@ -549,7 +556,7 @@ class Device:
     amp_dtype: Literal["auto", "bfloat16", "float16"] | None = None
 
 
-@dataclass(frozen=True)
+@option_group
 class Compilation:
     """How a model is compiled, and divided among processes.
 
@@ -566,7 +573,7 @@ class Compilation:
     shard_weights: bool = False
 
 
-@dataclass(frozen=True)
+@option_group
 class TrainingPrecision:
     """What trains in mixed precision, and a comparison with float32.
 
@@ -676,11 +683,22 @@ def _has_checkpoints(folder: Path) -> bool:
 # What NeMo's scripts share.
 
 
-OPTIMIZER = Names(lambda: OPTIMIZERS)
-LR_POLICY = Names(get_all_lr_classes)
+def _optimizers() -> Iterable[str]:
+    from nemo_lite.utils.optimizers import OPTIMIZERS
+
+    return OPTIMIZERS
 
 
-@dataclass(frozen=True)
+def _lr_policies() -> Iterable[str]:
+    from nemo_lite.utils.lr_policies import get_all_lr_classes
+
+    return get_all_lr_classes()
+
+
+OPTIMIZER, LR_POLICY = Names(_optimizers), Names(_lr_policies)
+
+
+@option_group
 class NemoOptions:
     """NeMo's common options, with its defaults.
 

@@ -14,6 +14,7 @@ LAYERS = {
     "nemo_lite.package_info": 0,
     "nemo_lite.errors": 1,
     "nemo_lite.files": 2,
+    "nemo_lite.ranges": 2,
     "nemo_lite.config": 3,
     "nemo_lite.utils": 4,
     "nemo_lite.core": 5,
@@ -27,8 +28,8 @@ LAYERS = {
 # The same within the large packages, by room. Names between two "<" are on one level and do not import each other.
 ORDERS = {
     "nemo_lite.core": """
-        app_state < neural_types < ports, shapes < neural_module < dag, models, run_options < callbacks.base < trackers
-        < callbacks, show
+        choices, app_state < neural_types < ports, shapes < neural_module < dag, models, run_options < callbacks.base
+        < trackers < callbacks, show
     """,
     "nemo_lite.backends.pytorch": """
         tensor_codec, lowering, streaming, placement, precision, data.order < distributed
@@ -36,7 +37,7 @@ ORDERS = {
         < common, engine, tutorials < export, neural_graph, precision_check < actions
     """,
     "nemo_asr": """
-        arguments, compat, shipped < text, data.manifest < audio, features < fbank, options
+        arguments, compat, rng, shipped < text, data.manifest < audio, features < fbank, options
         < argparse, models < decoding < scoring < data < parts, tasks
         < corpora < transcribe < evaluation, serve, streaming, training < seeds < cli
     """,
@@ -57,6 +58,16 @@ LATE_IMPORTS = {
     "nemo_asr.transcribe.fine_tuning": "imports torch; --help is shown without",
     "nemo_asr.transcribe.model": "imports torch; models in ONNX files are run without",
     "sounddevice": "optional: a microphone",
+    "nemo_asr.decoding.prefix_beam_search": "a transcript by greedy decoding is there sooner without",
+    "nemo_asr.streaming": "whole recordings are transcribed without",
+    "nemo_asr.text.parser": "only what aligns texts reads them",
+    "nemo_asr.text.subwords": "likewise",
+    "nemo_asr.transcribe.alignment": "likewise",
+    "nemo_asr.transcribe.stream": "whole recordings are transcribed without",
+    "multiprocessing": "slow to import; only what has workers pays for it",
+    "nemo_lite.core.trackers": "only commands that train know their names",
+    "nemo_lite.utils.lr_policies": "likewise",
+    "nemo_lite.utils.optimizers": "likewise",
     "nemo_lite.backends.pytorch.checkpoint.folder": "imports torch; --help is shown without",
     "nemo_asr.serve": "optional: starlette; only the server imports them",
     "uvicorn": "optional: the server",
@@ -85,6 +96,7 @@ MAY_BE_IMPORTED_BY_COLLECTIONS = (
     "nemo_lite.core",
     "nemo_lite.core.callbacks",
     "nemo_lite.core.callbacks.base",
+    "nemo_lite.core.choices",
     "nemo_lite.core.dag",
     "nemo_lite.core.models",
     "nemo_lite.core.neural_module",
@@ -98,6 +110,7 @@ MAY_BE_IMPORTED_BY_COLLECTIONS = (
     "nemo_lite.factory",
     "nemo_lite.files",
     "nemo_lite.options",
+    "nemo_lite.ranges",
     "nemo_lite.utils",
 )
 

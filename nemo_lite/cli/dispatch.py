@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import ast
+import atexit
+import gc
 import os
 import sys
 import tokenize
@@ -44,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name not in commands:
         near = did_you_mean(name, commands)
         return _refuse(f'"{name}" is not a subcommand; known: {", ".join(commands)}{near}')
+    atexit.register(gc.freeze)  # else Python would look for garbage among all objects, and then end
     code = None
     before, sys.argv = sys.argv, [f"{PROGRAM} {name}", *options]  # what messages, logs and records call the program
     try:

@@ -42,7 +42,7 @@ READERS = {
     "collections/asr/nemo_asr/corpora/synth.py": "what the command has written, opened by the policy",
     "collections/asr/nemo_asr/seeds.py": "JSON of this process",
     "collections/asr/nemo_asr/scoring/report/page.py": "a file of the package",
-    "collections/asr/nemo_asr/transcribe/runner_export.py": "a program that was written a moment ago",
+    "collections/asr/nemo_asr/transcribe/torch_export.py": "a program that was written a moment ago",
     "collections/asr/nemo_asr/serve/app.py": "files of the package, of which it has a list",
 }
 OF_OWN_BYTES = {"loads"}  # of bytes in memory that this process or its parent made

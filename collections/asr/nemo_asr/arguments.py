@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import inspect
 import os
-import random
 from collections.abc import Mapping, Sequence
 from typing import Annotated, TypeAlias, TypeVar
 
-import numpy as np
-
-from nemo_lite.config import Between
 from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.ranges import Between
 
 # Each range is far beyond any real model, and keeps what a file asks for within memory and time.
 SampleRate: TypeAlias = Annotated[int, Between(1, 768_000)]  # Hz; converters of audio end there
@@ -40,21 +37,6 @@ V = TypeVar("V")
 
 # A recipe fills these in, so none of them can be the source of the data.
 _FILLED_IN = ("labels", "vocabulary", "num_classes", "sample_rate", "batch_size")
-
-
-NumbersRng: TypeAlias = random.Random | np.random.RandomState | np.random.Generator
-
-
-def seed_from(rng: NumbersRng) -> int:
-    """A seed of 31 bits, the next that a generator of Python or NumPy draws."""
-    if isinstance(rng, random.Random):
-        return rng.getrandbits(31)
-    return int(rng.integers(2**31) if isinstance(rng, np.random.Generator) else rng.randint(2**31))
-
-
-def generator_from(rng: NumbersRng | None) -> np.random.Generator | None:
-    """NumPy's generator: the given one, or one whose seed another draws."""
-    return rng if rng is None or isinstance(rng, np.random.Generator) else np.random.default_rng(seed_from(rng))
 
 
 def check_least(place: str = "", **limits: tuple[float, float]) -> None:

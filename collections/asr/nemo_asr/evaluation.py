@@ -50,7 +50,7 @@ from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.text.labels import main_metric, spelled
 from nemo_asr.transcribe.certificate import certify_streams, store_stream_rates, stream_table
 from nemo_asr.transcribe.engine import LabelAlignment, stride_of
-from nemo_asr.transcribe.inputs import Recording
+from nemo_asr.transcribe.inputs import Recording, recording_of
 from nemo_asr.transcribe.model import CARD, StreamRate, TrainedModel, find_model, load_classifier, load_model
 from nemo_asr.transcribe.transcript import TimedLabels, Transcript, labels_of_path
 from nemo_asr.transcribe.voice_activity import load_detector
@@ -304,18 +304,7 @@ def recordings_of(data_layer: SpeechDataLayer, rows: Iterable[int], strict: bool
         strict: a file that is not as long as its line says cannot be read.
     """
     reader = data_layer.utterances.reader
-    utterances = map(data_layer.utterance_of, rows)
-    return [
-        Recording(
-            utterance.place,
-            reader.audio(utterance),
-            offset=utterance.offset,
-            duration=utterance.duration,
-            channel=utterance.channel,
-            strict=strict,
-        )
-        for utterance in utterances
-    ]
+    return [recording_of(data_layer.utterance_of(row), reader, strict=strict) for row in rows]
 
 
 def pauses_line(data_layer: DataLayerNM) -> str | None:

@@ -16,7 +16,8 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from nemo_asr.arguments import Features, FrameSamples, FrameSeconds, NumbersRng, SampleRate, Share, Splicing, seed_from
+from nemo_asr.arguments import Features, FrameSamples, FrameSeconds, SampleRate, Share, Splicing
+from nemo_asr.rng import NumbersRng, seed_from
 from nemo_lite import NonTrainableNM
 from nemo_lite.backends.pytorch.streaming import Delay, SlidingWindow, State, num_new
 from nemo_lite.config import Between

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
 from nemo_asr.arguments import Workers
 from nemo_asr.text.labels import METRICS, SCORE_NORMALIZERS
-from nemo_lite.config import Between
-from nemo_lite.core.trackers import TRACKERS
 from nemo_lite.errors import DataError
 from nemo_lite.files import FileKind, read_json
 from nemo_lite.options import (
@@ -28,8 +25,10 @@ from nemo_lite.options import (
     PositiveInt,
     not_negative_float,
     option,
+    option_group,
     user_path,
 )
+from nemo_lite.ranges import Between
 from nemo_lite.utils.nemo_logging import LEVELS, STYLES
 
 # Any: values of a namespace.
@@ -48,6 +47,12 @@ BeamSize = Annotated[int, BEAM_SIZES]
 ShareBelow1 = Annotated[float, Between(0, 1, below=True)]
 
 
+def _trackers() -> list[str]:
+    from nemo_lite.core.trackers import TRACKERS
+
+    return ["tensorboard", *TRACKERS]
+
+
 def module_lr(text: str) -> tuple[str, float]:
     """An argparse type: ``MODULE=LR``."""
     module, equals, rate = text.partition("=")
@@ -59,7 +64,7 @@ def module_lr(text: str) -> tuple[str, float]:
 # Of several scripts.
 
 
-@dataclass(frozen=True)
+@option_group
 class Reading:
     """How manifests are read.
 
@@ -72,7 +77,7 @@ class Reading:
     strict_data: bool = False
 
 
-@dataclass(frozen=True)
+@option_group
 class Metric:
     """``wer``, ``cer``, or None for what :func:`nemo_asr.text.main_metric` says of the labels.
 
@@ -87,7 +92,7 @@ class Metric:
     score_normalizer: str | None = option(None, only_for="texts", choices=SCORE_NORMALIZERS)
 
 
-@dataclass(frozen=True)
+@option_group
 class OwnModules:
     """Modules of one's own.
 
@@ -99,7 +104,7 @@ class OwnModules:
     imports: list[str] = option([], "--import", metavar="FILE", action="append")
 
 
-@dataclass(frozen=True)
+@option_group
 class Configuration(OwnModules):
     """The model's configuration, and changes of it.
 
@@ -113,7 +118,7 @@ class Configuration(OwnModules):
     language: list[str] = option([], dest="overrides", metavar="CODE", action="append", type='language="{}"'.format)
 
 
-@dataclass(frozen=True)
+@option_group
 class Terminal:
     """Lines in the terminal.
 
@@ -131,7 +136,7 @@ class Terminal:
 # Of training.
 
 
-@dataclass(frozen=True)
+@option_group
 class TrainingData:
     """Manifests, batches, and how often to evaluate.
 
@@ -162,7 +167,7 @@ class TrainingData:
     eval_freq: PositiveInt | None = option(None, needs="eval_datasets")
 
 
-@dataclass(frozen=True)
+@option_group
 class TrainedModel:
     """The configuration, and weights to start from.
 
@@ -186,7 +191,7 @@ class TrainedModel:
     plan: bool = False
 
 
-@dataclass(frozen=True)
+@option_group
 class Optimisation:
     """How long, learning rate, optimizer, batch statistics.
 
@@ -243,7 +248,7 @@ class Optimisation:
     gradient_compression: Literal["bfloat16"] | None = None
 
 
-@dataclass(frozen=True)
+@option_group
 class Regularization:
     """Against overfitting: decay, smoothing, further losses, averages of weights.
 
@@ -264,7 +269,7 @@ class Regularization:
     ema_decay: ShareBelow1 | None = option(None, only_for="texts")
 
 
-@dataclass(frozen=True)
+@option_group
 class Saving:
     """Folders, and when checkpoints are saved and how many stay; ``CheckpointCallback`` explains that.
 
@@ -296,7 +301,7 @@ class Saving:
     report: bool = True
 
 
-@dataclass(frozen=True)
+@option_group
 class Logging(Terminal):
     """Lines in the terminal, curves, trackers.
 
@@ -308,12 +313,12 @@ class Logging(Terminal):
     """
 
     log_freq: PositiveInt = 25
-    track: list[str] = option([], nargs="+", choices=Names(lambda: ("tensorboard", *TRACKERS)))
+    track: list[str] = option([], nargs="+", choices=Names(_trackers))
     create_tb_writer: bool | None = None
     tensorboard_dir: str | None = None
 
 
-@dataclass(frozen=True)
+@option_group
 class FirstGeneration:
     """The options of NeMo's first generation.
 
@@ -340,7 +345,7 @@ class FirstGeneration:
 # Of scripts that use a trained model.
 
 
-@dataclass(frozen=True)
+@option_group
 class StoredModel:
     """Which model is used.
 
@@ -356,7 +361,7 @@ class StoredModel:
     batch_size: PositiveInt = option(64, page="data")
 
 
-@dataclass(frozen=True)
+@option_group
 class Search:
     """Decoding: beam search, lexicon, language model, hot words; arguments of ``BeamSearchCTCDecoder``.
 
@@ -384,7 +389,7 @@ class Search:
     weights: str | None = option(None, needs="lm", metavar="FILE")
 
 
-@dataclass(frozen=True)
+@option_group
 class WeightSearch:
     """A search of the weights, where a development set can be scored.
 

@@ -9,9 +9,9 @@ import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from queue import SimpleQueue
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 
@@ -21,83 +21,14 @@ from nemo_asr.audio.segments import Samples, in_chunks
 from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.options import search_arguments
 from nemo_asr.transcribe.frame_stream import EndpointRules, FrameModel, FrameStream
-from nemo_asr.transcribe.inputs import STDIN, one_channel, recordings_of
+from nemo_asr.transcribe.inputs import MICROPHONE, STDIN, one_channel, recordings_of
 from nemo_asr.transcribe.onnx_model import SUFFIX, OnnxModel
 from nemo_asr.transcribe.onnx_stream import OnnxStreamedModel
 from nemo_asr.transcribe.stream import Partial, Stream
 from nemo_lite.errors import UsageError
-from nemo_lite.options import (
-    Device,
-    Launch,
-    OneLineParser,
-    PositiveFloat,
-    PositiveInt,
-    arguments_of,
-    names_of,
-    not_negative_int,
-    option,
-)
+from nemo_lite.options import Device, Launch, arguments_of
 
 # Any: values of JSON, and of a package that may be missing.
-
-MICROPHONE = "microphone"
-_STDIN_RATE = 16000
-
-
-@dataclass(frozen=True)
-class Streaming:
-    """Audio that is transcribed while it arrives.
-
-    Attributes:
-        stream: write a line of JSON for each partial and final text while audio arrives: by frames, with the text of
-            the whole recording, or in segments between pauses, with any model. AUDIO is a file, microphone, or - for
-            samples on stdin: 16 bits, little-endian, one channel.
-        stream_rate: samples a second on stdin, and of a growing file without a header.
-        stream_chunk: seconds of audio that are taken together.
-        silence: seconds without words after which a part ends in which nothing was said.
-        pause: seconds without words after which a part ends, and is final.
-        longest_part: seconds after which a part ends before its last word.
-        att_context_size: encoded frames before and behind a frame that the attention of a Conformer sees, in chunks of
-            one more than the second: 48 15 is two chunks of 16. By default those of the model.
-        follow: AUDIO is still being written, a WAV file or samples as on stdin: go on until it has not grown for so
-            many seconds (10), or Ctrl-C.
-    """
-
-    page: ClassVar[str] = "streaming"
-    stream: Literal["frames", "segments"] | None = option(None, nargs="?", const="frames", metavar="frames|segments")
-    stream_rate: PositiveInt = option(_STDIN_RATE, needs="stream")
-    stream_chunk: PositiveFloat = option(0.1, needs="stream")
-    silence: PositiveFloat = option(2.4, needs="stream")
-    pause: PositiveFloat = option(1.2, needs="stream")
-    longest_part: PositiveFloat = option(20.0, needs="stream", passed_as="longest")
-    att_context_size: list[int] | None = option(
-        None, type=not_negative_int, nargs=2, metavar=("LEFT", "RIGHT"), needs="stream"
-    )
-    follow: PositiveFloat | None = option(None, nargs="?", const=10.0, metavar="SECONDS", needs="stream")
-
-
-_BY_FRAMES = ("silence", "pause", "longest_part", "att_context_size")
-
-
-def check_streaming(parser: OneLineParser, parsed: Any, others: Sequence[type], but: Sequence[str] = ()) -> None:
-    """End the command where options contradict ``--stream``.
-
-    Args:
-        parser: knows the defaults.
-        parsed: the options.
-        others: groups of options that have no effect on streams,
-        but: except for these.
-    """
-    if parsed.stream is None:
-        return
-    useless = names_of(*others) - {*but} | (set(_BY_FRAMES) if parsed.stream == "segments" else set())
-    for name in sorted(useless):
-        if getattr(parsed, name, None) != parser.get_default(name):
-            parser.error(f"--{name} has no effect with --stream {parsed.stream}; leave it out")
-    if parsed.follow is not None and parsed.audio[0] in (STDIN, MICROPHONE):
-        parser.error(f"--follow is for a file, got {parsed.audio[0]}; leave it out")
-    if len(parsed.audio) > 1:
-        parser.error(f"--stream takes one recording, got {len(parsed.audio)}; run the command for each")
 
 
 def transcribe_stream(args: Namespace, onnx: Mapping[str, Any]) -> int:

@@ -451,10 +451,12 @@ def test_sets_are_divided_by_speakers_and_the_same_each_time():
 def test_a_share_is_kept_apart_on_the_command_line(tmp_path, capsys):
     for number in range(10):
         record(tmp_path / f"{number}.wav")
-        (tmp_path / f"{number}.txt").write_text("words")
+        (tmp_path / f"{number}.txt").write_text("words words")
     assert main(["make", str(tmp_path), "--dev", "0.2"]) == 0
     assert f"{tmp_path}/train.json: 8 utterances, 0.1 min, 5 different characters" in capsys.readouterr().out
     assert len(written(tmp_path / "dev.json")) == 2
+    assert main(["stats", str(tmp_path / "train.json")]) == 0  # counts them alike
+    assert "  characters    5: 'dorsw'" in capsys.readouterr().out
     with pytest.raises(UsageError, match=r"--dev and --test leave nothing to train on: got 1\.1 of 1"):
         main(["make", str(tmp_path), "--dev", "0.6", "--test", "0.5"])
 

@@ -449,7 +449,7 @@ def test_the_figures_of_a_set_are_a_block(tmp_path):
     assert lines[1] == "  3 utterances, 0.00 h, 1 speakers"
     assert "  sample rates  16000 (3)" in lines
     assert any(line.startswith("  seconds       1.00 to 3.00, median 2.00, 95 % below 2.90  |█") for line in lines)
-    assert "  characters    7: ' 012eno'" in lines
+    assert "  characters    6: '012eno'" in lines
 
 
 def test_a_set_that_cannot_be_read_is_not_empty(tmp_path):

@@ -31,7 +31,9 @@ from nemo_asr.data.utterances import (
     AudioFilesDataLayer,
     CopiedRecordings,
     FileSpans,
+    JoinedRef,
     Reading,
+    RepeatedRef,
     SpeechDataset,
     collate,
 )
@@ -98,6 +100,14 @@ def test_conversions_are_counted(manifest):
     assert loaded.counts["resampled"] == {8000: 1}
     assert loaded.counts["mixed_down"] == {2: 1}
     assert loaded.values[1].tolist() == [1600, 4800]
+
+
+def test_an_utterance_that_is_read_again_behind_another_one_or_in_a_later_turn_is_counted_once(manifest):
+    first, second = manifest.refs([0, 2])
+    items = [(0, first), (2, JoinedRef(second, (first, second))), (2, RepeatedRef(second, 1))]
+    loaded = dataset_of(manifest)[Request(0, items, training=True)]
+    assert loaded.counts["resampled"] == {8000: 1}
+    assert loaded.counts["mixed_down"] == {2: 1}
 
 
 def test_a_line_may_name_a_channel_and_then_nothing_is_averaged(manifest, tmp_path):

@@ -16,18 +16,12 @@ from toys.tone_corpus import CONFIG, TEXTS, record
 from toys.tone_model import train_tones
 
 from nemo_asr.cli.models import export
-from nemo_asr.transcribe import onnx_export, runner_export
+from nemo_asr.transcribe import onnx_export, runner_export, sherpa_export
 from nemo_asr.transcribe.model import TrainedModel, describe, load_model
-from nemo_asr.transcribe.runner_export import (
-    export_onnx_asr,
-    export_sherpa,
-    export_sherpa_stream,
-    export_torch,
-    greedy_texts,
-    onnx_asr_features_problem,
-    sherpa_features_problem,
-    symbols_of,
-)
+from nemo_asr.transcribe.onnx_asr_export import export_onnx_asr, onnx_asr_features_problem
+from nemo_asr.transcribe.runner_export import greedy_texts, symbols_of
+from nemo_asr.transcribe.sherpa_export import export_sherpa, export_sherpa_stream, sherpa_features_problem
+from nemo_asr.transcribe.torch_export import export_torch
 from nemo_lite.errors import FileInTheWayError, UsageError
 
 # What sherpa-onnx and onnx-asr compute.
@@ -184,7 +178,7 @@ def test_the_command_tells_how_to_load_it_and_what_the_program_hears(model, reco
         path.write_bytes(b"")
         return 0.5
 
-    monkeypatch.setattr(runner_export, "_write", write)
+    monkeypatch.setattr(sherpa_export, "write_features", write)
     monkeypatch.setattr(runner_export.Written, "hear", lambda self, signals, rate: ["cab", "abba", "cb"])
     monkeypatch.setattr("nemo_asr.cli.models.version", lambda package: "1.2")
     audio = [str(tmp_path / f"{number}.wav") for number in range(3)]
@@ -207,7 +201,7 @@ def test_a_program_or_file_that_differs_leaves_nothing(model, tmp_path, monkeypa
     with pytest.raises(
         UsageError, match=r"model\.onnx: the exported log-prob.* are not torch's, so nothing is written: got 1\.0e\+00"
     ):
-        runner_export._difference(torch.zeros(3), torch.ones(3), "model.onnx")
+        runner_export.difference_of(torch.zeros(3), torch.ones(3), "model.onnx")
     assert [*tmp_path.iterdir()] == []
 
 
@@ -268,7 +262,7 @@ def test_frames_are_repeated_so_that_all_of_them_are_read():
             return values, frames
 
     length = torch.tensor([16, 9])
-    out = runner_export._Stretched(Rest(), None)(torch.zeros(2, 3, 16), length)[..., 0]
+    out = runner_export.Stretched(Rest())(torch.zeros(2, 3, 16), length)[..., 0]
     assert out.shape == (2, 16)
     assert out[0].tolist() == [0] * 6 + [1] * 5 + [2] * 5
     assert out[1, :9].tolist() == [0] * 5 + [1] * 4

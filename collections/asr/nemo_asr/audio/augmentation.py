@@ -18,17 +18,16 @@ import torch
 from nemo_asr.arguments import (
     Duration,
     FrameSamples,
-    NumbersRng,
     Rates,
     SampleRate,
     Share,
     SpeedRate,
-    generator_from,
     look_up,
 )
 from nemo_asr.audio.containers import has_av
 from nemo_asr.audio.reading import MAX_CONTENT_BYTES, Samples, audio_seconds, excess_of, read_audio, scaled, trimmed
 from nemo_asr.data.manifest import read_lines
+from nemo_asr.rng import NumbersRng, generator_from
 from nemo_lite import NonTrainableNM
 from nemo_lite.config import Between, Checked, Config, check_call, refuse_out_of_range, unknown_key
 from nemo_lite.core.neural_types import AudioSignal, LengthsType, NeuralType

@@ -9,7 +9,6 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -40,10 +39,9 @@ from nemo_asr.transcribe.alignment import (
     as_textgrid,
     manifest_lines,
 )
-from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording
+from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, recording_of
 from nemo_asr.transcribe.onnx_model import SUFFIX, load_onnx_model
 from nemo_asr.transcribe.voice_activity import load_detector
-from nemo_lite.config import Between
 from nemo_lite.errors import UsageError, counted, marked, printable
 from nemo_lite.files import check_replaceable, make_writable_folder
 from nemo_lite.options import (
@@ -56,8 +54,10 @@ from nemo_lite.options import (
     arguments_of,
     fold_precision,
     option,
+    option_group,
     seconds,
 )
+from nemo_lite.ranges import Between
 from nemo_lite.utils import logging
 
 # Any: a namespace has no types.
@@ -67,7 +67,7 @@ _ENDINGS = {"textgrid": "TextGrid", "srt": "srt"}  # a file for each recording
 _WRITERS: dict[str, Callable[[Alignment], str]] = {"textgrid": as_textgrid, "srt": as_subtitles}
 
 
-@dataclass(frozen=True)
+@option_group
 class Aligning(OwnModules):
     """What is written of aligned texts, and their batches.
 
@@ -153,10 +153,7 @@ def _align(args: Namespace) -> int:
     manifest = Manifest.open([part for path in args.manifests for part in path.split(",")], lenient=True)
     utterances = [manifest.utterance(row) for row in range(len(manifest))]
     _check_places(args, utterances)
-    recordings = [
-        Recording(each.audio_path, each.audio_path, offset=each.offset, duration=each.duration, channel=each.channel)
-        for each in utterances
-    ]
+    recordings = [recording_of(each, manifest.reader, source=each.audio_path) for each in utterances]
     start = time.perf_counter()
     aligned = _aligned(args, recordings, [utterance.text for utterance in utterances])
     took = time.perf_counter() - start

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from nemo_asr.argparse import EvalArgParser, refuse_options_of_texts
 from nemo_asr.cli.transcribe import Segments, check_segments, cutting_of
 from nemo_asr.options import Metric, Reading, Search, WeightSearch, check_search_options
 from nemo_lite.errors import NemoLiteError, UsageError
-from nemo_lite.options import option
+from nemo_lite.options import option, option_group
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -33,7 +32,7 @@ def main(arguments: Sequence[str]) -> None:
         evaluate_texts(args)
 
 
-@dataclass(frozen=True)
+@option_group
 class Evaluation:
     """What is evaluated, and what is written.
 

@@ -32,18 +32,14 @@ from nemo_asr.transcribe.model import (
     load_model,
     read_model,
 )
+from nemo_asr.transcribe.onnx_asr_export import export_onnx_asr
 from nemo_asr.transcribe.onnx_export import export_onnx
 from nemo_asr.transcribe.onnx_model import SUFFIX
-from nemo_asr.transcribe.runner_export import (
-    Written,
-    export_onnx_asr,
-    export_sherpa,
-    export_sherpa_stream,
-    export_torch,
-    greedy_texts,
-)
+from nemo_asr.transcribe.runner_export import Written, greedy_texts
+from nemo_asr.transcribe.sherpa_export import export_sherpa, export_sherpa_stream
 from nemo_asr.transcribe.stream_export import export_stream
 from nemo_asr.transcribe.texts import calibrate, card_file, store_calibration
+from nemo_asr.transcribe.torch_export import export_torch
 from nemo_lite.errors import ConfigError, UsageError, printable
 from nemo_lite.files import write_atomically
 from nemo_lite.options import OneLineParser, not_negative_float, not_negative_int, positive_int

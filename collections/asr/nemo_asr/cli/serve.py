@@ -11,7 +11,6 @@ import time
 from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import nemo_lite
@@ -27,7 +26,6 @@ from nemo_asr.options import OwnModules, Search, check_search_options, search_ar
 from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE
 from nemo_asr.transcribe.onnx_model import SUFFIX
 from nemo_asr.transcribe.voice_activity import load_detector
-from nemo_lite.config import Between
 from nemo_lite.errors import UsageError
 from nemo_lite.options import (
     Device,
@@ -37,8 +35,10 @@ from nemo_lite.options import (
     arguments_of,
     fold_precision,
     option,
+    option_group,
     seconds,
 )
+from nemo_lite.ranges import Between
 from nemo_lite.utils import logging
 
 # Any: a namespace has no types, and neither have packages that may be missing.
@@ -50,7 +50,7 @@ _HEAD_SECONDS = 20.0  # in which a client has to send the head of a request
 _MOST_MESSAGE_BYTES = 1 << 20  # of a websocket
 
 
-@dataclass(frozen=True)
+@option_group
 class Serving(OwnModules):
     """Where the server listens, and what it refuses.
 

@@ -10,24 +10,28 @@ import time
 from argparse import ArgumentTypeError, Namespace
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import nemo_asr
 import nemo_lite
 from nemo_asr.audio.reading import ALL_KINDS
 from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting
-from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.options import BeamSize, OwnModules, Search, check_search_options, search_arguments
-from nemo_asr.streaming import Streaming, check_streaming, transcribe_stream
-from nemo_asr.transcribe.alignment import Alignment
-from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, EACH, Recording, channel_choice, recordings_of
+from nemo_asr.transcribe.inputs import (
+    BATCH_SECONDS,
+    BATCH_SIZE,
+    EACH,
+    MICROPHONE,
+    STDIN,
+    Recording,
+    channel_choice,
+    recordings_of,
+)
 from nemo_asr.transcribe.onnx_model import SUFFIX, load_onnx_model
 from nemo_asr.transcribe.transcript import FORMATS, SUBTITLES, Transcribed, Transcript
 from nemo_asr.transcribe.voice_activity import load_detector
-from nemo_lite.config import Between
-from nemo_lite.core.run_options import DeviceType
+from nemo_lite.core.choices import DeviceType
 from nemo_lite.errors import UsageError, counted, marked, printable
 from nemo_lite.files import check_replaceable, make_writable_folder, write_atomically
 from nemo_lite.options import (
@@ -42,16 +46,23 @@ from nemo_lite.options import (
     arguments_of,
     fold_precision,
     names_of,
+    not_negative_int,
     option,
+    option_group,
     seconds,
 )
+from nemo_lite.ranges import Between
 from nemo_lite.utils import logging
+
+if TYPE_CHECKING:
+    from nemo_asr.transcribe.alignment import Alignment
 
 # Any: a namespace has no types.
 
 PROGRAM = "nemo-lite transcribe"
 MODEL_HELP = "a run's folder, a model folder, a folder of checkpoints, or a file of nemo-lite export"
 _MOST_DIGITS = 5  # of a channel
+_BY_FRAMES = ("silence", "pause", "longest_part", "att_context_size")  # options of --stream frames alone
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -64,6 +75,8 @@ def main(arguments: Sequence[str]) -> int:
     with logging.patch_stdout_handler(sys.stderr):
         if args.stream is not None:
             (refuse_for_onnx if args.model.endswith(SUFFIX) else refuse_for_torch)(args)
+            from nemo_asr.streaming import transcribe_stream
+
             return transcribe_stream(args, arguments_of(args, OnnxRuntime))
         recordings = recordings_of(args.audio, args.channel)
         _check_out(args, recordings)
@@ -106,7 +119,11 @@ def _transcribe_with_onnx(args: Namespace, recordings: Sequence[Recording]) -> i
     refuse_for_onnx(args)
     model, options = load_onnx_model(args.model, **arguments_of(args, OnnxRuntime)), search_arguments(args)
     detector = load_detector(args.vad) if args.vad else None
-    search = None if options is None else TextSearch(model.labels, **options)
+    search = None
+    if options is not None:
+        from nemo_asr.decoding.prefix_beam_search import TextSearch
+
+        search = TextSearch(model.labels, **options)
     start = time.perf_counter()
     result = model.transcribe(
         recordings, args.batch_size, args.batch_seconds, search, args.nbest or 1, cutting_of(args), detector
@@ -162,7 +179,7 @@ def _channel(text: str) -> int | str | None:
         raise ArgumentTypeError(str(error)) from None
 
 
-@dataclass(frozen=True)
+@option_group
 class Transcription(OwnModules):
     """What is written of recordings, and their batches.
 
@@ -195,7 +212,7 @@ class Transcription(OwnModules):
     worker_timeout: NotNegativeFloat | None = None
 
 
-@dataclass(frozen=True)
+@option_group
 class Segments:
     """Where recordings are cut into segments, of which each is transcribed alone.
 
@@ -213,7 +230,39 @@ class Segments:
     segment_padding: NotNegativeFloat = option(DEFAULT_CUTTING.padding, passed_as="padding")
 
 
-@dataclass(frozen=True)
+@option_group
+class Streaming:
+    """Audio that is transcribed while it arrives.
+
+    Attributes:
+        stream: write a line of JSON for each partial and final text while audio arrives: by frames, with the text of
+            the whole recording, or in segments between pauses, with any model. AUDIO is a file, microphone, or - for
+            samples on stdin: 16 bits, little-endian, one channel.
+        stream_rate: samples a second on stdin, and of a growing file without a header.
+        stream_chunk: seconds of audio that are taken together.
+        silence: seconds without words after which a part ends in which nothing was said.
+        pause: seconds without words after which a part ends, and is final.
+        longest_part: seconds after which a part ends before its last word.
+        att_context_size: encoded frames before and behind a frame that the attention of a Conformer sees, in chunks of
+            one more than the second: 48 15 is two chunks of 16. By default those of the model.
+        follow: AUDIO is still being written, a WAV file or samples as on stdin: go on until it has not grown for so
+            many seconds (10), or Ctrl-C.
+    """
+
+    page: ClassVar[str] = "streaming"
+    stream: Literal["frames", "segments"] | None = option(None, nargs="?", const="frames", metavar="frames|segments")
+    stream_rate: PositiveInt = option(16000, needs="stream")
+    stream_chunk: PositiveFloat = option(0.1, needs="stream")
+    silence: PositiveFloat = option(2.4, needs="stream")
+    pause: PositiveFloat = option(1.2, needs="stream")
+    longest_part: PositiveFloat = option(20.0, needs="stream", passed_as="longest")
+    att_context_size: list[int] | None = option(
+        None, type=not_negative_int, nargs=2, metavar=("LEFT", "RIGHT"), needs="stream"
+    )
+    follow: PositiveFloat | None = option(None, nargs="?", const=10.0, metavar="SECONDS", needs="stream")
+
+
+@option_group
 class OnnxRuntime:
     """What computes an ONNX file.
 
@@ -260,6 +309,27 @@ class TranscribeParser(LaunchedParser):
         check_segments(self, parsed)
         fold_precision(self, parsed)
         parsed.out = parsed.out and parsed.out.expanduser()
+
+
+def check_streaming(parser: OneLineParser, parsed: Any, others: Sequence[type], but: Sequence[str] = ()) -> None:
+    """End the command where options contradict ``--stream``.
+
+    Args:
+        parser: knows the defaults.
+        parsed: the options.
+        others: groups of options that have no effect on streams,
+        but: except for these.
+    """
+    if parsed.stream is None:
+        return
+    useless = names_of(*others) - {*but} | (set(_BY_FRAMES) if parsed.stream == "segments" else set())
+    for name in sorted(useless):
+        if getattr(parsed, name, None) != parser.get_default(name):
+            parser.error(f"--{name} has no effect with --stream {parsed.stream}; leave it out")
+    if parsed.follow is not None and parsed.audio[0] in (STDIN, MICROPHONE):
+        parser.error(f"--follow is for a file, got {parsed.audio[0]}; leave it out")
+    if len(parsed.audio) > 1:
+        parser.error(f"--stream takes one recording, got {len(parsed.audio)}; run the command for each")
 
 
 def check_segments(parser: OneLineParser, parsed: Any) -> None:

@@ -629,7 +629,7 @@ def _set_lines(figures: Statistics) -> Iterator[str]:
     words = f"{figures['words']} ({figures['different_words']} different)"
     yield f"  words         {words} in {figures['different_texts']} different texts"
     yield f"  {figures['unit'] + '/s':12}  {_spread(figures['units_per_second'])}"
-    characters = "".join(sorted(figures["characters"]))
+    characters = "".join(sorted(character for character in figures["characters"] if not character.isspace()))
     shown = characters[:_MAX_CHARACTERS] + ("..." if len(characters) > _MAX_CHARACTERS else "")
     yield f"  characters    {len(characters)}: {shown!r}"
     yield ""

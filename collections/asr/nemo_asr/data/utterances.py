@@ -433,8 +433,10 @@ class SpeechDataset(ItemDataset[R, Item]):
         first, others = once if isinstance(once, JoinedRef) else (once, ())
         parts, texts = [], []
         for number, one in enumerate((first, *others)):
+            is_again = turn or number > 0  # each utterance is counted in its own turn
+            noted: Counts = defaultdict(Counter) if is_again else counts
             try:
-                samples, ids = self._read_one(one, counts, may_be_empty=not request.training)
+                samples, ids = self._read_one(one, noted, may_be_empty=not request.training)
             except DataChangedError:
                 raise
             except DataError:

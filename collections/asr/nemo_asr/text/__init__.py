@@ -1,9 +1,5 @@
-"""From texts to labels. Re-exports, nothing else."""
+"""From texts to labels. ``__init__.pyi`` lists the names."""
 
-from nemo_asr.text.labels import main_metric as main_metric
-from nemo_asr.text.parser import CharParser as CharParser
-from nemo_asr.text.parser import ENCharParser as ENCharParser
-from nemo_asr.text.parser import make_parser as make_parser
-from nemo_asr.text.parser import vocabulary as vocabulary
-from nemo_asr.text.subwords import Subwords as Subwords
-from nemo_asr.text.subwords import load_subwords as load_subwords
+from nemo_lite.compat import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

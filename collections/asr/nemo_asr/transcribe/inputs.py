@@ -28,7 +28,7 @@ from nemo_asr.audio.reading import (
     read_audio,
 )
 from nemo_asr.audio.segments import Span
-from nemo_asr.data.manifest import MIX, kind_of, read_lines
+from nemo_asr.data.manifest import MIX, Utterance, UtteranceReader, kind_of, read_lines
 from nemo_lite.errors import MAX_LISTED, DataError, UsageError, counted
 from nemo_lite.files import is_address
 from nemo_lite.utils import logging
@@ -147,6 +147,27 @@ class Recording:
             strict=False,
             exact=True,
         )
+
+
+def recording_of(
+    utterance: Utterance, reader: UtteranceReader[Any], *, source: str = "", strict: bool = False
+) -> Recording:
+    """An utterance of a manifest as a recording: the one that ``transcribe`` makes of its line.
+
+    Args:
+        utterance: without its audio.
+        reader: gives the audio; the content of one in an archive is read here.
+        source: what it is called; "": its place.
+        strict: a file that is not as long as its line says cannot be read.
+    """
+    return Recording(
+        source or utterance.place,
+        reader.audio(utterance),
+        offset=utterance.offset,
+        duration=utterance.duration,
+        channel=utterance.channel,
+        strict=strict,
+    )
 
 
 def _mono(samples: Samples, channel: int | None) -> Samples:
@@ -371,7 +392,7 @@ def _recording_of(audio: Any, sample_rate: int | None, number: int, is_mixed: bo
 # Which recordings a command line names: files, folders, manifests and stdin. None of them is decoded in here.
 
 
-STDIN = "-"
+STDIN, MICROPHONE = "-", "microphone"
 _ALL_SUFFIXES = AUDIO_SUFFIXES | containers.SUFFIXES
 _NOT_DECODED = "the recordings in this folder can be decoded by PyAV and ffmpeg only"
 

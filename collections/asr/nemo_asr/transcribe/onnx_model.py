@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import msgspec
 import numpy as np
@@ -16,12 +16,8 @@ import numpy.typing as npt
 
 from nemo_asr.audio.reading import Audio, Samples
 from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting, Detector
-from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.scoring.calibration import Calibration
 from nemo_asr.text.labels import is_piece
-from nemo_asr.text.parser import CharParser, TextReading
-from nemo_asr.text.subwords import Subwords
-from nemo_asr.transcribe.alignment import Aligned, RowFrames, SentenceCutting, align_texts
 from nemo_asr.transcribe.inputs import (
     BATCH_SECONDS,
     BATCH_SIZE,
@@ -34,7 +30,6 @@ from nemo_asr.transcribe.inputs import (
 )
 from nemo_asr.transcribe.onnx_session import ONNX_FILE, open_session
 from nemo_asr.transcribe.segments import Segmented
-from nemo_asr.transcribe.stream import SegmentStream, Stream
 from nemo_asr.transcribe.transcript import (
     ScoredText,
     Transcribed,
@@ -48,6 +43,12 @@ from nemo_asr.transcribe.transcript import (
 from nemo_lite.errors import CheckpointError, printable
 from nemo_lite.files import parse_json
 from nemo_lite.utils import logging
+
+if TYPE_CHECKING:
+    from nemo_asr.decoding.prefix_beam_search import TextSearch
+    from nemo_asr.text.parser import CharParser
+    from nemo_asr.transcribe.alignment import Aligned, RowFrames, SentenceCutting
+    from nemo_asr.transcribe.stream import Stream
 
 # Any: onnxruntime has no types.
 LogProbs: TypeAlias = "npt.NDArray[np.float32]"
@@ -183,6 +184,8 @@ class OnnxModel(DescribedFile):
             settings: ``cutting``, ``partial_seconds`` and ``name`` of `SegmentStream`.
         """
 
+        from nemo_asr.transcribe.stream import SegmentStream
+
         def transcribe(recording: Recording) -> Transcript:
             return self.transcribe([recording], search=search, cutting=None).transcripts[0]
 
@@ -213,6 +216,8 @@ class OnnxModel(DescribedFile):
             CheckpointError: the labels are subwords, and the file, of an older version, has no tokenizer.
             UsageError: not as many texts as recordings, and as of :meth:`transcribe`.
         """
+        from nemo_asr.transcribe.alignment import align_texts
+
         return align_texts(
             recordings_in(recordings, audio_rate, one_channel(channel)),
             texts,
@@ -227,6 +232,9 @@ class OnnxModel(DescribedFile):
 
     def new_parser(self) -> CharParser:
         """Of texts into labels, as the model's data layer reads them."""
+        from nemo_asr.text.parser import TextReading
+        from nemo_asr.text.subwords import Subwords
+
         place = str(self.path)
         try:
             reading = msgspec.json.decode(self.metadata.get("texts", "{}"), type=TextReading)
@@ -244,6 +252,8 @@ class OnnxModel(DescribedFile):
     def _frames(
         self, rows: Sequence[Recording], faults: dict[int, str], batch_size: int, batch_seconds: float
     ) -> Iterator[RowFrames]:
+        from nemo_asr.transcribe.alignment import RowFrames
+
         for audios, outputs in self._computed(rows, faults, batch_size, batch_seconds):
             for (number, audio), log_probs in zip(audios.items(), outputs, strict=True):
                 seconds = self.frame_seconds or len(audio.samples) / self.sample_rate / max(len(log_probs), 1)

@@ -1,7 +1,7 @@
 """Models that run in chunks as ONNX files whose states are inputs and outputs. Running ours: `onnx_stream`.
 
 All sizes but the batch are fixed: a file takes chunk after chunk, each with the states that the one before gave.
-What sherpa-onnx reads of other files: `runner_export`.
+What sherpa-onnx reads: `sherpa_export`.
 """
 
 from __future__ import annotations
