@@ -33,7 +33,8 @@ def drawn_speech(classes: int, rng: np.random.Generator, utterances: int = _UTTE
 
 def drawn_words(letters: str, number: int, least: int, most: int, rng: np.random.Generator) -> list[str]:
     """Words of some letters."""
-    drawn = ("".join(rng.choice(list(letters), size=rng.integers(least, most))) for _ in range(2 * number))
+    each = np.array(list(letters))
+    drawn = ("".join(rng.choice(each, size=rng.integers(least, most))) for _ in range(2 * number))
     return list(dict.fromkeys(drawn))[:number]
 
 
@@ -56,7 +57,7 @@ def seconds(log_probs: npt.NDArray[np.float64], words: WordScores | None) -> flo
 def compare(
     name: str, labels: list[str], phrases: list[str], words: list[str], rounds: int, utterances: int = _UTTERANCES
 ) -> None:
-    """Print the fastest of all rounds, in each of which every search takes its turn, and their ratios."""
+    """Print the fastest of all rounds, in each of which every search takes its turn, and medians of their ratios."""
     rng, spelling = np.random.default_rng(0), Spelling(labels)
     model = drawn_model(words, rng)
     start = time.process_time()
@@ -75,13 +76,15 @@ def compare(
     for _ in range(rounds):
         log_probs = drawn_speech(len(labels) + 1, rng, utterances)
         times.append([seconds(log_probs, one) for one in every])
-    # What else runs on the machine disturbs the fastest rounds least.
-    alone, with_phrases = np.min(times, axis=0).reshape(-1, 2).T
+    # The searches of one round had one machine, fast or slow.
+    rounds_alone, rounds_with = np.moveaxis(np.reshape(times, (rounds, 3, 2)), 2, 0)
     print(f"{name}: {len(phrases)} phrases are read in {built:.2f} s")
     for place, kind in enumerate(searches):
-        more, ratio = alone[place] / alone[0], with_phrases[place] / alone[place]
+        alone, with_phrases = rounds_alone[:, place], rounds_with[:, place]
+        more, ratio = np.median(alone / rounds_alone[:, 0]), np.median(with_phrases / alone)
         print(
-            f"  {kind:16} {alone[place]:6.3f} s ({more:.2f}); with phrases {with_phrases[place]:6.3f} s ({ratio:.2f})"
+            f"  {kind:16} {alone.min():6.3f} s ({more:.2f}); with phrases {with_phrases.min():6.3f} s ({ratio:.2f})",
+            flush=True,
         )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,8 +13,8 @@ import torch
 from toys.beam_search import PrefixBeamSearch
 from toys.language_model import BigramModel
 
-from nemo_asr.decoding.prefix_beam_search import Limits, search
-from nemo_asr.decoding.words import Spelling, Weights, WordScores
+from nemo_asr.decoding.prefix_beam_search import Limits, _best, search
+from nemo_asr.decoding.words import HotPhrases, Spelling, Weights, WordScores
 from nemo_asr.text.labels import text_of
 from nemo_lite.errors import UsageError
 
@@ -272,6 +274,40 @@ def test_many_hot_phrases_give_what_they_give_when_little_is_kept(kind, few_labe
         monkeypatch.setattr("nemo_asr.decoding.words._AHEAD", ahead)
         found.append(search(log_probs, lengths, Limits(8), WordScores(Spelling(labels), hotwords=list(phrases))))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_of_many_scores_are_the_first_of_a_sort_also_where_some_are_equal(seed):
+    rng = np.random.default_rng(seed)
+    values = rng.integers(-9, 0, size=(6, 40)).astype(float)
+    values[rng.random((6, 40)) < seed / 5] = -np.inf
+    values[0] = -np.inf
+    chosen = _best(values, 8, values[:, rng.permutation(40)[: 12 if seed else 40]])
+    expected = np.argsort(-values, axis=1, kind="stable")[:, :8]
+    found, wanted = (np.take_along_axis(values, places, axis=1) for places in (chosen, expected))
+    assert found.tolist() == wanted.tolist()
+    assert chosen[found > -np.inf].tolist() == expected[found > -np.inf].tolist()
+
+
+def test_threads_that_search_at_once_find_what_each_finds_alone(monkeypatch):
+    labels, phrases = HOT["pieces"]
+    monkeypatch.setattr("nemo_asr.decoding.words._FEW_LABELS", 0)
+    monkeypatch.setattr("nemo_asr.decoding.words._AHEAD", 1)
+    inputs = [random_log_probs(3, 20, seed).numpy() for seed in range(2)]
+
+    def found(log_probs, words):
+        return search(log_probs, [20] * 3, Limits(8), words)
+
+    alone = [found(log_probs, WordScores(Spelling(labels), hotwords=list(phrases))) for log_probs in inputs]
+    shared, keep = WordScores(Spelling(labels), hotwords=list(phrases)), HotPhrases._keep
+
+    def keep_slowly(*args):
+        time.sleep(0.01)  # the other thread may work out labels between these two halves
+        keep(*args)
+
+    monkeypatch.setattr(HotPhrases, "_keep", keep_slowly)
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(found, inputs, [shared] * 2)) == alone
 
 
 def test_a_phrase_that_goes_on_counts_before_its_end():

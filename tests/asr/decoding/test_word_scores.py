@@ -30,8 +30,9 @@ def hot_scores(phrases, spelling, text, labels=("a", "b", " ")):
     for label in text:
         ids = np.array([[labels.index(label)]])
         places = np.where(np.arange(len(labels) + 1) == ids, 0, -1)
-        total += phrases.changes(node, ids, places).item()
-        node = phrases.follow(node[0], ids[0])[None]
+        changes, entries = phrases.changes(node, ids, places)
+        total += changes.item()
+        node = phrases.follow(entries[0])
         scores.append(total)
     return [*scores, total + phrases.end(node[0]).item()]
 

@@ -1,4 +1,4 @@
-"""Twelve phrases in each of 35 languages, ordinals and dates of some: what is trained on, and what is compared with."""
+"""Twelve phrases in each of 35 languages, some with ordinals, dates, degrees: what is trained on and compared with."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -12,7 +12,7 @@ KINDS = {
     *("plain", "apostrophe", "quotation", "hyphen", "number", "native", "grouped", "wide", "marks", "spaces"),
     *("decimal", "percent"),
 }
-OF_SOME = {"ordinal", "date", "unread"}
+OF_SOME = {"ordinal", "date", "celsius", "unread"}
 WITHOUT_NUMBERS = {"hi", "el"}  # num2words has none of them
 
 

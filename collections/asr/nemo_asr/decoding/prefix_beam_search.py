@@ -20,6 +20,7 @@ from nemo_asr.decoding.words import (
     Alpha,
     Beta,
     HotwordWeight,
+    Places,
     UnknownScore,
     Weights,
     WordScores,
@@ -173,11 +174,11 @@ class FrameLabels:
         most = int(self._num_labels[step, :num].max())
         return self._labels[step, :num, :most], self._scores[step, :num, :most]
 
-    def places(self, step: int) -> Ints:
+    def places(self, step: int) -> Places:
         """(b, classes) where each label stands among the labels of a step; -1 where it does not count."""
         labels, _ = self.labels(step)
-        places = np.full((len(labels), self._blank + 1), -1)
-        np.put_along_axis(places, labels, np.broadcast_to(np.arange(labels.shape[1]), labels.shape), axis=1)
+        places = np.full((len(labels), self._blank + 1), -1, np.int32)
+        places[np.arange(len(labels))[:, None], labels] = np.arange(labels.shape[1])
         return places
 
 
@@ -190,6 +191,7 @@ class FrameLabels:
 _LONGEST_WORD = 1000  # labels; a stream cuts what is longer
 _BLOCK = 64  # utterances that are searched together, which bounds memory
 _NEVER = -np.inf
+_LOWEST = np.finfo(np.float64).min
 _MOST_WAYS = 16  # of cutting a hypothesis into words that are kept
 # Odd numbers with well-mixed bits (Steele et al., "Fast Splittable Pseudorandom Number Generators", 2014).
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -342,7 +344,7 @@ class _Beams:
         later = np.logaddexp(with_blank, with_label) + np.nan_to_num(skipped)[:, None]
         return np.where(is_none, with_blank, later), np.where(is_none, with_label, _NEVER)
 
-    def _choose(self, labels: Ints, places: Ints, grown: Floats, stay_blank: Floats, stay_label: Floats) -> None:
+    def _choose(self, labels: Ints, places: Places, grown: Floats, stay_blank: Floats, stay_label: Floats) -> None:
         """Keep the best K of the K hypotheses that stayed and the K x C that grew by a label.
 
         Args:
@@ -360,21 +362,24 @@ class _Beams:
             stayed_score = stayed_score + self.segmentations.best(num)
         elif self._words and self._has_spaced_words:
             stayed_score = stayed_score + self._words.so_far[self.node[:num]]
-        scores = np.concatenate([stayed_score, (grown + ended.word_score).reshape(num, -1)], axis=1)
+        grown_score = grown + ended.word_score
+        scores = np.concatenate([stayed_score, grown_score.reshape(num, -1)], axis=1)
+        some = np.concatenate([stayed_score, grown_score[:, :, :2].reshape(num, -1)], axis=1)
 
         # Of each chosen one: did it stay or grow, from which place (b, K) of the beam, and by which label?
-        chosen = _best(scores, self._width)
+        chosen = _best(scores, self._width, some)
         is_alive = scores[rows, chosen] > _NEVER
         stayed = chosen < self._width
         pair = np.where(stayed, 0, chosen - self._width)  # place * C + label's place, as (K, C) lies in a row
         source, label_place = np.where(stayed, chosen, pair // num_labels), pair % num_labels
         grew, label = ~stayed & is_alive, labels[rows, label_place]
+        cell = (rows * self._width + source) * num_labels + label_place  # of those that grew, in (b, K, C)
 
         key, parent_key = self.key[:num][rows, source], self.parent_key[:num][rows, source]
         self.parent_key[:num] = np.where(is_alive, np.where(grew, key, parent_key), _NO_PARENT)
         self.key[:num] = np.where(grew, _extended(key, label), key)
         self.with_blank[:num] = np.where(stayed & is_alive, stay_blank[rows, source], _NEVER)
-        with_label = np.where(stayed, stay_label[rows, source], grown[rows, source, label_place])
+        with_label = np.where(stayed, stay_label[rows, source], grown.take(cell))
         self.with_label[:num] = np.where(is_alive, with_label, _NEVER)
         self.last[:num] = np.where(grew, label, self.last[:num][rows, source])
         word_score = self.word_score[:num][rows, source]
@@ -384,23 +389,21 @@ class _Beams:
             begins = grew & ended.begins[rows, label_place]
             self.state[:num] = np.where(begins, ended.states[rows, source], self.state[:num][rows, source])
             word_score = word_score + np.where(begins, ended.scores[rows, source], 0.0)
-            node = ended.nodes[rows, source, label_place]
-            self.node[:num] = np.where(grew, node, self.node[:num][rows, source])
+            self.node[:num] = np.where(grew, ended.nodes.take(cell), self.node[:num][rows, source])
         if self._phrases:
-            hot_nodes = self.hot_node[:num][rows, source]
-            hot_nodes[grew] = self._phrases.follow(hot_nodes[grew], label[grew])
-            self.hot_node[:num] = hot_nodes
-            word_score = word_score + np.where(grew, ended.hot_changes[rows, source, label_place], 0.0)
+            hot_nodes = self._phrases.follow(ended.hot_entries.take(cell))
+            self.hot_node[:num] = np.where(grew, hot_nodes, self.hot_node[:num][rows, source])
+            word_score = word_score + np.where(grew, ended.hot_changes.take(cell), 0.0)
         self.word_score[:num] = word_score
         self._history.append((source, np.where(grew, label, -1)))
 
-    def _words_of(self, labels: Ints, places: Ints, grown: Floats) -> _Ended:
+    def _words_of(self, labels: Ints, places: Places, grown: Floats) -> _Ended:
         """What words are worth where each label follows each hypothesis."""
         num = len(labels)
         nodes, states, word_score = self.node[:num], self.state[:num], self.word_score[:num, :, None]
         begins = np.zeros(labels.shape, bool)
         following: Ints = np.zeros((1, 1, 1), np.int64)
-        hot_changes = word_score
+        hot_changes, hot_entries = word_score, following
         scores = np.zeros(nodes.shape)
         if self.segmentations:
             grows: npt.NDArray[np.bool_] = np.asarray((grown > _NEVER).any(axis=2))
@@ -421,9 +424,9 @@ class _Beams:
             # A second space would write nothing.
             word_score[is_root[:, :, None] & spelling.is_space[labels][:, None, :]] = _NEVER
         if self._phrases:
-            hot_changes = self._phrases.changes(self.hot_node[:num], labels, places)
+            hot_changes, hot_entries = self._phrases.changes(self.hot_node[:num], labels, places)
             word_score = word_score + hot_changes
-        return _Ended(word_score, begins, scores, states, following, hot_changes)
+        return _Ended(word_score, begins, scores, states, following, hot_changes, hot_entries)
 
     def finish(
         self,
@@ -460,7 +463,7 @@ class _Beams:
         # Where the lexicon has no word as any of them ends, the words before that one are what was found.
         is_cut: npt.NDArray[np.bool_] = np.logical_not(complete.any(axis=1))
         total = np.where(complete | is_cut[:, None], total, _NEVER)
-        chosen = _best(total, self._width if labels else min(2 * nbest, self._width))
+        chosen = np.argsort(-total, axis=1, kind="stable")[:, : self._width if labels else 2 * nbest]
         all_ids = [] if found else self._labels_of(chosen)
         results = []
         for row, places in enumerate(chosen.tolist()):
@@ -623,6 +626,7 @@ class _Ended(NamedTuple):
         states: (b, K) of the language model behind it.
         nodes: (b, K, C) in the tree, behind the label.
         hot_changes: (b, K, C) of `HotPhrases`.
+        hot_entries: (b, K, C) of `HotPhrases`.
     """
 
     word_score: Floats
@@ -631,6 +635,7 @@ class _Ended(NamedTuple):
     states: Ints
     nodes: Ints
     hot_changes: Floats
+    hot_entries: Ints
 
 
 def _together(best: Hypothesis, other: Hypothesis) -> Hypothesis:
@@ -639,16 +644,23 @@ def _together(best: Hypothesis, other: Hypothesis) -> Hypothesis:
     return Hypothesis(best.ids, score, acoustic, best.frames)
 
 
-def _best(values: Floats, number: int) -> Ints:
-    """The places of the highest values of each row, the highest first; of equal ones the first."""
+def _best(values: Floats, number: int, some: Floats) -> Ints:
+    """The places of the highest values of each row, the highest first; of equal ones the first.
+
+    ``some`` of the values of each row, at least ``number``, tell how high the others have to be. Values of minus
+    infinity fill up a row.
+    """
     if values.shape[1] <= 2 * number:
         return np.argsort(-values, axis=1, kind="stable")[:, :number]
-    chosen = np.sort(np.argpartition(-values, number - 1, axis=1)[:, :number], axis=1)
-    picked = np.take_along_axis(values, chosen, axis=1)
-    best = np.take_along_axis(chosen, np.argsort(-picked, axis=1, kind="stable"), axis=1)
-    # Where the last value stands outside too, it was not the first ones that were picked.
-    has_equal = (values >= picked.min(axis=1, keepdims=True)).sum(axis=1) > number
-    best[has_equal] = np.argsort(-values[has_equal], axis=1, kind="stable")[:, :number]
+    least = np.partition(some, -number, axis=1)[:, -number, None]
+    is_high = values >= np.maximum(least, _LOWEST)
+    is_high[:, :number] = True
+    high = np.flatnonzero(is_high)
+    rows, columns = np.divmod(high, values.shape[1])
+    first = np.searchsorted(rows, np.arange(len(values) + 1))
+    sorting = np.full((len(values), int(np.diff(first).max())), np.inf)
+    sorting[rows, np.arange(len(high)) - first[rows]] = -values.take(high)
+    best: Ints = columns[first[:-1, None] + np.argsort(sorting, axis=1, kind="stable")[:, :number]]
     return best
 
 

@@ -132,10 +132,10 @@ LEFT = 1
 NO_WORD = -1
 _MOST_LETTERS = 1_000  # of a word; each costs memory while it is searched for
 _MOST_DENSE = 1 << 25  # pairs of a node and a character, 4 bytes each
-_MOST_KEPT = 1 << 22  # pairs of a row and a label that are kept, 16 bytes each
+_MOST_KEPT = 1 << 22  # labels of rows and of lists, 16 bytes each
 _FEW_LABELS = 64  # are so few that each node may have a row
 _AHEAD = 4096  # nodes that are worked out together at most, but for those that are needed
-_MOST_OWN = 8  # labels of a node that has no row for itself, 16 bytes each
+_MOST_OWN = 24  # labels of a node that has no row for itself
 _WEIGHTED = re.compile("(.*\\S)\\s*[:\uff1a]\\s*(.*)")
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 _LIST = FileKind("the list of words", 1 << 26, remedy="give a text file with a word a line")
@@ -299,6 +299,15 @@ def check_spellable(words: Iterable[str], spelling: Spelling, place: str, are_ph
 
 # HotPhrases: which hot words and phrases a text has, label by label. How labels are searched is not here.
 
+Places: TypeAlias = npt.NDArray[np.int32]
+
+# Of a node: where its row begins, -1 if it was not worked out; where its list begins, and the list's length; the gain
+# if a gap follows; and `HotPhrases.so_far`. One record each, so that the processor waits for memory once.
+_NODE = np.dtype(
+    [("row", np.int32), ("list", np.int32), ("length", np.int32), ("gap_gain", np.float64), ("so_far", np.float64)],
+    align=True,
+)
+
 
 class HotPhrases:
     """Words and phrases that count wherever they stand in a text: one automaton over characters for all of them.
@@ -307,9 +316,10 @@ class HotPhrases:
     and ends with a word, but one in a script without spaces may stand within a longer word. While a phrase goes on, the
     share of its weight that its letters so far have counts; what does not go on loses that again.
 
-    At most nodes most labels lead where they lead from a shorter end of the text, often from none. So a node keeps the
-    few labels of its own and the number of a row with all others; a node with many labels of its own has a row for
-    itself. Both are worked out when a search first comes there: a step costs a look-up, whatever the number of phrases.
+    At most nodes most labels lead where they lead from a shorter end of the text, often from none. So a node keeps a
+    list of the few labels of its own and the number of a row with all others; a node with many labels of its own has a
+    row for itself. Both are worked out when a search first comes there: a step costs a look-up, whatever the number of
+    phrases.
 
     Source: Aho and Corasick, "Efficient String Matching: An Aid to Bibliographic Search", CACM 1975.
 
@@ -369,12 +379,6 @@ class HotPhrases:
         for level in self._levels[1:]:
             self._shorter[level] = self._step(self._shorter[before[level - 1]], characters[level - 1])
         self.start = 1 if spelling.has_words else ROOT
-        self._num_own = _MOST_OWN if self._num_labels > _FEW_LABELS else 0
-        # Memory is taken as it is filled.
-        size, own = (_MOST_KEPT // self._num_labels + 1, self._num_labels), (len(depths), self._num_own)
-        self._following, self._worth = np.empty(size, np.int64), np.empty(size)
-        self._own_labels, self._own_following = np.empty(own, np.int32), np.empty(own, np.int32)
-        self._own_worth = np.empty(own)
 
     def use(self, weights: Sequence[float], word_bonus: float) -> None:
         """Score with these weights, one for each phrase, and this bonus for each word, from now on."""
@@ -386,15 +390,17 @@ class HotPhrases:
         for level in self._levels:
             self._gains[level] += self._gains[self._shorter[level]]
             self.so_far[level] = np.maximum(self.so_far[level], self.so_far[self._shorter[level]])
-        behind, self._gap_gains = np.arange(len(self._shorter)), np.zeros(len(self._shorter))
+        behind, self._about = np.arange(len(self._shorter)), np.zeros(len(self._shorter), _NODE)
         moves = self._follow(behind, np.full_like(behind, self._gap))
-        self._gap_gains[moves] = self._gains[behind[moves]]
+        self._about["gap_gain"][moves] = self._gains[behind[moves]]
+        self._about["so_far"] = self.so_far
         self._forget()
 
-    def changes(self, nodes: Ids, labels: Ids, places: Ids) -> Scores:
-        """Labels (B, C) follow at nodes (B, K): (B, K, C) the changes of the score.
+    def changes(self, nodes: Ids, labels: Ids, places: Places) -> tuple[Scores, Ids]:
+        """Labels (B, C) follow at nodes (B, K): (B, K, C) the changes of the score, and the entries for `follow`.
 
-        They hold what phrases that go on are worth (`so_far`), and are minus infinity for a second space in a row.
+        The changes hold what phrases that go on are worth (`so_far`), and are minus infinity for a second space in a
+        row.
 
         Args:
             nodes: where the hypotheses are.
@@ -403,40 +409,32 @@ class HotPhrases:
         """
         (num, width), num_labels = nodes.shape, labels.shape[1]
         nodes = nodes.reshape(-1)
-        rows, before = self._row_of[nodes], self.so_far[nodes]
-        if rows.min(initial=0) < 0:
+        about = self._about.take(nodes)
+        if about["row"].min(initial=0) < 0:
             self._prepare(nodes)
-            rows = self._row_of[nodes]
-        if not self._num_own:
-            changes: Scores = self._worth.take((rows * self._num_labels).reshape(num, width, 1) + labels[:, None, :])
-            changes -= before.reshape(num, width, 1)
-        else:  # most nodes are like the root
-            changes = self._worth[0, labels][:, None, :] - before.reshape(num, width, 1)
-            others = np.flatnonzero(rows)
-            worth = self._worth.take((rows[others] * self._num_labels)[:, None] + labels[others // width])
-            changes.reshape(-1, num_labels)[others] = worth - before[others, None]
-            having = np.flatnonzero(self._own_labels[nodes, 0] < self._num_labels)
-            own = self._own_labels.take(nodes[having], axis=0) + (having // width * places.shape[1])[:, None]
-            own_places = places.take(own).reshape(-1)
-            cells = np.flatnonzero(own_places >= 0)
-            owners, columns = np.divmod(cells, self._num_own)
-            owners = having[owners]
-            worth = self._own_worth.take(nodes[owners] * self._num_own + columns)
-            changes.reshape(-1)[owners * num_labels + own_places[cells]] = worth - before[owners]
+            about = self._about.take(nodes)
+        entries = labels.repeat(width, axis=0)  # of the root's row
+        others = np.flatnonzero(about["row"])
+        entries[others] += about["row"][others, None]
+        having = np.flatnonzero(about["length"])
+        if len(having):
+            first = about["list"][having].astype(np.int64)
+            owners, own = _spread(first, first + about["length"][having])
+            place = places.take(self._labels.take(own) + (having // width * places.shape[1])[owners])
+            hits = np.flatnonzero(place >= 0)
+            entries.reshape(-1)[having[owners[hits]] * num_labels + place[hits]] = own[hits]
+        changes: Scores = self._worth.take(entries).reshape(num, width, num_labels)
+        changes -= about["so_far"].reshape(num, width, 1)
         if self._has_gaps:
-            ends = np.flatnonzero(self._gap_gains[nodes])
-            begins = self._gaps[labels[ends // width]] != NOTHING
-            changes.reshape(-1, num_labels)[ends] += self._gap_gains[nodes[ends], None] * begins
-        return changes
+            ends = np.flatnonzero(about["gap_gain"])
+            if len(ends):
+                begins = self._gaps[labels[ends // width]] != NOTHING
+                changes.reshape(-1, num_labels)[ends] += about["gap_gain"][ends, None] * begins
+        return changes, entries.reshape(changes.shape)
 
-    def follow(self, nodes: Ids, labels: Ids) -> Ids:
-        """Labels (N,) follow at nodes (N,), for which `changes` was asked: the nodes behind."""
-        following = self._following.take(self._row_of[nodes] * self._num_labels + labels)
-        if self._num_own:
-            cells = np.flatnonzero(self._own_labels.take(nodes, axis=0) == labels[:, None])
-            owners, columns = np.divmod(cells, self._num_own)
-            following[owners] = self._own_following.take(nodes[owners] * self._num_own + columns)
-        return following
+    def follow(self, entries: Ids) -> Ids:
+        """The nodes behind labels, by their entries as `changes` gave them last."""
+        return self._following.take(entries).astype(np.int64)
 
     def end(self, nodes: Ids) -> Scores:
         """The text ends at nodes (N,): the change of the score, by the last word and by phrases, complete or not."""
@@ -446,70 +444,78 @@ class HotPhrases:
         return gains
 
     def _forget(self) -> None:
-        """Begin again with the root alone."""
-        self._row_of = np.full(len(self._shorter), -1)
-        self._row_of[ROOT], self._num_rows = 0, 1
+        """Begin again with the row of the root alone, which is the first one."""
+        size = _MOST_KEPT + self._num_labels  # memory is taken as it is filled
+        self._labels, self._following = np.empty(size, np.int32), np.empty(size, np.int32)
+        self._worth, self._num_kept = np.empty(size), 0
         every = np.arange(self._num_labels)
-        self._following[0], self._worth[0] = self._extend(np.zeros_like(every), every)
-        self._own_labels[ROOT] = self._num_labels  # no label
+        self._keep(every, *self._extend(np.zeros_like(every), every))
+        self._about["row"], self._about["length"] = -1, 0
+        self._about["row"][ROOT] = 0
 
     def _prepare(self, nodes: Ids) -> None:
         """Work out the labels of nodes (N,), where that was not done."""
-        if self._num_rows * self._num_labels > _MOST_KEPT:
+        if self._num_kept > _MOST_KEPT:
             self._forget()
         # Those that follow in the order of the phrases are asked for soon, and cost less together.
-        missing = np.unique(nodes[self._row_of[nodes] < 0])
+        row_of = self._about["row"]
+        missing = np.unique(nodes[row_of[nodes] < 0])
         ahead = missing[:, None] + np.arange(max(_AHEAD // len(missing), 1))
-        ahead = np.unique(np.minimum(ahead, len(self._row_of) - 1))
-        chain = [ahead[self._row_of[ahead] < 0]]
+        ahead = np.unique(np.minimum(ahead, len(row_of) - 1))
+        chain = [ahead[row_of[ahead] < 0]]
         while len(chain[-1]):
             shorter = np.unique(self._shorter[chain[-1]])
-            chain.append(shorter[self._row_of[shorter] < 0])
+            chain.append(shorter[row_of[shorter] < 0])
         for some in reversed(chain[:-1]):
-            self._add(some[self._row_of[some] < 0])
+            self._add(some[row_of[some] < 0])
 
     def _add(self, nodes: Ids) -> None:
         """Work out the labels of nodes (N,): those that lead elsewhere than the row of the next shorter node says."""
-        shorter = self._shorter[nodes]
-        self._row_of[nodes] = self._row_of[shorter]
-        label_owners, labels = self._candidates(nodes)
-        following, worth = self._extend(nodes[label_owners], labels)
-        rows = self._row_of[nodes[label_owners]]
-        differs = (following != self._following[rows, labels]) | (worth != self._worth[rows, labels])
-        heirs, columns = np.nonzero(self._own_labels[shorter] < self._num_labels)
-        inherited = self._own_labels[shorter[heirs], columns].astype(np.int64)
-        is_new = np.isin(heirs * self._num_labels + inherited, label_owners * self._num_labels + labels, invert=True)
-        heirs, columns, inherited = heirs[is_new], columns[is_new], inherited[is_new]
-        label_owners = np.concatenate([label_owners[differs], heirs])
-        labels = np.concatenate([labels[differs], inherited])
-        following = np.concatenate([following[differs], self._own_following[shorter[heirs], columns]])
-        worth = np.concatenate([worth[differs], self._own_worth[shorter[heirs], columns]])
+        shorter, row_of = self._shorter[nodes], self._about["row"]
+        row_of[nodes] = row_of[shorter]
+        owners, labels = self._candidates(nodes)
+        following, worth = self._extend(nodes[owners], labels)
+        at = row_of[nodes[owners]] + labels
+        differs = (following != self._following[at]) | (worth != self._worth[at])
+        first = self._about["list"][shorter].astype(np.int64)
+        heirs, inherited = _spread(first, first + self._about["length"][shorter])
+        pairs = owners * self._num_labels + labels
+        is_new = np.isin(heirs * self._num_labels + self._labels[inherited], pairs, invert=True)
+        heirs, inherited = heirs[is_new], inherited[is_new]
+        owners = np.concatenate([owners[differs], heirs])
+        labels = np.concatenate([labels[differs], self._labels[inherited]])
+        following = np.concatenate([following[differs], self._following[inherited]])
+        worth = np.concatenate([worth[differs], self._worth[inherited]])
 
-        counts = np.bincount(label_owners, minlength=len(nodes))
-        is_full = counts > self._num_own
-        self._add_rows(nodes[is_full])
-        at = is_full[label_owners]
-        rows = self._row_of[nodes[label_owners[at]]]
-        self._following[rows, labels[at]], self._worth[rows, labels[at]] = following[at], worth[at]
-        order = np.argsort(label_owners, kind="stable")
-        order = order[~at[order]]
-        few = np.where(is_full, 0, counts)
-        columns = np.arange(len(order)) - np.repeat(np.cumsum(few) - few, few)
-        self._own_labels[nodes] = self._num_labels
-        cells = nodes[label_owners[order]], columns
-        self._own_labels[cells], self._own_following[cells] = labels[order], following[order]
-        self._own_worth[cells] = worth[order]
+        lengths = np.bincount(owners, minlength=len(nodes))
+        is_long = lengths > (_MOST_OWN if self._num_labels > _FEW_LABELS else 0)
+        self._add_rows(nodes[is_long])
+        in_row = is_long[owners]
+        at = row_of[nodes[owners[in_row]]] + labels[in_row]
+        self._following[at], self._worth[at] = following[in_row], worth[in_row]
+        lengths[is_long] = 0
+        self._about["list"][nodes] = self._num_kept + np.cumsum(lengths) - lengths
+        self._about["length"][nodes] = lengths
+        order = np.argsort(owners, kind="stable")
+        order = order[~in_row[order]]
+        self._keep(labels[order], following[order], worth[order])
 
     def _add_rows(self, nodes: Ids) -> None:
         """Rows for nodes (N,), which begin as those that they had."""
-        rows = np.arange(self._num_rows, self._num_rows + len(nodes))
-        self._num_rows += len(nodes)
-        if self._num_rows > len(self._following):
-            size = 2 * self._num_rows, self._num_labels
-            self._following, self._worth = np.resize(self._following, size), np.resize(self._worth, size)
-        like = self._row_of[nodes]
-        self._following[rows], self._worth[rows] = self._following[like], self._worth[like]
-        self._row_of[nodes] = rows
+        every = np.arange(self._num_labels)
+        like = (self._about["row"][nodes][:, None] + every).reshape(-1)
+        self._about["row"][nodes] = self._num_kept + np.arange(len(nodes)) * self._num_labels
+        self._keep(np.tile(every, len(nodes)), self._following[like].astype(np.int64), self._worth[like])
+
+    def _keep(self, labels: Ids, following: Ids, worth: Scores) -> None:
+        """Put labels (N,) behind all that are kept: the nodes behind them, and what they are worth."""
+        first, self._num_kept = self._num_kept, self._num_kept + len(labels)
+        if self._num_kept > len(self._labels):
+            size = 2 * self._num_kept
+            self._labels, self._following = np.resize(self._labels, size), np.resize(self._following, size)
+            self._worth = np.resize(self._worth, size)
+        kept = slice(first, self._num_kept)
+        self._labels[kept], self._following[kept], self._worth[kept] = labels, following, worth
 
     def _candidates(self, nodes: Ids) -> tuple[Ids, Ids]:
         """The labels that may lead elsewhere at nodes (N,) than at the next shorter ones: places in ``nodes``, labels.

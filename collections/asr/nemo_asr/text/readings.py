@@ -57,13 +57,14 @@ def rules_of(language: str) -> tuple[Rule, ...]:
         rules.append((re.compile(pattern, re.IGNORECASE), lambda match: _ordinal(match, language)))
     behind = "(?![A-Za-z])" if language in ("ja", "ko") else r"(?!\w)"
     for sign, words in _SIGNS.get(language, {}).items():
+        written = _CELSIUS if sign == "°C" else re.escape(sign)
         rules.append(
-            (
-                re.compile(rf"(?<=[0-9])\s?{re.escape(sign)}{behind}"),
-                _constant(words if language == "ja" else f" {words}"),
-            )
+            (re.compile(rf"(?<=[0-9])\s?{written}{behind}"), _constant(words if language == "ja" else f" {words}"))
         )
-        rules.append((re.compile(rf"{re.escape(sign)}\s?(?P<number>[0-9]+)(?![\w.,])"), _behind(words)))
+        rules.append((re.compile(rf"{written}\s?(?P<number>[0-9]+)(?![\w.,])"), _behind(words)))
+    if language == "zh":  # the first of these that the labels can write
+        celsius = re.compile(rf"(?<=[0-9])\s?{_CELSIUS}(?![A-Za-z])")
+        rules += [(celsius, _constant(words)) for words in ("摄氏度", "攝氏度", "度")]
     if language == "tr":
         rules.append((re.compile(r"%\s?(?=[0-9])|(?<![\w.,])(?P<number>[0-9]+(?:,[0-9]+)?)\s?%"), _turkish_percent))
     return tuple(rules)
@@ -80,6 +81,7 @@ _ORDINALS = {
     "tr": r"(?P<number>[0-9]{1,4})(?:'(?P<ending>[iıuü]?nc[iıuü])\b|\.(?= [a-zçğıöşü]))",
     "az": r"(?P<number>[0-9]{1,4})(?:-(?P<ending>[iıuü]?nc[iıuü]|c[iıuü])\b|\.(?= [a-zçəğıöşü]))",
 }
+_CELSIUS = "(?:°C|\u2103)"  # of East Asian texts one character
 _FEMININE = {"fr": {"premier": "première", "second": "seconde"}}
 # Before these a number with a point is a day.
 _MONTHS = {
@@ -104,8 +106,8 @@ _SIGNS: dict[str, dict[str, str]] = {
     "id": {"%": "persen"},
     "vi": {"%": "phần trăm"},
     "ro": {"%": "la sută"},
-    "ja": {"%": "パーセント", "km": "キロメートル", "kg": "キログラム"},
-    "ko": {"%": "퍼센트", "km": "킬로미터", "kg": "킬로그램"},
+    "ja": {"%": "パーセント", "°C": "度", "km": "キロメートル", "kg": "キログラム"},
+    "ko": {"%": "퍼센트", "°C": "도", "km": "킬로미터", "kg": "킬로그램"},
 }
 
 
@@ -153,7 +155,8 @@ _DE_UNITS = {
     "m³": "Kubikmeter", "km": "Kilometer", "cm": "Zentimeter", "mm": "Millimeter", "m": "Meter", "kg": "Kilogramm",
     "mg": "Milligramm", "g": "Gramm", "ml": "Milliliter", "l": "Liter", "kWh": "Kilowattstunden", "kW": "Kilowatt",
     "MW": "Megawatt", "W": "Watt", "V": "Volt", "Hz": "Hertz", "kHz": "Kilohertz", "MHz": "Megahertz",
-    "GHz": "Gigahertz", "MB": "Megabyte", "GB": "Gigabyte", "TB": "Terabyte", "°C": "Grad Celsius", "°": "Grad",
+    "GHz": "Gigahertz", "MB": "Megabyte", "GB": "Gigabyte", "TB": "Terabyte", "°C": "Grad Celsius",
+    "\u2103": "Grad Celsius", "°": "Grad",
     "%": "Prozent", "€": "Euro", "EUR": "Euro", "$": "Dollar", "£": "Pfund", "CHF": "Franken", "min": "Minuten",
     "Min.": "Minuten", "Std.": "Stunden", "ha": "Hektar", "t": "Tonnen", "Mio.": "Millionen", "Mrd.": "Milliarden",
 }  # fmt: skip
