@@ -127,7 +127,7 @@ class FrameLabels:
         # (steps, B): a stable sort puts the frames that are steps in front. Behind an utterance's last step stand other
         # frames, at which nobody looks.
         frame_of = np.argsort(~is_step, axis=1, kind="stable")[:, : self.num_steps].T
-        self._rows: Floats = log_probs[self.order, frame_of].astype(np.float64)
+        self._rows: Floats = log_probs[self.order, frame_of].astype(np.float64, copy=False)
         self._sort_labels(limits)
 
         before = before or Blanks()
