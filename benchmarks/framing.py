@@ -17,7 +17,7 @@ from pathlib import Path
 
 import nemo_asr
 from nemo_asr.scoring.rates import bootstrap_interval, clusters_of, utterance_errors
-from nemo_asr.transcribe.inputs import recording_of
+from nemo_asr.transcribe.inputs import recording_of_utterance
 from nemo_asr.transcribe.runner_export import greedy_texts
 from nemo_asr.transcribe.sherpa_export import export_sherpa
 from nemo_asr.transcribe.texts import text_layer
@@ -29,7 +29,7 @@ def compare(place: str, manifest: str, zeros: Sequence[int]) -> None:
     model = nemo_asr.load_model(place)
     rate, layer = model.card.sample_rate, text_layer(model.recipe, manifest)
     utterances = [layer.utterance_of(row) for row in range(len(layer))]
-    audio = [recording_of(utterance, layer.utterances.reader).read(rate).samples for utterance in utterances]
+    audio = [recording_of_utterance(utterance, layer.utterances.reader).read(rate).samples for utterance in utterances]
     parser = layer.new_parser()
     references = [parser.reference(utterance.text) for utterance in utterances]
     speakers = [None if utterance.speaker is None else str(utterance.speaker) for utterance in utterances]

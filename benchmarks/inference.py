@@ -76,14 +76,10 @@ def engines(model: Any, folder: Path, threads: int, compiled: bool) -> Iterator[
         # One for all runs: `transcribed` lowers the DAG in each call, and so would compile in each.
         transcriber = model.batch_transcriber(NeuralModuleFactory(placement=DeviceType.CPU, compile=True))
 
-        def run(audio: Sequence[Any], size: int) -> object:
-            rows = (
-                [Recording("", samples, rate, seconds=len(samples) / rate) for samples in batch]
-                for batch in batches(audio, size)
-            )
-            return [transcriber(batch) for batch in rows]
+        def recording(samples: Any) -> Recording:
+            return Recording("", samples, rate, seconds=len(samples) / rate)
 
-        return run
+        return lambda audio, size: [transcriber(list(map(recording, batch))) for batch in batches(audio, size)]
 
     def in_onnx(path: Path) -> Run:
         loaded = OnnxModel(path, threads=threads)

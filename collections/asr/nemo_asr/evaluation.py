@@ -50,7 +50,7 @@ from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.text.labels import main_metric, spelled
 from nemo_asr.transcribe.certificate import certify_streams, store_stream_rates, stream_table
 from nemo_asr.transcribe.engine import LabelAlignment, stride_of
-from nemo_asr.transcribe.inputs import Recording, recording_of
+from nemo_asr.transcribe.inputs import Recording, recording_of_utterance
 from nemo_asr.transcribe.model import CARD, StreamRate, TrainedModel, find_model, load_classifier, load_model
 from nemo_asr.transcribe.transcript import TimedLabels, Transcript, labels_of_path
 from nemo_asr.transcribe.voice_activity import load_detector
@@ -304,7 +304,7 @@ def recordings_of(data_layer: SpeechDataLayer, rows: Iterable[int], strict: bool
         strict: a file that is not as long as its line says cannot be read.
     """
     reader = data_layer.utterances.reader
-    return [recording_of(data_layer.utterance_of(row), reader, strict=strict) for row in rows]
+    return [recording_of_utterance(data_layer.utterance_of(row), reader, strict=strict) for row in rows]
 
 
 def pauses_line(data_layer: DataLayerNM) -> str | None:

@@ -39,7 +39,7 @@ from nemo_asr.transcribe.alignment import (
     as_textgrid,
     manifest_lines,
 )
-from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, recording_of
+from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, recording_of_utterance
 from nemo_asr.transcribe.onnx_model import SUFFIX, load_onnx_model
 from nemo_asr.transcribe.voice_activity import load_detector
 from nemo_lite.errors import UsageError, counted, marked, printable
@@ -153,7 +153,7 @@ def _align(args: Namespace) -> int:
     manifest = Manifest.open([part for path in args.manifests for part in path.split(",")], lenient=True)
     utterances = [manifest.utterance(row) for row in range(len(manifest))]
     _check_places(args, utterances)
-    recordings = [recording_of(each, manifest.reader, source=each.audio_path) for each in utterances]
+    recordings = [recording_of_utterance(each, manifest.reader, source=each.audio_path) for each in utterances]
     start = time.perf_counter()
     aligned = _aligned(args, recordings, [utterance.text for utterance in utterances])
     took = time.perf_counter() - start

@@ -149,7 +149,7 @@ class Recording:
         )
 
 
-def recording_of(
+def recording_of_utterance(
     utterance: Utterance, reader: UtteranceReader[Any], *, source: str = "", strict: bool = False
 ) -> Recording:
     """An utterance of a manifest as a recording: the one that ``transcribe`` makes of its line.

@@ -24,7 +24,7 @@ from nemo_asr.options import unique_tags
 from nemo_asr.scoring.rates import Interval, UtteranceErrors, bootstrap_interval, clusters_of, utterance_errors
 from nemo_asr.scoring.report.records import aligned, range_text
 from nemo_asr.text.labels import main_metric
-from nemo_asr.transcribe.inputs import BATCH_SIZE, recording_of
+from nemo_asr.transcribe.inputs import BATCH_SIZE, recording_of_utterance
 from nemo_asr.transcribe.onnx_model import INT8, OnnxModel
 from nemo_lite.errors import DataError, UsageError
 from nemo_lite.files import refuse_existing, write_atomically
@@ -162,7 +162,7 @@ def _measured(
     for name, paths in zip(unique_tags(manifests), manifests, strict=True):
         manifest = Manifest.open(paths.split(","))
         utterances = [manifest.utterance(row) for row in range(len(manifest))]
-        recordings = [recording_of(utterance, manifest.reader) for utterance in utterances]
+        recordings = [recording_of_utterance(utterance, manifest.reader) for utterance in utterances]
         texts: tuple[list[str], list[str]] = ([], [])
         for first in range(0, len(recordings), size := BATCH_SIZE * _BATCHES_AT_ONCE):
             for number, model in enumerate(models):

@@ -30,7 +30,7 @@ from nemo_asr.tasks.recipe import Recipe, load_recipe
 from nemo_asr.text.labels import APOSTROPHES, folded, spelled
 from nemo_asr.text.parser import CharParser, make_parser
 from nemo_asr.transcribe.engine import transcripts_or_error
-from nemo_asr.transcribe.inputs import recording_of
+from nemo_asr.transcribe.inputs import recording_of_utterance
 from nemo_asr.transcribe.model import (
     CARD,
     TrainedModel,
@@ -266,7 +266,7 @@ def heard_words(model: TrainedModel, manifest: str, batch_size: int = 16) -> Hea
     layer = text_layer(model.recipe, manifest)
     speller = Speller(layer.new_parser(), model.card.labels)
     utterances = [layer.utterance_of(row) for row in range(len(layer))]
-    recordings = [recording_of(utterance, layer.utterances.reader) for utterance in utterances]
+    recordings = [recording_of_utterance(utterance, layer.utterances.reader) for utterance in utterances]
     transcripts = transcripts_or_error(model.transcribed(recordings, batch_size=batch_size, calibration=None))
     rows = []
     for number, (utterance, transcript) in enumerate(zip(utterances, transcripts, strict=True)):
