@@ -575,17 +575,18 @@ def parse_value(text: str, source: Source, keys: Keys = (), *, number_keys: bool
     Raises:
         ConfigError: as for ``load_config``.
     """
-    name = source.name
-    yaml = YAML(typ="safe", pure=True)
-    yaml.Composer = _BoundedComposer
-    values = _Values(source, yaml.constructor, _TEXTS | {f"{_TAG}int"} if number_keys else _TEXTS)
-    value = values.value(_compose(yaml, text, name), keys)
+    constructor = YAML(typ="safe", pure=True).constructor
+    values = _Values(source, constructor, _TEXTS | {f"{_TAG}int"} if number_keys else _TEXTS)
+    value = values.value(_compose(text, source.name), keys)
     if values.problems():
         raise ConfigError(*values.problems())
     return value
 
 
-def _compose(yaml: YAML, text: str, name: str) -> Node:
+@functools.lru_cache(maxsize=16)  # a start reads a configuration four times: options, task, labels, modules
+def _compose(text: str, name: str) -> Node:
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Composer = _BoundedComposer
     try:
         node = yaml.compose(text)
     except MarkedYAMLError as error:

@@ -82,7 +82,9 @@ def _children_start_with_default_signals() -> Iterator[None]:
         each for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is signal.SIG_IGN
     ]
     for number in ignored:
-        signal.signal(number, lambda number, frame: None)
+        # In the background of a shell SIGINT is ignored; tests press Ctrl-C here, too.
+        interrupts = number == signal.SIGINT
+        signal.signal(number, signal.default_int_handler if interrupts else lambda number, frame: None)
     yield
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)

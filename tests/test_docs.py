@@ -100,9 +100,13 @@ def test_there_is_something_to_test():
     }
 
 
+TRAIN_OR_EXPORT = {"fast_training.md", "training.md", "export.md"}
+
+
 def slow_if_python(path: Path) -> object:
-    """A page to run; python blocks take long."""
-    return pytest.param(path, id=path.name, marks=[pytest.mark.slow] if blocks(path, "python") else [])
+    """A page to run; python blocks take long, and those that train or export more than a minute."""
+    marks = [pytest.mark.long] if path.name in TRAIN_OR_EXPORT else [pytest.mark.slow] if blocks(path, "python") else []
+    return pytest.param(path, id=path.name, marks=marks)
 
 
 WITH_CODE = [slow_if_python(path) for path in RUN if blocks(path, "python") or blocks(path, "bash")]
@@ -125,6 +129,7 @@ def test_a_page_works_from_top_to_bottom(path, workplace, corpus):
         pytest.skip("the lines for several machines: this one has no address but the loopback's")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_tutorial_works_as_it_is_written_and_shows_what_it_prints(workplace):
     """Its scripts as files, its lines in bash, with one epoch."""
@@ -142,6 +147,7 @@ def test_the_tutorial_works_as_it_is_written_and_shows_what_it_prints(workplace)
     assert [name for name in [*named, "visit.srt"] if not (workplace / name).is_file()] == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_page_about_published_models_works_with_a_file_in_nvidias_layout(workplace, corpus):
     write_with_labels(workplace / "model.nemo", [" ", *string.ascii_lowercase, "'"])
@@ -192,6 +198,7 @@ def source_path(name: str) -> Path:
     return ROOT / ("collections/asr" if name.startswith("nemo_asr") else "") / name
 
 
+@pytest.mark.xdist_group("sources")
 @pytest.mark.slow
 def test_the_table_of_packages_names_every_file_and_what_is_there():
     named = files_in_the_table()

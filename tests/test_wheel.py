@@ -73,6 +73,7 @@ def test_the_page_of_the_server_is_in_the_wheel(wheel):
     assert "index.html" in page
 
 
+@pytest.mark.long
 def test_the_installed_command_runs_the_demo(command, tmp_path):
     told = run([command, "demo", "--utterances", 16, "--num_epochs", 1], tmp_path)
     assert "Word error rate of the model" in told
@@ -80,6 +81,7 @@ def test_the_installed_command_runs_the_demo(command, tmp_path):
         assert (tmp_path / "runs/demo" / name).stat().st_size
 
 
+@pytest.mark.long
 def test_the_installed_command_shows_plans_and_trains(command, tmp_path):
     corpus = make_corpus(tmp_path)
     assert "  train  " in run([command, "--help"], tmp_path)

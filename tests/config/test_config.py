@@ -194,9 +194,9 @@ def test_a_file_over_the_size_bound_is_refused(write: Write) -> None:
 )
 def test_deep_nesting_is_refused_fast(write: Write, text: str) -> None:
     path = write(text)
-    start = time.perf_counter()
+    start = time.process_time()
     (problem,) = problems_of(path)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     assert "nested deeper than 64" in problem or "merges more than 64" in problem
     assert problem.startswith("a.yaml:")
 

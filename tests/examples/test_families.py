@@ -86,6 +86,7 @@ def test_its_words_have_times_and_confidences(run: Run) -> None:
         assert 0.5 < word["confidence"] <= 1.0
 
 
+@pytest.mark.long
 def test_an_export_is_refused_or_says_which_search_it_has_not(run: Run) -> None:
     file = run.folder / "model.onnx"
     finished = run("export", run.model, file)

@@ -157,6 +157,7 @@ def test_a_run_goes_on_with_another_number_of_processes_where_that_is_allowed(tr
     assert len(losses(ends[0].out)) == 2  # steps of nine utterances, of twelve
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_torchrun_started_as_users_start_it_trains_the_same_weights(trained, corpus, tmp_path):
     folder, (first, _) = trained

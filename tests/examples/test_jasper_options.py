@@ -360,6 +360,7 @@ def test_a_warm_up_longer_than_the_run_is_said(base):
     assert "The run has 3 steps, and the learning rate rises in all of them" in train(*base, "--warmup_steps", 30).err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_process_of_its_own_trains(base):
     finished = run_process("jasper.py", *base, "--max_steps", 1)

@@ -88,6 +88,7 @@ def test_the_plan_of_a_large_model_draws_no_weights(corpus, tmp_path, monkeypatc
     assert re.search(r"JasperEncoder +B 64 T -> B 1024 T/2 +332,602,624", printed)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_every_configuration_of_a_transcriber_that_is_shipped_has_a_plan(corpus, tmp_path):
     for config in sorted((ASR / "configs").glob("*.yaml")):

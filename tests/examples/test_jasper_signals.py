@@ -42,6 +42,7 @@ def steps_in(metrics):
     return max((record["step"] for record in read_metrics(metrics) if record["kind"] == "train"), default=0)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_signal_ends_a_run_in_order_and_the_same_command_goes_on(corpus, tmp_path):
     done = 0

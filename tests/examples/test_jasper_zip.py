@@ -47,6 +47,7 @@ def trained(zips, tmp_path_factory):
     return ["--model_config", zips / "zips.yaml", "--load_dir", folder, *OWN], finished
 
 
+@pytest.mark.long
 def test_it_trains_to_the_losses_of_the_same_data_in_manifests(trained, zips, corpus):
     _, finished = trained
     manifests = corpus / "train.json", corpus / "dev.json"

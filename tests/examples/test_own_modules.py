@@ -166,6 +166,7 @@ def test_a_file_that_cannot_be_imported_is_one_line(options, tmp_path, name, tol
     assert f"error: argument --import: {told}" in finished.err
 
 
+@pytest.mark.long
 def test_a_process_of_its_own_with_a_worker_trains_it(options):
     finished = run_process("jasper.py", *options, "--max_steps", 1, "--log_freq", 1, "--num_workers", 1)
     assert finished.code == 0, finished.err

@@ -23,7 +23,7 @@ from nemo_lite.core.trackers import MetricsFile, read_metrics
 from nemo_lite.errors import CheckpointError, NemoLiteError
 
 pytestmark = pytest.mark.slow
-CHECKPOINT_DAMAGES, MODEL_DAMAGES, METRICS_DAMAGES = 60, 90, 30  # 180
+CHECKPOINT_DAMAGES, MODEL_DAMAGES, METRICS_DAMAGES = 30, 90, 30  # 150
 
 
 def damage(file: Path, rng: random.Random) -> str:
@@ -81,7 +81,7 @@ def damage_checkpoints(folder: Path, seed: int, number: int) -> list[Trial]:
     return trials
 
 
-@pytest.mark.parametrize("number", [CHECKPOINT_DAMAGES, pytest.param(3 * CHECKPOINT_DAMAGES, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("number", [CHECKPOINT_DAMAGES, pytest.param(6 * CHECKPOINT_DAMAGES, marks=pytest.mark.soak)])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(tmp_path, number):
     end = Rank({}, damage_checkpoints, (tmp_path, SEED, number)).wait(time.perf_counter() + 300)
     assert end.code == 0, end.err

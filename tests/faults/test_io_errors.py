@@ -167,7 +167,9 @@ def first_save(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("num_calls", [12, pytest.param(10**6, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("effect", ["error=EIO", "error=ENOSPC", "signal=KILL"])
+@pytest.mark.parametrize(
+    "effect", [*(pytest.param(f"error={name}", marks=pytest.mark.long) for name in ("EIO", "ENOSPC")), "signal=KILL"]
+)
 def test_each_system_call_of_a_save_may_fail_or_end_the_run(tmp_path, first_save, uninterrupted, effect, num_calls):
     end, log = traced(tmp_path / "all", first_save)
     assert end.code == 0, end.err

@@ -94,7 +94,7 @@ def check_flat(grown: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("steps", "workers", "save_every"),
     [
-        pytest.param(2_000, 0, 200, id="2,000 steps"),
+        pytest.param(2_000, 0, 200, id="2,000 steps", marks=pytest.mark.long),
         pytest.param(140, 2, 7, id="20 epochs with workers"),
         pytest.param(20_000, 0, 1_000, id="20,000 steps", marks=pytest.mark.soak),
         pytest.param(7_000, 2, 350, id="1,000 epochs with workers", marks=pytest.mark.soak),
@@ -104,6 +104,7 @@ def test_a_run_holds_at_its_end_what_it_held_at_a_fifth(tmp_path, steps, workers
     check_flat(growth(tmp_path, steps, workers, save_every))
 
 
+@pytest.mark.long
 def test_a_run_that_keeps_a_little_of_each_step_is_seen(tmp_path):
     with pytest.raises(AssertionError):
         check_flat(growth(tmp_path, 1_000, 0, 200, leaks=True))

@@ -138,9 +138,16 @@ def train_all(shard: bool, bad_ranks: tuple[int, ...], scaled: bool) -> list[tup
     ]
 
 
-@pytest.mark.parametrize("shard", [False, True], ids=["ddp", "sharded"])
 @pytest.mark.parametrize(
-    ("bad_ranks", "scaled"), [((1,), False), ((0, 1), False), ((1,), True)], ids=["one", "all", "scaled"]
+    ("shard", "bad_ranks", "scaled"),
+    [
+        pytest.param(False, (1,), False, id="one-ddp"),
+        pytest.param(False, (0, 1), False, id="all-ddp"),
+        pytest.param(False, (1,), True, id="scaled-ddp"),
+        pytest.param(True, (1,), False, id="one-sharded", marks=pytest.mark.long),
+        pytest.param(True, (0, 1), False, id="all-sharded", marks=pytest.mark.long),
+        pytest.param(True, (1,), True, id="scaled-sharded"),
+    ],
 )
 def test_a_step_that_is_not_finite_on_some_rank_leaves_no_trace_on_any(shard, bad_ranks, scaled):
     first, second = results_of(2, train_all, shard, bad_ranks, scaled, timeout=120)

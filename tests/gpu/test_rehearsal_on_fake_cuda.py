@@ -24,7 +24,20 @@ SAME_MODULES = {  # as quartznet15x5, conformer_ctc_small and fastconformer_ctc_
     *("quartznet15x5_zh", "conformer_ctc_medium", "conformer_ctc_large"),
     *("fastconformer_ctc_xlarge", "fastconformer_ctc_xxlarge"),
 }
-CONFIGS = [path for path in sorted((ROOT / "examples/asr/configs").glob("*.yaml")) if path.stem not in SAME_MODULES]
+# Of large models one of each kind; make long rehearses the others.
+LARGE = {
+    "conformer_aishell",
+    "fastconformer_ctc_large",
+    "jasper10x5dr",
+    "jasper15x5SEP",
+    "quartznet15x5",
+    "u2pp_aishell",
+}
+CONFIGS = [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.long] if path.stem in LARGE else [])
+    for path in sorted((ROOT / "examples/asr/configs").glob("*.yaml"))
+    if path.stem not in SAME_MODULES
+]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +84,7 @@ def _loss_without_kernel(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("config", CONFIGS)
 def test_what_a_model_gives_stays_on_the_gpu_in_float32_or_under_autocast(config, noise):
     for training, autocast in ((True, torch.bfloat16), (False, None)):
         loss, *others = rehearsed(config, noise, training, autocast)

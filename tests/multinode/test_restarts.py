@@ -59,6 +59,7 @@ def check_undisturbed(tmp_path):
     return check
 
 
+@pytest.mark.long
 def test_on_one_machine_a_run_goes_on_from_the_last_checkpoint_with_the_same_weights(tmp_path, check_undisturbed):
     words = "--standalone --nproc-per-node=2 --max-restarts=2"
     text = run(torchrun_line(words, tmp_path, f"--steps={STEPS}", f"--die_at={DIES_AT}", "--checkpoints"))
@@ -72,6 +73,7 @@ C10D = "--rdzv-backend=c10d --rdzv-endpoint={master}:29500 --rdzv-conf=is_host={
 STATIC = "--node-rank={node} --master-addr={master} --master-port=29500"
 
 
+@pytest.mark.long
 @pytest.mark.netns
 @pytest.mark.parametrize(("meeting", "environ"), [(C10D, OWN_STORE), (STATIC, {})], ids=["c10d", "static"])
 def test_on_two_machines_a_rank_killed_on_the_second_one_goes_on(tmp_path, check_undisturbed, meeting, environ):

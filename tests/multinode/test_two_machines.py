@@ -156,7 +156,7 @@ def check_equal_to_one_machine(run: Run, world_size: int = 2, **options: Any) ->
     assert outputs == pytest.approx(wanted_outputs, rel=1e-5, abs=1e-6)
 
 
-@pytest.mark.parametrize(("launcher", "per_node"), [(launch, 1), (torchrun, 2)])
+@pytest.mark.parametrize(("launcher", "per_node"), [pytest.param(launch, 1, marks=pytest.mark.long), (torchrun, 2)])
 def test_two_machines_give_what_one_gives_and_listen_on_the_link_alone(start, launcher, per_node):
     run = start(launcher, per_node, pause=0.1)
     run.wait_for_step(1, 2 * per_node)
@@ -175,6 +175,7 @@ def test_two_machines_give_what_one_gives_and_listen_on_the_link_alone(start, la
     check_equal_to_one_machine(run, 2 * per_node)
 
 
+@pytest.mark.long
 def test_a_slow_link_finishes_right_and_our_own_store_listens_on_it_alone(start, lan):
     lan.limit(2)
     run = start(srun, steps=3, hidden=12_500)
@@ -188,6 +189,7 @@ def test_a_slow_link_finishes_right_and_our_own_store_listens_on_it_alone(start,
     check_equal_to_one_machine(run, steps=3, hidden=12_500)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("launcher", "lost"),
     [
@@ -219,6 +221,7 @@ def test_a_cut_link_ends_both_sides_and_each_names_the_other(start, lan, launche
     assert [side.wait(deadline) for side in run.sides[: 1 if launcher is torchrun else 2]] in ([1], [3, 3])
 
 
+@pytest.mark.long
 def test_a_link_that_is_down_for_seven_seconds_ends_no_run_that_may_wait_for_600(start, lan):
     run = start(srun, steps=60, pause=0.05, dist_timeout=600)
     run.wait_for_step(3)

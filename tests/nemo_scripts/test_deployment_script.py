@@ -8,6 +8,7 @@ from toys.nemo_alias import run_script
 pytestmark = pytest.mark.slow  # torch's exporter takes its time
 
 
+@pytest.mark.long
 def test_encoder_and_decoder_are_exported_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_script("deployment.py", ["--work_dir", str(tmp_path)])
     told = capsys.readouterr().out

@@ -1,8 +1,10 @@
 """A script that uses NeMo's graphs runs unchanged."""
 
+import pytest
 from toys.nemo_alias import run_script
 
 
+@pytest.mark.long
 def test_a_script_with_graphs_trains_validates_writes_and_reads_them(tmp_path):
     names = run_script("neural_graphs.py", [str(tmp_path)])
     assert len(names["seen"]) > 2

@@ -87,11 +87,11 @@ def fuzz(folder: Path, number: int, seed: int) -> Counter[str]:
 
 
 @pytest.mark.slow
-def test_2000_manifests_with_changed_bytes_are_read_or_refused(tmp_path, monkeypatch):
+def test_500_manifests_with_changed_bytes_are_read_or_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = fuzz(tmp_path, 2000, seed=1)
+    found = fuzz(tmp_path, 500, seed=1)
     assert set(found) == {f"{name}: {end}" for name in READERS for end in ("read", "DataError")}, found
-    assert min(found.values()) > 20, found
+    assert min(found.values()) > 5, found
 
 
 READERS = ("training", "strict", "noises", "transcribing", "lists of NeMo")

@@ -230,6 +230,7 @@ def test_int_values_clip_floats_beyond_full_scale_and_leave_the_rest(save):
     np.testing.assert_array_equal(*both)
 
 
+@pytest.mark.xdist_group("librosa")
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.slow
 def test_trimming_equals_librosa(seed):
@@ -241,6 +242,7 @@ def test_trimming_equals_librosa(seed):
     np.testing.assert_array_equal(trimmed(samples), expected)
 
 
+@pytest.mark.xdist_group("librosa")
 @pytest.mark.slow
 @pytest.mark.parametrize("samples", [np.zeros(5000, np.float32), np.ones(1, np.float32), tone(0.01)])
 def test_trimming_silence_short_and_flat_signals_equals_librosa(samples):

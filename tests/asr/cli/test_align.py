@@ -208,6 +208,7 @@ def subword_model(tmp_path_factory):
     return TrainedModel("here", recipe, modules, describe(recipe))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_subwords_words_and_sentences_have_their_times_in_torch_and_in_onnx(subword_model, tmp_path):
     sentences, pieces, starts, bounds = ["cab ab", "bc cab", "ab bc ab"], [], [], []

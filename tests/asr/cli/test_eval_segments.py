@@ -133,6 +133,7 @@ def test_ranks_and_batches_do_not_change_a_byte(model, talks):
     assert ["WER" in rank.out for rank in ranks] == [True, False, False]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_exported_file_transcribes_what_was_evaluated(model, talks, capsys):
     rows = evaluated(model, "--eval_datasets", "dev.json", "--segments", "energy")

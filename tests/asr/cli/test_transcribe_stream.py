@@ -113,7 +113,7 @@ def test_samples_on_stdin_and_pauses_that_end_parts(model, talk, capsys, monkeyp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["growing.wav", "growing.pcm"])
+@pytest.mark.parametrize("name", ["growing.wav", pytest.param("growing.pcm", marks=pytest.mark.long)])
 def test_a_file_is_followed_while_it_grows(model, talk, capsys, tmp_path, name):
     with open(talk, "rb") as file:
         content = file.read()[0 if name.endswith("wav") else 44 :]

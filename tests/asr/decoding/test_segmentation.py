@@ -116,6 +116,7 @@ def expected_texts(log_probs, weights, table=None, lexicon=None, hot=()):
     return scores
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("most_dense", [1 << 25, 0], ids=["a table", "sorted keys"])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("has_model", [True, False], ids=["model", "no model"])

@@ -80,7 +80,7 @@ def test_a_stream_without_end_keeps_the_last_word_of_what_all_hypotheses_share(n
 def test_hypotheses_that_differ_for_long_lose_their_old_labels_and_no_score(name):
     labels, words = SEARCHES[name]
     num_cut = num_equal = 0
-    for seed in range(12):
+    for seed in range(6):
         rng = np.random.default_rng(seed)
         log_probs = log_probs_of(120, len(labels) + 1, rng)
         limits = Limits(6, min_log_prob=-5.0)
@@ -97,8 +97,8 @@ def test_hypotheses_that_differ_for_long_lose_their_old_labels_and_no_score(name
             assert np.array_equal(getattr(stream._beams, scores), getattr(whole._beams, scores))
         num_equal += stream.settled + stream.finish()[0].ids == whole.finish()[0].ids
         assert len(stream.best()[0]) < len(whole.best()[0])
-    assert num_cut > 12
-    assert num_equal >= 9
+    assert num_cut > 6
+    assert num_equal >= 4
 
 
 def test_two_texts_as_probable_as_each_other_do_not_grow_with_the_stream():

@@ -85,6 +85,7 @@ def test_the_dct_is_that_of_scipy(norm):
     np.testing.assert_allclose(values @ matrix.T, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.xdist_group("librosa")
 def test_power_spectra_are_those_of_librosa_followed_by_silence():
     signal = noise(2, 4000)
     power = spectra(signal, torch.tensor([4000, 4000]))

@@ -103,6 +103,7 @@ def test_speech_becomes_partial_and_then_final_words(page):
         assert page.value("document.getElementById('player').src").startswith("blob:")
 
 
+@pytest.mark.long
 def test_what_is_said_before_the_connection_is_open_is_heard(page):
     with served() as address:
         page.open(f"{root(address)}?lang=en")

@@ -99,7 +99,9 @@ def test_a_recipe_of_wenet_has_the_size_of_wenets_encoder_and_ctc_head(name: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CONFORMERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if "xlarge" in name else []) for name in CONFORMERS]
+)
 def test_a_shipped_conformer_has_as_many_parameters_as_the_published_one(name: str) -> None:
     millions, num_pieces = CONFORMERS[name]
     assert load_recipe(CONFIGS / f"{name}.yaml").labels == ENGLISH

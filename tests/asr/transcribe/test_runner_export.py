@@ -58,6 +58,7 @@ def heard(written, recordings):
     return texts
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_sherpa_onnx_gives_the_models_texts_from_its_own_features(model, recordings, tmp_path):
     loaded = load_model(model)
@@ -111,6 +112,7 @@ def test_onnx_asr_gives_the_models_texts(model, recordings, tmp_path):
     assert heard(written, recordings) == greedy_texts(loaded, recordings)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_torch_alone_runs_the_program_on_any_batch(model, recordings, tmp_path):
     assert export([str(model), str(tmp_path / "tones.pt2"), "--format", "torch"]) is None
@@ -133,6 +135,7 @@ print(frames.tolist(), [name for name in sys.modules if name.startswith("nemo")]
     assert rest == f"[{-(-len(recordings[0]) // 320)}, 1, 25] []"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_sherpa_onnx_streams_a_conformer_in_chunks(tmp_path):
     text = CONFORMER.replace("n_layers: 2", "n_layers: 1").replace("features: 32", FEATURES)
@@ -153,6 +156,7 @@ def test_sherpa_onnx_streams_a_conformer_in_chunks(tmp_path):
     assert len(got) >= len(own) - 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_sherpa_onnx_streams_convolutions_whose_first_frames_are_late_blanks(tmp_path):
     text = CONFIG.replace("features: 32, n_fft: 512", f"{FEATURES}, normalize: null, pad_to: 0, generation: nemo_2.5")

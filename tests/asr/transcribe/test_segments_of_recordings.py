@@ -140,6 +140,7 @@ def test_the_best_texts_of_a_recording_are_the_best_sums_over_its_segments():
     assert best_of_all([[], []], " ") == ()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_levels_of_two_hours_are_found_in_bounded_memory(tmp_path):
     path = tmp_path / "long.flac"

@@ -204,6 +204,7 @@ def test_chunks_and_states_of_fixed_sizes_give_the_frames_of_the_stream(name, tm
         np.testing.assert_allclose(got, log_probs, atol=3e-4, err_msg=str(length))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "text",

@@ -399,6 +399,7 @@ def fast_folder(tmp_path):
         yield Path(folder)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_newest_set_is_readable_after_each_of_20_kills(fast_folder):
     done = subprocess.run([sys.executable, "-c", KILLED, str(fast_folder)], capture_output=True, text=True, check=False)

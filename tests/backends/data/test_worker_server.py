@@ -175,6 +175,7 @@ def script(folder, seconds):
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_script_without_a_main_block_runs_once(tmp_path):
     out, err = script(tmp_path, 0).communicate(timeout=120)
@@ -182,6 +183,7 @@ def test_a_script_without_a_main_block_runs_once(tmp_path):
     assert err == ""
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_server_and_workers_end_with_a_process_that_is_killed(tmp_path):
     process = script(tmp_path, 600)

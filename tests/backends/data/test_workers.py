@@ -163,7 +163,7 @@ def test_a_worker_that_hangs_is_named_and_none_of_them_is_left(monkeypatch, tmp_
     batches = loader.epoch(0)
     assert [int(next(batches).values[0]) for _ in range(2)] == [0, 1]
     items.arrived.touch()
-    children = multiprocessing.active_children()
+    children = [child for child in multiprocessing.active_children() if child.daemon]  # not what another test left
     assert len(children) == 2
     pids = "|".join(str(child.pid) for child in children)
     told = rf"^a data worker \(pid ({pids})\) gave no batch for 3 s and {doing}; "

@@ -86,6 +86,7 @@ def test_the_end_that_a_cpp_error_brings_waits_for_our_report_which_comes_last()
     assert last == "our report"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the C++ library has this name on Linux")
 def test_at_the_end_of_a_script_a_cpp_error_says_nothing_and_changes_no_exit_code():
@@ -117,6 +118,7 @@ def test_what_was_told_is_not_printed_again_when_it_leaves_the_script():
     assert ended.stderr.count("ZeroDivisionError") == 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_error_of_ours_that_leaves_a_script_gives_its_exit_code_and_one_that_was_told_says_nothing():
     told = "from nemo_lite.errors import DistributedError as error\nprocess.print_each_once()\n"
@@ -143,6 +145,7 @@ except dist.DistError:
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the library has this name on Linux")
 def test_torch_logs_no_stack_where_the_store_is_lost_unless_the_user_has_set_its_level(monkeypatch):
     monkeypatch.delenv("TORCH_CPP_LOG_LEVEL", raising=False)
@@ -155,7 +158,7 @@ def test_torch_logs_no_stack_where_the_store_is_lost_unless_the_user_has_set_its
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["SIGSEGV", "SIGBUS"])
+@pytest.mark.parametrize("name", ["SIGSEGV", pytest.param("SIGBUS", marks=pytest.mark.long)])
 def test_a_rank_that_crashes_prints_where_it_was(name):
     ended = script(
         f"""

@@ -118,6 +118,7 @@ def save_on_a_slow_disk(folder, seconds):
     return time.monotonic() - started
 
 
+@pytest.mark.long
 def test_a_checkpoint_may_take_longer_than_the_timeout_while_it_is_being_written(tmp_path):
     ends = on_ranks(2, save_on_a_slow_disk, tmp_path, 1.0)
     assert [end.code for end in ends] == [0, 0], ends[0].err + ends[1].err

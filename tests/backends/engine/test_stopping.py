@@ -40,7 +40,13 @@ def train(factory, folder, *, total, load_from=None, policy=None, **saving):
 # A signal
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGHUP, 75)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        *(pytest.param(number, 75, marks=pytest.mark.long) for number in (signal.SIGTERM, signal.SIGHUP)),
+    ],
+)
 def test_a_signal_to_all_processes_ends_the_run_after_its_step_and_saves(tmp_path, number, code):
     ranks = started(tmp_path, "--folder", "--workers", 2, "--step", 0.2)
     (end,) = stopped(ranks, "STEP 2", number, group=True)
@@ -60,6 +66,7 @@ def test_a_signal_to_all_processes_ends_the_run_after_its_step_and_saves(tmp_pat
     assert not any(map(is_alive, workers))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_whose_terminal_is_closed_saves_although_nothing_can_be_printed(tmp_path):
     root = SCRIPT.parents[2]

@@ -307,6 +307,7 @@ def test_a_damaged_file_does_not_end_a_run_either(tmp_path, monkeypatch):
     assert "dev.transcripts.jsonl:1: the file of transcripts cannot be read: invalid JSON" in warnings[0]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_page_of_3000_long_utterances_is_small_and_made_in_seconds(tmp_path):
     rows = rows_of(3000, 0.2)

@@ -247,7 +247,7 @@ def ranks_saved_in(folder: Path) -> Any:
     return load_training_state(path)["ranks"]
 
 
-@pytest.mark.parametrize("shard_weights", [False, True])
+@pytest.mark.parametrize("shard_weights", [pytest.param(False, marks=pytest.mark.long), True])
 def test_on_two_ranks_each_goes_on_with_its_own_generators_and_statistics(tmp_path: Path, shard_weights: bool) -> None:
     by_rank = results_of(2, whole_and_parts, tmp_path, shard_weights)
     for found in by_rank:
