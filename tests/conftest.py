@@ -2,6 +2,7 @@
 
 import faulthandler
 import gc
+import itertools
 import multiprocessing.util
 import os
 import re
@@ -30,6 +31,7 @@ STARTERS = ("toys.launched", "toys.machines", "toys.ranks", "toys.warm_python")
 
 TEST_SECONDS = 600.0
 """For each of set-up, call and tear-down of a test, but for soak tests; far more than any takes on a busy machine."""
+ENDED_TESTS = itertools.count(1)
 _UNTIL_EXIT_SECONDS = 60.0  # for a test that does not end by an exception, as in a call of C
 
 
@@ -72,7 +74,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     with limited(item):
-        return (yield)
+        result = yield
+    if next(ENDED_TESTS) % 10 == 0:
+        keep_the_collector_off()
+    return result
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -184,15 +189,17 @@ def group_of(item: pytest.Item) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Keep the collector off torch's and pytest's objects; see that groups of tests are seen.
-
-    Without groups, two test processes would make network namespaces of the same names.
-    """
-    gc.collect()
-    gc.freeze()  # thousands of small tests spent a sixth of their time on objects that stay until the end
+    """See that groups of tests are seen: else two test processes would make network namespaces of the same names."""
+    keep_the_collector_off()
     in_groups = [item for item in session.items if item.get_closest_marker("xdist_group")]
     if session.config.getoption("loadgroup", False) and in_groups and "@" not in in_groups[0].nodeid:
         raise pytest.UsageError("pytest-xdist does not see the groups of tests: install with -c constraints.txt")
+
+
+def keep_the_collector_off() -> None:
+    """Thousands of small tests spent a third of their time on objects of torch and pytest that stay until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def fixtures_of(item: pytest.Function, name: str) -> Iterator[pytest.FixtureDef[object]]:

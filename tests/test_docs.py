@@ -199,6 +199,15 @@ def source_path(name: str) -> Path:
 
 
 @pytest.mark.xdist_group("sources")
+@pytest.mark.xdist_group("sources")
+@pytest.mark.xdist_group("sources")
+@pytest.mark.xdist_group("sources")
+@pytest.mark.xdist_group("sources")
+@pytest.mark.xdist_group("sources")
+@pytest.mark.xdist_group("sources")
+@pytest.mark.xdist_group("sources")
+@pytest.mark.xdist_group("sources")
+@pytest.mark.xdist_group("sources")
 @pytest.mark.slow
 def test_the_table_of_packages_names_every_file_and_what_is_there():
     named = files_in_the_table()

@@ -36,6 +36,7 @@ def test_a_run_is_killed_after_the_step_and_goes_on(tmp_path, number):
     assert run.steps()[len(done) :][-1] == 40
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_that_was_over_before_the_signal_was_not_killed(tmp_path):
     assert run_of(tmp_path).kill_at(40, signal.SIGTERM, delay=2.0) == "it ended before it was killed"

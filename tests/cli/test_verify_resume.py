@@ -32,6 +32,7 @@ def test_a_run_that_resumes_exactly_is_equal(quick, capsys):
     assert told.splitlines()[-1].startswith("equal: ")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_that_forgets_its_generator_is_told_with_the_first_step_that_differs(quick, capsys):
     assert verify_resume.main([*quick, "--forget-generator"]) == 1

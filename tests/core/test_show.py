@@ -230,6 +230,7 @@ def test_a_wire_between_two_columns_has_one_number_at_both_ends() -> None:
     assert numbers == {"1": 2, "2": 2, "3": 2, "4": 2}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_thousand_nodes_are_shown_in_seconds() -> None:
     x = Source()()

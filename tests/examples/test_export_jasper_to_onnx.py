@@ -27,6 +27,7 @@ def old(tmp_path):
     return tmp_path, encoder, decoder
 
 
+@pytest.mark.long
 def test_old_weights_become_two_files_that_run_one_after_the_other(old):
     folder, encoder, decoder = old
     files = [f"--nn_{name}={folder}/{name}.pt" for name in ("encoder", "decoder")]

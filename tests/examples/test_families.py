@@ -14,7 +14,7 @@ import nemo_asr
 import nemo_lite as nemo
 from nemo_lite.errors import ConfigError, UsageError
 
-pytestmark = pytest.mark.slow  # models are trained in a fixture
+pytestmark = pytest.mark.long  # models are trained in a fixture
 
 FAMILIES = {"transducer": "", "hybrid": "LossAggregatorNM: {weights: [0.5, 0.5]}\n"}
 EPOCHS = {"transducer": 160, "hybrid": 40}
@@ -45,8 +45,7 @@ class Run:
         )
 
 
-# The transducer's loss is slow.
-@pytest.fixture(scope="module", params=[pytest.param("transducer", marks=pytest.mark.long), "hybrid"])
+@pytest.fixture(scope="module", params=["transducer", "hybrid"])
 def run(request: pytest.FixtureRequest, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     run = Run(request.param, tmp_path_factory.mktemp(request.param), corpus)
     finished = run.train("--model_config", run.config, epochs=EPOCHS[run.family])
@@ -86,7 +85,6 @@ def test_its_words_have_times_and_confidences(run: Run) -> None:
         assert 0.5 < word["confidence"] <= 1.0
 
 
-@pytest.mark.long
 def test_an_export_is_refused_or_says_which_search_it_has_not(run: Run) -> None:
     file = run.folder / "model.onnx"
     finished = run("export", run.model, file)

@@ -123,6 +123,7 @@ def test_transcripts_come_in_the_order_of_the_files(model, tmp_path):
     assert ends[1].out == ""
 
 
+@pytest.mark.long
 def test_tasks_of_slurm_train_the_same_weights(trained, corpus, tmp_path):
     folder, (first, _) = trained
     job = {"SLURM_JOB_ID": str(free_port())}

@@ -89,6 +89,7 @@ def test_what_shapes_the_training_changes_the_losses(option, value, base, plain_
     assert changed[1:] != plain_losses[1:]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("option", [("--num_workers", 1), ("--placement", "CPU"), ("--num_gpus", 1)])
 def test_what_is_only_about_machines_does_not(option, base, plain_losses):

@@ -70,6 +70,7 @@ def model_weights(folder: str) -> dict[str, torch.Tensor]:
     return {f"{file.name.partition('-')[0]}.{key}": each for file in files for key, each in load_file(file).items()}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_last_checkpoints_are_averaged_into_a_model_of_its_own(corpus: Path) -> None:
     words = ("--num_epochs", 6, "--eval_datasets", corpus / "dev.json", "--log_style", "plain")
@@ -93,6 +94,7 @@ def test_the_last_checkpoints_are_averaged_into_a_model_of_its_own(corpus: Path)
     assert scored.code == 0, scored.err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_moving_average_goes_on_bit_by_bit(corpus: Path) -> None:
     rate = ("--lr_policy", "InverseSquareRootAnnealing", "--warmup_steps", 1, "--ema_decay", 0.9)

@@ -173,6 +173,7 @@ def test_a_process_of_its_own_with_a_worker_trains_it(options):
     assert len(finished.losses) == 1
 
 
+@pytest.mark.long
 def test_ports_of_other_names_train_and_are_planned_evaluated_and_transcribed(corpus, tmp_path):
     config = CONFIG.replace("AudioToTextDataLayer", "OtherDataLayer") + "OtherLoss: {}\nOtherGreedy: {}\n"
     (tmp_path / "other.yaml").write_text(config)

@@ -95,7 +95,7 @@ def check_flat(grown: dict[str, int]) -> None:
     ("steps", "workers", "save_every"),
     [
         pytest.param(2_000, 0, 200, id="2,000 steps", marks=pytest.mark.long),
-        pytest.param(140, 2, 7, id="20 epochs with workers"),
+        pytest.param(140, 2, 7, id="20 epochs with workers", marks=pytest.mark.long),
         pytest.param(20_000, 0, 1_000, id="20,000 steps", marks=pytest.mark.soak),
         pytest.param(7_000, 2, 350, id="1,000 epochs with workers", marks=pytest.mark.soak),
     ],

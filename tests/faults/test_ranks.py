@@ -52,6 +52,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]
     return ends(start_ranks(2, train, tmp_path_factory.mktemp("undisturbed"), 0.0))
 
 
+@pytest.mark.long
 def test_a_slow_rank_is_waited_for(tmp_path, undisturbed):
     assert ends(start_ranks(2, train, tmp_path, 0.1)) == undisturbed
 

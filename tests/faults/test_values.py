@@ -146,7 +146,7 @@ def train_all(shard: bool, bad_ranks: tuple[int, ...], scaled: bool) -> list[tup
         pytest.param(False, (1,), True, id="scaled-ddp"),
         pytest.param(True, (1,), False, id="one-sharded", marks=pytest.mark.long),
         pytest.param(True, (0, 1), False, id="all-sharded", marks=pytest.mark.long),
-        pytest.param(True, (1,), True, id="scaled-sharded"),
+        pytest.param(True, (1,), True, id="scaled-sharded", marks=pytest.mark.long),
     ],
 )
 def test_a_step_that_is_not_finite_on_some_rank_leaves_no_trace_on_any(shard, bad_ranks, scaled):

@@ -27,6 +27,7 @@ SAME_MODULES = {  # as quartznet15x5, conformer_ctc_small and fastconformer_ctc_
 # Of large models one of each kind; make long rehearses the others.
 LARGE = {
     "conformer_aishell",
+    "contextnet",
     "fastconformer_ctc_large",
     "jasper10x5dr",
     "jasper15x5SEP",

@@ -253,6 +253,7 @@ def codes_of(processes: Sequence[Started], seconds: float) -> list[int | None]:
     return codes
 
 
+@pytest.mark.long
 def test_a_machine_alone_ends_within_the_stated_time_and_names_what_is_missing(lan, tmp_path):
     first = meet_alone(lan, 0, tmp_path, MASTER_ADDR="10.99.0.1", MASTER_PORT="29501")
     second = meet_alone(lan, 1, tmp_path, MASTER_ADDR="10.99.0.1", MASTER_PORT="29502")
@@ -262,6 +263,7 @@ def test_a_machine_alone_ends_within_the_stated_time_and_names_what_is_missing(l
     assert f"rank 1 on node2 could not reach rank 0 at 10.99.0.1:29502 within {START} s" in second.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["own_name_is_loopback", "in_ipv6"])
 def test_machines_meet_whose_own_names_are_the_loopback_and_those_that_have_ipv6_only(how, tmp_path):
     with two_machines(**{how: True}) as lan:

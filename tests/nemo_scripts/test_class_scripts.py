@@ -66,6 +66,7 @@ def test_a_script_for_speakers_trains_and_writes_embeddings(folder, tmp_path, ca
     assert alike[same].min() > alike[~same].max()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_script_for_contextnet_learns_a_small_language(tmp_path, capsys):
     corpus = make_corpus(tmp_path)

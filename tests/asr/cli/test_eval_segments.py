@@ -141,6 +141,7 @@ def test_an_exported_file_transcribes_what_was_evaluated(model, talks, capsys):
     assert [row["hypothesis"] for row in rows] == [line["text"] for line in lines]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_both_models_and_the_search_without_hot_words_hear_segments(model, talks, capsys):
     set_of = ("--eval_datasets", "dev.json", "--segments", "energy")

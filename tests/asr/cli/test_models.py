@@ -95,6 +95,7 @@ def test_a_file_of_nemo_is_shown_and_becomes_a_model_folder(tmp_path, capsys):
     assert (card.licence, card.labels) == ("as NVIDIA says", LABELS)
 
 
+@pytest.mark.long
 def test_other_toolkits_models_are_imported_beside_their_file_or_into_their_folder(tmp_path, capsys):
     file, folder = write_case(tmp_path / "fast.nemo", "fast conformer of 3.0"), write_folder(tmp_path / "parakeet")
     for source, made in ((file, tmp_path / "fast"), (folder, tmp_path / "parakeet/model")):

@@ -113,6 +113,7 @@ def test_an_archive_of_unpacked_audio_is_taken_too(corpus):
     check(out, "aishell_wav")
 
 
+@pytest.mark.long
 def test_the_configuration_has_the_characters_of_the_training_texts_and_no_others(corpus):
     out, made = make(corpus)
     expected = sorted(set("而对楼市成交抑制作用最大的限购也成为地方政府的眼中钉"))
@@ -129,6 +130,7 @@ def test_the_configuration_of_the_package_is_the_default(corpus):
     assert load_recipe(made.config).labels == made.labels
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["conformer_aishell", "u2pp_aishell"])
 def test_a_recipe_of_wenet_gets_the_characters_of_the_corpus(corpus, name):
     made = aishell.make(corpus, corpus.parents[1] / "out", name)

@@ -97,6 +97,7 @@ def test_features_since_2_5_are_those_of_nemos_own_class(features: int, normaliz
     assert_same(processed, wanted)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_an_exported_preprocessor_keeps_its_generation(generation: Generation) -> None:

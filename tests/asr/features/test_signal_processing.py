@@ -86,6 +86,15 @@ def test_the_dct_is_that_of_scipy(norm):
 
 
 @pytest.mark.xdist_group("librosa")
+@pytest.mark.xdist_group("librosa")
+@pytest.mark.xdist_group("librosa")
+@pytest.mark.xdist_group("librosa")
+@pytest.mark.xdist_group("librosa")
+@pytest.mark.xdist_group("librosa")
+@pytest.mark.xdist_group("librosa")
+@pytest.mark.xdist_group("librosa")
+@pytest.mark.xdist_group("librosa")
+@pytest.mark.xdist_group("librosa")
 def test_power_spectra_are_those_of_librosa_followed_by_silence():
     signal = noise(2, 4000)
     power = spectra(signal, torch.tensor([4000, 4000]))

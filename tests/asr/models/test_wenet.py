@@ -156,6 +156,7 @@ def test_units_outside_of_a_tokenizer_leave_a_model_that_transcribes(
     assert "bpe.model: units are outside of its vocabulary: '天'" in "".join(capsys.readouterr())
 
 
+@pytest.mark.long
 def test_a_command_shows_and_another_imports_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_folder(tmp_path / "aishell", model())
     models(["show", str(folder)])

@@ -62,6 +62,7 @@ def test_the_interval_is_that_of_drawing_utterances_one_by_one():
     assert found.high == pytest.approx(high, abs=0.02 * (high - low))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_interval_holds_the_true_rate_about_95_times_in_100():
     holds = [
@@ -164,6 +165,7 @@ def of_speakers(generator, num_speakers, spread=0.6, num_utterances=12, harder=0
     return UtteranceErrors(generator.binomial(lengths, rates[people]), lengths, by_speaker(people))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_interval_by_speaker_holds_the_rate_of_all_speakers_and_that_by_utterance_does_not():
     generator = np.random.default_rng(12)

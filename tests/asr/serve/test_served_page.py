@@ -163,6 +163,7 @@ def test_a_token_is_asked_for_and_kept_for_the_session(page, files):
         assert page.value("document.getElementById('token').value") == "secret"
 
 
+@pytest.mark.long
 def test_the_page_fits_a_phone_and_follows_a_dark_system(page):
     with served() as address:
         for width, is_dark in ((360, False), (360, True), (1200, True)):

@@ -146,11 +146,11 @@ def test_a_model_that_is_too_large_as_a_whole_names_its_largest_part():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "first", [pytest.param(0, id="300 cases"), pytest.param(300, id="10000", marks=pytest.mark.soak)]
+    "first", [pytest.param(0, id="150 cases"), pytest.param(150, id="10000", marks=pytest.mark.soak)]
 )
 def test_a_mutated_configuration_is_used_or_refused_by_us(first, manifests, monkeypatch):
     monkeypatch.chdir(manifests.parent)
-    count, refused = 10_000 if first else 300, 0
+    count, refused = 10_000 if first else 150, 0
     with logging.temp_verbosity(logging.CRITICAL):
         for seed in range(first, first + count):
             text = mutated(BASES, random.Random(seed))

@@ -100,7 +100,9 @@ def test_whole_steps_of_training_run_on_the_meta_device_and_read_nothing(on_meta
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("on_meta", [REGULARIZED, {**REGULARIZED, "conformer": True}], indirect=True)
+@pytest.mark.parametrize(
+    "on_meta", [pytest.param(REGULARIZED, marks=pytest.mark.long), {**REGULARIZED, "conformer": True}], indirect=True
+)
 @pytest.mark.parametrize("level", ["O0", "O1"])
 def test_smoothing_intermediate_losses_and_averages_of_weights_read_nothing_either(on_meta, level):
     loss, _ = on_meta

@@ -126,6 +126,7 @@ def test_what_the_labels_cannot_write_stays():
     assert read("der 1. Mai, 25 %", "de", lambda words: "P" not in words) == "der erste Mai, fünfundzwanzig %"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("language", [language for language in LANGUAGES if rules_of(language)])
 def test_a_long_text_is_read_in_time_that_grows_with_its_length(language):
     for text in ("1." * 15_000, "am 1. " * 5_000, "7" * 30_000, "5,5 " * 7_500, "5-й " * 7_500, "5. a " * 6_000):

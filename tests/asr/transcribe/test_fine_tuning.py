@@ -78,6 +78,7 @@ def test_features_that_differ_are_taken_with_a_warning_where_that_is_allowed(tra
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_features_that_differ_are_refused(trained, tmp_path):
     folder, _ = trained

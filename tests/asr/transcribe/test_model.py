@@ -139,6 +139,7 @@ def test_the_metadata_of_an_exported_model_say_how_recordings_are_read(recipe_of
         assert (metadata.get("trim_silence"), metadata.get("int_values")) == (said, None)
 
 
+@pytest.mark.long
 def test_the_metadata_name_a_search_that_is_not_in_the_exported_file(recipe_of):
     for change, search in ((("", ""), None), (("labels:", "BeamSearchCTCDecoder: {beam_size: 4}\nlabels:"), "Beam")):
         recipe = recipe_of(change)

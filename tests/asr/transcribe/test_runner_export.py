@@ -197,6 +197,7 @@ def test_the_command_tells_how_to_load_it_and_what_the_program_hears(model, reco
     assert capsys.readouterr().out.endswith("its texts are not compared: sherpa-onnx is not installed\n")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_program_or_file_that_differs_leaves_nothing(model, tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_export, "TOLERANCE", -1.0)

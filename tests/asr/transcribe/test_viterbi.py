@@ -84,6 +84,7 @@ def test_every_band_leads_to_the_end_of_the_text(seed, monkeypatch):
         assert ctc_collapse(torch.from_numpy(path[None]), None, 2) == [labels]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_memory_grows_with_the_frames_alone():
     """A table of all states would be four times as large here, and have 16 GB for an hour."""

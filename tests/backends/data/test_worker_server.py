@@ -39,6 +39,7 @@ class TakesLock(data.Dataset):
             return index
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_lock_that_another_thread_holds_while_workers_start_does_not_hold_them_up():
     is_over = threading.Event()

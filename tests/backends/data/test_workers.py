@@ -198,6 +198,7 @@ def hang_in_a_worker(folder):
     next(batches)
 
 
+@pytest.mark.long
 def test_a_worker_that_hangs_does_not_outlive_a_parent_that_is_killed(tmp_path):
     parent, deadline = Rank({}, hang_in_a_worker, (tmp_path,)), time.monotonic() + 60
     while not (tmp_path / "worker").exists() or not (tmp_path / "worker").read_text():
@@ -227,6 +228,7 @@ print(sum(name.startswith("pymp-") for name in os.listdir(os.environ["TMPDIR"]))
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_error_beside_data_workers_leaves_no_folder_of_their_sockets(tmp_path):
     env = {**os.environ, "TMPDIR": str(tmp_path)}

@@ -66,6 +66,7 @@ def test_a_users_mistake_and_an_interruption_are_not_told_here(capfd):
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the C++ library has this name on Linux")
 def test_the_end_that_a_cpp_error_brings_waits_for_our_report_which_comes_last():
@@ -102,6 +103,7 @@ def test_at_the_end_of_a_script_a_cpp_error_says_nothing_and_changes_no_exit_cod
     assert (ended.returncode, ended.stderr) == (7, "")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_was_told_is_not_printed_again_when_it_leaves_the_script():
     ended = script(
@@ -158,7 +160,7 @@ def test_torch_logs_no_stack_where_the_store_is_lost_unless_the_user_has_set_its
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["SIGSEGV", pytest.param("SIGBUS", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGBUS"])
 def test_a_rank_that_crashes_prints_where_it_was(name):
     ended = script(
         f"""

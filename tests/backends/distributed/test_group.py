@@ -125,6 +125,7 @@ def test_a_checkpoint_may_take_longer_than_the_timeout_while_it_is_being_written
     assert min(end.result for end in ends) > 4.0  # longer than the timeout, so that this test can fail
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_which_nothing_is_written_any_more_is_a_hang(tmp_path):
     ends = on_ranks(2, save_on_a_slow_disk, tmp_path, 60.0)
     assert [end.code for end in ends] == [3, 3]

@@ -436,6 +436,7 @@ def fail_on_rank_0_while_another_computes():
         time.sleep(60)
 
 
+@pytest.mark.long
 def test_rank_0_does_not_stay_for_a_rank_that_knows_that_the_run_ends():
     """Only such a rank's own process stays while it cleans up, however long it computes."""
     failed, computing = on_ranks(2, fail_on_rank_0_while_another_computes)
@@ -601,6 +602,7 @@ def compute_until_the_heartbeat_ends():
         time.sleep(60)
 
 
+@pytest.mark.long
 def test_ranks_that_said_that_they_end_leave_the_store_alone():
     """Rank 0 serves it and may end first; torch prints the trace of what a rank asks just then."""
     ends = on_ranks(3, compute_until_the_heartbeat_ends)

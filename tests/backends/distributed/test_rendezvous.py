@@ -374,6 +374,7 @@ def come_late():
     return meet(me(world_sizes=[2, 2, 2], ranks=[0, 1, 1]), 20.0)
 
 
+@pytest.mark.long
 def test_a_process_that_comes_to_a_run_under_way_is_refused_alone():
     first, second, late = on_ranks(3, come_late)
     assert (first.result, second.result) == (2, 2)
@@ -496,6 +497,7 @@ def meet_beside_a_failure():
     return None
 
 
+@pytest.mark.long
 def test_the_failure_of_a_process_of_another_run_ends_nobody():
     env = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     assert results_of(3, meet_beside_a_failure, env=env) == [2, 2, None]

@@ -232,6 +232,7 @@ def joined(results: list[Any], *case: Any) -> dict[str, Any]:
 # Equality
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("normalization", ["layer", "batch"])
 def test_sharded_training_is_that_of_ddp_and_of_one_process(results: list[Any], normalization: str) -> None:
     by_fsdp, by_ddp = joined(results, "FSDP2", normalization), joined(results, "DDP", normalization)
@@ -246,6 +247,7 @@ def test_sharded_training_is_that_of_ddp_and_of_one_process(results: list[Any], 
     assert largest_difference(evaluated(fresh), alone["scores"]) < 1e-5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_steps_on_shards_as_on_whole_weights(results: list[Any], name: str) -> None:
     together, alone = joined(results, "FSDP2", "layer", name, None, 3), trained("one process", "layer", name, None, 3)
@@ -253,12 +255,14 @@ def test_every_optimizer_steps_on_shards_as_on_whole_weights(results: list[Any],
     assert largest_difference(together["state"]["modules"], alone["state"]["modules"]) < 1e-5
 
 
+@pytest.mark.long
 def test_bfloat16_autocast_trains_shards_as_it_trains_replicas(results: list[Any]) -> None:
     by_fsdp, by_ddp = (joined(results, kind, "layer", "adam", torch.bfloat16, 2) for kind in ("FSDP2", "DDP"))
     assert by_fsdp["losses"] == pytest.approx(by_ddp["losses"], abs=1e-3)
     assert by_fsdp["losses"] != joined(results, "FSDP2", "layer", "adam", None, 3)["losses"][:4]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("normalization", ["layer", "batch"])
 def test_weights_that_travel_in_half_train_as_replicas_under_autocast(results: list[Any], normalization: str) -> None:
     about = (normalization, "adam", torch.bfloat16, 2)
@@ -417,6 +421,7 @@ def resumed(name: str, into: str) -> list[float]:
     return losses + steps(replica, optimizer, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "into"), RESUMED)
 def test_a_run_goes_on_from_whole_states_sharded_or_not(results: list[Any], name: str, into: str) -> None:
     losses = [sum(pair) / 2 for pair in zip(*(result["resumed"][name, into] for result in results), strict=True)]
@@ -436,6 +441,7 @@ def restored(folder: Path) -> tuple[list[str], Any]:
     return [str(of_another.value), str(of_optimizer.value)], state
 
 
+@pytest.mark.long
 def test_files_of_whole_modules_are_restored_and_others_refused_as_ever(results: list[Any]) -> None:
     assert largest_difference(results[0]["restored"][1], Model(seed=1).encoder.state_dict()) == 0.0
     for result in results:
@@ -488,6 +494,7 @@ def is_whole(block: nn.Module) -> bool:
     return not kinds.pop()
 
 
+@pytest.mark.long
 def test_a_sharded_module_is_what_it_was_and_one_block_at_a_time_is_whole(results: list[Any]) -> None:
     for result in (each["described"] for each in results):
         assert result["unchanged"]
@@ -541,6 +548,7 @@ def shared() -> tuple[list[bool], Any]:
     return kinds, whole({name: p.grad for name, p in module.named_parameters() if p.grad is not None})
 
 
+@pytest.mark.long
 def test_shared_weights_stay_together_and_what_runs_twice_has_both_gradients(results: list[Any]) -> None:
     torch.manual_seed(0)
     module, x = Pair(), torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
@@ -568,6 +576,7 @@ def refused() -> list[str]:
     return messages
 
 
+@pytest.mark.long
 def test_weights_that_cannot_be_divided_are_refused_by_name(results: list[Any]) -> None:
     problem = "weights that modules share cannot be sharded: got the same as"
     remedy = "train without FSDP2, or do not tie them"
@@ -657,6 +666,7 @@ def with_a_weighted_loss(sharded):
     return by_verdict
 
 
+@pytest.mark.long
 def test_losses_with_weights_and_optimizers_made_before_train_go_with_sharding():
     whole, sharded = (results_of(2, with_a_weighted_loss, sharded)[0] for sharded in (False, True))
     assert sharded[0] == pytest.approx(whole[0], rel=1e-4, abs=1e-5)
@@ -701,6 +711,7 @@ def at_o1(sharded):
     return losses, inferred, {str(types) for types in (*net.types, *mse.types)}, is_synced(net.norm)
 
 
+@pytest.mark.long
 def test_at_o1_sharded_weights_are_half_where_autocast_would_cast_them_and_losses_stay_in_float32():
     (losses, inferred, _, _), _ = results_of(2, at_o1, False)
     (sharded_losses, sharded_inferred, types, stays_synced), _ = results_of(2, at_o1, True)
@@ -719,7 +730,9 @@ def weights_in(folder):
     return nn.utils.parameters_to_vector(net.parameters()).detach()
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "novograd"])
+@pytest.mark.parametrize(
+    "optimizer", [*(pytest.param(name, marks=pytest.mark.long) for name in ("sgd", "adam")), "novograd"]
+)
 def test_sharded_and_whole_weights_train_evaluate_and_save_the_same(tmp_path, optimizer):
     (whole, _), (sharded, other) = (
         results_of(2, train, tmp_path / name, name == "sharded", 6, optimizer) for name in ("whole", "sharded")

@@ -147,7 +147,7 @@ def test_two_signals_of_one_moment_are_one(tmp_path):
     assert "To go on" in end.out
 
 
-@pytest.mark.parametrize("at", ["STEP 2", "EVALUATING"])
+@pytest.mark.parametrize("at", ["STEP 2", pytest.param("EVALUATING", marks=pytest.mark.long)])
 def test_a_signal_to_one_rank_ends_all_after_the_same_step(tmp_path, at):
     ranks = started(tmp_path, "--folder", "--workers", 1, "--step", 0.1, "--evaluate", 0.1, world_size=2)
     ends = stopped(ranks, at, signal.SIGUSR1, only=1)
@@ -160,6 +160,7 @@ def test_a_signal_to_one_rank_ends_all_after_the_same_step(tmp_path, at):
     assert "SIGUSR1" not in ends[1].out + ends[1].err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
 def test_torchrun_hands_the_signals_on_that_it_is_told_to(tmp_path, name):

@@ -342,6 +342,7 @@ def in_browser(path, script, *options):
     return json.loads(re.search(r'<pre id="found">(.*?)</pre>', printed)[1])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no browser: install chromium")
 def test_a_browser_plays_the_recordings_and_shows_the_pictures(run, page):

@@ -45,6 +45,7 @@ def test_signs_and_digits_in_any_order_become_words(text):
     assert not any(character.isdigit() for character in normalize_english(text))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "piece", ["1", "1,234", "1.", "$1", "1/2 ", "1-", "1:2", "\u00bd", "Jan. 1 ", "Henry V ", "5 km/h "]

@@ -124,6 +124,7 @@ def test_a_tokenizer_that_is_not_the_models_is_one_line(run):
     assert "the labels are not the model's" in resumed.err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_another_vocabulary_takes_over_the_rows_of_equal_pieces(run):
     (run / "chars.yaml").write_text(f'{WITHOUT_LABELS}labels: [" ", "a", "b", "c"]\n')

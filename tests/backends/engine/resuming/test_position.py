@@ -297,6 +297,7 @@ def test_on_two_ranks_each_goes_on_with_its_own_from_an_older_checkpoint(tmp_pat
         assert (rest.steps, rest.weights) == (whole.steps[4:], whole.weights)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_checkpoint_of_a_thousand_ranks_can_be_written_and_each_reads_its_own(tmp_path: Path) -> None:
     net = nn.ModuleList(nn.BatchNorm1d(4) for _ in range(90))

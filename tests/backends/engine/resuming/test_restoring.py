@@ -141,6 +141,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, 
     return folder, results_of(2, on_two, folder), of_one
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["adam", "novograd"])
 def test_parts_hold_the_weights_and_states_bit_by_bit_and_no_rank_holds_all(two: Any, optimizer: str) -> None:
     folder, (first, second), _ = two
@@ -244,6 +245,7 @@ def test_where_one_rank_fails_nothing_is_saved_and_all_end_with_its_number(
     assert CheckpointFolder(tmp_path).newest().step == 2
 
 
+@pytest.mark.long
 def test_a_rank_that_is_killed_while_it_writes_its_part_leaves_the_checkpoint_before(tmp_path: Path) -> None:
     ends = on_ranks(2, failing, tmp_path, "killed")
     assert [end.code for end in ends] == [3, -signal.SIGKILL]
@@ -262,6 +264,7 @@ def on_own_disks(folders: list[str], end: int) -> list[float]:
     return weights["fc.bias"]
 
 
+@pytest.mark.long
 def test_a_run_whose_rank_0_moved_to_another_machine_is_refused_with_host_and_folder(tmp_path: Path) -> None:
     folders = [str(tmp_path / name) for name in ("m0", "m1")]
     results_of(2, on_own_disks, folders, 4)

@@ -50,6 +50,7 @@ def test_numbers_that_differ_are_a_tensor_and_keep_every_bit() -> None:
     assert unstacked(tree, 0) == {"count": 2**62 + 1, "share": 0.1}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_text_of_a_state_does_not_grow_with_the_ranks() -> None:
     def characters(num_ranks: int) -> int:

@@ -153,6 +153,7 @@ def skipped_on_shards(names):
         return by_host, [run(name) for name in names]
 
 
+@pytest.mark.long
 def test_skipped_steps_leave_divided_weights_and_states_as_they_were_too():
     for by_host, by_device in results_of(2, skipped_on_shards, [*OURS, "sgd"]):
         assert "nan" not in repr(by_host)
