@@ -14,7 +14,7 @@ from nemo_asr.options import Optimisation
 from nemo_lite.options import OneLineParser
 from nemo_lite.utils.lr_policies import get_all_lr_classes
 
-ALL = ("--decay_weights_only", "--label_smoothing", "0.1", "--intermediate_ctc", "0.3")
+ALL = ("--decay_weights_only", "--label_smoothing", "0.1", "--intermediate_ctc", "0.3", "--set", "loss.skip_start=3")
 
 
 def train(corpus: Path, name: str, *more: object, script: str = "jasper.py") -> Finished:

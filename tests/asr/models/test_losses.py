@@ -160,3 +160,51 @@ def test_label_smoothing_acts_in_training_only_and_0_is_bitwise_no_smoothing():
 def test_label_smoothing_out_of_range_is_refused(share):
     with pytest.raises(UsageError, match=f"label_smoothing is {share}, wanted float from 0, below 1"):
         CTCLossNM(num_classes=4, label_smoothing=share)
+
+
+def test_skip_start_takes_each_number_of_first_frames_out_of_the_loss_and_its_gradient():
+    values = {key: value[:1] for key, value in batch(num_frames=12).items()}
+    log_probs, plain = values.pop("log_probs"), CTCLossNM(num_classes=4).train()
+    numbers = range(4)  # of 12 frames the text 0 1 1 needs 4: up to half of the others may go
+    wanted = {
+        plain(log_probs=log_probs[:, k:], **{**values, "input_length": torch.tensor([12 - k])}).item(): k
+        for k in numbers
+    }
+    loss, seen = CTCLossNM(num_classes=4, skip_start=3).train(), set()
+    for _ in range(40):
+        given = log_probs.clone().requires_grad_()
+        mean = loss(log_probs=given, **values)
+        mean.backward()
+        seen.add(wanted[mean.item()])
+        assert given.grad.ne(0).any(2)[0].tolist() == [t >= wanted[mean.item()] for t in range(12)]
+    assert seen == set(numbers)
+
+
+def test_skip_start_draws_for_each_utterance_and_leaves_half_of_the_frames_that_a_text_does_not_need():
+    torch.manual_seed(0)
+    targets, needed = torch.tensor([[0, 0, 0, 3], [1, 2, 3, 3], [1, 2, 3, 3]]), torch.tensor([5, 2, 5])
+    log_probs, frames = torch.randn(3, 30, 5).log_softmax(2), torch.tensor([6, 9, 30])
+    values = {"targets": targets, "target_length": torch.tensor([3, 2, 4]), "input_length": frames}
+    seen = []
+    for _ in range(60):
+        given = log_probs.clone().requires_grad_()
+        CTCLossNM(num_classes=4, skip_start=9).train()(log_probs=given, **values).backward()
+        seen.append((~given.grad.ne(0).any(2)).long().cumprod(1).sum(1))
+    assert torch.stack(seen).amax(0).tolist() == ((frames - needed) // 2).clamp(max=9).tolist() == [0, 3, 9]
+    assert len({tuple(numbers.tolist()) for numbers in seen}) > 10
+
+
+def test_skip_start_acts_in_training_only_and_follows_the_run_s_generator():
+    values, plain, skips = batch(), CTCLossNM(num_classes=4), CTCLossNM(num_classes=4, skip_start=5)
+    assert torch.equal(skips.eval()(**values), plain(**values))
+    skips.train()
+    state, losses = torch.get_rng_state(), [skips(**values) for _ in range(4)]
+    torch.set_rng_state(state)
+    assert torch.equal(torch.stack([skips(**values) for _ in range(4)]), torch.stack(losses))
+    assert len({loss.item() for loss in losses}) > 1
+
+
+@pytest.mark.parametrize("frames", [-1, 10_001])
+def test_a_number_of_skipped_frames_out_of_range_is_refused(frames):
+    with pytest.raises(UsageError, match=f"skip_start is {frames}, wanted int from 0 to 10000"):
+        CTCLossNM(num_classes=4, skip_start=frames)

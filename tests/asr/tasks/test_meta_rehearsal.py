@@ -54,7 +54,7 @@ CONFORMER = """ConformerEncoder:
 """
 
 
-REGULARIZED = {"overrides": ["CTCLossNM.label_smoothing=0.1"], "intermediate_ctc": 0.3}
+REGULARIZED = {"overrides": ["CTCLossNM.label_smoothing=0.1", "CTCLossNM.skip_start=3"], "intermediate_ctc": 0.3}
 
 
 @pytest.fixture

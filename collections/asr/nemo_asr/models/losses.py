@@ -31,6 +31,10 @@ class CTCLossNM(LossNM):
     KL(U || P(frame))``, where U gives all classes, the blank too, the same probability. In evaluation it is CTC alone,
     so that losses of evaluations can be compared.
 
+    With ``skip_start`` training leaves out that many of the first frames of each utterance, or fewer: a number drawn
+    for each anew, and at most half of the frames that its target does not need. So a model gains nothing by a guess of
+    the first word in the first frames, which chunked attention with little in view else learns.
+
     Sources: Graves et al., "Connectionist Temporal Classification", ICML 2006; label smoothing after Kim et al.,
     "Improved Training for Online End-to-end Speech Recognition Systems", Interspeech 2018.
 
@@ -39,10 +43,11 @@ class CTCLossNM(LossNM):
         zero_infinity: count an infinite loss, and its gradient, as zero, and divide by all utterances.
         label_smoothing: s, the share of the training loss that pulls each frame towards equal probabilities of all
             classes; from 0, below 1.
+        skip_start: the most first frames that training leaves out of an utterance's loss; 0: none.
         name: its name in DAGs, messages and checkpoints.
 
     Raises:
-        UsageError: label smoothing out of range.
+        UsageError: label smoothing, or a number of frames, out of range.
     """
 
     is_ctc = True
@@ -53,10 +58,12 @@ class CTCLossNM(LossNM):
         num_classes: Classes,
         zero_infinity: bool = False,
         label_smoothing: Annotated[float, Between(0, 1, below=True)] = 0.0,
+        skip_start: Annotated[int, Between(0, 10_000)] = 0,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
         self._blank, self._zero_infinity, self._smoothing = num_classes, zero_infinity, label_smoothing
+        self._skip_start = skip_start
 
     @property
     def input_ports(self) -> Ports:
@@ -78,8 +85,14 @@ class CTCLossNM(LossNM):
 
     def _loss_function(self, log_probs: Tensor, targets: Tensor, input_length: Tensor, target_length: Tensor) -> Tensor:
         """(B, T, classes), (B, U), (B,), (B,) -> scalar. Targets and lengths are of any integer type."""
-        lengths = input_length.long(), target_length.long()
-        losses = ctc_losses(log_probs.transpose(0, 1), targets.long(), *lengths, self._blank)
+        labels, frames, num_labels = targets.long(), input_length.long(), target_length.long()
+        aligned = log_probs
+        if self._skip_start and self.training:
+            needed = num_labels + _num_repeats(labels, num_labels)
+            skipped = torch.randint(self._skip_start + 1, frames.shape, device=frames.device)
+            skipped = skipped.minimum((frames - needed).clamp(min=0) // 2)
+            aligned, frames = _from_frame(skipped, log_probs), frames - skipped
+        losses = ctc_losses(aligned.transpose(0, 1), labels, frames, num_labels, self._blank)
         if self._zero_infinity:
             losses = torch.where(losses.isinf(), 0.0, losses)
         if self._smoothing and self.training:
@@ -103,6 +116,19 @@ def ctc_losses(log_probs: Tensor, targets: Tensor, input_length: Tensor, target_
     """
     losses: Tensor = torch.ops.aten._ctc_loss.Tensor(log_probs, targets, input_length, target_length, blank, True)[0]
     return losses
+
+
+def _num_repeats(targets: Tensor, lengths: Tensor) -> Tensor:
+    """(B, U), (B,) -> (B,): labels of each target that follow an equal one."""
+    repeats = targets[:, 1:] == targets[:, :-1]
+    return (repeats & (torch.arange(1, targets.shape[1], device=targets.device) < lengths.unsqueeze(1))).sum(1)
+
+
+def _from_frame(first: Tensor, log_probs: Tensor) -> Tensor:
+    """(B,), (B, T, classes) -> (B, T, classes): each utterance from its frame ``first`` on; its last one fills up."""
+    num_frames = log_probs.shape[1]
+    frames = first.unsqueeze(1) + torch.arange(num_frames, device=first.device)
+    return log_probs.gather(1, frames.clamp(max=num_frames - 1).unsqueeze(2).expand_as(log_probs))
 
 
 def _distance_from_uniform(log_probs: Tensor, lengths: Tensor) -> Tensor:
