@@ -149,7 +149,7 @@ def _source(args: Namespace) -> Iterator[tuple[int, Iterable[Samples]]]:
         recordings = recordings_of([name], args.channel)
         if len(recordings) != 1:
             raise UsageError("a stream is one recording", place=name, got=f"{len(recordings)} recordings")
-        with recordings[0].pieces() as (pieces, rate):
+        with recordings[0].pieces() as (_, pieces, rate):
             yield rate, in_chunks(pieces, rate, rate, _chunk_samples(args, rate), whole=False)
 
 
