@@ -347,7 +347,7 @@ def test_a_stream_has_the_texts_of_the_recording(model, address):
         assert messages[-1] == {"type": "done", "text": TEXT}
         finals = [message for message in messages if message["type"] == "final"]
         assert [final["text"] for final in finals] == TEXT.split()
-        assert finals[1]["words"] == [{"word": "11", "start": 2.43, "end": 2.53, "confidence": 0.9}]
+        assert finals[1]["words"] == [{"text": "11", "start": 2.43, "end": 2.53, "confidence": 0.9}]
     assert model.loudest == pytest.approx(0.3, abs=0.01)  # halves of samples that are mixed up are louder
 
 
@@ -464,3 +464,13 @@ def test_the_description_of_the_api_is_that_of_the_routes(address):
     fields = about["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
     assert tuple(fields["response_format"]["enum"]) == RESPONSE_FORMATS
     assert {"400", "401", "404", "408", "413", "429", "500", "503"} < set(about["responses"])
+
+
+def test_each_part_of_the_api_is_described(address):
+    paths = ask(address, "GET", "/openapi.json").json["paths"]
+    for path, about in ((path, about) for path, methods in paths.items() for about in methods.values()):
+        assert about["summary"], path
+        form = about.get("requestBody", {}).get("content", {}).get("multipart/form-data", {})
+        fields = {**form.get("schema", {}).get("properties", {}), **about["responses"]}
+        fields |= {parameter["name"]: parameter for parameter in about.get("parameters", [])}
+        assert [name for name, field in fields.items() if not field.get("description")] == [], path
