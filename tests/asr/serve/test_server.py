@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from toys.served import FORM_TYPE, TellsLength, ask, form, head_of_post, raw, served, transcribe, wav
 
-import nemo_asr.serve.app as served_app
+import nemo_asr.serve.uploads as uploads
 from nemo_asr.serve.openai_api import RESPONSE_FORMATS
 
 pytest.importorskip("starlette")
@@ -272,7 +272,7 @@ def test_a_form_that_was_cut_off_is_told_so(address):
 
 
 def test_a_body_that_comes_too_slowly_is_refused(address, monkeypatch):
-    monkeypatch.setattr(served_app, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(uploads, "_GRACE_SECONDS", 0.2)
     slow = raw(address, head_of_post(1000) + form(TALK)[:100])
     for _ in range(3):
         slow.sendall(b"x")
