@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -75,6 +76,17 @@ def test_texts_of_segments_come_as_events(address):
     assert [event["type"].rpartition(".")[2] for event in events] == ["delta", "delta", "done"]
     assert "".join(event["delta"] for event in events[:-1]) == events[-1]["text"] == TEXT
     assert [token["token"] for token in events[-1]["logprobs"]] == ["8", " 11"]
+
+
+def test_a_short_recording_takes_no_thread_but_that_of_its_model(address, monkeypatch):
+    in_threads, run = [], asyncio.BaseEventLoop.run_in_executor
+    monkeypatch.setattr(
+        asyncio.BaseEventLoop, "run_in_executor", lambda loop, *call: in_threads.append(call) or run(loop, *call)
+    )
+    assert transcribe(address, TALK).json["text"] == TEXT
+    assert in_threads == []
+    assert transcribe(address, TALK, keywords="nairobi").json["text"] == TEXT
+    assert len(in_threads) == 1
 
 
 def test_a_recording_without_speech_has_an_empty_text(address):

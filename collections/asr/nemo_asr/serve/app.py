@@ -26,7 +26,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from nemo_asr.audio.segments import Cutting, Detector
-from nemo_asr.serve.batching import Job
 from nemo_asr.serve.metrics import Metrics
 from nemo_asr.serve.models import ServedModel
 from nemo_asr.serve.openai_api import (
@@ -40,11 +39,9 @@ from nemo_asr.serve.openai_api import (
     done_event,
 )
 from nemo_asr.serve.stream import StreamSettings, run_stream
-from nemo_asr.serve.uploads import IN_MEMORY_BYTES, Upload, read_form
-from nemo_asr.transcribe.inputs import Recording
-from nemo_asr.transcribe.segments import Segmented
+from nemo_asr.serve.transcription import Transcription
+from nemo_asr.serve.uploads import Upload, read_form
 from nemo_asr.transcribe.transcript import Transcript
-from nemo_lite.errors import DataError, UsageError
 
 # Any: bodies in JSON.
 
@@ -59,7 +56,6 @@ _PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-_IN_MEMORY_VALUES = IN_MEMORY_BYTES // 2  # of 16 bits: samples of a file that is in memory, too
 _CLIENT_LEFT = 499  # nginx's number; nobody reads the answer
 
 
@@ -270,13 +266,17 @@ class Server:
             loop.call_soon_threadsafe(texts.put_nowait, text)
 
         on_row = (lambda _, transcript: tell(transcript)) if asked.stream else None
+        work = Transcription(model, asked, upload, self._limits.audio_seconds, self._detector)
         with model.batcher.expected() as has_come:
-            start = functools.partial(self._start, model, asked, upload, on_row, has_come)
-            segmented, job = await loop.run_in_executor(self._threads, start)
+            begin = functools.partial(work.begin, on_row, has_come)
+            if work.is_short():
+                begin()
+            else:
+                await loop.run_in_executor(self._threads, begin)
         if not asked.stream:
-            return _response(await self._result(request, job, segmented, upload), asked, headers)
-        job.result.add_done_callback(lambda _: tell(None))
-        events = self._events(job, segmented, upload, asked, texts)
+            return _response(await self._result(request, work), asked, headers)
+        work.job.result.add_done_callback(lambda _: tell(None))
+        events = self._events(work, asked, texts)
         return StreamingResponse(
             events, media_type="text/event-stream", headers={**headers, "Cache-Control": "no-store"}
         )
@@ -289,41 +289,10 @@ class Server:
             raise self._unknown_model(name)
         return next(iter(self._models.values()))
 
-    def _start(
-        self,
-        model: ServedModel,
-        asked: Asked,
-        upload: Upload,
-        on_row: Callable[[int, Transcript], object] | None,
-        has_come: Callable[[], None],
-    ) -> tuple[Segmented, Job]:
-        """Cut the recording, make the search, and queue the segments. In a thread.
-
-        Raises:
-            ApiError: the recording cannot be read or is too long, or the labels cannot spell a keyword.
-        """
-        try:
-            search = model.search_for(asked.keywords)
-        except (UsageError, DataError) as error:
-            raise ApiError(400, f"keywords: {error}", param="keywords") from None
-        try:
-            measured = Recording(upload.name, upload.audio).in_memory(_IN_MEMORY_VALUES)
-        except DataError as error:
-            raise _unreadable(upload, str(error)) from None
-        if measured.seconds > self._limits.audio_seconds:
-            text = f"file: it lasts {measured.seconds:.0f} s, wanted at most {self._limits.audio_seconds:.0f} s"
-            raise ApiError(413, text, param="file", code="file_too_large")
-        segmented = Segmented([measured], asked.cutting, model.labels, self._detector)
-        for reason in segmented.faults.values():
-            raise _unreadable(upload, reason)
-        job = model.batcher.submit(segmented.rows, search, on_row)
-        has_come()  # here: the model need not wait until the loop is told
-        return segmented, job
-
-    async def _result(self, request: Request, job: Job, segmented: Segmented, upload: Upload) -> Transcript:
+    async def _result(self, request: Request, work: Transcription) -> Transcript:
         """The transcript of the recording; where the client leaves, what is queued of it is dropped."""
         left: asyncio.Future[Any] = asyncio.create_task(_client_leaves(request))
-        result: asyncio.Future[Any] = asyncio.wrap_future(job.result)
+        result: asyncio.Future[Any] = asyncio.wrap_future(work.job.result)
         try:
             await asyncio.wait([left, result], timeout=self._limits.seconds, return_when=asyncio.FIRST_COMPLETED)
             if left.done() and not result.done():
@@ -331,29 +300,18 @@ class Server:
             if not result.done():
                 text = f"the answer took longer than {self._limits.seconds:.0f} s"
                 raise ApiError(503, text, code="timeout", retry_after=self._retry_after)
-            return self._joined(job, segmented, upload)
+            return self._whole(work)
         finally:
             left.cancel()
-            job.result.cancel()
+            work.job.result.cancel()
 
-    def _joined(self, job: Job, segmented: Segmented, upload: Upload) -> Transcript:
-        if job.result.cancelled():
+    def _whole(self, work: Transcription) -> Transcript:
+        if work.job.result.cancelled():
             raise ApiError(503, "the server is about to end", code="shutdown", retry_after=self._retry_after)
-        try:
-            whole = segmented.transcribed(*job.result.result())
-        except Exception:  # of the model: the log has its text
-            raise ApiError(500, "the model has failed; the server's log says why", code="model_failed") from None
-        for reason in whole.faults.values():
-            raise _unreadable(upload, reason)
-        return whole.transcripts[0]
+        return work.transcript()
 
     async def _events(
-        self,
-        job: Job,
-        segmented: Segmented,
-        upload: Upload,
-        asked: Asked,
-        texts: asyncio.Queue[Transcript | None],
+        self, work: Transcription, asked: Asked, texts: asyncio.Queue[Transcript | None]
     ) -> AsyncIterator[str]:
         """Server-sent events: the text of each segment as soon as it is known, then the whole."""
         separator = ""
@@ -362,15 +320,15 @@ class Server:
                 while (transcript := await texts.get()) is not None:
                     if transcript.text:
                         yield _event(delta_event(separator + transcript.text))
-                        separator = segmented.separator
-            yield _event(done_event(self._joined(job, segmented, upload), asked))
+                        separator = work.separator
+            yield _event(done_event(self._whole(work), asked))
         except ApiError as error:
             yield _event(error.as_json())
         except TimeoutError:
             text = f"the answer took longer than {self._limits.seconds:.0f} s"
             yield _event(ApiError(503, text, code="timeout").as_json())
         finally:
-            job.result.cancel()
+            work.job.result.cancel()
 
     # Streams.
 
@@ -401,15 +359,6 @@ class Server:
         """Seconds that what is queued will take, by the speed so far."""
         speed = self._busy_seconds / self._computed_seconds if self._computed_seconds else 0.1
         return max(1, min(600, math.ceil(self._waiting_seconds * speed)))
-
-
-def _unreadable(upload: Upload, reason: str) -> ApiError:
-    """The reason without paths of the server."""
-    if isinstance(upload.audio, str):
-        reason = reason.replace(upload.audio, upload.name)
-    reason = reason.replace("the audio ", "", 1) if reason.startswith("the audio ") else reason
-    text = reason if reason.startswith(upload.name) else f"{upload.name}: {reason}"
-    return ApiError(400, f"file: {text}", param="file", code="invalid_audio")
 
 
 def _response(transcript: Transcript, asked: Asked, headers: Mapping[str, str]) -> Response:
