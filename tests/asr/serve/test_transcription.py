@@ -23,8 +23,14 @@ from nemo_asr.serve.uploads import IN_MEMORY_BYTES, Upload
 
 
 @pytest.fixture
-def new():
+def batcher():
     batcher = Batcher(TellsLength(), wait=60.0)
+    yield batcher
+    batcher.close()
+
+
+@pytest.fixture
+def new(batcher):
     model = ServedModel("toy", [" ", "a"], 16000, batcher, search_for)
 
     def new(audio, keywords="", detector=None, most_seconds=60.0):
@@ -33,9 +39,7 @@ def new():
         asked = asked_for([("keywords", keywords)], DEFAULT_CUTTING)
         return Transcription(model, asked, upload, most_seconds, detector)
 
-    new.expected = batcher.expected
-    yield new
-    batcher.close()
+    return new
 
 
 def content(kind, samples, **settings):
@@ -81,8 +85,8 @@ def test_what_was_read_at_once_is_refused_as_in_a_thread(new):
         assert told in messages[0]
 
 
-def test_the_model_waits_for_a_request_until_its_segments_are_queued_and_no_longer(new):
-    with new.expected() as has_come:
+def test_the_model_waits_for_a_request_until_its_segments_are_queued_and_no_longer(new, batcher):
+    with batcher.expected() as has_come:
         work = new(wav(5, 8))
         work.begin(None, has_come)
         work.job.result.result(30)
