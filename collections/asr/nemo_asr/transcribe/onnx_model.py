@@ -299,7 +299,7 @@ class OnnxModel(DescribedFile):
             highest = log_probs.max(axis=1)  # np.logaddexp takes four times as long
             log_sums = highest + np.log(np.exp(log_probs - highest[:, None]).sum(axis=1))
             refuse_no_probabilities(float(log_sums[np.abs(log_sums).argmax()]))
-        scores = np.take_along_axis(log_probs, path[:, None], axis=1)[:, 0]
+        scores = log_probs[np.arange(len(path)), path]
         seconds = self.frame_seconds or len(audio.samples) / self.sample_rate / max(len(path), 1)
         start = audio.start / self.sample_rate
         best = labels_of_path(path, scores, len(self.labels))
