@@ -297,7 +297,8 @@ class OnnxModel(DescribedFile):
                 several = scored_texts([(text.ids, text.score) for text in hypotheses], search.labels)
         if log_probs.size:
             highest = log_probs.max(axis=1)  # np.logaddexp takes four times as long
-            log_sums = highest + np.log(np.exp(log_probs - highest[:, None]).sum(axis=1))
+            with np.errstate(invalid="ignore"):  # infinite ones are told below
+                log_sums = highest + np.log(np.exp(log_probs - highest[:, None]).sum(axis=1))
             refuse_no_probabilities(float(log_sums[np.abs(log_sums).argmax()]))
         scores = log_probs[np.arange(len(path)), path]
         seconds = self.frame_seconds or len(audio.samples) / self.sample_rate / max(len(path), 1)
