@@ -52,6 +52,7 @@ LATE_IMPORTS = {
     "mlflow": "optional: logging to MLflow",
     "espeakng_loader": "optional: the speech synthesiser of the demo",
     "onnx": "optional: writes int8 models",
+    "onnx_ir": "optional: writes ONNX files",
     "onnxruntime": "optional: runs exported models",
     "nemo_asr.evaluation": "imports torch; --help is shown without",
     "nemo_asr.training": "imports torch; --help is shown without",

@@ -2,6 +2,7 @@
 
 import json
 
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -65,6 +66,27 @@ def test_one_file_holds_weights_names_and_metadata_and_takes_any_size(tmp_path):
     assert [(each.name, each.shape) for each in session.get_outputs()] == [("sums", ["batch"]), ("more", ["batch"])]
     meta = session.get_modelmeta()
     assert (meta.producer_name, meta.custom_metadata_map["unit"]) == ("nemo_lite", "none")
+
+
+class Masks(nn.Module):
+    """Masks its input, what it makes of it, within and beyond the lengths, and a constant."""
+
+    def forward(self, values, length):
+        valid = torch.arange(values.shape[1]) < length[:, None]
+        values = torch.where(valid, values, 0.0)
+        infinite = torch.where(valid, 0.0, torch.inf)
+        return torch.where(valid, values - 3.0, 0.0), (values - 3.0).masked_fill(valid, 0.0), infinite
+
+
+@pytest.mark.slow
+def test_masks_become_factors_but_for_those_of_inputs_and_constants_which_may_give_nan(tmp_path):
+    seen = []
+    values = torch.tensor([[1.0, 2.0, torch.nan, 4.0]])
+    check = lambda run: seen.extend(run(values, torch.tensor([2])))  # noqa: E731
+    write_onnx(Masks().eval(), ARGUMENTS, ["within", "beyond", "infinite"], tmp_path / "m.onnx", check)
+    assert [each.tolist()[0] for each in seen] == [[-2, -1, 0, 0], [0, 0, -3, -3], [0, 0, torch.inf, torch.inf]]
+    operators = [node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node]
+    assert (operators.count("Where"), operators.count("Mul")) == (2, 2)
 
 
 def test_an_example_of_one_row_is_refused_because_its_size_would_become_a_constant(tmp_path):

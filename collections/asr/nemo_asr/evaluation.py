@@ -328,7 +328,7 @@ def pauses_line(data_layer: DataLayerNM) -> str | None:
 def _has_pause(data_layer: SpeechDataLayer, row: int) -> bool:
     try:
         (recording,) = recordings_of(data_layer, [row])
-        with recording.pieces() as (pieces, sample_rate):
+        with recording.pieces() as (_, pieces, sample_rate):
             levels = frame_levels(pieces, sample_rate)
     except DataError:
         return False  # it has been told

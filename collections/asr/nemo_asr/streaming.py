@@ -9,7 +9,6 @@ import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from queue import SimpleQueue
 from typing import Any
 
@@ -24,7 +23,7 @@ from nemo_asr.transcribe.frame_stream import EndpointRules, FrameModel, FrameStr
 from nemo_asr.transcribe.inputs import MICROPHONE, STDIN, one_channel, recordings_of
 from nemo_asr.transcribe.onnx_model import SUFFIX, OnnxModel
 from nemo_asr.transcribe.onnx_stream import OnnxStreamedModel
-from nemo_asr.transcribe.stream import Partial, Stream
+from nemo_asr.transcribe.stream import Partial, Stream, message_of
 from nemo_lite.errors import UsageError
 from nemo_lite.options import Device, Launch, arguments_of
 
@@ -117,9 +116,7 @@ def _run(stream: Stream, chunks: Iterable[Samples], rate: int) -> int:
 
 def _write(events: Sequence[Partial]) -> None:
     for event in events:
-        words = [asdict(word) for word in event.words]
-        kind = "final" if event.is_final else "partial"
-        _line({"type": kind, "text": event.text, "start": event.start, "end": event.end, "words": words})
+        _line(message_of(event))
 
 
 def _line(values: Mapping[str, Any]) -> None:
@@ -149,7 +146,7 @@ def _source(args: Namespace) -> Iterator[tuple[int, Iterable[Samples]]]:
         recordings = recordings_of([name], args.channel)
         if len(recordings) != 1:
             raise UsageError("a stream is one recording", place=name, got=f"{len(recordings)} recordings")
-        with recordings[0].pieces() as (pieces, rate):
+        with recordings[0].pieces() as (_, pieces, rate):
             yield rate, in_chunks(pieces, rate, rate, _chunk_samples(args, rate), whole=False)
 
 

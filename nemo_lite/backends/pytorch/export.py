@@ -133,6 +133,7 @@ def write_onnx(
     program = _program(module, arguments, outputs, path.name)
     program.model.producer_name = "nemo_lite"
     program.model.metadata_props.update(metadata or {})
+    _multiply_by_masks(program.model.graph)
 
     def write(temporary: Path) -> None:
         program.save(temporary, external_data=False)
@@ -163,6 +164,42 @@ def _program(module: nn.Module, arguments: Sequence[Argument], outputs: Sequence
         problem = f"torch cannot export {type(module).__name__} to ONNX"
         remedy = "write its forward without branches that depend on values of tensors"
         raise UsageError(problem, place=place, got=got, remedy=remedy) from error
+
+
+def _multiply_by_masks(graph: Any) -> None:
+    """Write ``Where(mask, x, 0)`` as ``x`` times the mask, for which ONNX Runtime takes half the time on a CPU.
+
+    Not where ``x`` is an input of the file, which may hold NaN behind its length, or a constant, which may be infinite:
+    times 0 both are NaN.
+    """
+    import onnx_ir as ir
+
+    factors: dict[tuple[Any, bool], Any] = {}
+    for node in list(graph):
+        if node.op_type != "Where":
+            continue
+        mask, kept, masked = node.inputs
+        is_inverse = _is_zero(kept)
+        x = masked if is_inverse else kept
+        if not (is_inverse or _is_zero(masked)) or x.is_graph_input() or ir.convenience.get_const_tensor(x) is not None:
+            continue
+        if (mask, is_inverse) not in factors:
+            steps = [ir.node("Not", [mask])] if is_inverse else []
+            steps += [ir.node("Cast", [steps[0].outputs[0] if steps else mask], {"to": ir.DataType.FLOAT})]
+            graph.insert_before(node, steps)
+            factors[mask, is_inverse] = steps[-1].outputs[0]
+        product = ir.node("Mul", [x, factors[mask, is_inverse]], name=node.name)
+        ir.convenience.replace_nodes_and_values(graph, node, [node], [product], node.outputs, product.outputs)
+
+
+def _is_zero(value: Any) -> bool:
+    """Whether a value of a graph is one float32 that is 0."""
+    import onnx_ir as ir
+
+    tensor = ir.convenience.get_const_tensor(value)
+    if tensor is None or tensor.dtype != ir.DataType.FLOAT or len(tensor.shape):
+        return False
+    return bool(tensor.numpy() == 0.0)
 
 
 def reason_of(error: BaseException) -> str:

@@ -131,7 +131,7 @@ def test_a_file_that_differs_from_torch_is_not_written(model, exported, tmp_path
     right = features.extended_signal
     monkeypatch.setattr(features, "extended_signal", lambda own, n_fft, _, **ends: right(own, n_fft, 0.5, **ends))
     program = SimpleNamespace(
-        model=SimpleNamespace(producer_name="", metadata_props={}),
+        model=SimpleNamespace(producer_name="", metadata_props={}, graph=()),
         save=lambda path, external_data: shutil.copy(exported[0], path),
     )
     monkeypatch.setattr("nemo_lite.backends.pytorch.export._program", lambda *_, **settings: program)

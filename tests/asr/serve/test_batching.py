@@ -139,6 +139,20 @@ def test_a_batch_waits_for_a_request_that_is_about_to_come(model):
     batcher.close()
 
 
+def test_a_request_that_has_come_is_not_waited_for_while_its_thread_goes_on(model):
+    batcher = Batcher(model, wait=60.0)
+    with batcher.expected() as has_come:
+        job = batcher.submit([row("a")])
+        has_come()
+        assert texts(job)[0] == {0: "a"}
+    with batcher.expected():  # counted once
+        other = batcher.submit([row("b")])
+        time.sleep(0.05)
+        assert not other.result.done()
+    assert texts(other)[0] == {0: "b"}
+    batcher.close()
+
+
 def test_a_request_that_does_not_come_is_waited_for_no_longer_than_it_may(model):
     batcher = Batcher(model, wait=0.05)
     with batcher.expected():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import numpy as np
 import pytest
@@ -78,7 +79,8 @@ def test_a_file_becomes_words_that_can_be_heard_and_saved(page, files):
         srt, vtt, content = (page.value(f"saved[{number}].text()") for number in range(3))
         assert srt.startswith("1\n00:00:00,930 --> 00:00:01,030\n8\n\n2\n")
         assert vtt.startswith("WEBVTT\n\n00:00:00.930 --> ")
-        assert '"text": "8 11"' in content
+        assert json.loads(content)["text"] == "8 11"
+        assert json.loads(content)["words"][0] == {"text": "8", "start": 0.93, "end": 1.03, "confidence": 0.9}
         own = [name for name in page.requests if name.startswith((root(address), "blob:", "data:"))]
         assert own == page.requests
         page.value("document.getElementById('language').click()")
@@ -142,6 +144,8 @@ def test_errors_of_the_server_and_a_cancelled_request_are_told(page, files):
         page.upload("#file", files / "text.wav")
         page.wait("document.body.dataset.state === 'error'")
         assert page.value(STATUS).startswith("file: text.wav: is not a WAV")
+        for part in ("transcript-box", "picture", "player"):
+            assert page.value(f"document.getElementById('{part}').hidden"), part
         page.problems.clear()  # the browser notes the status 400
         model.free.clear()
         page.upload("#file", files / "talk.wav")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from toys.served import FORM_TYPE, TellsLength, ask, form, head_of_post, raw, served, transcribe, wav
 
-import nemo_asr.serve.app as served_app
+import nemo_asr.serve.uploads as uploads
 from nemo_asr.serve.openai_api import RESPONSE_FORMATS
 
 pytest.importorskip("starlette")
@@ -75,6 +76,17 @@ def test_texts_of_segments_come_as_events(address):
     assert [event["type"].rpartition(".")[2] for event in events] == ["delta", "delta", "done"]
     assert "".join(event["delta"] for event in events[:-1]) == events[-1]["text"] == TEXT
     assert [token["token"] for token in events[-1]["logprobs"]] == ["8", " 11"]
+
+
+def test_a_short_recording_takes_no_thread_but_that_of_its_model(address, monkeypatch):
+    in_threads, run = [], asyncio.BaseEventLoop.run_in_executor
+    monkeypatch.setattr(
+        asyncio.BaseEventLoop, "run_in_executor", lambda loop, *call: in_threads.append(call) or run(loop, *call)
+    )
+    assert transcribe(address, TALK).json["text"] == TEXT
+    assert in_threads == []
+    assert transcribe(address, TALK, keywords="nairobi").json["text"] == TEXT
+    assert len(in_threads) == 1
 
 
 def test_a_recording_without_speech_has_an_empty_text(address):
@@ -272,7 +284,7 @@ def test_a_form_that_was_cut_off_is_told_so(address):
 
 
 def test_a_body_that_comes_too_slowly_is_refused(address, monkeypatch):
-    monkeypatch.setattr(served_app, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(uploads, "_GRACE_SECONDS", 0.2)
     slow = raw(address, head_of_post(1000) + form(TALK)[:100])
     for _ in range(3):
         slow.sendall(b"x")
@@ -347,7 +359,7 @@ def test_a_stream_has_the_texts_of_the_recording(model, address):
         assert messages[-1] == {"type": "done", "text": TEXT}
         finals = [message for message in messages if message["type"] == "final"]
         assert [final["text"] for final in finals] == TEXT.split()
-        assert finals[1]["words"] == [{"word": "11", "start": 2.43, "end": 2.53, "confidence": 0.9}]
+        assert finals[1]["words"] == [{"text": "11", "start": 2.43, "end": 2.53, "confidence": 0.9}]
     assert model.loudest == pytest.approx(0.3, abs=0.01)  # halves of samples that are mixed up are louder
 
 
@@ -464,3 +476,13 @@ def test_the_description_of_the_api_is_that_of_the_routes(address):
     fields = about["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
     assert tuple(fields["response_format"]["enum"]) == RESPONSE_FORMATS
     assert {"400", "401", "404", "408", "413", "429", "500", "503"} < set(about["responses"])
+
+
+def test_each_part_of_the_api_is_described(address):
+    paths = ask(address, "GET", "/openapi.json").json["paths"]
+    for path, about in ((path, about) for path, methods in paths.items() for about in methods.values()):
+        assert about["summary"], path
+        form = about.get("requestBody", {}).get("content", {}).get("multipart/form-data", {})
+        fields = {**form.get("schema", {}).get("properties", {}), **about["responses"]}
+        fields |= {parameter["name"]: parameter for parameter in about.get("parameters", [])}
+        assert [name for name, field in fields.items() if not field.get("description")] == [], path

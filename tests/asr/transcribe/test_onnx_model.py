@@ -43,13 +43,15 @@ def test_words_have_times_and_confidences(toy):
     ]
 
 
+@pytest.mark.filterwarnings("error")
 def test_confidences_are_refused_where_rows_are_no_probabilities(toy, monkeypatch):
     model = OnnxModel(toy)
     log_probs = model.log_probs
-    monkeypatch.setattr(model, "log_probs", lambda signals: [row + 3.0 for row in log_probs(signals)])
-    told = r"no logarithms of probabilities, so words have no confidences: got .* sum is 3, wanted 0, as of a CTC head"
-    with pytest.raises(UsageError, match=told):
-        model.transcribe([said(1)], cutting=None)
+    for change, log_sum in ((3.0, "3"), (np.inf, "(nan|inf)"), (-np.inf, "(nan|-inf)"), (np.nan, "nan")):
+        monkeypatch.setattr(model, "log_probs", lambda signals, by=change: [row + by for row in log_probs(signals)])
+        told = rf"no logarithms of probabilities, so words .*: got .* sum is {log_sum}, wanted 0, as of a CTC head"
+        with pytest.raises(UsageError, match=told):
+            model.transcribe([said(1)], cutting=None)
 
 
 def test_a_recording_that_cannot_be_read_does_not_end_the_others(toy, tmp_path):

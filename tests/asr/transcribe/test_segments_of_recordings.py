@@ -10,10 +10,11 @@ import soundfile
 from toys.tone_corpus import record
 from toys.tone_model import train_tones
 
+from nemo_asr.audio import reading
 from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting, Span
 from nemo_asr.transcribe.engine import transcribe
 from nemo_asr.transcribe.inputs import Recording
-from nemo_asr.transcribe.segments import Segmented, best_of_all, joined, segments_of
+from nemo_asr.transcribe.segments import Activity, Segmented, best_of_all, joined
 from nemo_asr.transcribe.transcript import ScoredText, Transcript, Word, as_json, as_srt
 from nemo_lite import DeviceType, NeuralModuleFactory
 
@@ -54,7 +55,7 @@ def test_words_of_all_segments_have_the_times_of_the_recording(run, sounds):
     start = 2.0 + len(first) / RATE + 1.0
     whole = np.concatenate([silence(2.0), first, silence(1.0), second, silence(3.0)])
     (found,) = run([whole], audio_rate=RATE, cutting=TIGHT).transcripts
-    cut = segments_of(Recording("a", whole, RATE), TIGHT)
+    cut = Activity(Recording("a", whole, RATE)).segments(TIGHT)
     assert found.text == " ".join(segment.text for segment in run(cut, cutting=None).transcripts)
     assert found.duration == pytest.approx(len(whole) / RATE, abs=1e-3)
     assert [span.start for span in found.segments] == pytest.approx([2.0, start], abs=0.05)
@@ -67,7 +68,7 @@ def test_segments_together_give_the_text_of_each_alone_to_the_bit(run, sounds):
     whole = np.concatenate([part for piece in pieces for part in (silence(0.7), piece)])
     recording = Recording("a", whole, RATE)
     (found,) = run([recording], batch_size=16).transcripts
-    segments = segments_of(recording, DEFAULT_CUTTING)
+    segments = Activity(recording).segments(DEFAULT_CUTTING)
     assert len(segments) == 4
     alone = [run([segment], batch_size=1, cutting=None).transcripts[0] for segment in segments]
     words = [word for transcript in alone for word in transcript.words]
@@ -110,7 +111,7 @@ def test_without_a_cut_recordings_are_transcribed_as_they_are(run, sounds):
 
 def test_a_segment_over_all_of_a_recording_is_read_as_a_whole():
     voice = np.random.default_rng(0).normal(0.0, 0.1, 2 * RATE).astype(np.float32)
-    (segment,) = segments_of(Recording("a", voice, RATE), DEFAULT_CUTTING)
+    (segment,) = Activity(Recording("a", voice, RATE)).segments(DEFAULT_CUTTING)
     assert segment.offset is None
 
 
@@ -163,9 +164,53 @@ def test_segments_of_an_mp3_file_are_to_the_bit_those_of_the_whole_in_any_order(
     noise = np.random.default_rng(0).normal(0, 1e-3, RATE).astype(np.float32)
     soundfile.write(tmp_path / "a.mp3", np.concatenate([part for piece in pieces for part in (noise, piece)]), RATE)
     recording = Recording("a.mp3", str(tmp_path / "a.mp3"))
-    whole, segments = recording.read(RATE).samples, segments_of(recording, DEFAULT_CUTTING)
+    whole, segments = recording.read(RATE).samples, Activity(recording).segments(DEFAULT_CUTTING)
     assert len(segments) == 4
     for segment in reversed(segments):
         first = round(segment.offset * RATE)
         samples = segment.read(RATE).samples
         assert samples.tobytes() == whole[first : first + len(samples)].tobytes()
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The sources of all files that are opened."""
+    sources, open_it = [], reading.open_audio
+    monkeypatch.setattr(
+        reading, "open_audio", lambda source, *rest: (sources.append(source), open_it(source, *rest))[1]
+    )
+    return sources
+
+
+def test_a_recording_is_opened_once_to_be_measured_and_cut(sounds, opened, tmp_path):
+    sounds("cab")
+    segmented = Segmented([Recording("a", str(tmp_path / "cab.wav"))], DEFAULT_CUTTING, [" ", "a"])
+    assert segmented.rows[0].seconds > 0
+    assert len(opened) == 1
+
+
+@pytest.mark.parametrize(("rate", "channels", "suffix"), [(16000, 1, "wav"), (44100, 2, "wav"), (8000, 1, "flac")])
+def test_segments_in_memory_are_to_the_bit_those_of_the_file_which_is_opened_once(
+    rate, channels, suffix, opened, tmp_path
+):
+    loud = np.repeat(np.random.default_rng(1).random(30) > 0.4, round(0.2 * rate))[:, None]
+    samples = loud * np.random.default_rng(2).normal(0.0, 0.1, (len(loud), channels))
+    soundfile.write(tmp_path / f"a.{suffix}", samples, rate, subtype="PCM_16")
+    of_file = Recording("a", (tmp_path / f"a.{suffix}").read_bytes())
+    wanted = [row.read(RATE, int_values=True).samples for row in Activity(of_file).segments(Cutting(min_pause=0.1))]
+    assert len(wanted) > 2
+    opened.clear()
+    rows = Activity(of_file.in_memory(len(samples) * channels)).segments(Cutting(min_pause=0.1))
+    for row, file_samples in zip(rows, wanted, strict=True):
+        assert np.array_equal(row.read(RATE, int_values=True).samples, file_samples)
+    assert len(opened) == 1
+
+
+def test_long_recordings_and_other_samples_than_of_16_bits_stay_files(tmp_path):
+    noise = np.random.default_rng(3).normal(0.0, 0.1, (8000, 2))
+    for subtype in ("PCM_16", "FLOAT", "PCM_24"):
+        soundfile.write(tmp_path / f"{subtype}.wav", noise, RATE, subtype=subtype)
+        recording = Recording("a", (tmp_path / f"{subtype}.wav").read_bytes())
+        assert isinstance(recording.in_memory(15_999).audio, bytes), subtype
+        assert isinstance(recording.in_memory(16_000).audio, bytes) == (subtype != "PCM_16"), subtype
+        assert recording.in_memory(16_000).seconds == 0.5

@@ -13,7 +13,7 @@ from nemo_asr.audio.segments import DEFAULT_CUTTING
 from nemo_asr.tasks.recipe import recipe_from_text
 from nemo_asr.transcribe.inputs import Recording
 from nemo_asr.transcribe.model import TrainedModel, describe
-from nemo_asr.transcribe.segments import segments_of
+from nemo_asr.transcribe.segments import Activity
 from nemo_asr.transcribe.voice_activity import load_detector
 from nemo_lite.errors import UsageError
 
@@ -39,7 +39,7 @@ def sound(*seconds: float, rate: int = RATE) -> np.ndarray:
 def test_silero_cuts_at_its_frames_at_any_rate_of_the_recording(tmp_path, rate):
     detector = load_detector(str(write_silero(tmp_path / "silero_vad.onnx")))
     recording = Recording("a", sound(1.0, 2.0, 1.5, 1.0, 1.0, rate=rate), rate)
-    segments = segments_of(recording, DEFAULT_CUTTING, detector)
+    segments = Activity(recording, detector).segments(DEFAULT_CUTTING)
     assert [segment.offset for segment in segments] == pytest.approx([0.85, 4.35], abs=0.08)
     assert [segment.seconds for segment in segments] == pytest.approx([2.3, 1.3], abs=0.12)
 

@@ -269,6 +269,7 @@ class AudioFile:
         rate: samples a second.
         num_channels: channels.
         frames: samples a channel.
+        has_16_bits: its samples are whole numbers of 16 bits.
         decoded_bytes: of the temporary file from which its parts are read; 0: they are read from the file.
 
     Raises:
@@ -279,6 +280,7 @@ class AudioFile:
         self._file, self.kind, self.path, self.place = file, kind, path, place
         self.rate, self.num_channels, self.frames = file.samplerate, file.channels, file.frames
         self._subtype = file.subtype  # once: it is looked up anew each time
+        self.has_16_bits = self._subtype == "PCM_16"
         self.decoded_bytes = 0
         if self._subtype not in SUBTYPES or (self._subtype in _IN_BLOCKS and kind not in ("WAV", "W64")):
             raise self.refusal(f"has the codec {self._subtype}", remedy=REMEDY)
@@ -362,7 +364,7 @@ class AudioFile:
         are_floats = self._subtype in ("FLOAT", "DOUBLE")
         # numpy makes the same floats of 16-bit samples as libsndfile does; reading a batch then takes half the time.
         # Stored floats are never read as whole numbers: libsndfile does not scale them, and all below 1 would be 0.
-        dtype = "int16" if self._subtype == "PCM_16" else "int32" if int_values and not are_floats else "float32"
+        dtype = "int16" if self.has_16_bits else "int32" if int_values and not are_floats else "float32"
         most, done = max(1, _PIECE_VALUES // self.num_channels), 0
         while done < count:
             wanted = min(most, count - done)
@@ -469,7 +471,7 @@ class DecodedFile(AudioFile):
         self._decoded, self.kind, self.path, self.place = decoded, kind, path, place
         self.rate, self.num_channels, self.frames = decoded.rate, decoded.num_channels, decoded.frames
         self.decoded_bytes = containers.num_bytes(self.frames, self.num_channels)
-        self._subtype, self._position = "FLOAT", 0
+        self._subtype, self.has_16_bits, self._position = "FLOAT", False, 0
         self._check_rate()
 
     def _seek(self, first: int) -> None:
@@ -722,7 +724,7 @@ class AudioPart:
         channel: which one is read, from 0; None: the average of all.
         kind: of the file: WAV, FLAC, ...
         source_rate, num_channels, excess: see `Audio`.
-        decoded_bytes: see `AudioFile`.
+        has_16_bits, decoded_bytes: see `AudioFile`.
     """
 
     def __init__(
@@ -738,7 +740,7 @@ class AudioPart:
         self.channel = channel
         self._claimed = claimed  # the duration that somebody wrote for it
         self.kind, self.source_rate, self.num_channels = file.kind, file.rate, file.num_channels
-        self.decoded_bytes = file.decoded_bytes
+        self.has_16_bits, self.decoded_bytes = file.has_16_bits, file.decoded_bytes
 
     @property
     def seconds(self) -> float:

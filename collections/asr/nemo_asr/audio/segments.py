@@ -142,7 +142,9 @@ def speech_spans(levels: Levels, frame_seconds: float, cutting: Cutting) -> list
 
 def smoothed(levels: Levels) -> Levels:
     """The level of the mean power of 5 frames around each; of one frame at least."""
-    power = np.pad(np.power(10.0, levels.astype(np.float64) / 10.0), _SMOOTHED_FRAMES // 2, mode="edge")
+    power = np.power(10.0, levels.astype(np.float64) / 10.0)
+    half = _SMOOTHED_FRAMES // 2  # np.pad takes longer than all the rest
+    power = np.concatenate([*[power[:1]] * half, power, *[power[-1:]] * half])
     mean_power = np.convolve(power, np.full(_SMOOTHED_FRAMES, 1 / _SMOOTHED_FRAMES), mode="valid")
     smooth: Levels = (10.0 * np.log10(mean_power)).astype(np.float32)
     return smooth

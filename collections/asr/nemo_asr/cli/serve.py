@@ -146,32 +146,34 @@ def main(arguments: Sequence[str]) -> int:
         server = Server(cutting_of(args), load_detector(args.vad) if args.vad else None, args.token, limits)
         factory = _factory(args)
         for path, name in zip(args.models, names_of_models(args.models), strict=True):
-            server.add(
-                serve_model(
-                    path,
-                    name,
-                    search_arguments(args),
-                    args.batch_size,
-                    args.batch_seconds,
-                    server.observe,
-                    factory,
-                    arguments_of(args, OnnxRuntime),
-                )
+            model = serve_model(
+                path,
+                name,
+                search_arguments(args),
+                args.batch_size,
+                args.batch_seconds,
+                server.observe,
+                factory,
+                arguments_of(args, OnnxRuntime),
             )
-        config = uvicorn.Config(
-            server.app(),
-            host=args.host,
-            port=args.port,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            http="h11",
-            ws_max_size=_MOST_MESSAGE_BYTES,
-            timeout_graceful_shutdown=round(args.timeout),
-            limit_concurrency=8 * (args.max_requests + args.max_streams),
-        )
-        _run(uvicorn.Server(config))
+            server.add(model)
+        _run(uvicorn.Server(uvicorn.Config(server.app(), **_settings(args))))
     return 0
+
+
+def _settings(args: Namespace) -> dict[str, Any]:
+    """uvicorn's."""
+    return {
+        "host": args.host,
+        "port": args.port,
+        "log_config": None,
+        "access_log": False,
+        "server_header": False,
+        "http": "h11",  # the same whatever else is installed
+        "ws_max_size": _MOST_MESSAGE_BYTES,
+        "timeout_graceful_shutdown": round(args.timeout),
+        "limit_concurrency": 8 * (args.max_requests + args.max_streams),
+    }
 
 
 def _factory(args: Namespace) -> Any:

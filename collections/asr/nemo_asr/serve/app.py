@@ -1,4 +1,4 @@
-"""The web application: routes, limits, uploads, answers. What fields and answers look like: ``openai_api``."""
+"""The web application: routes, limits, answers. What fields and answers look like: ``openai_api``."""
 
 from __future__ import annotations
 
@@ -6,34 +6,26 @@ import asyncio
 import functools
 import hmac
 import json
-import logging
 import math
 import os
-import shutil
-import tempfile
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 from starlette.applications import Starlette
-from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from nemo_asr.audio.reading import forget_audio
 from nemo_asr.audio.segments import Cutting, Detector
-from nemo_asr.serve.batching import Job
 from nemo_asr.serve.metrics import Metrics
 from nemo_asr.serve.models import ServedModel
 from nemo_asr.serve.openai_api import (
@@ -47,20 +39,15 @@ from nemo_asr.serve.openai_api import (
     done_event,
 )
 from nemo_asr.serve.stream import StreamSettings, run_stream
-from nemo_asr.transcribe.inputs import Recording
-from nemo_asr.transcribe.segments import Segmented
+from nemo_asr.serve.transcription import Transcription
+from nemo_asr.serve.uploads import Upload, read_form
 from nemo_asr.transcribe.transcript import Transcript
-from nemo_lite.errors import DataError, UsageError
 
-# Any: bodies in JSON, searches.
-
-T = TypeVar("T")
+# Any: bodies in JSON.
 
 _PAGE = {"": "index.html", "docs": "docs.html"}
 _SCRIPT = "text/javascript"
 _ASSETS = {"page.js": _SCRIPT, "worklet.js": _SCRIPT, "docs.js": _SCRIPT, "page.css": "text/css"}
-# Its warnings tell of a client's mistakes, which the answer tells the client.
-logging.getLogger("python_multipart").setLevel(logging.ERROR)
 # Nothing from elsewhere runs on the page, and no other page frames it.
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src data:; media-src blob:; connect-src 'self' ws: wss:; "
@@ -69,10 +56,6 @@ _PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-_GRACE_SECONDS, _LEAST_RATE = 20.0, 20_000.0  # a body has so long, and a second more for so many bytes of it
-_IN_MEMORY_BYTES = 1 << 20  # larger files are read from a temporary one
-_FIELD_BYTES, _MOST_FIELDS = 1 << 16, 2000
-_OVERHEAD_BYTES = 1 << 18  # of a form, beside its file
 _CLIENT_LEFT = 499  # nginx's number; nobody reads the answer
 
 
@@ -238,7 +221,7 @@ class Server:
             self._count(429)
             raise ApiError(429, text, code="rate_limit_exceeded", retry_after=self._retry_after)
         self._num_open += 1
-        started, upload, status = time.monotonic(), _Upload(), 500
+        started, upload, status = time.monotonic(), Upload(), 500
 
         def close() -> None:
             self._num_open -= 1
@@ -269,78 +252,34 @@ class Server:
     def _count(self, status: int) -> None:
         self.metrics.count("requests_total", path="/v1/audio/transcriptions", status=status)
 
-    async def _transcription(self, request: Request, upload: _Upload) -> Response:
-        fields = await self._form(request, upload)
+    async def _transcription(self, request: Request, upload: Upload) -> Response:
+        fields = await read_form(request, upload, self._limits.upload_bytes)
         asked = asked_for(fields, self._cutting)
         model = self._model(asked.model)
         headers = {"X-Model": quote(model.name)}
         if asked.ignored:
             headers["X-Ignored-Fields"] = ", ".join(quote(name[:40], safe="[]") for name in asked.ignored[:20])
-        with model.batcher.expected():
-            segmented, search = await self._in_thread(functools.partial(self._prepare, model, asked, upload))
-            texts: asyncio.Queue[Transcript | None] = asyncio.Queue()
-            job = self._submit(model, segmented, search, texts if asked.stream else None)
+        texts: asyncio.Queue[Transcript | None] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def tell(text: Transcript | None) -> None:
+            loop.call_soon_threadsafe(texts.put_nowait, text)
+
+        on_row = (lambda _, transcript: tell(transcript)) if asked.stream else None
+        work = Transcription(model, asked, upload, self._limits.audio_seconds, self._detector)
+        with model.batcher.expected() as has_come:
+            begin = functools.partial(work.begin, on_row, has_come)
+            if work.is_short():
+                begin()
+            else:
+                await loop.run_in_executor(self._threads, begin)
         if not asked.stream:
-            return _response(await self._result(request, job, segmented, upload), asked, headers)
-        events = self._events(job, segmented, upload, asked, texts)
+            return _response(await self._result(request, work), asked, headers)
+        work.job.result.add_done_callback(lambda _: tell(None))
+        events = self._events(work, asked, texts)
         return StreamingResponse(
             events, media_type="text/event-stream", headers={**headers, "Cache-Control": "no-store"}
         )
-
-    async def _form(self, request: Request, upload: _Upload) -> list[tuple[str, Any]]:
-        """The fields of the request; its file goes into ``upload``.
-
-        Raises:
-            ApiError: it is no form, has no file, is too large or too slow.
-        """
-        if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-            got = request.headers.get("content-type", "nothing")[:80]
-            raise ApiError(400, f"Content-Type: got {got}, wanted multipart/form-data")
-        length = request.headers.get("content-length", "")
-        if length.isdecimal() and int(length) > self._limits.upload_bytes + _OVERHEAD_BYTES:
-            raise self._too_large()
-        parser = _FormParser(
-            request.headers, self._body(request), max_files=1, max_fields=_MOST_FIELDS, max_part_size=_FIELD_BYTES
-        )
-        try:
-            form = await parser.parse()
-        except MultiPartException as error:
-            raise ApiError(400, f"the form cannot be read: {error.message}") from None
-        async with _closing(form):
-            if not parser.is_complete:
-                raise ApiError(400, "the form cannot be read: it ends before its last boundary")
-            fields = form.multi_items()
-            file = next((value for name, value in fields if name == "file" and isinstance(value, UploadFile)), None)
-            if file is None:
-                got = "got a text" if any(name == "file" for name, _ in fields) else "there is none"
-                raise ApiError(400, f"file: {got}, wanted an audio file (curl: -F file=@a.wav)", param="file")
-            if not file.size:
-                raise ApiError(400, "file: it is empty (0 bytes)", param="file")
-            if file.size > self._limits.upload_bytes:
-                raise self._too_large()
-            await self._in_thread(functools.partial(upload.take, file))
-        return fields
-
-    async def _body(self, request: Request) -> AsyncGenerator[bytes, None]:
-        """The body; a client that is too slow, or sends too much, is refused while it sends."""
-        started, num_bytes, chunks = time.monotonic(), 0, aiter(request.stream())
-        while True:
-            left = started + _GRACE_SECONDS + num_bytes / _LEAST_RATE - time.monotonic()
-            try:
-                chunk = await asyncio.wait_for(anext(chunks), max(left, 0.0))
-            except StopAsyncIteration:
-                return
-            except TimeoutError:
-                text = f"the body came too slowly: {num_bytes} bytes in {time.monotonic() - started:.0f} s"
-                raise ApiError(408, text, code="request_timeout") from None
-            num_bytes += len(chunk)
-            if num_bytes > self._limits.upload_bytes + _OVERHEAD_BYTES:
-                raise self._too_large()
-            yield chunk
-
-    def _too_large(self) -> ApiError:
-        text = f"file: it is too large, wanted at most {self._limits.upload_bytes >> 20} MiB"
-        return ApiError(413, text, param="file", code="file_too_large")
 
     def _model(self, name: str) -> ServedModel:
         """The model of this name; OpenAI's names, and with one model every name, mean the first."""
@@ -350,45 +289,10 @@ class Server:
             raise self._unknown_model(name)
         return next(iter(self._models.values()))
 
-    def _prepare(self, model: ServedModel, asked: Asked, upload: _Upload) -> tuple[Segmented, Any]:
-        """Read the recording's levels and cut it; make the search. In a thread.
-
-        Raises:
-            ApiError: the recording cannot be read or is too long, or the labels cannot spell a keyword.
-        """
-        try:
-            search = model.search_for(asked.keywords)
-        except (UsageError, DataError) as error:
-            raise ApiError(400, f"keywords: {error}", param="keywords") from None
-        recording = Recording(upload.name, upload.audio)
-        try:
-            measured = recording.measured()
-        except DataError as error:
-            raise _unreadable(upload, str(error)) from None
-        if measured.seconds > self._limits.audio_seconds:
-            text = f"file: it lasts {measured.seconds:.0f} s, wanted at most {self._limits.audio_seconds:.0f} s"
-            raise ApiError(413, text, param="file", code="file_too_large")
-        segmented = Segmented([measured], asked.cutting, model.labels, self._detector)
-        for reason in segmented.faults.values():
-            raise _unreadable(upload, reason)
-        return segmented, search
-
-    def _submit(
-        self, model: ServedModel, segmented: Segmented, search: Any, texts: asyncio.Queue[Transcript | None] | None
-    ) -> Job:
-        if texts is None:
-            return model.batcher.submit(segmented.rows, search)
-        loop, put = asyncio.get_running_loop(), texts.put_nowait
-        job = model.batcher.submit(
-            segmented.rows, search, lambda _, transcript: loop.call_soon_threadsafe(put, transcript)
-        )
-        job.result.add_done_callback(lambda _: loop.call_soon_threadsafe(put, None))
-        return job
-
-    async def _result(self, request: Request, job: Job, segmented: Segmented, upload: _Upload) -> Transcript:
+    async def _result(self, request: Request, work: Transcription) -> Transcript:
         """The transcript of the recording; where the client leaves, what is queued of it is dropped."""
         left: asyncio.Future[Any] = asyncio.create_task(_client_leaves(request))
-        result: asyncio.Future[Any] = asyncio.wrap_future(job.result)
+        result: asyncio.Future[Any] = asyncio.wrap_future(work.job.result)
         try:
             await asyncio.wait([left, result], timeout=self._limits.seconds, return_when=asyncio.FIRST_COMPLETED)
             if left.done() and not result.done():
@@ -396,29 +300,18 @@ class Server:
             if not result.done():
                 text = f"the answer took longer than {self._limits.seconds:.0f} s"
                 raise ApiError(503, text, code="timeout", retry_after=self._retry_after)
-            return self._joined(job, segmented, upload)
+            return self._whole(work)
         finally:
             left.cancel()
-            job.result.cancel()
+            work.job.result.cancel()
 
-    def _joined(self, job: Job, segmented: Segmented, upload: _Upload) -> Transcript:
-        if job.result.cancelled():
+    def _whole(self, work: Transcription) -> Transcript:
+        if work.job.result.cancelled():
             raise ApiError(503, "the server is about to end", code="shutdown", retry_after=self._retry_after)
-        try:
-            whole = segmented.transcribed(*job.result.result())
-        except Exception:  # of the model: the log has its text
-            raise ApiError(500, "the model has failed; the server's log says why", code="model_failed") from None
-        for reason in whole.faults.values():
-            raise _unreadable(upload, reason)
-        return whole.transcripts[0]
+        return work.transcript()
 
     async def _events(
-        self,
-        job: Job,
-        segmented: Segmented,
-        upload: _Upload,
-        asked: Asked,
-        texts: asyncio.Queue[Transcript | None],
+        self, work: Transcription, asked: Asked, texts: asyncio.Queue[Transcript | None]
     ) -> AsyncIterator[str]:
         """Server-sent events: the text of each segment as soon as it is known, then the whole."""
         separator = ""
@@ -427,15 +320,15 @@ class Server:
                 while (transcript := await texts.get()) is not None:
                     if transcript.text:
                         yield _event(delta_event(separator + transcript.text))
-                        separator = segmented.separator
-            yield _event(done_event(self._joined(job, segmented, upload), asked))
+                        separator = work.separator
+            yield _event(done_event(self._whole(work), asked))
         except ApiError as error:
             yield _event(error.as_json())
         except TimeoutError:
             text = f"the answer took longer than {self._limits.seconds:.0f} s"
             yield _event(ApiError(503, text, code="timeout").as_json())
         finally:
-            job.result.cancel()
+            work.job.result.cancel()
 
     # Streams.
 
@@ -467,60 +360,6 @@ class Server:
         speed = self._busy_seconds / self._computed_seconds if self._computed_seconds else 0.1
         return max(1, min(600, math.ceil(self._waiting_seconds * speed)))
 
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
-
-
-class _FormParser(MultiPartParser):
-    """Knows whether the form has ended: what was cut off has no last boundary."""
-
-    is_complete = False
-
-    def on_end(self) -> None:
-        self.is_complete = True
-
-
-class _Upload:
-    """The file of a request: in memory where it is small, else a temporary file, which `close` removes.
-
-    Attributes:
-        name: the client's.
-        audio: the content or the path.
-    """
-
-    def __init__(self) -> None:
-        self.name = ""
-        self.audio: bytes | str = b""
-
-    def take(self, file: UploadFile) -> None:
-        """Take the content over."""
-        self.name = os.path.basename(file.filename or "file")[:200] or "file"
-        if (file.size or 0) <= _IN_MEMORY_BYTES:
-            self.audio = file.file.read()
-            return
-        descriptor, path = tempfile.mkstemp(prefix="nemo-lite-upload-")
-        self.audio = path
-        with open(descriptor, "wb") as copy:
-            shutil.copyfileobj(file.file, copy, 1 << 20)
-
-    def close(self) -> None:
-        """Remove the file, and what was decoded of it."""
-        if self.audio:
-            with suppress(DataError):
-                forget_audio(self.audio)
-        if isinstance(self.audio, str):
-            Path(self.audio).unlink(missing_ok=True)
-        self.audio = b""
-
-
-def _unreadable(upload: _Upload, reason: str) -> ApiError:
-    """The reason without paths of the server."""
-    if isinstance(upload.audio, str):
-        reason = reason.replace(upload.audio, upload.name)
-    reason = reason.replace("the audio ", "", 1) if reason.startswith("the audio ") else reason
-    text = reason if reason.startswith(upload.name) else f"{upload.name}: {reason}"
-    return ApiError(400, f"file: {text}", param="file", code="invalid_audio")
-
 
 def _response(transcript: Transcript, asked: Asked, headers: Mapping[str, str]) -> Response:
     body = answer(transcript, asked)
@@ -536,14 +375,6 @@ def _event(value: Mapping[str, Any]) -> str:
 async def _client_leaves(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-@asynccontextmanager
-async def _closing(form: Any) -> AsyncIterator[None]:
-    try:
-        yield
-    finally:
-        await form.close()
 
 
 def _file(name: str, media_type: str) -> Response:

@@ -96,16 +96,27 @@ class Batcher:
         return job
 
     @contextmanager
-    def expected(self) -> Iterator[None]:
-        """Inside, a request is about to be submitted: batches that are not full wait for it."""
+    def expected(self) -> Iterator[Callable[[], None]]:
+        """Inside, a request is about to be submitted: batches that are not full wait for it.
+
+        Yields:
+            what says that it has been submitted, in any thread; then nothing waits for it any more.
+        """
+        is_waited_for = True
+
+        def has_come() -> None:
+            nonlocal is_waited_for
+            with self._changed:
+                self._num_expected -= is_waited_for
+                is_waited_for = False
+                self._changed.notify()
+
         with self._changed:
             self._num_expected += 1
         try:
-            yield
+            yield has_come
         finally:
-            with self._changed:
-                self._num_expected -= 1
-                self._changed.notify()
+            has_come()
 
     @property
     def waiting_seconds(self) -> float:

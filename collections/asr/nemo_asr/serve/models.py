@@ -71,11 +71,7 @@ def serve_model(
     if path.endswith(SUFFIX):
         model = load_onnx_model(path, **(runtime or {}))
         search_for = _searches(functools.partial(TextSearch, model.labels), options)
-
-        def compute(rows: Sequence[Recording], search: Any) -> Transcribed:
-            return model.transcribe(rows, len(rows), float("inf"), search, cutting=None)
-
-        batcher = Batcher(compute, batch_size, batch_seconds, observe=observe)
+        batcher = Batcher(model.transcribe_batch, batch_size, batch_seconds, observe=observe)
         return ServedModel(name, model.labels, model.sample_rate, batcher, search_for)
     return _torch_model(path, name, options, batch_size, batch_seconds, observe, factory)
 

@@ -195,12 +195,12 @@ def answer(transcript: Transcript, asked: Asked) -> str | dict[str, Any]:
     if asked.segments:
         verbose["segments"] = [_segment(number, *part) for number, part in enumerate(_parts(transcript))]
     if asked.words:
-        verbose["words"] = [word_fields(word) for word in transcript.words]
+        verbose["words"] = [_word(word) for word in transcript.words]
     return verbose
 
 
-def word_fields(word: Word) -> dict[str, Any]:
-    """OpenAI's, and the confidence."""
+def _word(word: Word) -> dict[str, Any]:
+    """OpenAI's fields, and the confidence."""
     return {"word": word.text, "start": word.start, "end": word.end, "confidence": word.confidence}
 
 

@@ -13,10 +13,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from nemo_asr.audio.segments import Samples
 from nemo_asr.serve.models import ServedModel
-from nemo_asr.serve.openai_api import ApiError, checked_keywords, json_of, word_fields
+from nemo_asr.serve.openai_api import ApiError, checked_keywords, json_of
 from nemo_asr.text.labels import has_words
 from nemo_asr.transcribe.inputs import Recording
-from nemo_asr.transcribe.stream import Partial, SegmentStream, Stream
+from nemo_asr.transcribe.stream import Partial, SegmentStream, Stream, message_of
 from nemo_asr.transcribe.transcript import Transcript
 from nemo_lite.errors import DataError, UsageError
 
@@ -142,16 +142,7 @@ class _Session:
 
     async def _tell(self, events: Sequence[Partial]) -> None:
         for event in events:
-            await _send(
-                self._websocket,
-                {
-                    "type": "final" if event.is_final else "partial",
-                    "text": event.text,
-                    "start": event.start,
-                    "end": event.end,
-                    "words": [word_fields(word) for word in event.words],
-                },
-            )
+            await _send(self._websocket, message_of(event))
 
 
 async def _message(websocket: WebSocket) -> str | bytes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -78,35 +79,57 @@ class Recording:
             assert self.sample_rate is not None
             check_channel(self.channel, 1 if self.audio.ndim == 1 else self.audio.shape[1], self.source)
             return replace(self, seconds=len(self.audio) / self.sample_rate)
-        if self.strict:
-            with self._open(self.audio, strict=True):
-                pass
-        with self._open(self.audio) as part:
-            return replace(self, seconds=part.seconds, decoded_bytes=part.decoded_bytes)
+        with self.pieces() as (measured, _, _):
+            return measured
 
     @contextmanager
-    def pieces(self) -> Iterator[tuple[Iterable[Samples], int]]:
-        """Its mono samples a piece at a time, and their rate: that of the file.
+    def pieces(self) -> Iterator[tuple[Recording, Iterable[Samples], int]]:
+        """Itself with its length; its mono samples a piece at a time; and their rate: that of the file.
 
         Raises:
             DataError: it cannot be read; also inside the block.
         """
         if isinstance(self.audio, np.ndarray):
             assert self.sample_rate is not None
-            yield [_mono(self.audio, self.channel)], self.sample_rate
+            yield self.measured(), [_mono(self.audio, self.channel)], self.sample_rate
             return
-        with self._open(self.audio) as part:
-            yield part.pieces(), part.source_rate
+        with self.opened() as part:
+            yield self._measured_by(part), part.pieces(), part.source_rate
 
-    def opened(self) -> AbstractContextManager[AudioPart]:
+    def in_memory(self, most_values: int) -> Recording:
+        """The same with its length and, if it is short, with its samples in the place of its file: that is opened once.
+
+        Only samples of 16 bits are taken: of them parts and the whole are the same in each way of reading.
+
+        Args:
+            most_values: samples of all channels that are taken into memory.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        if isinstance(self.audio, np.ndarray):
+            return self.measured()
+        with self.opened() as part:
+            measured = self._measured_by(part)
+            if not part.has_16_bits or part.num_samples * part.num_channels > most_values:
+                return measured
+            return replace(measured, audio=part.samples(None), sample_rate=part.source_rate)
+
+    def _measured_by(self, part: AudioPart) -> Recording:
+        return self if self.seconds else replace(self, seconds=part.seconds, decoded_bytes=part.decoded_bytes)
+
+    @contextmanager
+    def opened(self) -> Iterator[AudioPart]:
         """The part of its file; that of samples cannot be opened. Errors as of `open_part`."""
         assert not isinstance(self.audio, np.ndarray)
-        return self._open(self.audio)
-
-    def _open(self, audio: str | bytes, strict: bool = False) -> AbstractContextManager[AudioPart]:
-        return open_part(
-            audio, offset=self.offset, duration=self.duration, channel=self.channel, strict=strict, exact=True
+        open_it = partial(
+            open_part, self.audio, offset=self.offset, duration=self.duration, channel=self.channel, exact=True
         )
+        if self.strict and not self.seconds:
+            with open_it(strict=True):
+                pass
+        with open_it(strict=False) as part:
+            yield part
 
     def part(self, span: Span) -> Recording:
         """A part of it as a recording, whose ``offset`` counts from the beginning of the audio."""

@@ -59,13 +59,16 @@ class Segmented:
         self.faults: dict[int, str] = {}
         for position, recording in enumerate(recordings):
             try:
-                self._recordings[position] = recording.measured()
-                segments = (
-                    [self._recordings[position]] if cutting is None else segments_of(recording, cutting, detector)
-                )
+                if cutting is None:
+                    whole = recording.measured()
+                    segments = [whole]
+                else:
+                    activity = Activity(recording, detector)
+                    whole, segments = activity.recording, activity.segments(cutting)
             except DataError as error:
                 self.faults[position] = named(recording, error)
                 continue
+            self._recordings[position] = whole
             self._rows_of[position] = range(len(self.rows), len(self.rows) + len(segments))
             self.rows += segments
 
@@ -102,16 +105,19 @@ class Activity:
         recording: it is read here.
         detector: says where somebody speaks; None: the levels.
 
+    Attributes:
+        recording: with its length.
+
     Raises:
         DataError: it cannot be read.
     """
 
     def __init__(self, recording: Recording, detector: Detector | None = None) -> None:
-        with recording.pieces() as (pieces, sample_rate):
+        with recording.pieces() as (self.recording, pieces, sample_rate):
             self._levels, self._seconds = frame_levels(pieces, sample_rate), frame_samples(sample_rate) / sample_rate
         self._is_speech: Decisions | None = None
         if detector is not None:
-            with recording.pieces() as (pieces, sample_rate):
+            with recording.pieces() as (_, pieces, sample_rate):
                 decisions, seconds = detector(pieces, sample_rate)
             # The decision in the middle of each frame of levels.
             numbers = ((np.arange(len(self._levels)) + 0.5) * self._seconds / seconds).astype(np.int64)
@@ -127,18 +133,12 @@ class Activity:
         """Where somebody speaks by the levels alone."""
         return speech_spans(self._levels, self._seconds, cutting)
 
-
-def segments_of(recording: Recording, cutting: Cutting, detector: Detector | None = None) -> list[Recording]:
-    """The segments of a recording, as recordings with their lengths.
-
-    Raises:
-        DataError: it cannot be read.
-    """
-    spans = Activity(recording, detector).spans(cutting)
-    whole = recording.measured()
-    if len(spans) == 1 and spans[0].start <= 0.0 and spans[0].end >= whole.seconds:
-        return [whole]  # with no offset that rounding might move
-    return [whole.part(Span(start, min(end, whole.seconds))) for start, end in spans]
+    def segments(self, cutting: Cutting) -> list[Recording]:
+        """The parts in which somebody speaks, as recordings with their lengths."""
+        spans, whole = self.spans(cutting), self.recording
+        if len(spans) == 1 and spans[0].start <= 0.0 and spans[0].end >= whole.seconds:
+            return [whole]  # with no offset that rounding might move
+        return [whole.part(Span(start, min(end, whole.seconds))) for start, end in spans]
 
 
 def joined(recording: Recording, segments: Sequence[Transcript], separator: str) -> Transcript:

@@ -7,8 +7,8 @@ transcribed once for good, and the one that is still open again and again meanwh
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from nemo_asr.audio.segments import (
 from nemo_asr.transcribe.inputs import Recording
 from nemo_asr.transcribe.transcript import Transcript, Word
 from nemo_lite.errors import UsageError
+
+# Any: values of JSON.
 
 STREAM_CUTTING = Cutting(max_segment=20.0)
 """As of recordings, but with shorter segments: the open one is transcribed again and again."""
@@ -50,6 +52,17 @@ class Partial:
     is_final: bool
     start: float
     end: float
+
+
+def message_of(part: Partial) -> dict[str, Any]:
+    """What a client is told of a part: a message of the websocket, or a line of ``transcribe --stream``."""
+    return {
+        "type": "final" if part.is_final else "partial",
+        "text": part.text,
+        "start": part.start,
+        "end": part.end,
+        "words": [asdict(word) for word in part.words],
+    }
 
 
 class Stream(Protocol):

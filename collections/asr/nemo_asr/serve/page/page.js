@@ -36,7 +36,7 @@ const CUE_SECONDS = 7, CUE_LETTERS = 84, CUE_GAP = 0.8;
 
 const $ = (id) => document.getElementById(id);
 const body = document.body;
-const state = { language: "en", words: [], separator: " ", samples: null, rate: 16000, name: "recording", run: null, mic: null };
+const state = { language: "en", words: [], separator: " ", samples: null, rate: 16000, audio: null, name: "recording", run: null, mic: null };
 
 // Language, theme, status.
 
@@ -83,18 +83,23 @@ function keywords() {
 function clear() {
   state.words = [];
   $("transcript").replaceChildren();
-  $("transcript-box").hidden = false;
+  $("transcript-box").hidden = true; // until there is something to show
   $("player").pause();
   $("playhead").style.transform = "";
 }
 
+function reveal() {
+  $("transcript-box").hidden = false;
+}
+
 function addWords(words) {
+  if (words.length) reveal();
   const partial = $("transcript").querySelector(".partial");
   for (const word of words) {
     if (state.words.length) $("transcript").insertBefore(document.createTextNode(state.separator), partial);
     const node = document.createElement("span");
     node.className = `word ${word.confidence < UNSURE ? "c0" : word.confidence < SURE ? "c1" : "c2"}`;
-    node.textContent = word.word;
+    node.textContent = word.text;
     node.tabIndex = state.words.length ? -1 : 0;
     node.setAttribute("role", "button");
     node.dataset.number = state.words.length;
@@ -106,12 +111,13 @@ function addWords(words) {
 
 function describe(node) {
   const word = state.words[node.dataset.number];
-  node.title = text("word", word.word, Math.round(100 * word.confidence), word.start.toFixed(2));
+  node.title = text("word", word.text, Math.round(100 * word.confidence), word.start.toFixed(2));
 }
 
 function setPartial(content) {
   $("transcript").querySelector(".partial")?.remove();
   if (!content) return;
+  reveal();
   const node = document.createElement("span");
   node.className = "partial";
   node.textContent = (state.words.length ? state.separator : "") + content;
@@ -120,6 +126,7 @@ function setPartial(content) {
 
 function sayNothing() {
   if (state.words.length) return;
+  reveal();
   const node = document.createElement("span");
   node.className = "nothing";
   node.textContent = text("nothing");
@@ -160,7 +167,7 @@ async function transcribeFile(file) {
   const run = new XMLHttpRequest();
   state.run = run;
   const started = performance.now();
-  drawFile(file, run);
+  drawFile(file);
   const form = new FormData();
   form.append("file", file, file.name);
   form.append("model", $("model").value);
@@ -181,12 +188,11 @@ async function transcribeFile(file) {
     try { answer = JSON.parse(run.responseText); } catch { /* told below */ }
     if (run.status !== 200) {
       if (run.status === 401) askForToken();
-      setState("error", answer.error?.message || `${run.status} ${run.statusText}`);
-      return;
+      return fail(answer.error?.message || `${run.status} ${run.statusText}`);
     }
-    const separator = answer.words.map((word) => word.word).join("") === answer.text ? "" : " ";
-    state.separator = answer.words.length > 1 ? separator : " ";
-    addWords(answer.words);
+    const words = answer.words.map(({ word, ...times }) => ({ text: word, ...times })); // OpenAI's name; streams say text
+    state.separator = words.length > 1 && words.map((word) => word.text).join("") === answer.text ? "" : " ";
+    addWords(words);
     sayNothing();
     const took = ((performance.now() - started) / 1000).toFixed(1);
     setState("idle", text("done", answer.duration.toFixed(1), answer.words.length, took));
@@ -194,10 +200,18 @@ async function transcribeFile(file) {
   run.onerror = () => {
     if (state.run !== run) return;
     state.run = null;
-    setState("error", text("lost"));
+    fail(text("lost"));
   };
   setState("working", text("sending", file.name, 0), true);
   run.send(form);
+}
+
+// The message alone: no player and no picture of a file that has no text.
+function fail(message) {
+  setAudio(null);
+  state.samples = null;
+  draw();
+  setState("error", message);
 }
 
 function cancel(silently = false) {
@@ -210,6 +224,7 @@ function cancel(silently = false) {
 }
 
 function setAudio(blob) {
+  state.audio = blob;
   const player = $("player");
   if (player.src) URL.revokeObjectURL(player.src);
   player.removeAttribute("src");
@@ -217,14 +232,14 @@ function setAudio(blob) {
   player.hidden = !blob;
 }
 
-async function drawFile(file, run) {
+async function drawFile(file) {
   state.samples = null;
   $("picture").hidden = true;
   if (file.size > DRAWN_BYTES) return;
   try {
     const context = new OfflineAudioContext(1, 1, 16000);
     const audio = await context.decodeAudioData(await file.arrayBuffer());
-    if (state.run !== run && state.name !== file.name.replace(/\.[^.]*$/, "")) return;
+    if (state.audio !== file) return; // refused, or another one has come
     [state.samples, state.rate] = [audio.getChannelData(0), audio.sampleRate];
     draw();
   } catch { /* a format that the server reads and the browser does not */ }
@@ -311,7 +326,7 @@ function takeMessage(mic, message) {
   if (message.type === "partial") setPartial(message.text);
   if (message.type === "final") {
     setPartial("");
-    state.separator = message.words.length > 1 && message.words.map((word) => word.word).join("") === message.text ? "" : state.separator;
+    state.separator = message.words.length > 1 && message.words.map((word) => word.text).join("") === message.text ? "" : state.separator;
     addWords(message.words);
   }
   if (message.type === "error") {
@@ -493,12 +508,12 @@ function cues() {
   const groups = [];
   for (const word of state.words) {
     const group = groups.at(-1);
-    const letters = group ? group.reduce((sum, other) => sum + other.word.length + 1, 0) + word.word.length : 0;
+    const letters = group ? group.reduce((sum, other) => sum + other.text.length + 1, 0) + word.text.length : 0;
     const fits = group && word.start - group.at(-1).end <= CUE_GAP && word.end - group[0].start <= CUE_SECONDS && letters <= CUE_LETTERS;
     if (fits) group.push(word);
     else groups.push([word]);
   }
-  return groups.map((words) => ({ start: words[0].start, end: words.at(-1).end, text: words.map((word) => word.word).join(state.separator) }));
+  return groups.map((words) => ({ start: words[0].start, end: words.at(-1).end, text: words.map((word) => word.text).join(state.separator) }));
 }
 
 function clock(seconds, point) {
@@ -508,7 +523,7 @@ function clock(seconds, point) {
 }
 
 function plainText() {
-  return state.words.map((word) => word.word).join(state.separator);
+  return state.words.map((word) => word.text).join(state.separator);
 }
 
 const DOWNLOADS = {
