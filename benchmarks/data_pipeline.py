@@ -35,7 +35,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
-from nemo_asr.features import AudioToMelSpectrogramPreprocessor
+from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.utils import logging
 

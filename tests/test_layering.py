@@ -37,7 +37,7 @@ ORDERS = {
         < common, engine, tutorials < export, neural_graph, precision_check < actions
     """,
     "nemo_asr": """
-        arguments, compat, rng, shipped < text, data.manifest < audio, features < fbank, options
+        arguments, compat, rng, shipped < text, data.manifest < audio, features < options
         < argparse, models < decoding < scoring < data < parts, tasks
         < corpora < transcribe < evaluation, serve, streaming, training < seeds < cli
     """,

@@ -33,10 +33,13 @@ OLD_PATHS = {
     """,
     "decoding.prefix_beam_search": "decoding.frame_labels decoding.text_search",
     "decoding.words": "decoding.lexicon decoding.spelling decoding.word_scores",
-    "features": """
-        audio_preprocessing features.audio_preprocessor features.augmentation features.first_generation
-        features.preprocessors features.signal_processing
-    """,
+    "features": "audio_preprocessing",
+    "features.fbank": "fbank",
+    "features.filterbank": "features.signal_processing",
+    "features.framing": "features.signal_processing",
+    "features.normalization": "features.signal_processing",
+    "features.preprocessors": "features.first_generation",
+    "features.spectra": "features.signal_processing",
     "models.contextnet": "contextnet jasper",
     "models.jasper": """
         jasper models.convolution models.frames models.jasper_blocks models.jasper_spec models.squeeze_excite

@@ -27,15 +27,11 @@ from nemo_asr.audio.augmentation import WaveformFeaturizer as WaveformFeaturizer
 from nemo_asr.data.kaldi import KaldiUtterances, matrix_of
 from nemo_asr.data.labelled import of_length
 from nemo_asr.data.manifest import CLASS_KEYS, MANIFEST, Line, ManifestPaths, read_lines
-from nemo_asr.features import (
-    STD_FLOOR,
-    AudioToMelSpectrogramPreprocessor,
-    Rng,
-    SpectrogramAugmentation,
-    frame_count,
-    normalize_,
-)
-from nemo_asr.features import splice_frames as spliced
+from nemo_asr.features.augmentation import Rng, SpectrogramAugmentation
+from nemo_asr.features.framing import frame_count
+from nemo_asr.features.framing import splice_frames as spliced
+from nemo_asr.features.normalization import STD_FLOOR, normalize_
+from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor
 from nemo_asr.models.jasper import Frames, read_blocks, same_padding
 from nemo_asr.models.speaker import pooled
 from nemo_asr.text import parser

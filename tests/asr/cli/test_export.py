@@ -10,9 +10,9 @@ import torch
 from toys.tone_corpus import record
 from toys.tone_model import train_tones
 
-from nemo_asr import features
 from nemo_asr.cli.models import export
 from nemo_asr.cli.transcribe import main as transcribe
+from nemo_asr.features.spectra import extended_signal
 from nemo_asr.transcribe.model import TrainedModel, describe, load_model, trained_modules
 from nemo_asr.transcribe.onnx_export import weights_digest
 from nemo_lite.errors import CheckpointError, ConfigError, UsageError
@@ -128,8 +128,8 @@ def test_another_ending_and_a_file_that_is_there_are_refused(model, exported, tm
 
 def test_a_file_that_differs_from_torch_is_not_written(model, exported, tmp_path, monkeypatch):
     """The broken twin: the modules in torch emphasise differently from those that were exported."""
-    right = features.extended_signal
-    monkeypatch.setattr(features, "extended_signal", lambda own, n_fft, _, **ends: right(own, n_fft, 0.5, **ends))
+    emphasised = "nemo_asr.features.audio_preprocessor.extended_signal"
+    monkeypatch.setattr(emphasised, lambda own, n_fft, _, **ends: extended_signal(own, n_fft, 0.5, **ends))
     program = SimpleNamespace(
         model=SimpleNamespace(producer_name="", metadata_props={}, graph=()),
         save=lambda path, external_data: shutil.copy(exported[0], path),

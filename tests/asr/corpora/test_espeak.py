@@ -71,6 +71,18 @@ def test_voices_of_other_languages_speak_their_script(name, text):
     assert len(whole) > 1.2 * len(half) > 4000
 
 
+@pytest.mark.parametrize(("name", "text"), [("ru", "добрый day"), ("nb", "god day"), ("pt-br", "bom day")])
+def test_a_voice_reads_no_dictionaries_but_that_of_its_language_and_the_english_one(name, text):
+    with Synthesizer(languages=[name]) as synthesizer:
+        alone = synthesizer.speak(text, Voice(name))
+        linked = {path.name for path in synthesizer._home.glob("*_dict")}
+        for path in synthesizer._data.glob("*_dict"):
+            if path.name not in linked:
+                (synthesizer._home / path.name).symlink_to(path)
+        assert np.array_equal(synthesizer.speak(text, Voice(name)), alone)
+    assert len(linked) == 2
+
+
 def test_the_letter_a_is_not_read_as_the_article():
     with Synthesizer() as synthesizer:
         article, letter = (synthesizer.speak(text, Voice("en-us")) for text in ("a b", synth._spoken("a b")))

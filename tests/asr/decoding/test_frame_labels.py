@@ -46,11 +46,17 @@ def test_labels_are_limited_by_probability_by_number_and_by_what_they_have_toget
     assert seen(min_log_prob=-100.0, cutoff_prob=0.9) == [1, 0]
 
 
-def test_of_a_large_vocabulary_the_most_probable_labels_are_the_same_as_by_sorting_all():
-    log_probs = np.log(np.random.default_rng(0).dirichlet(np.ones(101), (1, 7)))
-    frames = FrameLabels(log_probs, np.array([7]), Limits(min_log_prob=-100.0, max_labels=5))
-    for step in range(7):
+@pytest.mark.parametrize("min_log_prob", [-100.0, -4.0, -2.5])  # all labels count; up to 20 do; at most 3
+def test_of_a_large_vocabulary_the_most_probable_labels_are_the_same_as_by_sorting_all(min_log_prob):
+    log_probs = np.log(np.random.default_rng(0).dirichlet(np.full(101, 0.3), (2, 7)))
+    log_probs[1, 4:] = 0.0  # behind the end of the shorter one
+    frames = FrameLabels(log_probs, np.array([7, 4]), Limits(min_log_prob=min_log_prob, max_labels=5))
+    for step in range(frames.num_steps):
         labels, scores = frames.labels(step)
-        assert labels[0].tolist() == np.argsort(-log_probs[0, step, :100])[:5].tolist()
-        assert scores[0].tolist() == log_probs[0, step, labels[0]].tolist()
-        assert frames.places(step)[0, labels[0]].tolist() == [0, 1, 2, 3, 4]
+        places = frames.places(step)
+        for row, own in enumerate(log_probs[frames.order[: len(labels)], frames.frame_of[step, : len(labels)]]):
+            best = [label for label in np.argsort(-own[:100], kind="stable")[:5] if own[label] >= min_log_prob]
+            assert labels[row, : len(best)].tolist() == best
+            assert scores[row].tolist() == own[best].tolist() + [-np.inf] * (labels.shape[1] - len(best))
+            assert places[row, best].tolist() == [*range(len(best))]
+    assert frames.num_active[0] == 2

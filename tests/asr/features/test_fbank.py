@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from nemo_asr.fbank import AudioToKaldiFbankPreprocessor, kaldi_filterbank, reflected
+from nemo_asr.features.fbank import AudioToKaldiFbankPreprocessor, kaldi_filterbank, reflected
 from nemo_lite.core.shapes import definitions, symbol
 from nemo_lite.errors import UnknownNameError, UsageError
 

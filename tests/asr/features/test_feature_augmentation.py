@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_asr.features import CropOrPadSpectrogramAugmentation, MultiplyBatch, SpectrogramAugmentation
+from nemo_asr.features.augmentation import CropOrPadSpectrogramAugmentation, MultiplyBatch, SpectrogramAugmentation
 from nemo_lite.core.shapes import symbol, written
 from nemo_lite.errors import UsageError
 

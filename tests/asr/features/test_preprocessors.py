@@ -9,9 +9,9 @@ import scipy.fft
 import soxr
 import torch
 
-from nemo_asr import features
-from nemo_asr.fbank import AudioToKaldiFbankPreprocessor
-from nemo_asr.features import (
+from nemo_asr.features import audio_preprocessor, spectra
+from nemo_asr.features.fbank import AudioToKaldiFbankPreprocessor
+from nemo_asr.features.preprocessors import (
     AudioToMelSpectrogramPreprocessor,
     AudioToMFCCPreprocessor,
     AudioToSpectrogramPreprocessor,
@@ -110,7 +110,7 @@ def test_mel_features_are_those_of_librosa(window, stft_conv):
         n_fft=1024,
         hop_length=HOP,
         win_length=320,
-        window=np.asarray(features.window_function(window, 320, periodic=stft_conv)),
+        window=np.asarray(spectra.window_function(window, 320, periodic=stft_conv)),
         pad_mode="reflect",
         n_mels=40,
         fmin=20,
@@ -153,11 +153,11 @@ def test_silence_has_the_same_features_alone_and_among_others():
 @pytest.mark.parametrize("cls", ALL)
 def test_blocks_of_any_size_give_the_features_of_the_whole_batch(monkeypatch, cls):
     signal, length = speech(4000, 9999, 321, 5000)
-    monkeypatch.setattr(features, "ROWS_VALUES", 2**40)
-    monkeypatch.setattr(features, "SPECTRUM_VALUES", 2**40)
+    monkeypatch.setattr(audio_preprocessor, "ROWS_VALUES", 2**40)
+    monkeypatch.setattr(spectra, "SPECTRUM_VALUES", 2**40)
     whole, _ = run(evaluating(cls), signal, length)
-    monkeypatch.setattr(features, "ROWS_VALUES", 2 * 63 * 512)
-    monkeypatch.setattr(features, "SPECTRUM_VALUES", 20 * 512)
+    monkeypatch.setattr(audio_preprocessor, "ROWS_VALUES", 2 * 63 * 512)
+    monkeypatch.setattr(spectra, "SPECTRUM_VALUES", 20 * 512)
     blocks, _ = run(evaluating(cls), signal, length)
     torch.testing.assert_close(blocks, whole, rtol=1e-4, atol=1e-4)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nemo_asr.data.speech_data_layer import SpeechPorts
-from nemo_asr.features import AudioToMelSpectrogramPreprocessor
+from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor
 from nemo_asr.models.contextnet import ContextNetDecoderForCTC, ContextNetEncoder
 from nemo_asr.models.jasper import JasperEncoder
 from nemo_asr.models.losses import CTCLossNM

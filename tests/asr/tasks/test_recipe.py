@@ -11,7 +11,7 @@ import pytest
 import soundfile
 import torch
 
-from nemo_asr.features import AudioToMelSpectrogramPreprocessor, AudioToSpectrogramPreprocessor
+from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor, AudioToSpectrogramPreprocessor
 from nemo_asr.tasks.recipe import Recipe, load_recipe
 from nemo_lite.core.neural_types import LengthsType, NeuralType, SpectrogramType
 from nemo_lite.errors import ConfigError, UsageError

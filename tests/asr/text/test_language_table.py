@@ -12,7 +12,7 @@ KINDS = {
     *("plain", "apostrophe", "quotation", "hyphen", "number", "native", "grouped", "wide", "marks", "spaces"),
     *("decimal", "percent"),
 }
-OF_SOME = {"ordinal", "date", "celsius", "unread"}
+OF_SOME = {"ordinal", "date", "celsius", "below", "fahrenheit", "unread"}
 WITHOUT_NUMBERS = {"hi", "el"}  # num2words has none of them
 
 

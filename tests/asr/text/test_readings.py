@@ -34,6 +34,10 @@ def read(text, language, can_write=lambda words: True):
         ("sv", "den 3:e maj", "den tredje maj"),
         ("da", "den 3. maj", "den tredje maj"),
         ("ja", "50%と5km", "五十パーセントと五キロメートル"),
+        ("de", "von -10 bis -5 °C", "von minus zehn bis minus fünf Grad Celsius"),
+        ("de", "Typ-5 °C, 3 -5 °C, -5 Personen", "Typ- fünf °C, drei - fünf °C, - fünf Personen"),  # no sign
+        ("es", "-5 °C y -5°", "menos cinco grados y - cinco °"),
+        ("ja", "-5℉", "華氏マイナス五度"),
         ("ko", "50%", "오십 퍼센트"),
     ],
 )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import string
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -158,15 +159,18 @@ def _link_voices(data: Path, home: Path, languages: tuple[str, ...]) -> None:
 
     The library cuts the path of its data off after 160 characters, which a deep folder of packages exceeds. And it
     opens the files of all languages before it finds a voice whose file is in a sub-folder or has a capital in its
-    name: with these links it speaks in half the time.
+    name: with these links it speaks in half the time. Dictionaries of other languages are left out: taking a hundred
+    links away took longer than to speak a sentence.
     """
     (home / "lang").mkdir(parents=True)
-    for entry in data.iterdir():
-        if entry.name != "lang":
-            (home / entry.name).symlink_to(entry)
+    dictionaries = {"en", *(language.partition("-")[0] for language in languages)}  # English words stand in any text
     for entry in data.glob("lang/*/*"):
         if entry.name.lower().startswith(languages):
             (home / "lang" / entry.name.lower()).symlink_to(entry)
+            dictionaries.update(re.findall(r"^dictionary\s+(\w+)", entry.read_text(encoding="utf-8"), re.MULTILINE))
+    for entry in data.iterdir():
+        if entry.name != "lang" and (not entry.match("*_dict") or entry.name.removesuffix("_dict") in dictionaries):
+            (home / entry.name).symlink_to(entry)
 
 
 # What people say to a spoken-command system, as in the AN4 recordings: spelling, numbers, dates, commands, names.

@@ -128,7 +128,7 @@ class FrameLabels:
         # frames, at which nobody looks.
         frame_of = np.argsort(~is_step, axis=1, kind="stable")[:, : self.num_steps].T
         self._rows: Floats = log_probs[self.order, frame_of].astype(np.float64, copy=False)
-        self._sort_labels(limits)
+        self._sort_labels(limits, is_active)
 
         before = before or Blanks()
         blank_log_probs = np.where(is_valid, log_probs[:, :, self._blank], 0.0)[self.order]
@@ -146,13 +146,10 @@ class FrameLabels:
         if num_utterances:
             self.blanks = Blanks(float(sums[0, last[0]]), float(sums[0, end[0]]), bool(end[0] > last[0]))
 
-    def _sort_labels(self, limits: Limits) -> None:
+    def _sort_labels(self, limits: Limits, is_active: npt.NDArray[np.bool_]) -> None:
         """Of each step: the labels that count, the most probable first."""
         labels, number = self._rows[..., : self._blank], min(limits.max_labels, self._blank)
-        if self._blank > 4 * number:  # so that a large vocabulary is not sorted as a whole
-            candidates = np.sort(np.argpartition(-labels, number - 1, axis=-1)[..., :number], axis=-1)
-        else:
-            candidates = np.broadcast_to(np.arange(self._blank), labels.shape)
+        candidates = _candidates(labels, is_active, limits.min_log_prob, number)
         sorting = np.argsort(-np.take_along_axis(labels, candidates, axis=-1), axis=-1, kind="stable")[..., :number]
         self._labels: Ints = np.take_along_axis(candidates, sorting, axis=-1)
         self._scores: Floats = np.take_along_axis(labels, self._labels, axis=-1)
@@ -180,6 +177,25 @@ class FrameLabels:
         places = np.full((len(labels), self._blank + 1), -1, np.int32)
         places[np.arange(len(labels))[:, None], labels] = np.arange(labels.shape[1])
         return places
+
+
+def _candidates(labels: Floats, is_active: npt.NDArray[np.bool_], min_log_prob: float, number: int) -> Ints:
+    """(steps, B, C) labels in their order: of each active step with the most probable ``number`` of those that count.
+
+    A large vocabulary is not sorted as a whole. Mostly few of its labels count: to find them takes a twentieth of the
+    time of a partition (of 6,400 rows of 4,000 labels). Behind them a label that does not count fills up.
+    """
+    num_labels = labels.shape[-1]
+    if num_labels <= 4 * number:
+        return np.broadcast_to(np.arange(num_labels), labels.shape)
+    counts = (labels >= min_log_prob) & is_active[..., None]
+    numbers = counts.sum(axis=-1)
+    most = max(int(numbers.max(initial=0)), 1)
+    if most > 4 * number:
+        return np.sort(np.argpartition(-labels, number - 1, axis=-1)[..., :number], axis=-1)
+    candidates = np.repeat(counts.argmin(axis=-1)[..., None], most, axis=-1)
+    candidates[np.arange(most) < numbers[..., None]] = np.flatnonzero(counts) % num_labels
+    return candidates
 
 
 # search: prefix beam search for CTC over many utterances at once, in numpy. What words are worth: ``WordScores``.

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nemo_asr.features import AudioToMelSpectrogramPreprocessor
+from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor
 from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.models.foreign import ForeignModel, Format
 from nemo_asr.models.jasper import JasperDecoderForCTC

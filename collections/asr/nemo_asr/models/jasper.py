@@ -909,31 +909,28 @@ class JasperBlock(nn.Module):
             delay = delay.then(layer.window.delay)
         return delay  # a residual has kernels of one frame
 
-    def initial_state(self, batch: int, firsts: Sequence[int] | None = None) -> State:
+    def initial_state(self, batch: int, firsts: Sequence[int] | None = None) -> tuple[State, int]:
         """What layers see before the first frame, and which sums wait for their summands: nothing.
 
-        ``firsts``: in a graph, where the inputs begin; see `StreamsInGraph`.
+        Args:
+            batch: streams.
+            firsts: in a graph, where each of the inputs begins; see `StreamsInGraph`.
+
+        Returns:
+            The state; and in a graph where the outputs begin: as late as the latest summand.
         """
-        state, like = {}, next(self.mconv.parameters())
+        state, ends, like = {}, {}, next(self.mconv.parameters())
         for name, layers in self._branches():
             first = None if firsts is None else self._input_of(name, firsts)
             for index, layer in _strided_or_wide(layers):
                 channels = layer.num_channels if isinstance(layer, TimeConv1d) else self._num_channels
                 state[f"{name}.{index}"] = layer.window.initial((batch, channels, 0), 2, like, first=first)
                 first = None if first is None else layer.window.first(first)
-            ahead = 0 if first is None or firsts is None else first - self.first(firsts)
-            state[f"{name}.ahead"] = like.new_zeros(batch, self._num_channels, ahead)
-        return state
-
-    def first(self, firsts: Sequence[int]) -> int:
-        """In a graph: where its outputs begin, for inputs that begin at ``firsts``: as late as the latest summand."""
-        found = []
-        for name, layers in self._branches():
-            first = self._input_of(name, firsts)
-            for _, layer in _strided_or_wide(layers):
-                first = layer.window.first(first)
-            found.append(first)
-        return min(found)
+            ends[name] = first or 0
+        latest = min(ends.values())
+        for name, end in ends.items():
+            state[f"{name}.ahead"] = like.new_zeros(batch, self._num_channels, end - latest)
+        return state, latest
 
     def step(
         self, inputs: list[Tensor], state: State, last: bool, frames: Sequence[ChunkFrames] = ()
@@ -1165,7 +1162,7 @@ class JasperEncoder(TrainableNM):
 
     def initial_state(self, batch: int) -> State:
         """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""
-        states = [prefixed(block.initial_state(batch), str(index)) for index, block in enumerate(self._blocks())]
+        states = [prefixed(block.initial_state(batch)[0], str(index)) for index, block in enumerate(self._blocks())]
         return {key: value for state in states for key, value in state.items()}
 
     def step(
@@ -1198,19 +1195,20 @@ class JasperEncoder(TrainableNM):
     @property
     def graph_late(self) -> int:
         """See :class:`nemo_lite.backends.pytorch.streaming.StreamsInGraph`: what convolutions see behind a frame."""
-        firsts = [0]
-        for block in self._blocks():
-            firsts = [*firsts, block.first(firsts)] if block.is_dense else [block.first(firsts)]
-        return -firsts[-1]
+        return -self._in_graph(1)[1]
 
     def graph_state(self, batch: int) -> State:
         """See :class:`nemo_lite.backends.pytorch.streaming.StreamsInGraph`."""
-        state = {"num_frames": torch.zeros(batch, dtype=torch.int64)}
-        firsts = [0]
+        return self._in_graph(batch)[0]
+
+    def _in_graph(self, batch: int) -> tuple[State, int]:
+        """In a graph: what is kept between chunks, zeros at first, and where the outputs begin."""
+        state, firsts = {"num_frames": torch.zeros(batch, dtype=torch.int64)}, [0]
         for index, block in enumerate(self._blocks()):
-            state |= prefixed(block.initial_state(batch, firsts), str(index))
-            firsts = [*firsts, block.first(firsts)] if block.is_dense else [block.first(firsts)]
-        return state
+            kept, first = block.initial_state(batch, firsts)
+            state |= prefixed(kept, str(index))
+            firsts = [*firsts, first] if block.is_dense else [first]
+        return state, firsts[-1]
 
     def _blocks(self) -> list[JasperBlock]:
         return [block for block in self.encoder if isinstance(block, JasperBlock)]

@@ -13,12 +13,9 @@ from typing import Any, get_args
 
 from torch import Tensor
 
-from nemo_asr.features import (
-    AudioToMelSpectrogramPreprocessor,
-    AudioToMFCCPreprocessor,
-    SpectrogramAugmentation,
-    generation_of,
-)
+from nemo_asr.features.augmentation import SpectrogramAugmentation
+from nemo_asr.features.framing import generation_of
+from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor, AudioToMFCCPreprocessor
 from nemo_asr.models.conformer import AttentionName, ConformerEncoder, ContextStyle
 from nemo_asr.models.foreign import ForeignModel, Format
 from nemo_asr.models.jasper import JasperBlockSpec, JasperDecoderForCTC, JasperEncoder

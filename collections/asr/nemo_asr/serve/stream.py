@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from nemo_asr.audio.segments import Samples
 from nemo_asr.serve.models import ServedModel
 from nemo_asr.serve.openai_api import ApiError, checked_keywords, json_of
-from nemo_asr.text.labels import has_words
+from nemo_asr.text.labels import separator_of
 from nemo_asr.transcribe.inputs import Recording
 from nemo_asr.transcribe.stream import Partial, SegmentStream, Stream, message_of
 from nemo_asr.transcribe.transcript import Transcript
@@ -197,7 +197,7 @@ def _new_stream(start: dict[str, Any], settings: StreamSettings) -> Stream:
                 raise DataError(faults[0])
             return transcripts[0]
 
-        return SegmentStream(transcribe, rate, separator=" " if has_words(model.labels) else "")
+        return SegmentStream(transcribe, rate, separator=separator_of(model.labels))
     except (ApiError, UsageError, DataError) as error:
         raise StreamError(_POLICY, str(error)) from None
 

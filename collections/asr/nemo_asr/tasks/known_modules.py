@@ -7,13 +7,12 @@ from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
 from nemo_asr.data.tarred import TarredAudioToTextDataLayer
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
-from nemo_asr.fbank import AudioToKaldiFbankPreprocessor
-from nemo_asr.features import (
+from nemo_asr.features.augmentation import MultiplyBatch, SpectrogramAugmentation
+from nemo_asr.features.fbank import AudioToKaldiFbankPreprocessor
+from nemo_asr.features.preprocessors import (
     AudioToMelSpectrogramPreprocessor,
     AudioToMFCCPreprocessor,
     AudioToSpectrogramPreprocessor,
-    MultiplyBatch,
-    SpectrogramAugmentation,
 )
 from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.models.contextnet import ContextNetDecoderForCTC, ContextNetEncoder

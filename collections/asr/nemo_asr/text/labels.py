@@ -45,6 +45,11 @@ def has_words(labels: Iterable[str]) -> bool:
     return any(spelled(label).startswith(" ") for label in labels)
 
 
+def separator_of(labels: Iterable[str]) -> str:
+    """What stands between two words of the labels: a space, or nothing."""
+    return " " if has_words(labels) else ""
+
+
 def characters_of(labels: Iterable[str]) -> Iterator[str]:
     """The characters that the labels write, repeated where several labels have them; without those of whole words.
 

@@ -47,24 +47,34 @@ _DIGITS = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
 @lru_cache(maxsize=8)
 def rules_of(language: str) -> tuple[Rule, ...]:
     """The rules of a language, in their order; none where none are known."""
+    before = "[0-9A-Za-z.,/:)%°-]" if language in ("zh", "ja", "ko") else r"[\w.,/:)%°-]"
+    minus = re.compile(rf"(?<!{before})(?<![0-9]\s){_MINUS}")
+    below_zero: list[Rule] = [(minus, _constant(words)) for words in _BELOW_ZERO.get(language, ())]
     if language == "de":
-        return _german()
-    rules = [*inflected_rules(language)]
+        return (*below_zero, *_german())
+    rules = [*below_zero, *inflected_rules(language)]
     if language in _ORDINALS:
         rules.append((re.compile(_NOT_WITHIN + _ORDINALS[language]), lambda match: _ordinal(match, language)))
     if language in _MONTHS:
         pattern = rf"{_NOT_WITHIN}(?P<number>[0-9]{{1,2}})\.(?= (?:{_MONTHS[language]})\b)"
         rules.append((re.compile(pattern, re.IGNORECASE), lambda match: _ordinal(match, language)))
     behind = "(?![A-Za-z])" if language in ("ja", "ko") else r"(?!\w)"
-    for sign, words in _SIGNS.get(language, {}).items():
-        written = _CELSIUS if sign == "°C" else re.escape(sign)
+    if language in ("ja", "ko"):  # the scale is said before the number
+        number = rf"(?P<number>(?:{_BELOW_ZERO[language][0]}|(?<![0-9.,])){_DECIMAL})\s?{_DEGREES['°F']}{behind}"
+        rules.append((re.compile(number), _around(_FAHRENHEIT[language])))
+    signs = _SIGNS.get(language, {})
+    if language in _FAHRENHEIT and language not in ("ja", "ko"):
+        signs = {**signs, "°F": _FAHRENHEIT[language]}
+    for sign, words in signs.items():
+        written = _DEGREES.get(sign) or re.escape(sign)
         rules.append(
             (re.compile(rf"(?<=[0-9])\s?{written}{behind}"), _constant(words if language == "ja" else f" {words}"))
         )
         rules.append((re.compile(rf"{written}\s?(?P<number>[0-9]+)(?![\w.,])"), _behind(words)))
     if language == "zh":  # the first of these that the labels can write
-        celsius = re.compile(rf"(?<=[0-9])\s?{_CELSIUS}(?![A-Za-z])")
-        rules += [(celsius, _constant(words)) for words in ("摄氏度", "攝氏度", "度")]
+        for sign, forms in {"°C": ("摄氏度", "攝氏度", "度"), "°F": ("华氏度", "華氏度")}.items():
+            degrees = re.compile(rf"(?<=[0-9])\s?{_DEGREES[sign]}(?![A-Za-z])")
+            rules += [(degrees, _constant(words)) for words in forms]
     if language == "tr":
         rules.append((re.compile(r"%\s?(?=[0-9])|(?<![\w.,])(?P<number>[0-9]+(?:,[0-9]+)?)\s?%"), _turkish_percent))
     return tuple(rules)
@@ -81,7 +91,25 @@ _ORDINALS = {
     "tr": r"(?P<number>[0-9]{1,4})(?:'(?P<ending>[iıuü]?nc[iıuü])\b|\.(?= [a-zçğıöşü]))",
     "az": r"(?P<number>[0-9]{1,4})(?:-(?P<ending>[iıuü]?nc[iıuü]|c[iıuü])\b|\.(?= [a-zçəğıöşü]))",
 }
-_CELSIUS = "(?:°C|\u2103)"  # of East Asian texts one character
+_DEGREES = {"°C": "(?:°C|\u2103)", "°F": "(?:°F|\u2109)"}  # in East Asian texts one character
+_DECIMAL = "[0-9]+(?:[.,][0-9]+)*"
+# A sign before a number of degrees, or before the first of two: "-5 °C", "-10 bis -5 °C".
+_MINUS = (
+    r"[-\u2012\u2013\u2212]"
+    rf"(?={_DECIMAL}(?:\s\w{{1,5}}\s[-\u2012\u2013\u2212]?{_DECIMAL})?\s?(?:°[CF]|\u2103|\u2109)(?![A-Za-z]))"
+)
+# How the sign is read; the first that the labels can write.
+_BELOW_ZERO = {
+    "de": ("minus ",), "fr": ("moins ",), "es": ("menos ",), "it": ("meno ",), "pt": ("menos ",), "nl": ("min ",),
+    "sv": ("minus ",), "da": ("minus ",), "no": ("minus ",), "fi": ("miinus ",), "hu": ("mínusz ",), "tr": ("eksi ",),
+    "ja": ("マイナス",), "ko": ("영하 ",), "zh": ("零下", "负", "負"),
+}  # fmt: skip
+# Degrees of the other scale; {} is the number, where words stand around it.
+_FAHRENHEIT = {
+    "fr": "degrés Fahrenheit", "es": "grados Fahrenheit", "it": "gradi Fahrenheit", "pt": "graus Fahrenheit",
+    "nl": "graden Fahrenheit", "sv": "grader Fahrenheit", "da": "grader Fahrenheit", "no": "grader Fahrenheit",
+    "fi": "fahrenheitastetta", "hu": "Fahrenheit-fok", "tr": "derece Fahrenheit", "ja": "華氏{}度", "ko": "화씨 {} 도",
+}  # fmt: skip
 _FEMININE = {"fr": {"premier": "première", "second": "seconde"}}
 # Before these a number with a point is a day.
 _MONTHS = {
@@ -113,6 +141,10 @@ _SIGNS: dict[str, dict[str, str]] = {
 
 def _constant(words: str) -> Say:
     return lambda match: words
+
+
+def _around(words: str) -> Say:
+    return lambda match: words.format(match["number"])
 
 
 def _behind(words: str) -> Say:
@@ -156,7 +188,7 @@ _DE_UNITS = {
     "mg": "Milligramm", "g": "Gramm", "ml": "Milliliter", "l": "Liter", "kWh": "Kilowattstunden", "kW": "Kilowatt",
     "MW": "Megawatt", "W": "Watt", "V": "Volt", "Hz": "Hertz", "kHz": "Kilohertz", "MHz": "Megahertz",
     "GHz": "Gigahertz", "MB": "Megabyte", "GB": "Gigabyte", "TB": "Terabyte", "°C": "Grad Celsius",
-    "\u2103": "Grad Celsius", "°": "Grad",
+    "\u2103": "Grad Celsius", "°F": "Grad Fahrenheit", "\u2109": "Grad Fahrenheit", "°": "Grad",
     "%": "Prozent", "€": "Euro", "EUR": "Euro", "$": "Dollar", "£": "Pfund", "CHF": "Franken", "min": "Minuten",
     "Min.": "Minuten", "Std.": "Stunden", "ha": "Hektar", "t": "Tonnen", "Mio.": "Millionen", "Mrd.": "Milliarden",
 }  # fmt: skip

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.audio.segments import DEFAULT_CUTTING, LONG_PAUSE, Cutting, Detector, Span
-from nemo_asr.text.labels import has_words, shown_symbols, spelled
+from nemo_asr.text.labels import separator_of, shown_symbols, spelled
 from nemo_asr.text.parser import CharParser
 from nemo_asr.transcribe.inputs import Recording, named
 from nemo_asr.transcribe.segments import Activity
@@ -32,8 +32,8 @@ from nemo_asr.transcribe.transcript import (
     Word,
     align,
     as_srt,
+    check_probabilities,
     labels_of_path,
-    refuse_no_probabilities,
 )
 from nemo_lite.errors import DataError, UsageError, counted
 
@@ -264,9 +264,7 @@ def reduced(log_probs: Floats, classes: Sequence[int]) -> Floats:
     Raises:
         UsageError: these are no logarithms of probabilities.
     """
-    if log_probs.size:
-        log_sums = np.logaddexp.reduce(log_probs, axis=1)
-        refuse_no_probabilities(float(log_sums[np.abs(log_sums).argmax()]))
+    check_probabilities(log_probs)
     others = np.ones(log_probs.shape[1], bool)
     others[[*classes, -1]] = False
     highest = log_probs.max(axis=1, where=others, initial=-np.inf)
@@ -327,7 +325,7 @@ def alignment_of(
     written = [spelled(label) for label in labels]
     words = [[k for k in word if written[said.timed.ids[k]].strip()] for word in said.timed.words(written)]
     timed = _timed_words([word for word in words if word], said, written, delay)
-    separator = " " if has_words(labels) else ""
+    separator = separator_of(labels)
     pieces = list[_Piece]()
     for sentence, (first, end) in zip(said.sentences, itertools.pairwise(said.edges), strict=True):
         own = [word for word in timed if first <= word.labels[0] < end]

@@ -17,14 +17,14 @@ import soxr
 
 from nemo_asr.audio.segments import Samples
 from nemo_asr.decoding.prefix_beam_search import StreamedSearch
-from nemo_asr.text.labels import has_words, spelled
+from nemo_asr.text.labels import separator_of, spelled
 from nemo_asr.transcribe.inputs import Recording
-from nemo_asr.transcribe.stream import Partial
+from nemo_asr.transcribe.stream import Partial, check_rate
 from nemo_asr.transcribe.transcript import (
     TimedLabels,
     align,
     labels_of_path,
-    refuse_no_probabilities,
+    path_scores,
     transcript_of,
 )
 from nemo_lite.errors import UsageError
@@ -32,7 +32,6 @@ from nemo_lite.errors import UsageError
 FloatArray: TypeAlias = "npt.NDArray[np.float32]"
 _PARTS_OPEN = 3  # of the longest kind, in which hypotheses may differ
 _MOST_SECONDS = 8.0  # that are computed at once
-_LOWEST_RATE, _HIGHEST_RATE = 1000, 768_000
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class FrameModel(Protocol):
         """A new stream: the next samples (T,), and whether they are the last, to log-probabilities (U, classes)."""
 
 
-class _Found(NamedTuple):
+class _NewFrames(NamedTuple):
     """T new frames.
 
     Attributes:
@@ -102,16 +101,16 @@ class _Found(NamedTuple):
     scores: list[float]
     log_probs: FloatArray
 
-    def part(self, first: int, end: int | None = None) -> _Found:
+    def part(self, first: int, end: int | None = None) -> _NewFrames:
         """Some of the frames."""
         own = slice(first, end)
-        return _Found(self.path[own], self.scores[own], self.log_probs[own])
+        return _NewFrames(self.path[own], self.scores[own], self.log_probs[own])
 
 
 class _OpenPart(Protocol):
     """The labels of the part that is not final yet, in frames from its beginning on."""
 
-    def accept(self, found: _Found) -> None:
+    def accept(self, frames: _NewFrames) -> None:
         """More frames."""
 
     def best(self) -> TimedLabels:
@@ -133,9 +132,9 @@ class _OpenPath:
         self._scores: list[float] = []
         self._ids: list[int] = []  # of the parts before
 
-    def accept(self, found: _Found) -> None:
-        self._path += found.path
-        self._scores += found.scores
+    def accept(self, frames: _NewFrames) -> None:
+        self._path += frames.path
+        self._scores += frames.scores
 
     def best(self) -> TimedLabels:
         labels = labels_of_path(np.array(self._path, np.int64), np.array(self._scores), self._blank)
@@ -170,11 +169,11 @@ class _OpenBeams:
         self._rows: list[FloatArray] = []  # log-probabilities, by which labels get their times
         self._start = 0  # frames before the part
 
-    def accept(self, found: _Found) -> None:
-        self._search.accept(found.log_probs)
+    def accept(self, frames: _NewFrames) -> None:
+        self._search.accept(frames.log_probs)
         if self._search.num_frames - self._search.oldest > 2 * self._most_frames:
             self._search.commit(self._search.num_frames - self._most_frames)
-        self._rows.extend(found.log_probs)
+        self._rows.extend(frames.log_probs)
 
     def best(self) -> TimedLabels:
         """Each label has the frame in which it was found first; the whole frames are known in the end."""
@@ -230,13 +229,11 @@ class FrameStream:
         name: str = "the stream",
         decoder: StreamSearch | None = None,
     ) -> None:
-        if not _LOWEST_RATE <= sample_rate <= _HIGHEST_RATE:
-            wanted = f"{_LOWEST_RATE} to {_HIGHEST_RATE} Hz"
-            raise UsageError("the sample rate is out of range", got=f"{sample_rate} Hz", wanted=wanted)
+        check_rate(sample_rate)
         self._model, self._rules, self._calibration, self._name = model, rules or EndpointRules(), calibration, name
         rates = sample_rate, model.sample_rate
         self._resampler = None if rates[0] == rates[1] else soxr.ResampleStream(*rates, 1, dtype="float32")
-        self._frames = model.frames()
+        self._frames, self._frame_seconds = model.frames(), model.frame_samples / model.sample_rate
         self._num_samples = 0
         self._num_done = 0  # frames before the open part
         self._num_open = 0  # frames of it
@@ -265,7 +262,7 @@ class FrameStream:
         labels = [spelled(label) for label in self._model.labels]
         found = TimedLabels(ids, range(len(ids)), range(1, len(ids) + 1), [0.0] * len(ids))
         words = ("".join(labels[ids[position]] for position in word).strip() for word in found.words(labels))
-        return (" " if has_words(labels) else "").join(words)
+        return separator_of(labels).join(words)
 
     def accept(self, samples: Samples) -> list[Partial]:
         """See `Stream`."""
@@ -294,32 +291,27 @@ class FrameStream:
             events += self._append(self._compute(piece, last and index == len(pieces) - 1))
         return events
 
-    def _compute(self, samples: Samples, last: bool) -> _Found:
+    def _compute(self, samples: Samples, last: bool) -> _NewFrames:
         """The frames that these samples complete."""
         log_probs = self._frames(samples, last)
-        if len(log_probs):
-            highest = log_probs.max(axis=1)
-            sums = highest + np.log(np.exp(log_probs - highest[:, None]).sum(axis=1))
-            refuse_no_probabilities(float(sums[np.abs(sums).argmax()]))
         path = log_probs.argmax(axis=1)
-        scores = np.take_along_axis(log_probs, path[:, None], axis=1)[:, 0]
-        return _Found(path.tolist(), scores.tolist(), log_probs)
+        return _NewFrames(path.tolist(), path_scores(log_probs, path).tolist(), log_probs)
 
-    def _append(self, found: _Found) -> list[Partial]:
+    def _append(self, frames: _NewFrames) -> list[Partial]:
         """More frames; the parts that end within them."""
         events: list[Partial] = []
-        seconds, rules = self._model.frame_samples / self._model.sample_rate, self._rules
+        seconds, rules = self._frame_seconds, self._rules
         first = 0
-        for end, label in enumerate(found.path, 1):
+        for end, label in enumerate(frames.path, 1):
             self._num_open += 1
             self._num_silent = self._num_silent + 1 if label == len(self._model.labels) else 0
             is_silence = self._num_silent == self._num_open
             is_over = self._num_silent * seconds >= (rules.silence if is_silence else rules.pause)
             if is_over or (not is_silence and self._num_open * seconds >= rules.longest):
-                self._open.accept(found.part(first, end))
+                self._open.accept(frames.part(first, end))
                 first = end
                 events += self._final(self._num_open) if is_over else self._final_words()
-        self._open.accept(found.part(first))
+        self._open.accept(frames.part(first))
         return events
 
     def _final_words(self) -> list[Partial]:
@@ -328,8 +320,7 @@ class FrameStream:
         words = list(labels.words([spelled(label) for label in self._model.labels]))
         # So may what is before it: a space alone begins it.
         first = words[-1][0] if len(words) > 1 else 0
-        seconds = self._num_open * self._model.frame_samples / self._model.sample_rate
-        if not first and seconds >= 2 * self._rules.longest:
+        if not first and self._num_open * self._frame_seconds >= 2 * self._rules.longest:
             return self._final(self._num_open)
         if first and spelled(self._model.labels[labels.ids[first - 1]]) == " ":
             first -= 1
@@ -354,8 +345,7 @@ class FrameStream:
         return [*events, event]
 
     def _event(self, found: TimedLabels, num_frames: int, is_final: bool) -> Partial:
-        seconds = self._model.frame_samples / self._model.sample_rate
-        start = self._num_done * seconds
+        start, seconds = self._num_done * self._frame_seconds, self._frame_seconds
         whole = Recording(self._name, np.zeros(0, np.float32), self._model.sample_rate, seconds=self.seconds)
         transcript = transcript_of(found, self._model.labels, whole, seconds, start, self._calibration)
         end = min(start + num_frames * seconds, self.seconds)

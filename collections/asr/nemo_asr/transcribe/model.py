@@ -29,7 +29,7 @@ from nemo_asr.scoring.calibration import Calibration
 from nemo_asr.tasks.families import Model, connect
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.tasks.registry import TASKS
-from nemo_asr.text.labels import has_words
+from nemo_asr.text.labels import separator_of
 from nemo_asr.text.subwords import Subwords, load_subwords
 from nemo_asr.transcribe.alignment import Aligned, Alignment, SentenceCutting, align_texts
 from nemo_asr.transcribe.engine import (
@@ -611,7 +611,7 @@ class TrainedModel:
             settings = {"calibration": self.card.calibration, **settings}
             return FrameStream(self.streamed(settings.pop("factory", None)), rate, rules, **settings)
         of_stream = {name: settings.pop(name) for name in ("cutting", "partial_seconds", "name") if name in settings}
-        separator = " " if has_words(self.card.labels) else ""
+        separator = separator_of(self.card.labels)
         batches = self.batch_transcriber(**settings)
 
         def transcribe(recording: Recording) -> Transcript:

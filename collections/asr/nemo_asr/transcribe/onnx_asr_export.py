@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from nemo_asr.features import AudioToMelSpectrogramPreprocessor
+from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor
 from nemo_asr.transcribe.model import TrainedModel
 from nemo_asr.transcribe.runner_export import (
     MODEL,

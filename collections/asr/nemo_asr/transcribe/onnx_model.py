@@ -36,7 +36,7 @@ from nemo_asr.transcribe.transcript import (
     Transcript,
     align,
     labels_of_path,
-    refuse_no_probabilities,
+    path_scores,
     scored_texts,
     transcribed,
     transcript_of,
@@ -267,7 +267,7 @@ class OnnxModel(DescribedFile):
 
         for audios, outputs in self._computed(rows, faults, batch_size, batch_seconds):
             for (number, audio), log_probs in zip(audios.items(), outputs, strict=True):
-                seconds = self.frame_seconds or len(audio.samples) / self.sample_rate / max(len(log_probs), 1)
+                seconds = self._frame_seconds(audio, len(log_probs))
                 yield RowFrames(number, log_probs, audio.start / self.sample_rate, seconds)
 
     def _computed(
@@ -284,6 +284,10 @@ class OnnxModel(DescribedFile):
     def _samples(self, rows: Sequence[Recording]) -> tuple[dict[int, Audio], dict[int, str]]:
         return read_rows(rows, self.sample_rate, trim_silence=self.trim_silence, int_values=self.int_values)
 
+    def _frame_seconds(self, audio: Audio, num_frames: int) -> float:
+        """Seconds of a frame. Those of a model that does not say how its frames lie in time lie evenly."""
+        return self.frame_seconds or len(audio.samples) / self.sample_rate / max(num_frames, 1)
+
     def _transcript(
         self, log_probs: LogProbs, recording: Recording, audio: Audio, search: TextSearch | None, nbest: int
     ) -> Transcript:
@@ -295,13 +299,7 @@ class OnnxModel(DescribedFile):
             path = align(log_probs, hypotheses[0].ids)
             if nbest > 1:
                 several = scored_texts([(text.ids, text.score) for text in hypotheses], search.labels)
-        if log_probs.size:
-            highest = log_probs.max(axis=1)  # np.logaddexp takes four times as long
-            with np.errstate(invalid="ignore"):  # infinite ones are told below
-                log_sums = highest + np.log(np.exp(log_probs - highest[:, None]).sum(axis=1))
-            refuse_no_probabilities(float(log_sums[np.abs(log_sums).argmax()]))
-        scores = log_probs[np.arange(len(path)), path]
-        seconds = self.frame_seconds or len(audio.samples) / self.sample_rate / max(len(path), 1)
+        scores, seconds = path_scores(log_probs, path), self._frame_seconds(audio, len(path))
         start = audio.start / self.sample_rate
         best = labels_of_path(path, scores, len(self.labels))
         return transcript_of(best, self.labels, recording, seconds, start, self.calibration, several)

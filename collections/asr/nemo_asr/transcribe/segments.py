@@ -21,7 +21,7 @@ from nemo_asr.audio.segments import (
     spans_of_frames,
     speech_spans,
 )
-from nemo_asr.text.labels import has_words
+from nemo_asr.text.labels import separator_of
 from nemo_asr.transcribe.inputs import Recording, named
 from nemo_asr.transcribe.transcript import ScoredText, Transcribed, Transcript, transcribed
 from nemo_lite.errors import DataError
@@ -52,7 +52,7 @@ class Segmented:
         nbest: int = 1,
     ) -> None:
         self._nothing = (ScoredText("", 0.0),) if nbest > 1 else ()
-        self._cutting, self.separator = cutting, " " if has_words(labels) else ""
+        self._cutting, self.separator = cutting, separator_of(labels)
         self._recordings: dict[int, Recording] = {}  # those that can be read
         self._rows_of: dict[int, range] = {}
         self.rows: list[Recording] = []
@@ -148,8 +148,7 @@ def joined(recording: Recording, segments: Sequence[Transcript], separator: str)
     for segment in segments:
         start = (segment.offset or 0.0) - first
         spans.append(Span(round(start, 3), round(start + segment.duration, 3)))
-        for word in segment.words:
-            words.append(replace(word, start=round(start + word.start, 3), end=round(start + word.end, 3)))
+        words += [word.later(start) for word in segment.words]
     return Transcript(
         text=separator.join(segment.text for segment in segments if segment.text),
         words=tuple(words),

@@ -11,13 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nemo_asr.features import (
-    AudioPreprocessor,
-    AudioToMelSpectrogramPreprocessor,
-    centred,
-    mel_filterbank,
-    window_function,
-)
+from nemo_asr.features.audio_preprocessor import AudioPreprocessor
+from nemo_asr.features.filterbank import mel_filterbank
+from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor
+from nemo_asr.features.spectra import centred, window_function
 from nemo_asr.transcribe.model import TrainedModel
 from nemo_asr.transcribe.runner_export import (
     MODEL,

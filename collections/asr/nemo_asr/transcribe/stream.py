@@ -31,6 +31,7 @@ from nemo_lite.errors import UsageError
 STREAM_CUTTING = Cutting(max_segment=20.0)
 """As of recordings, but with shorter segments: the open one is transcribed again and again."""
 PARTIAL_SECONDS = 0.5
+_LOWEST_RATE, _HIGHEST_RATE = 1000, 768_000
 _PARTIAL_SHARE = 0.1  # of the open segment: so that long ones are not transcribed more often than they can be
 _HISTORY_SECONDS = 300.0  # of levels by which speech and pauses are told apart
 _KEPT_SECONDS = 0.5  # of a pause that lasts: its end may be the beginning of a word
@@ -79,6 +80,13 @@ class Stream(Protocol):
         """The final texts of what is left; the stream has ended."""
 
 
+def check_rate(sample_rate: int) -> None:
+    """Raise UsageError for samples a second that no stream has."""
+    if not _LOWEST_RATE <= sample_rate <= _HIGHEST_RATE:
+        wanted = f"{_LOWEST_RATE} to {_HIGHEST_RATE} Hz"
+        raise UsageError("the sample rate is out of range", got=f"{sample_rate} Hz", wanted=wanted)
+
+
 class SegmentStream:
     """A `Stream` by segments, with any model.
 
@@ -106,8 +114,7 @@ class SegmentStream:
         name: str = "the stream",
         separator: str = " ",
     ) -> None:
-        if not 1000 <= sample_rate <= 768_000:
-            raise UsageError("the sample rate is out of range", got=f"{sample_rate} Hz", wanted="1000 to 768000 Hz")
+        check_rate(sample_rate)
         self._transcribe, self._rate, self._name, self._separator = transcribe, sample_rate, name, separator
         self._texts: list[str] = []
         self._cutting = replace(cutting, padding=min(cutting.padding, cutting.min_pause / 2))
@@ -208,10 +215,7 @@ class SegmentStream:
         start = (self._num_done + first) * self._frame / self._rate
         seconds = len(samples) / self._rate
         transcript = self._transcribe(Recording(self._name, samples, self._rate, offset=start, seconds=seconds))
-        words = tuple(
-            replace(word, start=round(start + word.start, 3), end=round(start + word.end, 3))
-            for word in transcript.words
-        )
+        words = tuple(word.later(start) for word in transcript.words)
         return Partial(transcript.text, words, is_final, round(start, 3), round(start + seconds, 3))
 
     def _forget(self, num_frames: int) -> None:

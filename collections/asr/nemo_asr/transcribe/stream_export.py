@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from nemo_asr.audio.reading import Samples
 from nemo_asr.data.utterances import audio_ports
-from nemo_asr.features import AudioPreprocessor
+from nemo_asr.features.audio_preprocessor import AudioPreprocessor
 from nemo_asr.tasks.families import Wires, connect
 from nemo_asr.transcribe.engine import StandIn
 from nemo_asr.transcribe.model import TrainedModel

@@ -27,7 +27,7 @@ from nemo_asr.scoring.calibration import (
     right_words,
 )
 from nemo_asr.tasks.recipe import Recipe, load_recipe
-from nemo_asr.text.labels import APOSTROPHES, folded, spelled
+from nemo_asr.text.labels import APOSTROPHES, folded, has_words, spelled
 from nemo_asr.text.parser import CharParser, make_parser
 from nemo_asr.transcribe.engine import transcripts_or_error
 from nemo_asr.transcribe.inputs import recording_of_utterance
@@ -58,7 +58,7 @@ class Speller:
     def __init__(self, parser: CharParser, labels: Sequence[str]) -> None:
         self.parser = parser
         self._written = [spelled(label) for label in labels]
-        self._has_spaces = any(label.startswith(" ") for label in self._written)
+        self._has_spaces = has_words(labels)
 
     def words(self, text: str) -> list[str]:
         """The words; each label is one where the labels have no space. None where the parser refuses the text."""

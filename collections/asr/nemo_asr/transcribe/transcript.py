@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.audio.segments import Span
-from nemo_asr.text.labels import has_words, spelled, text_of
+from nemo_asr.text.labels import has_words, separator_of, spelled, text_of
 from nemo_asr.transcribe.inputs import Recording
 from nemo_lite.errors import UsageError
 
@@ -46,6 +46,10 @@ class Word:
     start: float
     end: float
     confidence: float
+
+    def later(self, seconds: float) -> Word:
+        """The same word in a longer recording, in which this one begins after so many seconds."""
+        return replace(self, start=round(seconds + self.start, _DIGITS), end=round(seconds + self.end, _DIGITS))
 
 
 class ScoredText(NamedTuple):
@@ -136,6 +140,26 @@ def refuse_no_probabilities(log_sum: float) -> None:
         raise UsageError(problem, got=got, wanted="0, as of a CTC head", remedy=remedy)
 
 
+def check_probabilities(log_probs: npt.NDArray[np.floating[Any]]) -> None:
+    """`refuse_no_probabilities` of frames (T, classes)."""
+    if log_probs.size:
+        highest = log_probs.max(axis=1)
+        with np.errstate(invalid="ignore"):  # of frames without any probability, which are refused
+            shares = log_probs - highest[:, None]
+            log_sums = highest + np.log(np.exp(shares, out=shares).sum(axis=1))
+        refuse_no_probabilities(float(log_sums[np.abs(log_sums).argmax()]))  # argmax takes NaN for the highest
+
+
+def path_scores(log_probs: npt.NDArray[np.floating[Any]], path: Path) -> Scores:
+    """The log-probability of each frame's label: frames (T, classes) and ids (T,) to (T,).
+
+    Raises:
+        UsageError: a frame's probabilities do not add up to 1.
+    """
+    check_probabilities(log_probs)
+    return log_probs[np.arange(len(path)), path]
+
+
 class TimedLabels(NamedTuple):
     """Labels of one recording, when they are said, and how probable they are. U labels.
 
@@ -157,7 +181,7 @@ class TimedLabels(NamedTuple):
 
     def words(self, labels: Sequence[str]) -> Iterator[range]:
         """The positions of the labels of each word; of each label, where no label begins with a space."""
-        has_spaces = any(label.startswith(" ") for label in labels)
+        has_spaces = has_words(labels)
         first = 0
         for position in range(1, len(self.ids) + 1):
             if position == len(self.ids) or not has_spaces or labels[self.ids[position]].startswith(" "):
@@ -206,7 +230,7 @@ def transcript_of(
         hypotheses: of a search, the best first.
     """
     labels = [spelled(label) for label in labels]
-    separator = " " if has_words(labels) else ""
+    separator = separator_of(labels)
     ids, starts, ends, log_probs = found
     words = []
     for word in found.words(labels):

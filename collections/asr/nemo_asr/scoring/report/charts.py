@@ -20,15 +20,9 @@ import soundfile
 import torch
 
 from nemo_asr.audio.reading import Samples, read_audio
-from nemo_asr.features import (
-    centred,
-    extended_signal,
-    frame_count,
-    mel_filterbank,
-    own_samples,
-    power_spectra,
-    window_function,
-)
+from nemo_asr.features.filterbank import mel_filterbank
+from nemo_asr.features.framing import frame_count
+from nemo_asr.features.spectra import centred, extended_signal, own_samples, power_spectra, window_function
 from nemo_asr.scoring.calibration import FILE_NAME, CalibrationRecord, MeasuredSet, Reliability
 from nemo_lite.errors import DataError
 from nemo_lite.files import FileKind, parse_json, read_bytes

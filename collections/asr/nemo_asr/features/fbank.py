@@ -1,6 +1,6 @@
 """Kaldi's filter banks of log-mel energies, computed from waveforms: the features of WeNet, icefall and Kaldi itself.
 
-Features that Kaldi has computed and stored: `data.kaldi`. The preprocessors of NeMo: `features`.
+Features that Kaldi has computed and stored: `data.kaldi`. The preprocessors of NeMo: `preprocessors`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,10 @@ import torch
 import torch.nn.functional as F
 
 from nemo_asr.arguments import Features, FrameSamples, FrameSeconds, SampleRate
-from nemo_asr.features import (
-    SPECTRUM_VALUES,
-    Dither,
-    LogMelPreprocessor,
-    Normalization,
-    PadTo,
-    band_blocks,
-    blocks,
-    fourier_basis,
-    window_function,
-)
+from nemo_asr.features.exported import fourier_basis
+from nemo_asr.features.filterbank import band_blocks
+from nemo_asr.features.preprocessors import Dither, LogMelPreprocessor, Normalization, PadTo
+from nemo_asr.features.spectra import SPECTRUM_VALUES, blocks, window_function
 from nemo_lite.backends.pytorch.streaming import Delay, SlidingWindow, State, num_new
 from nemo_lite.config import Between
 from nemo_lite.errors import UsageError
@@ -35,7 +28,7 @@ _SMALLEST_POWER = torch.finfo(torch.float32).eps
 def kaldi_filterbank(sample_rate: int, n_fft: int, num_mels: int, low_hz: float, high_hz: float) -> torch.Tensor:
     """Kaldi's mel filters (n_fft // 2 + 1, num_mels), float32: triangles over mels, of height 1.
 
-    Those of :func:`nemo_asr.features.mel_filterbank` are triangles over Hz. A mel is 1127 ln(1 + f / 700).
+    Those of :func:`nemo_asr.features.filterbank.mel_filterbank` are triangles over Hz. A mel is 1127 ln(1 + f / 700).
     """
 
     def mel(hz: np.ndarray) -> np.ndarray:
