@@ -47,12 +47,13 @@ fast: $(VENV)/.installed-demo-dev | tests/__pycache__
 	$(PYTEST) -n 2 -q -m "not slow"
 
 # A test that waits for processes may fail on a busy machine. What failed runs once more, alone: what fails twice, fails.
-unit: $(VENV)/.installed-demo-dev | tests/__pycache__
-	$(PYTEST) || { test $$? -eq 1 && $(RUN) -m pytest --last-failed --last-failed-no-failures none --maxfail 3; }
+# long is what make test leaves out: further cases, and what guards code that changes rarely. The fault suite has -m soak.
+unit long: $(VENV)/.installed-demo-dev | tests/__pycache__
+	$(PYTEST) -m "$(TESTS)" || \
+	  { test $$? -eq 1 && $(RUN) -m pytest -m "$(TESTS)" --last-failed --last-failed-no-failures none --maxfail 3; }
 
-# What make test leaves out: tests that take long and guard what changes rarely. The fault suite has longer ones: -m soak.
-long: $(VENV)/.installed-demo-dev | tests/__pycache__
-	$(PYTEST) -m long
+unit: TESTS :=
+long: TESTS := long
 
 lint: $(VENV)/.installed-demo-dev
 	$(RUN) -m ruff check .
