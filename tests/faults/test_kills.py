@@ -15,8 +15,8 @@ import pytest
 from toys.faulty_run import EVERY, SEED, Fault, diary, lives, started
 from toys.ranks import Finished
 
-CHAINS, KILLS = 1, 25
-MORE_CHAINS = 7  # 200 kills in all
+CHAINS, KILLS = 1, 12
+MORE_CHAINS = 15  # 192 kills in all
 STEPS = 50 * EVERY
 LATEST_CALL = 70  # of the calls that change a file: about two saves
 

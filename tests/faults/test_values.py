@@ -142,8 +142,8 @@ def train_all(shard: bool, bad_ranks: tuple[int, ...], scaled: bool) -> list[tup
     ("shard", "bad_ranks", "scaled"),
     [
         pytest.param(False, (1,), False, id="one-ddp"),
-        pytest.param(False, (0, 1), False, id="all-ddp"),
-        pytest.param(False, (1,), True, id="scaled-ddp"),
+        pytest.param(False, (0, 1), False, id="all-ddp", marks=pytest.mark.long),
+        pytest.param(False, (1,), True, id="scaled-ddp", marks=pytest.mark.long),
         pytest.param(True, (1,), False, id="one-sharded", marks=pytest.mark.long),
         pytest.param(True, (0, 1), False, id="all-sharded", marks=pytest.mark.long),
         pytest.param(True, (1,), True, id="scaled-sharded", marks=pytest.mark.long),

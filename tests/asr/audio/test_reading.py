@@ -239,6 +239,7 @@ def test_int_values_clip_floats_beyond_full_scale_and_leave_the_rest(save):
 @pytest.mark.xdist_group("librosa")
 @pytest.mark.xdist_group("librosa")
 @pytest.mark.xdist_group("librosa")
+@pytest.mark.long
 @pytest.mark.xdist_group("librosa")
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.slow

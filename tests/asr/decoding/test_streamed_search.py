@@ -76,7 +76,9 @@ def test_a_stream_without_end_keeps_the_last_word_of_what_all_hypotheses_share(n
     assert max(kept) < 40
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if "spaces" in name else []) for name in SEARCHES]
+)
 def test_hypotheses_that_differ_for_long_lose_their_old_labels_and_no_score(name):
     labels, words = SEARCHES[name]
     num_cut = num_equal = 0

@@ -113,7 +113,7 @@ def of_torch(name):
 
 
 @pytest.mark.usefixtures("new_memory_is_nan")
-@pytest.mark.parametrize("name", [*NAMES, *OF_TORCH])
+@pytest.mark.parametrize("name", [*NAMES, *(pytest.param(name, marks=pytest.mark.long) for name in OF_TORCH)])
 def test_skipped_steps_leave_weights_and_states_as_they_were_for_every_optimizer(monkeypatch, name):
     optimizer = name if name in NAMES else of_torch(name)
     for bad in ((), (0, 9, 10)):  # the first step of all too, before there is a state
