@@ -75,7 +75,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     with limited(item):
         result = yield
-    if next(ENDED_TESTS) % 10 == 0:
+    if next(ENDED_TESTS) % 40 == 0:
         keep_the_collector_off()
     return result
 

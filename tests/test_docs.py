@@ -100,11 +100,11 @@ def test_there_is_something_to_test():
     }
 
 
-TRAIN_OR_EXPORT = {"fast_training.md", "training.md", "export.md"}
+TRAIN_OR_EXPORT = {"export.md", "fast_training.md", "fine_tuning.md", "training.md", "transcription.md"}
 
 
 def slow_if_python(path: Path) -> object:
-    """A page to run; python blocks take long, and those that train or export more than a minute."""
+    """A page to run; python blocks take long, and some train or export for long."""
     marks = [pytest.mark.long] if path.name in TRAIN_OR_EXPORT else [pytest.mark.slow] if blocks(path, "python") else []
     return pytest.param(path, id=path.name, marks=marks)
 

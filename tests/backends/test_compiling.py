@@ -150,6 +150,7 @@ def test_losses_and_running_statistics_are_those_of_a_run_that_is_not_compiled(f
     assert told.endswith(" s, no recompilations, no graph breaks")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_aot_autograd_makes_the_backward_and_the_losses_stay(factory):
     plain = trained(factory, Net(norm=True))
@@ -185,7 +186,7 @@ class Sounds(Points):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dynamic", "most"), [(None, 1), (True, 1), (False, 4)])
+@pytest.mark.parametrize(("dynamic", "most"), [(None, 1), pytest.param(True, 1, marks=pytest.mark.long), (False, 4)])
 def test_many_lengths_and_batch_sizes_share_one_graph_unless_that_is_forbidden(dynamic, most):
     net = Lengths()
     x, length = Sounds()()

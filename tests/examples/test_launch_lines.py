@@ -220,8 +220,8 @@ def test_what_wenets_recipe_passes_is_read_as_it_stands(node):
         assert parsed.dist_backend == "nccl"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("language", ["English", pytest.param("Chinese", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("language", NEMO_OWN_SCRIPTS)
 def test_nemos_argument_of_an_own_script_takes_what_torchs_launcher_passes(language, tmp_path):
     """In fresh processes: the launcher writes ``--local-rank``, and nemo_lite is imported before the parser runs."""
     (tmp_path / "own.py").write_text(NEMO_OWN_SCRIPT.format(line=NEMO_OWN_SCRIPTS[language]))

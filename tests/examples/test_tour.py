@@ -21,6 +21,7 @@ def run(source, namespace):
     return eval(compile(ast.Expression(last.value), "tour.ipynb", "eval"), namespace) if last else None
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_notebook_trains_a_model_that_transcribes(capfd):
     namespace = {"__name__": "notebook"}

@@ -107,6 +107,7 @@ def test_long_speech_is_cut_where_it_is_quietest():
     assert found[1].start == found[0].end
 
 
+@pytest.mark.long
 def test_times_do_not_drift_at_rates_whose_frames_are_no_whole_samples():
     rate = 22050
     signal = np.concatenate([np.zeros(600 * rate, np.float32), 0.1 * np.ones(rate, np.float32)])

@@ -61,6 +61,7 @@ def nemo_weights(model, folder):
         torch.save(module.state_dict(), folder / f"{name}-STEP-7.pt")
 
 
+@pytest.mark.long
 def test_weights_of_nemo_become_a_model_folder(model, tmp_path, capsys):
     nemo_weights(model, tmp_path / "nemo")
     config = ["--model_config", str(tmp_path / "tones.yaml")]

@@ -400,6 +400,7 @@ def test_an_exported_encoder_masks_between_sub_blocks_too():
     torch.testing.assert_close(got[0][..., :19], wanted[0][..., :19])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_encoder_and_its_decoder_compile_as_one_graph():
     blocks = [PROLOGUE, {**SMALL, "residual_dense": True, "separable": True, "se": True}, {**SMALL, "dilation": [2]}]

@@ -76,7 +76,9 @@ def searches(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", [QUARTZNET, CONFORMER], ids=["QuartzNet", "Conformer"])
+@pytest.mark.parametrize(
+    "text", [pytest.param(QUARTZNET, id="QuartzNet", marks=pytest.mark.long), pytest.param(CONFORMER, id="Conformer")]
+)
 def test_a_beam_search_has_the_text_and_the_times_of_the_whole_recording_however_it_arrives(tmp_path, text):
     model, samples = model_of(tmp_path, text), noise(5)
     rules = EndpointRules(silence=9, pause=9)

@@ -75,6 +75,7 @@ def test_sherpa_onnx_gives_the_models_texts_from_its_own_features(model, recordi
         export_sherpa(loaded, tmp_path / "sherpa")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_sherpa_onnx_gives_the_models_texts_and_times_from_the_waveform(tmp_path, recordings):
     folder = tmp_path / "tones"
@@ -101,6 +102,7 @@ def test_sherpa_onnx_gives_the_models_texts_and_times_from_the_waveform(tmp_path
     assert stream.result.timestamps[0] == pytest.approx(transcript.words[0].start, abs=0.001)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_onnx_asr_gives_the_models_texts(model, recordings, tmp_path):
     loaded = load_model(model)

@@ -134,7 +134,9 @@ def test_a_stop_signal_for_all_processes_of_a_job_ends_neither_server_nor_worker
     loader = loader_of(Variables(), 8, collate_fn=list)
     batches = loader.epoch(0)
     server = next(batches).values[0][1]
-    (worker,) = [child.pid for child in multiprocessing.active_children() if child.pid in children_of(server)]
+    (worker,) = [
+        child.pid for child in multiprocessing.active_children() if child.daemon and child.pid in children_of(server)
+    ]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         os.kill(server, number)
         if number != signal.SIGTERM:  # which a worker takes from the process of the run only
@@ -205,7 +207,9 @@ def test_server_and_workers_end_with_a_process_that_is_killed(tmp_path):
 def test_a_worker_that_hangs_between_two_epochs_is_named_as_well(monkeypatch):
     loader = loader_of(Variables(), collate_fn=list, worker_timeout=2)
     (_, server), _ = [batch.values[0] for batch in loader.epoch(0)]
-    (worker,) = [child.pid for child in multiprocessing.active_children() if child.pid in children_of(server)]
+    (worker,) = [
+        child.pid for child in multiprocessing.active_children() if child.daemon and child.pid in children_of(server)
+    ]
     os.kill(worker, signal.SIGSTOP)
     with pytest.raises(DataWorkerError, match="a data worker gave no batch for 2 s"):
         list(loader.epoch(1))

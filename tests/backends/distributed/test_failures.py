@@ -159,6 +159,7 @@ def test_torch_logs_no_stack_where_the_store_is_lost_unless_the_user_has_set_its
     assert "recvValue" in loud.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGBUS"])
 def test_a_rank_that_crashes_prints_where_it_was(name):

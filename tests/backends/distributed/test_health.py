@@ -494,7 +494,7 @@ def test_a_killed_rank_is_named_by_one_of_the_others_within_ten_seconds(victim):
     assert short.endswith(f"] ends because of rank {victim}; another rank of this machine prints the report")
 
 
-@pytest.mark.parametrize("victim", [1, 0])
+@pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.long)])
 def test_a_stopped_rank_is_named_once_it_was_silent(victim):
     others, seconds, pid = struck(victim, signal.SIGSTOP, wait_for_a_killed_one, victim, 1.5, world_size=2)
     assert seconds < 1.5 + 4
@@ -735,7 +735,7 @@ def has_ended(pid):
         return True
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_all_ranks_end_when_the_launcher_of_one_is_killed_and_it_is_named(victim, tmp_path):
     ranks = start_ranks(2, run_under_a_launcher, tmp_path)
     workers = [tmp_path / "worker0", tmp_path / "worker1"]

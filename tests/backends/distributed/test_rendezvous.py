@@ -317,6 +317,7 @@ def test_two_processes_of_the_same_rank_are_both_named():
     assert len(pids) == 1
 
 
+@pytest.mark.long
 def test_ranks_that_differ_on_how_many_they_are_are_told_both_numbers():
     ends = on_ranks(2, meet_as, 10.0, [0, 1], [3, 4])
     for end in ends:

@@ -743,6 +743,7 @@ def test_sharded_and_whole_weights_train_evaluate_and_save_the_same(tmp_path, op
     torch.testing.assert_close(weights_in(tmp_path / "sharded"), weights_in(tmp_path / "whole"), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_sharded_weights_and_back_from_its_checkpoints(tmp_path):
     straight = results_of(2, train, tmp_path / "straight", False, 9, "adam")[0]
     parts = [
