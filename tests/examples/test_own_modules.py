@@ -8,7 +8,7 @@ import toys
 from toys.lion import Lion, registered_lion
 from toys.tone_corpus import CONFIG, record, run_process, run_script
 
-pytestmark = pytest.mark.slow  # the model is trained in a fixture
+pytestmark = pytest.mark.long  # the model is trained in a fixture
 
 OWN = Path(toys.__file__).parent
 GRU = OWN / "gru_encoder.py"
@@ -166,14 +166,12 @@ def test_a_file_that_cannot_be_imported_is_one_line(options, tmp_path, name, tol
     assert f"error: argument --import: {told}" in finished.err
 
 
-@pytest.mark.long
 def test_a_process_of_its_own_with_a_worker_trains_it(options):
     finished = run_process("jasper.py", *options, "--max_steps", 1, "--log_freq", 1, "--num_workers", 1)
     assert finished.code == 0, finished.err
     assert len(finished.losses) == 1
 
 
-@pytest.mark.long
 def test_ports_of_other_names_train_and_are_planned_evaluated_and_transcribed(corpus, tmp_path):
     config = CONFIG.replace("AudioToTextDataLayer", "OtherDataLayer") + "OtherLoss: {}\nOtherGreedy: {}\n"
     (tmp_path / "other.yaml").write_text(config)

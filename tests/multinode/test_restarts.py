@@ -14,7 +14,7 @@ from toys.machines import ROOT, two_machines, why_impossible
 from toys.ranks import on_ranks
 from toys.small_training import train
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machines")]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("machines")]
 
 SCRIPT = Path(__file__).parents[1] / "toys" / "small_training.py"
 STEPS, DIES_AT = 12, 9  # four steps make an epoch: the last checkpoint is after eight
@@ -59,7 +59,6 @@ def check_undisturbed(tmp_path):
     return check
 
 
-@pytest.mark.long
 def test_on_one_machine_a_run_goes_on_from_the_last_checkpoint_with_the_same_weights(tmp_path, check_undisturbed):
     words = "--standalone --nproc-per-node=2 --max-restarts=2"
     text = run(torchrun_line(words, tmp_path, f"--steps={STEPS}", f"--die_at={DIES_AT}", "--checkpoints"))
@@ -73,7 +72,6 @@ C10D = "--rdzv-backend=c10d --rdzv-endpoint={master}:29500 --rdzv-conf=is_host={
 STATIC = "--node-rank={node} --master-addr={master} --master-port=29500"
 
 
-@pytest.mark.long
 @pytest.mark.netns
 @pytest.mark.parametrize(("meeting", "environ"), [(C10D, OWN_STORE), (STATIC, {})], ids=["c10d", "static"])
 def test_on_two_machines_a_rank_killed_on_the_second_one_goes_on(tmp_path, check_undisturbed, meeting, environ):

@@ -19,7 +19,7 @@ from toys.machines import Lan, Started, two_machines, why_impossible
 from toys.ranks import on_ranks
 from toys.small_training import train
 
-pytestmark = [pytest.mark.netns, pytest.mark.slow, pytest.mark.xdist_group("machines")]
+pytestmark = [pytest.mark.netns, pytest.mark.long, pytest.mark.xdist_group("machines")]
 
 SCRIPT = Path(__file__).parents[1] / "toys" / "small_training.py"
 PORT = 29500
@@ -156,7 +156,7 @@ def check_equal_to_one_machine(run: Run, world_size: int = 2, **options: Any) ->
     assert outputs == pytest.approx(wanted_outputs, rel=1e-5, abs=1e-6)
 
 
-@pytest.mark.parametrize(("launcher", "per_node"), [pytest.param(launch, 1, marks=pytest.mark.long), (torchrun, 2)])
+@pytest.mark.parametrize(("launcher", "per_node"), [(launch, 1), (torchrun, 2)])
 def test_two_machines_give_what_one_gives_and_listen_on_the_link_alone(start, launcher, per_node):
     run = start(launcher, per_node, pause=0.1)
     run.wait_for_step(1, 2 * per_node)
@@ -175,7 +175,6 @@ def test_two_machines_give_what_one_gives_and_listen_on_the_link_alone(start, la
     check_equal_to_one_machine(run, 2 * per_node)
 
 
-@pytest.mark.long
 def test_a_slow_link_finishes_right_and_our_own_store_listens_on_it_alone(start, lan):
     lan.limit(2)
     run = start(srun, steps=3, hidden=12_500)
@@ -189,7 +188,6 @@ def test_a_slow_link_finishes_right_and_our_own_store_listens_on_it_alone(start,
     check_equal_to_one_machine(run, steps=3, hidden=12_500)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("launcher", "lost"),
     [
@@ -221,7 +219,6 @@ def test_a_cut_link_ends_both_sides_and_each_names_the_other(start, lan, launche
     assert [side.wait(deadline) for side in run.sides[: 1 if launcher is torchrun else 2]] in ([1], [3, 3])
 
 
-@pytest.mark.long
 def test_a_link_that_is_down_for_seven_seconds_ends_no_run_that_may_wait_for_600(start, lan):
     run = start(srun, steps=60, pause=0.05, dist_timeout=600)
     run.wait_for_step(3)
@@ -253,7 +250,6 @@ def codes_of(processes: Sequence[Started], seconds: float) -> list[int | None]:
     return codes
 
 
-@pytest.mark.long
 def test_a_machine_alone_ends_within_the_stated_time_and_names_what_is_missing(lan, tmp_path):
     first = meet_alone(lan, 0, tmp_path, MASTER_ADDR="10.99.0.1", MASTER_PORT="29501")
     second = meet_alone(lan, 1, tmp_path, MASTER_ADDR="10.99.0.1", MASTER_PORT="29502")
@@ -263,7 +259,6 @@ def test_a_machine_alone_ends_within_the_stated_time_and_names_what_is_missing(l
     assert f"rank 1 on node2 could not reach rank 0 at 10.99.0.1:29502 within {START} s" in second.text
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("how", ["own_name_is_loopback", "in_ipv6"])
 def test_machines_meet_whose_own_names_are_the_loopback_and_those_that_have_ipv6_only(how, tmp_path):
     with two_machines(**{how: True}) as lan:
