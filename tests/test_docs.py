@@ -199,15 +199,6 @@ def source_path(name: str) -> Path:
 
 
 @pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
 @pytest.mark.slow
 def test_the_table_of_packages_names_every_file_and_what_is_there():
     named = files_in_the_table()

@@ -37,15 +37,6 @@ def test_no_two_files_of_tests_have_one_name() -> None:
 
 
 @pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
 @pytest.mark.slow
 def test_no_file_imports_from_a_file_of_tests() -> None:
     found = {relative(path): list(imported_tests(path)) for path in TESTS}

@@ -168,29 +168,11 @@ def told(found: list[Import]) -> str:
 
 
 @pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
 @pytest.mark.slow
 def test_imports_point_downward_only() -> None:
     assert not told([found for found in all_imports() if upward(found) and not found.typing_only])
 
 
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
 @pytest.mark.xdist_group("sources")
 @pytest.mark.slow
 def test_imports_point_downward_within_packages_too() -> None:

@@ -49,15 +49,6 @@ def rank_decisions(tree: ast.AST) -> Iterator[int]:
 
 
 @pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
-@pytest.mark.xdist_group("sources")
 @pytest.mark.slow
 def test_ranks_are_asked_for_in_one_place() -> None:
     too_many = []

@@ -231,14 +231,6 @@ def test_int_values_clip_floats_beyond_full_scale_and_leave_the_rest(save):
 
 
 @pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
 @pytest.mark.long
 @pytest.mark.xdist_group("librosa")
 @pytest.mark.parametrize("seed", range(6))
@@ -252,15 +244,6 @@ def test_trimming_equals_librosa(seed):
     np.testing.assert_array_equal(trimmed(samples), expected)
 
 
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
 @pytest.mark.xdist_group("librosa")
 @pytest.mark.slow
 @pytest.mark.parametrize("samples", [np.zeros(5000, np.float32), np.ones(1, np.float32), tone(0.01)])

@@ -88,15 +88,6 @@ def test_the_last_frame_of_a_whole_number_of_strides_does_not_differ_either():
 
 
 @pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
 @pytest.mark.slow
 @pytest.mark.parametrize("window", ["hann", "hamming", "blackman", "bartlett"])
 @pytest.mark.parametrize("stft_conv", [False, True])
@@ -309,15 +300,6 @@ def test_powers_are_guarded_before_the_logarithm(kind, value, expected):
 
 
 @pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
 @pytest.mark.parametrize("mag_power", [1.0, 3.0])
 def test_any_power_of_the_magnitudes_can_be_filtered(mag_power):
     signal, length = speech(4000)
@@ -379,15 +361,6 @@ def test_spectrograms_are_those_of_torchaudio(normalized):
     torch.testing.assert_close(processed[0], expected, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
 @pytest.mark.xdist_group("librosa")
 @pytest.mark.parametrize("log", [True, False])
 @pytest.mark.parametrize("norm", ["ortho", None])

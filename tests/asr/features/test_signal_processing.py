@@ -86,15 +86,6 @@ def test_the_dct_is_that_of_scipy(norm):
 
 
 @pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
-@pytest.mark.xdist_group("librosa")
 def test_power_spectra_are_those_of_librosa_followed_by_silence():
     signal = noise(2, 4000)
     power = all_power(signal, torch.tensor([4000, 4000]))
