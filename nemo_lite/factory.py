@@ -455,8 +455,9 @@ class NeuralModuleFactory:
     def runner(self, tensors: Sequence[NmTensor]) -> Callable[[Sequence[Any]], list[Any]]:
         """A function that computes wires as :meth:`infer` does, from batches that it is given; for servers.
 
-        The DAG is lowered here, once. Each call takes one value for each output port of the data layer, in port order,
-        and gives one for each wire, in host memory. It runs on this rank alone, one call at a time.
+        The DAG is lowered and its modules are put on the device here, once. Each call takes one value for each output
+        port of the data layer, in port order, and gives one for each wire, in host memory. It runs on this rank alone,
+        one call at a time.
 
         Raises:
             DagError: wires that do not form one DAG with one data layer.

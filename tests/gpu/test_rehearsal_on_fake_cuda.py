@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from toys.fake_cuda import DEVICE, IS_BUILT_WITH_CUDA, fake_cuda, on_cuda
-from toys.sources import ROOT
+from toys.shipped_configs import SAME_MODULES, config_cases
 
 import nemo_asr
 from nemo_asr.tasks.families import connect_classifier
@@ -19,26 +19,6 @@ from nemo_lite.backends.pytorch.optimizers import create_optimizer
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.core.dag import Dag
 from nemo_lite.utils.optimizers import OPTIMIZERS
-
-SAME_MODULES = {  # as quartznet15x5, conformer_ctc_small and fastconformer_ctc_large
-    *("quartznet15x5_zh", "conformer_ctc_medium", "conformer_ctc_large"),
-    *("fastconformer_ctc_xlarge", "fastconformer_ctc_xxlarge"),
-}
-# Of large models one of each kind; make long rehearses the others.
-LARGE = {
-    "conformer_aishell",
-    "contextnet",
-    "fastconformer_ctc_large",
-    "jasper10x5dr",
-    "jasper15x5SEP",
-    "quartznet15x5",
-    "u2pp_aishell",
-}
-CONFIGS = [
-    pytest.param(path, id=path.stem, marks=[pytest.mark.long] if path.stem in LARGE else [])
-    for path in sorted((ROOT / "examples/asr/configs").glob("*.yaml"))
-    if path.stem not in SAME_MODULES
-]
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +65,7 @@ def _loss_without_kernel(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("config", config_cases(left_out=SAME_MODULES))
 def test_what_a_model_gives_stays_on_the_gpu_in_float32_or_under_autocast(config, noise):
     for training, autocast in ((True, torch.bfloat16), (False, None)):
         loss, *others = rehearsed(config, noise, training, autocast)

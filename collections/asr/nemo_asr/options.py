@@ -105,16 +105,25 @@ class OwnModules:
 
 
 @option_group
-class Configuration(OwnModules):
-    """The model's configuration, and changes of it.
+class Overrides(OwnModules):
+    """Changes of a configuration.
 
     Attributes:
         overrides: set a value of the configuration, such as JasperEncoder.jasper.0.dropout=0.1; may be given several
             times.
-        language: language of the texts: en, de, zh, ... or none (default: what the script of the labels tells).
     """
 
     overrides: list[str] = option([], "--set", metavar="KEY=VALUE", action="append")
+
+
+@option_group
+class Configuration(Overrides):
+    """The model's configuration, and changes of it.
+
+    Attributes:
+        language: language of the texts: en, de, zh, ... or none (default: what the script of the labels tells).
+    """
+
     language: list[str] = option([], dest="overrides", metavar="CODE", action="append", type='language="{}"'.format)
 
 

@@ -20,7 +20,7 @@ from nemo_asr.audio.segments import Samples, in_chunks
 from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.options import search_arguments
 from nemo_asr.transcribe.frame_stream import EndpointRules, FrameModel, FrameStream
-from nemo_asr.transcribe.inputs import MICROPHONE, STDIN, one_channel, recordings_of
+from nemo_asr.transcribe.inputs import MICROPHONE, STDIN, one_channel, recordings_of, stdin_of_audio
 from nemo_asr.transcribe.onnx_model import SUFFIX, OnnxModel
 from nemo_asr.transcribe.onnx_stream import OnnxStreamedModel
 from nemo_asr.transcribe.stream import Partial, Stream, message_of
@@ -129,10 +129,8 @@ def _source(args: Namespace) -> Iterator[tuple[int, Iterable[Samples]]]:
     """The rate and the chunks of the audio."""
     (name,) = args.audio
     if name == STDIN:
-        if sys.stdin is None or sys.stdin.isatty():
-            remedy = "pipe samples of 16 bits into the command, or name a file"
-            raise UsageError("stdin is a terminal, not audio", place=STDIN, remedy=remedy)
-        yield args.stream_rate, _of_bytes(sys.stdin.buffer, _chunk_samples(args, args.stream_rate))
+        file = stdin_of_audio("pipe samples of 16 bits into the command, or name a file")
+        yield args.stream_rate, _of_bytes(file, _chunk_samples(args, args.stream_rate))
     elif name == MICROPHONE:
         with _microphone(args.stream_rate, _chunk_samples(args, args.stream_rate)) as chunks:
             yield args.stream_rate, chunks

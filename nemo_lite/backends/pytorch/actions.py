@@ -390,7 +390,9 @@ class PtActions(DeploymentExport):
 
     def runner(self, tensors: Sequence[NmTensor]) -> Callable[[Sequence[Any]], list[Any]]:
         """See :meth:`NeuralModuleFactory.runner`."""
-        return Evaluation(tensors, self._device, self._precision(), self._lowerings(None)).compute
+        evaluation = Evaluation(tensors, self._device, self._precision(), self._lowerings(None))
+        evaluation.place()
+        return evaluation.compute
 
     def _inferred_rows(self, tensors: Sequence[NmTensor], options: InferOptions) -> Iterator[BatchResult]:
         """The batches of all ranks on rank 0, block by block; none on the others."""

@@ -1,6 +1,7 @@
 """nemo-lite data: exit codes, JSON, roles, and what it refuses."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from nemo_asr.decoding.ngram import load_language_model
 from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.text.subwords import load_subwords
 from nemo_lite.errors import ConfigError, DataError, FileInTheWayError, UnknownNameError, UsageError
+
+MEL = "AudioToMelSpectrogramPreprocessor"
 
 
 @pytest.fixture
@@ -194,6 +197,25 @@ def test_statistics_read_no_more_than_the_hours_asked_for(folder, capsys):
     assert main(["statistics", *both, "--model_config", "quartznet5x5", "--out", "few.yaml", "--hours", "1e-5"]) == 0
     assert "AudioToMelSpectrogramPreprocessor.normalize of " in (told := capsys.readouterr().out)
     assert "frames, 1 recording\n" in told
+
+
+def test_what_is_set_decides_the_features_that_are_measured_and_is_written(folder):
+    command = ["statistics", "train.json", "--model_config", "quartznet5x5", "--out", "set.yaml"]
+    main([*command, "--set", "labels=auto", "--set", "loss.skip_start=3", "--set", f"{MEL}.window_size=0.025"])
+    assert "labels: auto" in (folder / "set.yaml").read_text()
+    recipe = load_recipe(folder / "set.yaml", ["labels=[a]"])
+    assert (recipe.preprocessor().win_length, recipe.loss().init_params["skip_start"]) == (400, 3)
+    main([*command[:-1], "narrow.yaml"])
+    narrow = load_recipe(folder / "narrow.yaml").preprocessor().fixed_mean
+    assert not torch.allclose(recipe.preprocessor().fixed_mean, narrow)
+
+
+def test_a_normalisation_that_the_statistics_replace_is_refused(folder):
+    setting = f"{MEL}.normalize=per_feature"
+    message = f"--set {setting}: the statistics take the place of this; leave it out"
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
+        main(["statistics", "train.json", "--model_config", "quartznet5x5", "--out", "new.yaml", "--set", setting])
+    assert not (folder / "new.yaml").exists()
 
 
 def test_the_deviation_of_a_band_without_signal_is_no_less_than_the_floor(folder):

@@ -53,14 +53,15 @@ def talk(tmp_path_factory):
 
 
 class Stdin:
-    """Samples that come 1,001 bytes at a time."""
+    """Samples that come 1,001 bytes at a time, or with ``terminal`` a keyboard."""
 
-    def __init__(self, content):
+    def __init__(self, content, terminal=False):
+        self.terminal = terminal
         file = io.BytesIO(content)
         self.buffer = SimpleNamespace(read1=lambda size: file.read(min(size, 1001)))
 
     def isatty(self):
-        return False
+        return self.terminal
 
 
 def lines_of(capsys):
@@ -171,6 +172,9 @@ def test_bad_input_is_one_line(model, talk, tmp_path, monkeypatch):
         record(tmp_path / name, "a")
     with pytest.raises(UsageError, match="a stream is one recording"):
         main([model, str(tmp_path), "--stream", *CPU])
+    monkeypatch.setattr(sys, "stdin", Stdin(b"", terminal=True))
+    with pytest.raises(UsageError, match="-: stdin is a terminal, not audio; pipe samples of 16 bits into the command"):
+        main([model, "-", "--stream", *CPU])
     monkeypatch.setitem(sys.modules, "sounddevice", None)
     with pytest.raises(UsageError, match="pip install sounddevice"):
         main([model, "microphone", "--stream", *CPU])

@@ -76,6 +76,14 @@ def test_a_served_model_has_the_transcripts_of_transcribe(serve, folder, files, 
 
 
 @pytest.mark.slow
+def test_a_request_leaves_its_model_in_evaluation_mode_for_streams_in_other_threads(folder, files, factory):
+    model = nemo_asr.load_model(folder, factory=factory)
+    found = model.batch_transcriber(factory)([each.measured() for each in recordings_in(files[:1], None)])
+    assert found.transcripts[0].text
+    assert not any(part.training for module in model.modules.modules.values() for part in module.modules())
+
+
+@pytest.mark.slow
 def test_a_search_of_the_server_is_that_of_transcribe(serve, folder, files, factory, tmp_path):
     lexicon = tmp_path / "words.txt"
     lexicon.write_text("cabbab\nbb\n")

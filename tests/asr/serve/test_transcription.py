@@ -53,22 +53,22 @@ NOISE = np.random.default_rng(0).normal(0.0, 0.1, 16000)
 
 def test_short_recordings_of_16_bits_are_read_at_once(new):
     for audio in (wav(5, 8), content("FLAC", NOISE), content("WAV", np.stack([NOISE, NOISE], 1), subtype="PCM_16")):
-        assert new(audio).is_short()
+        assert new(audio).read_if_quick()
 
 
 def test_what_takes_long_is_left_to_another_thread(new):
     silence = np.zeros(IN_MEMORY_BYTES // 2 + 1, np.int16)
     for audio in (content("WAV", NOISE, subtype="FLOAT"), content("FLAC", silence)):
-        assert not new(audio).is_short()
+        assert not new(audio).read_if_quick()
 
 
 def test_what_may_take_long_is_not_even_opened(new, monkeypatch, tmp_path):
     (tmp_path / "a.wav").write_bytes(wav(5))
     monkeypatch.setattr(Recording, "in_memory", None)
     for audio in (content("MP3", NOISE), content("OGG", NOISE), str(tmp_path / "a.wav")):
-        assert not new(audio).is_short()
-    assert not new(wav(5), keywords="nairobi").is_short()
-    assert not new(wav(5), detector=lambda pieces, rate: (np.ones(9, bool), 0.1)).is_short()
+        assert not new(audio).read_if_quick()
+    assert not new(wav(5), keywords="nairobi").read_if_quick()
+    assert not new(wav(5), detector=lambda pieces, rate: (np.ones(9, bool), 0.1)).read_if_quick()
 
 
 def test_what_was_read_at_once_is_refused_as_in_a_thread(new):
@@ -77,7 +77,7 @@ def test_what_was_read_at_once_is_refused_as_in_a_thread(new):
         (wav(5), 1.0, "it lasts 2 s, wanted at most 1 s"),
     ):
         messages = []
-        for read in (lambda work: work.is_short(), lambda work: work.begin(None, lambda: None)):
+        for read in (lambda work: work.read_if_quick(), lambda work: work.begin(None, lambda: None)):
             with pytest.raises(ApiError) as error:
                 read(new(audio, most_seconds=most_seconds))
             messages.append(error.value.message)

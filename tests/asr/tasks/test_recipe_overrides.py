@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from toys.shipped_configs import config_cases
 from toys.tone_corpus import ASR
 
 from nemo_asr import load_recipe, recipe_from_text
 from nemo_lite.errors import ConfigError
 
-# Of large models one of each kind; make long reads the others.
-LARGE = {
-    *("conformer_ctc_medium", "conformer_ctc_large", "fastconformer_ctc_xlarge", "fastconformer_ctc_xxlarge"),
-    *("conformer_aishell", "conformer_ctc_small", "fastconformer_ctc_large", "digits", "voice_activity"),
-    *("jasper10x5dr", "jasper15x5SEP", "quartznet15x5", "quartznet15x5_zh", "u2pp_aishell", "contextnet"),
-}
-CONFIGS = [
-    pytest.param(path, id=path.stem, marks=[pytest.mark.long] if path.stem in LARGE else [])
-    for path in sorted((ASR / "configs").glob("*.yaml"))
-]
 QUARTZNET = ASR / "configs/quartznet5x5.yaml"
 # Their classes, or labels, are those of the training set, or set from outside.
 WITHOUT_LABELS = {"speakers", "speech_commands", "conformer_aishell", "u2pp_aishell"}
@@ -29,7 +20,7 @@ def modules_of(recipe) -> list:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", CONFIGS)
+@pytest.mark.parametrize("path", config_cases())
 def test_the_resolved_configuration_makes_the_same_recipe(path) -> None:
     recipe = load_recipe(path, ["labels=[a, b, c]"] if path.stem in WITHOUT_LABELS else [])
     again = recipe_from_text(recipe.config.as_yaml(), path.name)

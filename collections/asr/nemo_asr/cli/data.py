@@ -32,11 +32,12 @@ from nemo_asr.data.check import (
 )
 from nemo_asr.data.tarred import make_shards
 from nemo_asr.decoding.ngram import NgramModel, write_arpa
-from nemo_asr.shipped import config_path
+from nemo_asr.options import Overrides
 from nemo_asr.tasks.fitting import misfits_in
-from nemo_asr.tasks.recipe import Recipe, labels_are_auto, labels_for, load_recipe, with_labels
+from nemo_asr.tasks.recipe import Recipe, labels_are_auto, labels_for, load_recipe, recipe_from_text, with_labels
 from nemo_asr.text.labels import APOSTROPHES, NO_LANGUAGE, WORD_MARK, folded, language_code, language_of
 from nemo_asr.text.parser import CharParser, make_parser
+from nemo_asr.text.proposal import AUTO
 from nemo_asr.text.readings import read_out
 from nemo_asr.text.subwords import ALGORITHMS, train_subwords
 from nemo_asr.transcribe.inputs import recordings_of
@@ -50,7 +51,7 @@ from nemo_asr.transcribe.texts import (
     texts_of,
     train_language_model,
 )
-from nemo_lite.config import Between, Config, load_config
+from nemo_lite.config import Between, Config
 from nemo_lite.errors import UsageError, counted, did_you_mean
 from nemo_lite.files import check_replaceable, make_writable_folder, refuse_existing, write_atomically
 from nemo_lite.options import (
@@ -126,6 +127,7 @@ def _add_statistics(parser: OneLineParser) -> None:
     add("--out", metavar="FILE.yaml", required=True, help="the configuration with them; there must be no such file yet")
     hours_help = "so much of the audio, evenly from the whole set (default: %(default)s)"
     add("--hours", type=positive_float, metavar="X", default=10.0, help=hours_help)
+    parser.add_options(Overrides)
 
 
 def _add_tar(parser: OneLineParser) -> None:
@@ -233,14 +235,19 @@ def _statistics(options: Any) -> int:
     out = Path(options.out).expanduser()
     refuse_existing(out)
     make_writable_folder(out.parent)
-    config = load_config(config_path(options.model_config))
-    any_labels = ["labels=[a]"] if labels_are_auto(options.model_config) else []
-    name = type(load_recipe(options.model_config, any_labels).preprocessor()).__name__
-    recipe = load_recipe(options.model_config, [*any_labels, f"{name}.normalize=none"])
-    measured = measured_features(recipe, recordings_of(options.manifest), options.hours)
+    is_auto = labels_are_auto(options.model_config, options.overrides)
+    settings = with_labels(options.overrides, ["a"]) if is_auto else options.overrides
+    recipe = load_recipe(options.model_config, settings)
+    config, name = recipe.config, type(recipe.preprocessor()).__name__
+    for setting in options.overrides:
+        if setting.startswith(f"{name}.normalize"):
+            raise UsageError("the statistics take the place of this", place=f"--set {setting}", remedy="leave it out")
+    plain = [f"{name}.normalize=none"]
+    unnormalized = recipe_from_text(config.as_yaml(), options.model_config, plain, tokenizer=recipe.tokenizer)
+    measured = measured_features(unnormalized, recordings_of(options.manifest), options.hours)
     fixed = {"fixed_mean": measured.mean, "fixed_std": measured.deviation}
-    section = {**config.get(name, {}), "normalize": fixed}
-    text = Config({**config, name: section}, config.source).as_yaml()
+    changed = {name: {**config.get(name, {}), "normalize": fixed}} | ({"labels": AUTO} if is_auto else {})
+    text = Config({**config, **changed}, config.source).as_yaml()
     comment = f"# {Path(options.model_config).name} with the statistics of {' '.join(options.manifest)}.\n"
     write_atomically(out, lambda path: path.write_text(comment + text, encoding="utf-8"))
     lowest, highest = min(measured.mean), max(measured.mean)

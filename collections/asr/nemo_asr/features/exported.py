@@ -23,6 +23,21 @@ def fourier_basis(n_fft: int, num_samples: int) -> npt.NDArray[np.float64]:
     return np.concatenate([np.cos(angles), np.sin(angles)])
 
 
+def _power(signal: torch.Tensor, window: torch.Tensor, hop: int, weighted: slice = slice(None)) -> torch.Tensor:
+    """Power (B, frames, n_fft // 2 + 1) of the frames of a signal (B, T), one every ``hop`` samples.
+
+    A convolution with cosines and sines: runtimes have no fast Fourier transform.
+
+    Args:
+        weighted: the samples of a window that the signal's frames hold; the window is zero at the others.
+    """
+    n_fft, num_bins = window.numel(), window.numel() // 2 + 1
+    waves = fourier_basis(n_fft, n_fft)[:, weighted].astype(np.float32)
+    basis = torch.from_numpy(waves).to(signal.device) * window[weighted]
+    parts = F.conv1d(signal.unsqueeze(1), basis.unsqueeze(1), stride=hop).square()
+    return (parts[:, :num_bins] + parts[:, num_bins:]).mT
+
+
 def exported_power_spectra(
     signal: torch.Tensor,
     window: torch.Tensor,
@@ -36,8 +51,7 @@ def exported_power_spectra(
 ) -> torch.Tensor:
     """Power (B, frames, n_fft // 2 + 1) of :func:`own_samples`, in operations that an exported graph runs fast.
 
-    The same as :func:`extended_signal` and :func:`power_spectra`, but nothing is written into parts of a tensor, and
-    the transform is a convolution with its cosines and sines: runtimes have no fast Fourier transform.
+    The same as :func:`extended_signal` and :func:`power_spectra`, but nothing is written into parts of a tensor.
     """
     n_fft, margin = window.numel(), window.numel() // 2
     body = F.pad(signal, (0, n_fft))
@@ -53,11 +67,7 @@ def exported_power_spectra(
     exact = F.pad(body, (0, num_samples - body.shape[1]))
     start = body[:, 1 : margin + 1 - before].flip(1)
     extended = torch.cat([start if framing.mirrors_start else torch.zeros_like(start), exact], dim=1)
-    weighted = slice(before, before + win_length)
-    waves = fourier_basis(n_fft, n_fft)[:, weighted].astype(np.float32)
-    basis = torch.from_numpy(waves).to(signal.device) * window[weighted]
-    parts = F.conv1d(extended.unsqueeze(1), basis.unsqueeze(1), stride=hop).square()
-    return (parts[:, : margin + 1] + parts[:, margin + 1 :]).mT
+    return _power(extended, window, hop, slice(before, before + win_length))
 
 
 def exported_chunk_power(
@@ -81,7 +91,7 @@ def exported_chunk_power(
         preemph: as in `spectra.extended_signal`.
         framing: what stands at the ends, and which frames count.
     """
-    n_fft, margin = window.numel(), window.numel() // 2
+    margin = window.numel() // 2
     positions = torch.arange(signal.shape[1], device=signal.device) - 1 - margin
     ends, positions = length.unsqueeze(1), positions.unsqueeze(0)
     samples = torch.where(positions < ends, signal, 0.0)
@@ -100,9 +110,7 @@ def exported_chunk_power(
         start = body[:, margin + 1 : 2 * margin + 1].flip(1)
         start = torch.where(at_start.unsqueeze(1), start, body[:, :margin])
         body = torch.cat([start, body[:, margin:]], dim=1)
-    basis = torch.from_numpy(fourier_basis(n_fft, n_fft)).float().to(signal.device) * window
-    parts = F.conv1d(body.unsqueeze(1), basis.unsqueeze(1), stride=hop).square()
-    power = (parts[:, : margin + 1] + parts[:, margin + 1 :]).mT
+    power = _power(body, window, hop)
     # Not `valid_frames`, which counts from the start of the recording, where no samples have no frames.
     surplus = {"ceil": hop - 1, "floor": 0, "floor + 1": hop}[framing.valid]
     return power, (length + surplus) // hop

@@ -24,6 +24,7 @@ from nemo_asr.models.jasper import (
     Frames,
     MaskedGroupNorm,
     TimeConv1d,
+    encoded_ports,
     frames_type,
     intermediate_of,
     runs_on_cpu,
@@ -40,7 +41,7 @@ from nemo_lite.backends.pytorch.streaming import (
     prefixed,
 )
 from nemo_lite.config import Between
-from nemo_lite.core.neural_types import AcousticEncodedRepresentation, LengthsType, NeuralType, SpectrogramType
+from nemo_lite.core.neural_types import LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, Size, ceil_div, floor_div
 from nemo_lite.errors import UsageError
@@ -1098,12 +1099,7 @@ class ConformerEncoder(TrainableNM):
 
     @property
     def output_ports(self) -> Ports:
-        outputs = frames_type(self._feat_out, AcousticEncodedRepresentation())
-        ports = {"outputs": outputs, "encoded_lengths": NeuralType("B", LengthsType())}
-        if self._intermediate is None:
-            return ports
-        intermediate = frames_type(self._size, AcousticEncodedRepresentation())
-        return {**ports, "intermediate": intermediate, "intermediate_lengths": NeuralType("B", LengthsType())}
+        return encoded_ports(self._feat_out, None if self._intermediate is None else self._size)
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         batch, _, time = shapes["audio_signal"]

@@ -1098,7 +1098,7 @@ class JasperEncoder(TrainableNM):
         blocks = list(_blocks(specs, self._feat_in, settings))
         self._feat_out = specs[-1].filters
         self._intermediate = None if intermediate_block is None else intermediate_of(intermediate_block, len(specs))
-        self._intermediate_filters = 0 if self._intermediate is None else specs[self._intermediate].filters
+        self._intermediate_filters = None if self._intermediate is None else specs[self._intermediate].filters
         self._stride = prod(block.stride for block in blocks)
         self._intermediate_stride = prod(block.stride for block in blocks[: (self._intermediate or 0) + 1])
         self.encoder = nn.Sequential(*blocks)
@@ -1112,17 +1112,12 @@ class JasperEncoder(TrainableNM):
 
     @property
     def output_ports(self) -> Ports:
-        outputs = frames_type(self._feat_out, AcousticEncodedRepresentation())
-        ports = {"outputs": outputs, "encoded_lengths": NeuralType("B", LengthsType())}
-        if self._intermediate is None:
-            return ports
-        intermediate = frames_type(self._intermediate_filters, AcousticEncodedRepresentation())
-        return {**ports, "intermediate": intermediate, "intermediate_lengths": NeuralType("B", LengthsType())}
+        return encoded_ports(self._feat_out, self._intermediate_filters)
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         batch, _, time = shapes["audio_signal"]
         shapes_out = {"outputs": (batch, self._feat_out, ceil_div(time, self._stride)), "encoded_lengths": (batch,)}
-        if self._intermediate is None:
+        if self._intermediate_filters is None:
             return shapes_out
         intermediate = (batch, self._intermediate_filters, ceil_div(time, self._intermediate_stride))
         return {**shapes_out, "intermediate": intermediate, "intermediate_lengths": (batch,)}
@@ -1409,6 +1404,16 @@ class JasperDecoderForClassification(TrainableNM):
         if self._pooling_type == "avg":
             return torch.where(valid, x, 0.0).sum(2) / lengths.clamp(min=1).unsqueeze(1).to(x.dtype)
         return torch.where(valid, x, -torch.inf).amax(2)
+
+
+def encoded_ports(size: int, intermediate: int | None) -> Ports:
+    """The outputs of an encoder; ``intermediate``: channels of a block inside whose output is given too."""
+    outputs = frames_type(size, AcousticEncodedRepresentation())
+    ports = {"outputs": outputs, "encoded_lengths": NeuralType("B", LengthsType())}
+    if intermediate is None:
+        return ports
+    inside = frames_type(intermediate, AcousticEncodedRepresentation())
+    return {**ports, "intermediate": inside, "intermediate_lengths": NeuralType("B", LengthsType())}
 
 
 def frames_type(size: int, element: ElementType) -> NeuralType:

@@ -269,7 +269,7 @@ class Server:
         work = Transcription(model, asked, upload, self._limits.audio_seconds, self._detector)
         with model.batcher.expected() as has_come:
             begin = functools.partial(work.begin, on_row, has_come)
-            if work.is_short():
+            if work.read_if_quick():
                 begin()
             else:
                 await loop.run_in_executor(self._threads, begin)

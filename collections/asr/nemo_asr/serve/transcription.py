@@ -44,7 +44,7 @@ class Transcription:
         self._most_seconds, self._detector = most_seconds, detector
         self._recording = Recording(upload.name, upload.audio)
 
-    def is_short(self) -> bool:
+    def read_if_quick(self) -> bool:
         """Read the recording if that is quick: whether `begin` takes a few milliseconds and needs no other thread.
 
         Raises:

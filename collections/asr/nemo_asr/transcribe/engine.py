@@ -515,7 +515,7 @@ class BatchTranscriber:
     of the time of `transcribe`.
 
     Args:
-        model: the modules, see ``Recipe.model``.
+        model: the modules, see ``Recipe.model``, which are set to evaluation mode.
         labels, sample_rate, batch_seconds, factory, calibration, decoder, trim_silence, int_values: as of `transcribe`.
     """
 
@@ -542,6 +542,9 @@ class BatchTranscriber:
         wires = connect(model, StandIn(ports))
         found = _search_wires(model, wires, sample_rate, batch_seconds, factory)
         self._names, self._frame = list(found), stride_of(wires.frames)
+        # For good: a call that put them back would do so to a stream of the same model in another thread.
+        for module in model.modules.values():
+            getattr(module, "eval", lambda: None)()
         self._compute = factory.runner(list(found.values()))
 
     def __call__(self, rows: Sequence[Recording]) -> Transcribed:

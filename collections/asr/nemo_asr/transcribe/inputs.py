@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -465,11 +465,20 @@ def _named(name: str) -> Iterator[Recording]:
         yield Recording(name, name if is_address(name) else str(path))
 
 
-def _stdin() -> bytes:
-    remedy = "pipe the content of an audio file into the command, or name a file"
+def stdin_of_audio(remedy: str) -> BinaryIO:
+    """Stdin, where it is no terminal.
+
+    Raises:
+        UsageError: it is one, or closed; ``remedy`` says what to pipe.
+    """
     if sys.stdin is None or sys.stdin.isatty():
         raise UsageError("stdin is a terminal, not audio", place=STDIN, remedy=remedy)
-    content = sys.stdin.buffer.read(MAX_CONTENT_BYTES + 1)
+    return sys.stdin.buffer
+
+
+def _stdin() -> bytes:
+    remedy = "pipe the content of an audio file into the command, or name a file"
+    content = stdin_of_audio(remedy).read(MAX_CONTENT_BYTES + 1)
     if len(content) > MAX_CONTENT_BYTES:
         problem, wanted = "there is too much on stdin", f"at most {MAX_CONTENT_BYTES} bytes"
         raise UsageError(problem, place=STDIN, wanted=wanted, remedy="name a file instead")

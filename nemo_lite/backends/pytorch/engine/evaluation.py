@@ -264,8 +264,7 @@ class Evaluation:
             comm: the ranks.
             stops: asked before each block whether to stop early, on all ranks alike.
         """
-        for module in (self.module, *self.modules):  # a module that another one refers to is no part of the former
-            module.to(self._device)
+        self.place()
         loader, spare = self._loader(Shard(comm.rank, comm.world_size)), None
         if self._last_loader is not None:
             loader.take_workers(self._last_loader)
@@ -296,13 +295,18 @@ class Evaluation:
     def compute(self, values: Sequence[Any]) -> WireValues:
         """The wires' values for a batch that does not come from the data layer, in host memory. On this rank alone.
 
+        Call :meth:`place` once before: looking at each module takes as long as a small model computes a short batch.
+
         Args:
             values: one for each output port of the data layer, in port order.
         """
-        for module in (self.module, *self.modules):
-            module.to(self._device)
         with self._precision.prepared(self.modules), evaluating([self.module, *self.modules]), torch.no_grad():
             return to_cpu(self._run(Batch(self._ahead.start(values))))
+
+    def place(self) -> None:
+        """Put the modules on the device."""
+        for module in (self.module, *self.modules):  # a module that another one refers to is no part of the former
+            module.to(self._device)
 
     def close(self) -> None:
         """End the data workers that were kept."""

@@ -120,13 +120,19 @@ def set_training(modules: Iterable[nn.Module]) -> None:
 @contextmanager
 def evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Evaluation mode inside, and every part's own mode again afterwards."""
-    before = [(part, part.training) for module in modules for part in module.modules()]
-    for part, _ in before:
-        part.training = False
+    seen: set[nn.Module] = set()
+    before = [(part, part.training) for module in modules for _, part in module.named_modules(seen)]
+    _set_modes((part, False) for part, _ in before)
     try:
         yield
     finally:
-        for part, training in before:
+        _set_modes(before)
+
+
+def _set_modes(modes: Iterable[tuple[nn.Module, bool]]) -> None:
+    """Write only what differs: writing an attribute of a module takes much longer than reading it."""
+    for part, training in modes:
+        if part.training != training:
             part.training = training
 
 
