@@ -19,6 +19,7 @@ import torch
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 
+from nemo_lite import NeuralModuleFactory
 from nemo_lite.core.app_state import AppState
 from nemo_lite.utils import logging
 
@@ -145,6 +146,12 @@ def _names_are_free():
     # What an earlier test made may be alive still, in its traceback or in the factory; its names are of no concern.
     AppState().modules.clear()
     AppState().graphs.clear()
+
+
+@pytest.fixture(autouse=True)
+def _no_factory_is_the_default():
+    # What is computed without a factory takes the device and the precision of the one made last, in an earlier test.
+    NeuralModuleFactory.reset_default_factory()
 
 
 @pytest.fixture(autouse=True)

@@ -140,3 +140,9 @@ def test_the_default_factory_is_the_one_made_last_and_can_be_forgotten():
     assert nemo.NeuralModuleFactory.get_default_factory() is first
     nemo.NeuralModuleFactory.reset_default_factory()
     assert nemo.NeuralModuleFactory.get_default_factory() is None
+
+
+@pytest.mark.parametrize("turn", ["one test", "the next"])
+def test_a_test_begins_without_a_default_factory(turn):
+    assert nemo.NeuralModuleFactory.get_default_factory() is None
+    nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, optimization_level="O2")

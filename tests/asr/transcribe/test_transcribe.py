@@ -217,4 +217,16 @@ def test_a_default_factory_is_made_where_there_is_none(trained):
     NeuralModuleFactory.reset_default_factory()
     found = transcribe(model, recipe.labels, 16000, [np.zeros(16000)], audio_rate=16000)
     assert len(found.transcripts) == 1
+
+
+@pytest.mark.parametrize(("level", "dtype"), [(None, torch.float32), ("O0", torch.float32), ("O2", torch.bfloat16)])
+def test_without_a_factory_the_precision_is_that_of_the_one_made_last(trained, level, dtype):
+    recipe, model = trained
     NeuralModuleFactory.reset_default_factory()
+    if level is not None:
+        NeuralModuleFactory(placement=DeviceType.CPU, optimization_level=level, amp_dtype="bfloat16")
+    seen = []
+    with model.encoder.register_forward_hook(lambda module, inputs, outputs: seen.append(outputs[0].dtype)):
+        transcribe(model, recipe.labels, 16000, [np.random.default_rng(0).normal(0, 0.1, 16000)], audio_rate=16000)
+    assert set(seen) == {dtype}
+    assert {weight.dtype for weight in model.encoder.parameters()} == {torch.float32}

@@ -136,6 +136,36 @@ def test_a_worker_whose_exit_code_was_lost_is_named_too(monkeypatch):
         raise RuntimeError("DataLoader worker is killed by signal")
 
 
+def die_soon(connection):
+    connection.close()
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture
+def dying(monkeypatch):
+    """The other end of a connection to a worker that has closed its own, as a killed process does, and then dies."""
+    here, there = multiprocessing.Pipe()
+    worker = multiprocessing.get_context("fork").Process(target=die_soon, args=(there,), daemon=True)
+    worker.start()
+    there.close()
+    monkeypatch.setattr(process, "_workers", lambda error: [worker])
+    yield here
+    worker.join()
+
+
+def test_a_worker_whose_connection_is_lost_before_it_has_ended_is_named(dying):
+    text = r"^a data worker \(pid \d+\) was killed by SIGKILL; the system was probably short of memory"
+    with pytest.raises(DataWorkerError, match=text), torch_errors_named():
+        dying.recv()
+
+
+def test_a_connection_that_a_worker_itself_lost_is_told_at_once(dying, monkeypatch):
+    monkeypatch.setattr(process.time, "sleep", lambda seconds: pytest.fail("waited for a worker to end"))
+    with pytest.raises(ConnectionResetError, match="of the dataset"), torch_errors_named():
+        raise ConnectionResetError("Caught ConnectionResetError in DataLoader worker process 0: of the dataset")
+
+
 def test_an_error_that_does_not_come_from_loaders_stays_as_it_is():
     with pytest.raises(RuntimeError, match="DataLoader worker is killed") as caught, torch_errors_named():
         raise RuntimeError("DataLoader worker is killed")

@@ -453,7 +453,7 @@ def transcribe(
         batch_seconds: most seconds of audio that are computed at once, which bounds memory.
         num_workers: processes that read audio.
         worker_timeout: seconds that a batch may take in them before an error; 0: for ever. None: 600.
-        factory: where to run; by default the factory made last, or a new one.
+        factory: where and in which precision to run; by default the one made last, or a new one, in float32.
         verbose: show progress on a terminal.
         calibration: turns the confidence of a word into a calibrated one, as that of the model's card does.
         decoder: a search in the place of the model's.

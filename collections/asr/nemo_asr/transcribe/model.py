@@ -660,7 +660,7 @@ class TrainedModel:
         """For a program that serves: see `BatchTranscriber`.
 
         Args:
-            factory: where to run; by default the factory made last, or a new one.
+            factory: where and in which precision to run; by default the one made last, or a new one, in float32.
             settings: ``batch_seconds``, ``decoder`` and ``calibration``, as of `transcribe`.
         """
         card, reading = self.card, self.recipe.reading

@@ -17,6 +17,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import Enum, auto
@@ -250,11 +251,14 @@ def remedy_of(text: str) -> str:
 # Errors of torch that concern one rank, raised as what they are.
 
 _LOADERS = os.path.dirname(torch.utils.data.__file__) + os.sep
+_MULTIPROCESSING = os.path.dirname(multiprocessing.__file__) + os.sep
 _LIKELY = {
     "SIGKILL": "the system was probably short of memory",
     "SIGBUS": "shared memory was probably full",
     "SIGSEGV": "a library probably crashed in it",
 }
+# A process that is killed closes its sockets before others can see that it has ended; how long that may take.
+_ENDING_SECONDS = 5.0
 _NO_MEMORY = re.compile(r"MemoryError|can't allocate memory|Cannot allocate memory")
 _CHECKS = (
     "check memory (free -h, dmesg) and shared memory (df -h /dev/shm; in a container docker run --shm-size), and take "
@@ -286,7 +290,9 @@ def torch_errors_named(label: str = "") -> Iterator[None]:
 def _dead_worker(error: Exception) -> DataWorkerError | None:
     """The error that says so if a data worker died or got no memory: by the error's frames and by the exit code."""
     workers = [] if isinstance(error, DataWorkerError) else _workers(error)
-    dead = next(filter(_is_dead, workers), None)
+    until = time.monotonic() + (_ENDING_SECONDS if workers and _is_lost_connection(error) else 0.0)
+    while (dead := next(filter(_is_dead, workers), None)) is None and time.monotonic() < until:
+        time.sleep(0.01)
     if dead is None:
         lack = _lack_of_memory(error) if workers else ""
         return DataWorkerError("a data worker ran out of memory", got=lack, remedy=_CHECKS) if lack else None
@@ -307,15 +313,29 @@ def _workers(error: Exception) -> list[BaseProcess]:
     Such a frame may also be that of torch's handler of the signal that a child died.
     """
     workers: list[BaseProcess] = []
+    for frame in _frames(error, _LOADERS):
+        workers += getattr(frame.f_locals.get("self"), "_workers", ())
+        # Not `active_children`: it leaves out those that ended.
+        workers += [child for child in getattr(multiprocessing.process, "_children", ()) if child.daemon]
+    return workers
+
+
+def _is_lost_connection(error: Exception) -> bool:
+    """Whether a process at the other end of a connection is gone, or about to be.
+
+    Tensors of a worker that died are asked for at its socket. An error that a worker sends, which may be of such a
+    class, has no frames.
+    """
+    return isinstance(error, (ConnectionError, EOFError)) and any(_frames(error, _MULTIPROCESSING))
+
+
+def _frames(error: Exception, folder: str) -> Iterator[FrameType]:
+    """The frames of the error's traceback whose code is in a folder."""
     traceback = error.__traceback__
     while traceback is not None:
-        frame = traceback.tb_frame
-        if frame.f_code.co_filename.startswith(_LOADERS):
-            workers += getattr(frame.f_locals.get("self"), "_workers", ())
-            # Not `active_children`: it leaves out those that ended.
-            workers += [child for child in getattr(multiprocessing.process, "_children", ()) if child.daemon]
+        if traceback.tb_frame.f_code.co_filename.startswith(folder):
+            yield traceback.tb_frame
         traceback = traceback.tb_next
-    return workers
 
 
 def _is_dead(process: BaseProcess) -> bool:
