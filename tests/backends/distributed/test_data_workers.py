@@ -161,7 +161,7 @@ def test_a_worker_whose_connection_is_lost_before_it_has_ended_is_named(dying):
 
 
 def test_a_connection_that_a_worker_itself_lost_is_told_at_once(dying, monkeypatch):
-    monkeypatch.setattr(process.time, "sleep", lambda seconds: pytest.fail("waited for a worker to end"))
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waited for a worker to end"))
     with pytest.raises(ConnectionResetError, match="of the dataset"), torch_errors_named():
         raise ConnectionResetError("Caught ConnectionResetError in DataLoader worker process 0: of the dataset")
 

@@ -525,7 +525,7 @@ def test_a_launcher_whose_store_is_gone_is_named():
     while not all("ready" in rank.out() for rank in ranks) and time.perf_counter() < deadline:
         time.sleep(0.05)
     launcher.process.kill()
-    ends = wait_all(ranks, 10)
+    _, *ends = wait_all([launcher, *ranks], 10)
     assert [end.code for end in ends] == [3, 3]
     told = f"[rank 0] the launcher of the first machine is gone: its store at 127.0.0.1:{port} was closed"
     assert told in ends[0].err

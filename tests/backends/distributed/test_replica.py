@@ -74,7 +74,9 @@ def with_static_graph():
 @pytest.mark.slow
 def test_a_static_graph_gives_the_weights_of_one_that_is_not():
     (plain, _), (first, second) = results_of(2, statically), results_of(2, with_static_graph)
-    assert first == second == plain
+    assert first == second
+    for name, weights in plain.items():  # the gradients of its first step are added in another order
+        torch.testing.assert_close(torch.tensor(first[name]), torch.tensor(weights), rtol=1e-6, atol=1e-6)
 
 
 def compressing():

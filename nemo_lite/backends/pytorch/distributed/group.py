@@ -137,7 +137,7 @@ class DataParallel:
             static_graph=self._options.static_graph,
         )
         # A static graph is learnt in an exchange: torch ends with an internal error where the first pass has none. The
-        # mean of the first micro-batch is then taken before the others are added, which gives the same sum.
+        # mean of the first micro-batch is then taken before the others are added: the same sum, but for rounding.
         self._must_exchange = self._options.static_graph
         if self._options.gradient_compression is not None:
             made.register_comm_hook(None, bf16_compress_hook)
