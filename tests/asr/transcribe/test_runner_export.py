@@ -20,7 +20,12 @@ from nemo_asr.transcribe import onnx_export, runner_export, sherpa_export
 from nemo_asr.transcribe.model import TrainedModel, describe, load_model
 from nemo_asr.transcribe.onnx_asr_export import export_onnx_asr, onnx_asr_features_problem
 from nemo_asr.transcribe.runner_export import greedy_texts, symbols_of
-from nemo_asr.transcribe.sherpa_export import export_sherpa, export_sherpa_stream, sherpa_features_problem
+from nemo_asr.transcribe.sherpa_export import (
+    export_sherpa,
+    export_sherpa_stream,
+    samples_behind,
+    sherpa_features_problem,
+)
 from nemo_asr.transcribe.torch_export import export_torch
 from nemo_lite.errors import FileInTheWayError, UsageError
 
@@ -146,7 +151,7 @@ def test_sherpa_onnx_streams_a_conformer_in_chunks(tmp_path):
     metadata = metadata_of(tmp_path / "stream")
     wanted = {"window_size": "16", "chunk_shift": "16", "vocab_size": "4", "cache_last_channel_dim3": str(8 * 16)}
     assert {name: metadata[name] for name in wanted} == wanted
-    assert (written.before, written.behind) == (80, 18 * 160)
+    assert (written.before, written.behind) == (80, samples_behind(16, 0, 160, 400) + 8000)
     samples = noise(3)
     (got,) = heard(written, [samples])
     # It hears the silence behind too, and never that the recording has ended.
@@ -164,7 +169,7 @@ def test_sherpa_onnx_streams_convolutions_whose_first_frames_are_late_blanks(tmp
     text = CONFIG.replace("features: 32, n_fft: 512", f"{FEATURES}, normalize: null, pad_to: 0, generation: nemo_2.5")
     loaded = model_of(tmp_path, text)
     written = export_sherpa_stream(loaded, tmp_path / "stream")
-    assert (written.before, written.behind) == (80, (10 + 2 + 2 * 2) * 160)
+    assert (written.before, written.behind) == (80, samples_behind(10, 2 * 2, 160, 400) + 8000)
     assert "subtract 0.04 s from its times: a frame waits for those behind it" in written.advice
     samples = noise(3)
     (got,) = heard(written, [samples])
@@ -173,6 +178,22 @@ def test_sherpa_onnx_streams_convolutions_whose_first_frames_are_late_blanks(tmp
     assert len(own) > 40
     assert got[:30] == whole[:30]  # later a random model has ties, which rounding decides
     assert len(own) - 1 <= len(got) <= len(whole)
+
+
+@pytest.mark.parametrize(("chunk", "late"), [(8, 0), (104, 0), (10, 38)])
+def test_a_stream_gives_all_frames_with_the_zeros_behind_and_not_with_a_frame_less(chunk, late):
+    hop, window = 160, 400
+    lengths = np.arange(window, window + 2 * chunk * hop)
+    needed = lengths // hop + 1 + late
+    behind = samples_behind(chunk, late, hop, window)
+
+    def decoded(zeros):
+        """As sherpa-onnx counts: frames whose window is there, the first around sample 80; chunks with one more."""
+        ready = (hop // 2 + lengths + zeros - (hop + window) // 2) // hop + 1
+        return (ready - 1) // chunk * chunk
+
+    assert (decoded(behind) >= needed).all()
+    assert not (decoded(behind - hop) >= needed).all()
 
 
 @pytest.mark.slow

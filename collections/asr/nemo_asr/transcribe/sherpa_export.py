@@ -41,6 +41,10 @@ SHERPA_WAVEFORM_FRAME = 0.02
 """Seconds of a frame in sherpa-onnx's times where a model takes the waveform, whatever the model's are."""
 SHERPA_STREAM_FRAME = 0.04
 """The same of streams."""
+SHERPA_STREAM_SILENCE = 0.5
+"""Seconds of silence that a stream hears behind the last frame. At the end of a recording a model writes its last label
+at once, but sherpa-onnx never says that there is one. In silence a Conformer of connected digits wrote it up to 0.16 s
+later, a QuartzNet up to 0.3 s."""
 _LEAST_VARIANCE = 1e-5  # what it adds to the variance of a waveform before it divides by its root
 _SAMPLES = 23_456
 _LEAST_LOGARITHM = math.log(torch.finfo(torch.float32).eps) + 1e-4
@@ -285,6 +289,21 @@ class _SherpaChunk(nn.Module):
         return log_probs, torch.full_like(length, log_probs.shape[1]), *self.rows(new_state), new_state[self.counter]
 
 
+def samples_behind(chunk: int, late: int, hop: int, window: int) -> int:
+    """Zero samples behind a recording, without which sherpa-onnx may leave out its last frames.
+
+    A frame of features is there when its window is, half of which lies behind its middle. A chunk is decoded when one
+    frame more is there than it has. At worst the last frame that is needed is the first one of its chunk.
+
+    Args:
+        chunk: frames of features in a chunk.
+        late: frames of features for which a frame waits.
+        hop: samples from frame to frame.
+        window: samples of a window.
+    """
+    return (chunk + late) * hop + window // 2
+
+
 def export_sherpa_stream(model: TrainedModel, folder: str | Path) -> Written:
     """Write ``model.onnx`` and ``tokens.txt`` as sherpa-onnx reads them of NeMo's cache-aware CTC models.
 
@@ -337,7 +356,8 @@ def export_sherpa_stream(model: TrainedModel, folder: str | Path) -> Written:
     arguments = _sherpa_files(place) | _sherpa_features(preprocessor)
     if parts.late:
         advice.append(f"subtract {parts.late * seconds:g} s from its times: a frame waits for those behind it")
-    # A chunk is decoded when one frame more is there.
-    behind = (chunk + 2 + parts.late * chunk // parts.frames) * preprocessor.hop_length
+    late = parts.late * chunk // parts.frames
+    behind = samples_behind(chunk, late, preprocessor.hop_length, preprocessor.win_length)
+    behind += round(SHERPA_STREAM_SILENCE * preprocessor.sample_rate)
     loader = "OnlineRecognizer.from_nemo_ctc"
     return Written(place, difference, SHERPA, loader, arguments, preprocessor.hop_length // 2, behind, advice)
