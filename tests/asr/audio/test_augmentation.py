@@ -379,7 +379,7 @@ def test_registered_perturbations_can_be_named_once(monkeypatch):
     monkeypatch.setattr("nemo_asr.audio.augmentation.augmentor.perturbation_types", dict(perturbation_types))
     register_perturbation("mute", Mute)
     assert not AudioAugmentor.from_config({"mute": {"prob": 1}}).perturbed(tone(), RATE, generator()).any()
-    with pytest.raises(UsageError, match=r'perturbation "mute" exists'):
+    with pytest.raises(UsageError, match=r'perturbation "mute" exists: got Mute, wanted'):
         register_perturbation("mute", Mute)
 
 

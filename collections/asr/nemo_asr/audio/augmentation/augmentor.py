@@ -60,7 +60,7 @@ def register_perturbation(name: str, perturbation: type[Perturbation]) -> None:
     """
     if name in perturbation_types:
         wanted = f"a name other than {perturbation_types[name].__name__}'s"
-        raise UsageError(f'perturbation "{name}" exists', got=__name__, wanted=wanted)
+        raise UsageError(f'perturbation "{name}" exists', got=perturbation.__name__, wanted=wanted)
     perturbation_types[name] = perturbation
 
 
