@@ -30,6 +30,11 @@ def runs_on_cpu(x: Tensor) -> bool:
     return x.device.type == "cpu" and not torch.compiler.is_compiling() and not torch._C._is_tracing()
 
 
+def are_full(lengths: Tensor, num_frames: int) -> bool:
+    """Whether it is known that no utterance is shorter than its batch; only on CPU is it looked at."""
+    return runs_on_cpu(lengths) and int(lengths.min()) >= num_frames
+
+
 def is_time_major(x: Tensor) -> bool:
     """Whether (B, C, T) lies in memory as (B, T, C)."""
     return x.transpose(1, 2).is_contiguous()
