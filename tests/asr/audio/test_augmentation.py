@@ -376,10 +376,10 @@ def test_registered_perturbations_can_be_named_once(monkeypatch):
         def perturbed(self, samples, sample_rate, rng):
             return np.zeros_like(samples)
 
-    monkeypatch.setattr("nemo_asr.audio.augmentation.perturbation_types", dict(perturbation_types))
+    monkeypatch.setattr("nemo_asr.audio.augmentation.augmentor.perturbation_types", dict(perturbation_types))
     register_perturbation("mute", Mute)
     assert not AudioAugmentor.from_config({"mute": {"prob": 1}}).perturbed(tone(), RATE, generator()).any()
-    with pytest.raises(UsageError, match=r'perturbation "mute" exists'):
+    with pytest.raises(UsageError, match=r'perturbation "mute" exists: got Mute, wanted'):
         register_perturbation("mute", Mute)
 
 
@@ -725,7 +725,7 @@ def test_a_codec_that_is_not_installed_is_refused_by_name(monkeypatch):
     monkeypatch.setattr("soundfile.check_format", lambda *names: names[0] != "MP3")
     with pytest.raises(UsageError, match=r"augmentor\.codec: the installed libsndfile .* has no mp3; leave it out"):
         AudioAugmentor.from_config({"codec": {"prob": 0.5}})
-    monkeypatch.setattr("nemo_asr.audio.augmentation.has_av", lambda: False)
+    monkeypatch.setattr("nemo_asr.audio.augmentation.channel.has_av", lambda: False)
     told = r"augmentor\.codec: g722 needs PyAV; pip install av \(the extra formats of nemo-lite\), or leave it out"
     with pytest.raises(UsageError, match=told):
         CodecPerturbation(["alaw", "g722"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import ExitStack
 from unittest.mock import patch
 
 import pytest
@@ -10,11 +11,11 @@ import torch
 from torch import nn
 from toys.conformer_cases import CASES, SMALL, features_of, fill
 
-from nemo_asr.models import conformer, jasper
 from nemo_asr.models.conformer import (
     FULL_CONTEXT,
     AttentionContext,
     ConformerEncoder,
+    FeedForward,
     add_dropped,
     attention,
     drawn_context,
@@ -30,6 +31,7 @@ from nemo_lite.errors import UsageError
 
 UNDROPPED = {"dropout": 0.0, "dropout_pre_encoder": 0.0, "dropout_emb": 0.0}
 WENET = {"subsampling": "conv2d", "self_attention_model": "rel_pos_no_shift", "after_norm": True}
+CONFORMER = "nemo_asr.models.conformer"
 EXACT = {**{name: case for name, case in CASES.items() if "before 2.5" not in name}, "WeNet": WENET}
 EXACT["vggnet"] = {"subsampling": "vggnet", "subsampling_conv_channels": 4}
 
@@ -142,7 +144,7 @@ def test_a_copy_of_an_encoder_that_sees_all_makes_no_masks():
 
 def test_masks_are_made_once_a_batch():
     encoder = made(n_layers=3, att_context_size=[4, 1], att_context_style="chunked_limited")
-    with patch.object(conformer, "hidden_frames", wraps=hidden_frames) as masks:
+    with patch(f"{CONFORMER}.encoder.hidden_frames", wraps=hidden_frames) as masks:
         encoded(encoder, *features_of(""))
     assert masks.call_count == 1
 
@@ -191,7 +193,7 @@ def test_dynamic_chunks_are_drawn_as_wenet_does():
     assert drawn_context(1, True, cpu).left == 0
     encoder = made(**WENET, use_dynamic_chunk=True, att_context_size=[-1, 3], att_context_style="chunked_limited")
     assert encoder._context(9, cpu).chunk == 4
-    with patch.object(conformer, "drawn_context", wraps=drawn_context) as draw:
+    with patch(f"{CONFORMER}.encoder.drawn_context", wraps=drawn_context) as draw:
         encoder.train()(audio_signal=torch.randn(2, 20, 61), length=torch.tensor([61, 30]))
     draw.assert_called_once()
 
@@ -228,6 +230,14 @@ def test_dropout_on_cpu_keeps_the_share_and_the_mean():
     assert torch.equal(add_dropped(x, y, 0.0, 0.5), x + 0.5 * y)
 
 
+# Files that choose operations by runs_on_cpu.
+CHOOSING = [
+    "conformer.dropout",
+    "conformer.layer",
+    "conformer.self_attention",
+    "conformer.subsampling",
+    "jasper.frames",
+]
 FAST = ["striding", "dw_striding", "chunks", "no biases", "streaming", "convolution that sees little before", "WeNet"]
 
 
@@ -239,8 +249,9 @@ def test_the_gradients_of_the_fast_paths_are_those_of_plain_operations(name):
     gradients = {}
     for is_plain in (True, False):
         encoder = made(**UNDROPPED, **EXACT[name]).double().train()
-        runs_on_cpu = (lambda x: False) if is_plain else jasper.runs_on_cpu
-        with patch.object(conformer, "runs_on_cpu", runs_on_cpu):
+        with ExitStack() as stack:
+            for module in CHOOSING if is_plain else ():
+                stack.enter_context(patch(f"nemo_asr.models.{module}.runs_on_cpu", return_value=False))
             out, frames = encoder(audio_signal=features, length=lengths)
         weights = torch.linspace(-1, 1, out.numel(), dtype=torch.double).view_as(out)
         weights[1, :, frames[1] :], weights[2, :, frames[2] :] = 0, 0
@@ -254,9 +265,9 @@ def test_the_gradients_of_the_fast_paths_are_those_of_plain_operations(name):
 def test_the_fast_dropout_paths_have_the_gradients_of_what_they_kept():
     kept = torch.ones(2, 7, 32, dtype=torch.uint8)
     kept[..., ::3] = 0
-    feed_forward = conformer.FeedForward(8, 32, 0.25).double()
+    feed_forward = FeedForward(8, 32, 0.25).double()
     x = torch.randn(2, 7, 8, dtype=torch.double, requires_grad=True)
-    with patch.object(conformer, "kept_at_random", return_value=(kept, 1.5)):
+    with patch(f"{CONFORMER}.layer.kept_at_random", return_value=(kept, 1.5)):
         assert torch.autograd.gradcheck(feed_forward, x)
         fast = feed_forward(x)
     plain = feed_forward.linear2(torch.nn.functional.silu(feed_forward.linear1(x)) * kept * 1.5)
@@ -266,7 +277,7 @@ def test_the_fast_dropout_paths_have_the_gradients_of_what_they_kept():
         torch.testing.assert_close(got, wanted)
     query, key, value, bias = (torch.randn(1, 2, 4, size).double().requires_grad_() for size in (3, 3, 3, 4))
     kept = (torch.arange(32).view(2, 4, 4) % 5 > 0).view(torch.uint8)
-    with patch.object(conformer, "kept_at_random", return_value=(kept, 1.25)):
+    with patch(f"{CONFORMER}.self_attention.kept_at_random", return_value=(kept, 1.25)):
         assert torch.autograd.gradcheck(
             lambda query, key, value, bias: attention(query, key, value, bias, None, 0.2), (query, key, value, bias)
         )
@@ -287,8 +298,8 @@ def test_attention_in_blocks_of_queries_is_attention(name, most_scores):
     features, lengths = features_of(name)
     whole, frames = encoded(encoder, features, lengths)
     with (
-        patch.object(conformer, "_MOST_SCORES", most_scores),
-        patch.object(conformer, "attention", wraps=attention) as calls,
+        patch(f"{CONFORMER}.self_attention._MOST_SCORES", most_scores),
+        patch(f"{CONFORMER}.self_attention.attention", wraps=attention) as calls,
     ):
         blocks, _ = encoded(encoder, features, lengths)
     assert calls.call_count > 2

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from nemo_asr.models import jasper as frames
 from nemo_asr.models.jasper import (
     JasperDecoderForClassification,
     JasperDecoderForCTC,
     JasperEncoder,
     MaskedConv1d,
+    frames,
     valid_frames,
 )
 from nemo_lite.backends.pytorch.nm import DataLayerNM
