@@ -273,7 +273,7 @@ def _decode_with_av(handle: int | io.BytesIO, demuxer: str) -> Decoded:
     options = {"codec_whitelist": _CODECS}
     try:
         source.seek(0)
-        with source, av.open(source, format=demuxer, options=options, metadata_errors="replace") as container:
+        with source, av.open(source, "r", format=demuxer, options=options, metadata_errors="replace") as container:
             if not container.streams.audio:
                 raise DataError("holds no audio")
             stream = container.streams.audio[0]

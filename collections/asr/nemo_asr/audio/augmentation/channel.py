@@ -115,7 +115,7 @@ def _through_g722(samples: Samples) -> Samples:
     """(T,) at 16 kHz -> (T,), without the delay. Not by the command ffmpeg: starting it takes longer than a step."""
     import av
 
-    coder, decoder = (av.CodecContext.create("g722", mode) for mode in "wr")
+    coder, decoder = av.CodecContext.create("g722", "w"), av.CodecContext.create("g722", "r")
     for context in (coder, decoder):
         context.sample_rate, context.layout = 16000, "mono"
     coder.format = "s16"
