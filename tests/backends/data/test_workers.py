@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.utils import data
 from toys.interruptible import is_alive
-from toys.nets import Points
+from toys.nets import Net, Points, build, made_factory, train
 from toys.ranks import Rank
 
 import nemo_lite as nemo
@@ -211,6 +211,25 @@ def test_a_worker_that_hangs_does_not_outlive_a_parent_that_is_killed(tmp_path):
     while is_alive(worker):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+class Breaks(Net):
+    def forward(self, x):
+        raise ValueError("broken")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("net", [Net, Breaks])
+def test_workers_end_with_the_training_while_its_factory_and_its_error_live_on(net):
+    factory, layer, before = made_factory(), Points(), set(multiprocessing.active_children())
+    layer.num_workers = 1
+    error = None
+    try:
+        train(factory, [build(layer, net())[1]])
+    except ValueError as raised:
+        error = raised
+    assert (error is None) == (net is Net)
+    assert set(multiprocessing.active_children()) <= before
 
 
 FAILS_BESIDE_WORKERS = """

@@ -616,6 +616,9 @@ class BatchLoader:
     def take_workers(self, earlier: BatchLoader) -> None:
         """Go on with the workers of a loader that is not used any more, where that is possible."""
 
+    def close(self) -> None:
+        """End the workers, if there are any. Nothing is asked of the loader afterwards."""
+
 
 class PlannedLoader(BatchLoader):
     """Batches of one rank, one request a batch. Workers, if any, are torch's and live as long as the loader.
@@ -744,6 +747,10 @@ class PlannedLoader(BatchLoader):
         """Take the workers of a loader that is not used any more, if they have the data set that this one's need."""
         if isinstance(earlier, PlannedLoader) and self._worker_settings() == earlier._worker_settings() is not None:
             self._loader, self._sampler = earlier._loader, earlier._sampler
+
+    def close(self) -> None:
+        """Let go of torch's loader, with which its workers end. The garbage collector may take long, or never come."""
+        del self._loader
 
     def _worker_settings(self) -> tuple[object, ...] | None:
         content = content_of(self._loader.dataset)

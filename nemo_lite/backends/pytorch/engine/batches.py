@@ -484,9 +484,9 @@ class StepBatchLoader:
         self._loader.settle(self._comm)
 
     def close(self) -> None:
-        """Let go of the loader, whose workers end then. Left to the garbage collector, they may take ten seconds."""
+        """End the data workers."""
         self._batches = iter(())
-        del self._loader
+        self._loader.close()
 
     def report(self) -> None:
         """Log how many items the epoch repeated or left out to keep the ranks together."""

@@ -380,6 +380,9 @@ class Training:
             self._rates.end()
             self.checkpoints.close()
             self.evaluations.close()
+            for lane in self._lanes:
+                lane.tensors.clear()
+                lane.batches.close()  # also behind an error, which a notebook keeps, and with it this object
 
     def compare_copies(self, seconds: float) -> None:
         """End the comparison of the training data on the machines, which may take so long."""
@@ -414,9 +417,6 @@ class Training:
             logging.info("Stopped after step %d: %s", state.step, state.stop_reason)
         callbacks.notify("on_action_end", state)
         self._position.close()
-        for lane in self._lanes:
-            lane.tensors.clear()
-            lane.batches.close()
 
     def _epoch(self) -> None:
         state = self._state
