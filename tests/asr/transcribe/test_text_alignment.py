@@ -141,6 +141,7 @@ def test_points_of_titles_initials_and_ordinals_end_no_sentence(text, wanted):
 def test_files_say_the_same_times():
     _, alignment = found("ab c. ba", ("ab_-_c__", 1.0), ("___ba_", 5.0))
     assert as_ctm(alignment, "talk").splitlines()[0] == "talk 1 1.000 0.040 ab 0.999"
+    assert as_ctm(alignment, "AUD 1 (2)").startswith("AUD_1_(2) 1 1.000 ")
     grid = as_textgrid(alignment)
     assert [line.split('"')[1] for line in grid.splitlines() if "name =" in line] == ["segments", "words", "labels"]
     edges = [float(line.split(" = ")[1]) for line in grid.splitlines() if line.startswith("            xm")]

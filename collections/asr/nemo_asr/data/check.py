@@ -430,7 +430,7 @@ def _unusual(examined: ExaminedSet) -> list[Finding]:
     texts = [f'{len(group)} times "{_short(group[0].utterance.text)}"' for group in shared]
     several = several if len(several) > 1 else []
     pausing = sorted((item for item in items if long_pause_of(item)), key=lambda item: -item.pause)
-    pauses = [f"{i.place}: {i.pause:.1f} of {i.seconds:.1f} s: {i.utterance.audio_path}" for i in pausing]
+    pauses = [f"{i.place}: one of {i.pause:.1f} s in {i.seconds:.1f} s: {i.utterance.audio_path}" for i in pausing]
     left_in = "which train leaves in, and eval without --segments energy; transcribe cuts there"
     uncut = f"with a pause of {LONG_PAUSE:g} s or more, {left_in}"
     cut = "nemo-lite align MODEL MANIFEST --cut NEW.json"

@@ -660,7 +660,11 @@ def _parts(
 
 
 def as_ctm(alignment: Alignment, name: str) -> str:
-    """A word a line: name, channel, start, duration, word, confidence, as NIST's sclite reads it."""
+    """A word a line: name, channel, start, duration, word, confidence, as NIST's sclite reads it.
+
+    Fields are parted by spaces: one in the name becomes ``_``.
+    """
+    name = "_".join(name.split())
     channel = (alignment.channel or 0) + 1
     return "".join(
         f"{name} {channel} {word.start:.3f} {word.end - word.start:.3f} {word.text} {word.confidence:.3f}\n"
