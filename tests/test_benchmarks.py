@@ -26,6 +26,7 @@ QUICKLY = {
     "alignment.py": ("--quick",),
     "evaluation.py": ("--quick", "--rounds", "1"),
     "hotwords.py": ("--quick", "--labels", "letters"),
+    "punctuation.py": ("--quick",),
     "tarred_data.py": ("--quick", "--rounds", "1"),
 }
 GOLDEN = {

@@ -6,7 +6,7 @@ import pytest
 from toys.tone_corpus import CONFIG, make_corpus, read_manifest, run_subcommand, write_manifest
 
 from nemo_asr.cli.data import main as data
-from nemo_asr.tasks.recipe import labels_are_auto, load_class_recipe, load_recipe
+from nemo_asr.tasks.recipe import labels_are_auto, labels_for, load_class_recipe, load_recipe
 from nemo_asr.transcribe.model import labels_of_run
 from nemo_lite.errors import ConfigError
 
@@ -56,6 +56,18 @@ def test_what_does_not_train_says_where_the_labels_are(folder):
         ConfigError, match=r"auto\.yaml:\d+:1: labels is auto: only training finds them, in its texts; give"
     ):
         load_recipe(folder / "auto.yaml")
+
+
+def test_punctuated_labels_of_a_file_or_an_option(folder, capsys):
+    lines = read_manifest(folder / "train.json")
+    write_manifest(folder / "train.json", [*lines, {**lines[0], "text": "Abc, cab?"}])
+    assert labels_for(folder / "train.json", ["labels=auto_punctuated", "language=none"]).labels == [*" ABCabc,?"]
+    (folder / "auto.yaml").write_text(AUTO.replace("labels: auto", "labels: auto_punctuated"))
+    assert labels_for(folder / "train.json", path=folder / "auto.yaml").labels == [*" ABCabc,?"]
+    with pytest.raises(ConfigError, match="labels is auto_punctuated: only training finds them"):
+        load_recipe(folder / "auto.yaml")
+    data(["check", "train.json", "--model_config", "auto.yaml"])
+    assert "outside the vocabulary" not in capsys.readouterr().err
 
 
 def test_data_check_takes_the_labels_of_the_training_set(folder, capsys):

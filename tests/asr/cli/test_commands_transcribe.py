@@ -207,6 +207,19 @@ def test_equal_channels_are_transcribed_once_and_one_line_says_so(model, call, t
     assert len(recordings_of(["late.wav"], "each")) == 2
 
 
+def test_channels_that_cancel_each_other_are_told_with_what_to_do(model, call, talks, capsys):
+    samples, rate = soundfile.read(talks / "one.wav")
+    soundfile.write(talks / "opposite.wav", np.stack([samples, -0.9 * samples], axis=1), rate)
+    assert main([model, "opposite.wav", call, *CPU]) == 0
+    told = capsys.readouterr().err
+    assert "opposite.wav: its channels cancel each other when they are averaged (opposite phases); take one" in told
+    assert "call.wav: its" not in told
+    assert main([model, "opposite.wav", "--channel", "0", *CPU]) == 0
+    told = capsys.readouterr()
+    assert told.out == "cab\n"
+    assert "cancel" not in told.err
+
+
 def test_a_folder_with_one_recording_gets_a_folder_of_subtitles(model, call, talks):
     (talks / "single").mkdir()
     record(talks / "single/only.wav", "cab")

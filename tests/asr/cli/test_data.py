@@ -88,7 +88,7 @@ def test_stats_read_no_audio_and_a_picture_is_written(folder, capsys):
 def test_what_cannot_be_read_is_one_error(folder, capsys):
     with pytest.raises(DataError, match=r"^trian\.json: the manifest does not exist \(did you mean train\.json\?\)"):
         main(["check", "trian.json"])
-    with pytest.raises(DataError, match="the manifest is a folder"):
+    with pytest.raises(DataError, match=r"the manifest is a folder; .*, or make one: nemo-lite data make "):
         main(["stats", str(folder)])
     with pytest.raises(SystemExit) as stopped:
         main(["chek"])

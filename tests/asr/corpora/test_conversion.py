@@ -87,7 +87,7 @@ def test_missing_damaged_and_wordless_recordings_are_a_line_each_and_others_go_o
     assert lines[2].startswith(f"{table}:5: the text is empty; ")
     assert lines[3] == f"{table}:6: the line has too few columns: got 1, wanted at least 4"
     assert len(lines) == 4
-    assert f"{common_voice}/train.json: 1 utterances" in out
+    assert f"{common_voice}/train.json: 1 utterance, " in out
     assert out.endswith("4 problems: see above; the other utterances are in the manifests\n")
     assert [line["text"] for line in written(common_voice / "dev.json")] == ['"Příliš žluťoučký" kůň 2']
 
@@ -446,6 +446,26 @@ def test_sets_are_divided_by_speakers_and_the_same_each_time():
     assert not speakers[0] & speakers[1] | speakers[0] & speakers[2] | speakers[1] & speakers[2]
     again = divided(entries[::-1], {"dev": 0.1, "test": 0.2})
     assert [{entry["speaker"] for entry in part} for part in again.values()] == speakers
+
+
+def test_a_folder_around_or_within_a_corpus_names_the_corpus(common_voice):
+    for folder in (common_voice / "clips", common_voice.parent):
+        with pytest.raises(
+            DataError, match=rf"can be used; {common_voice} is a language of Common Voice .*: name that"
+        ):
+            make(folder)
+
+
+def test_an_address_is_told_as_one():
+    with pytest.raises(DataError, match=r"https:/example\.org/x\.zip: the corpus is an address, .*; download it first"):
+        make("https://example.org/x.zip")
+
+
+def test_one_utterance_of_one_speaker_is_no_plural(tmp_path, capsys):
+    record(tmp_path / "a.wav")
+    (tmp_path / "list.csv").write_text("path,text,speaker\na.wav,oo,ann\n")
+    assert main(["make", str(tmp_path)]) == 0
+    assert "list.json: 1 utterance, 0.0 min, 1 different character, 1 speaker\n" in capsys.readouterr().out
 
 
 def test_a_share_is_kept_apart_on_the_command_line(tmp_path, capsys):

@@ -206,7 +206,10 @@ def test_pauses_that_training_would_keep_are_told_the_longest_first_and_no_probl
     found = found_in(folder, ends, inside, short)
     assert list(found) == ["pause"]
     assert not found["pause"].is_problem
-    assert found["pause"].details == ["train.json:2: 2.0 of 4.0 s: inside.wav", "train.json:1: 1.5 of 3.0 s: ends.wav"]
+    assert found["pause"].details == [
+        "train.json:2: one of 2.0 s in 4.0 s: inside.wav",
+        "train.json:1: one of 1.5 s in 3.0 s: ends.wav",
+    ]
     assert found["pause"].summary == (
         "train.json: 2 utterances with a pause of 1 s or more, which train leaves in, and eval without "
         "--segments energy; transcribe cuts there; "

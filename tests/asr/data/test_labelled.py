@@ -34,7 +34,7 @@ def test_a_parser_gives_the_number_of_a_class_as_a_list():
     parser = ClassParser(["go", "stop here"])
     assert parser("stop here") == [1]
     assert parser("halt") is None
-    assert "1 texts refused" in parser.report()
+    assert "1 text refused" in parser.report()
     assert parser.describe() == "names of classes"
     with pytest.raises(UnknownClassError, match='class "halt" is not in labels'):
         parser.encode("halt")

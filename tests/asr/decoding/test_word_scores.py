@@ -135,6 +135,16 @@ def test_a_phrase_counts_that_ends_within_a_label():
     assert hot_scores(words.phrases, words.spelling, labels[::2], labels) == [1, 2, 2]
 
 
+def test_a_mark_may_follow_a_hot_word_and_its_weight_counts_once():
+    labels = ["a", "b", " ", ".", "?"]
+    words = WordScores(Spelling(labels), hotwords=["ab:6"], weights=replace(WEIGHTS, beta=0.0))
+    gained = {
+        text: hot_scores(words.phrases, words.spelling, text, labels)[-1] for text in ("ab", "ab.", "ab? a", "a.b")
+    }
+    assert gained == {"ab": 6.0, "ab.": 6.0, "ab? a": 6.0, "a.b": 0.0}
+    assert hot_scores(words.phrases, words.spelling, "ab.", labels) == [3.0, 6.0, 6.0, 6.0]
+
+
 def test_a_list_of_hot_words_without_words_is_refused(tmp_path):
     (tmp_path / "names.txt").write_text("# none\n")
     with pytest.raises(DataError, match=r"names\.txt: the list has no words: wanted a word or phrase a line"):

@@ -59,6 +59,19 @@ def test_a_phrase_whose_words_are_right_with_another_one_between_is_no_false_ala
     assert found.phrases == [PhraseCounts("new york", 1, 1, 1, 0, 0)]
 
 
+def test_marks_behind_words_do_not_count():
+    said, before, after = (
+        ["Is it Berlin?", "Dr. Bab, no."],
+        ["Is it Merlin?", "Dr Bab, no."],
+        ["Is it Berlin.", "Dr. Bab, no."],
+    )
+    lines = hotword_lines(["Berlin", "Dr. Bab"], said, before, after, words_of([*"abDB .,?"]))
+    assert lines[0] == "hot word Berlin: 0 of 1 found without, 1 with"
+    assert lines[1] == "hot word Dr. Bab: 1 of 1 found without, 1 with"
+    assert lines[2].startswith("error rate of the other words: 0.00% (")
+    assert phrase_finder(["Berlin"])(["in", "Berlin?"]) == [("Berlin", range(1, 2))]
+
+
 def test_where_all_words_are_hot_the_others_have_no_rate():
     found = score_hotwords(["a"], ["a a"], ["a"], ["a a"])
     assert (found.others_without, found.others_with) == (None, None)

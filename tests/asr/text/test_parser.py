@@ -106,7 +106,7 @@ def test_a_text_that_is_not_a_string_is_refused_with_its_type():
     with pytest.raises(DataError, match="not a string: got int"):
         parser.encode(5)
     assert parser(5) is None
-    assert parser.report() == "1 texts refused: the text is not a string x1"
+    assert parser.report() == "1 text refused: the text is not a string x1"
 
 
 def test_labels_of_several_characters_match_whole_words_only():

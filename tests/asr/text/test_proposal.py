@@ -83,3 +83,25 @@ def test_texts_without_letters_and_unknown_languages_are_refused():
         propose_labels(["123", "..."])
     with pytest.raises(UnknownNameError, match='language "german" is not known'):
         propose_labels(["a"], "german")
+
+
+@pytest.mark.parametrize(
+    ("texts", "language", "labels"),
+    [
+        (["Is it 5?", "Yes, it's."], None, " ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz',.?"),
+        (["Äh, ß."], "de", " HÄhßä,."),
+        (["İı, i."], "tr", " IiİI\u0131,."),
+        (["\u4f60\u597d\uff1f"] * 9 + ["\u4f60?"], None, "\u4f60\u597d\uff1f"),  # the usual width of a mark
+        (["¿a? ¡a!"], "es", " Aa!?¡¿"),
+    ],
+)
+def test_punctuated_labels_have_both_cases_and_the_marks_of_the_texts(texts, language, labels):
+    assert sorted(propose_labels(texts, language, punctuated=True).labels) == sorted({*labels})
+
+
+def test_marks_that_are_rare_are_no_labels_and_texts_that_lose_all_say_how_to_keep_them():
+    texts = ["Is it, Ann?"] * 4000 + ["No;"]
+    assert [mark for mark in propose_labels(texts, punctuated=True).labels if mark in ",;?"] == [",", "?"]
+    hint = "; case and punctuation are left out (labels: auto_punctuated keeps them)"
+    assert hint in str(propose_labels(texts))
+    assert hint not in str(propose_labels(texts, punctuated=True)) + str(propose_labels(["is it ann"]))

@@ -21,9 +21,9 @@ def read(text, language, can_write=lambda words: True):
         ("sk", "1234 a 25", "tisíc dvesto tridsaťštyri a dvadsaťpäť"),
         ("de", "Am 3. Mai 2024", "Am dritten Mai zweitausendvierundzwanzig"),
         ("de", "der 1. Platz im 19. Jahrhundert", "der erste Platz im neunzehnten Jahrhundert"),
-        ("de", "Es waren 3. Dann", "Es waren drei . Dann"),  # the end of a sentence
+        ("de", "Es waren 3. Dann", "Es waren drei. Dann"),  # the end of a sentence
         ("de", "am 03.05.2024 und vom 1.2. an", "am dritten Mai zweitausendvierundzwanzig und vom ersten Februar an"),
-        ("de", "am 32.5.2024", "am zweiunddreißig . fünf . zweitausendvierundzwanzig"),  # no date
+        ("de", "am 32.5.2024", "am zweiunddreißig. fünf. zweitausendvierundzwanzig"),  # no date
         ("de", "14:30 Uhr und 1 Uhr", "vierzehn Uhr dreißig und ein Uhr"),
         ("de", "5,50 € für 3,5 km/h", "fünf Euro fünfzig für drei Komma fünf Kilometer pro Stunde"),
         ("de", "1 Min. bei 20 °C, 25%", "eine Minute bei zwanzig Grad Celsius, fünfundzwanzig Prozent"),
@@ -99,7 +99,7 @@ def test_a_number_whose_form_is_not_shown_stays(language, text):
 @pytest.mark.parametrize("language", ["pl", "cs", "sk", "sl", "sr", "fi", "hu"])
 def test_a_number_at_the_end_of_a_sentence_is_no_ordinal(language):
     number = read("21", language)
-    assert read("A 21. A 21.", language) == f"A {number} . A {number} ."
+    assert read("A 21. A 21.", language) == f"A {number}. A {number}."
 
 
 def test_days_of_a_month_are_in_the_genitive():

@@ -36,6 +36,9 @@ def spoken(text, language, can_write=lambda words: True):
         ("ja", "25\u65e5", "二十五\u65e5"),
         ("ko", "1,000 3.5", "천 삼 점 오"),
         ("th", "25", "ยี่สิบห้า"),
+        # Marks stay beside the words, for models that write them.
+        ("de", "5, 6; 7!", "fünf, sechs; sieben!"),
+        ("es", "\u00bf5?", "\u00bfcinco?"),
     ],
 )
 def test_numbers_are_read_in_the_language_and_grouped_in_its_way(language, text, words):

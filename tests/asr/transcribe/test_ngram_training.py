@@ -51,7 +51,7 @@ def test_a_text_that_cannot_be_written_is_left_out_and_told(tmp_path):
     texts = open_texts([manifest(tmp_path / "a.json", "a b", "привет", "a c")])
     trained = train_language_model(texts, Speller(make_parser(" abc"), " abc"), 2)
     assert (trained.num_texts, trained.num_words) == (2, 4)
-    assert "1 texts refused: no character of the text is in the vocabulary" in trained.lost
+    assert "1 text refused: no character of the text is in the vocabulary" in trained.lost
 
 
 def test_perplexity_leaves_unknown_words_out_and_counts_them(tmp_path):

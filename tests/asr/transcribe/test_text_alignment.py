@@ -121,9 +121,27 @@ def test_sentences_end_at_marks_and_lines_and_marks_of_chinese_need_no_space():
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Mr. A. Bab saw Dr. Cab. He left.", ["Mr. A. Bab saw Dr. Cab.", "He left."]),
+        ("At 5 p.m. on Friday. Then", ["At 5 p.m. on Friday.", "Then"]),
+        ("at 5 p.m. on friday. then", ["at 5 p.m.", "on friday.", "then"]),
+        ("am 3. Mai. Dann", ["am 3. Mai.", "Dann"]),
+        ("In 1999. Then", ["In 1999.", "Then"]),
+        ("Is it? no!\nMr.\nBab", ["Is it?", "no!", "Mr.", "Bab"]),
+        ("\u0410. \u0421. \u041f\u0443\u0448. \u041d\u0443", ["\u0410. \u0421. \u041f\u0443\u0448.", "\u041d\u0443"]),
+    ],
+)
+def test_points_of_titles_initials_and_ordinals_end_no_sentence(text, wanted):
+    parser = make_parser(sorted({*text, *text.lower(), " "} - {"\n"}), "none")
+    assert [sentence.text for sentence in sentences_of(text, parser)] == wanted
+
+
 def test_files_say_the_same_times():
     _, alignment = found("ab c. ba", ("ab_-_c__", 1.0), ("___ba_", 5.0))
     assert as_ctm(alignment, "talk").splitlines()[0] == "talk 1 1.000 0.040 ab 0.999"
+    assert as_ctm(alignment, "AUD 1 (2)").startswith("AUD_1_(2) 1 1.000 ")
     grid = as_textgrid(alignment)
     assert [line.split('"')[1] for line in grid.splitlines() if "name =" in line] == ["segments", "words", "labels"]
     edges = [float(line.split(" = ")[1]) for line in grid.splitlines() if line.startswith("            xm")]

@@ -10,7 +10,7 @@ from toys.onnx_toy import write_toy
 from toys.silero import write_silero
 
 from nemo_asr.audio.segments import DEFAULT_CUTTING
-from nemo_asr.tasks.recipe import recipe_from_text
+from nemo_asr.tasks.recipe import load_recipe, recipe_from_text
 from nemo_asr.transcribe.inputs import Recording
 from nemo_asr.transcribe.model import TrainedModel, describe
 from nemo_asr.transcribe.segments import Activity
@@ -94,3 +94,10 @@ def test_a_classifier_without_the_label_speech_is_refused(classifier):
     classifier.card.labels[:] = ["one", "two"]
     with pytest.raises(UsageError, match=r"no label of this model is speech: got one, two; train one"):
         load_detector("runs/Commands")
+
+
+def test_a_model_that_transcribes_decides_nothing(tmp_path):
+    recipe = load_recipe("demo")
+    TrainedModel("here", recipe, recipe.model(), describe(recipe)).save(tmp_path / "model")
+    with pytest.raises(UsageError, match=r"model: the model transcribes: wanted a classifier of recordings"):
+        load_detector(str(tmp_path / "model"))

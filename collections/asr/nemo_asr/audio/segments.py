@@ -8,6 +8,7 @@ the recording's own quiet and loud levels.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -35,6 +36,10 @@ _ABOVE_QUIET, _BELOW_LOUD = 5.0, 50.0  # dB; speech is above both
 # 0.3 s in which the level hardly changes is noise: speech changes with each syllable. Not where it is this
 # near to the loud level (a held note), nor once in a long recording (a breath).
 _STEADY_SECONDS, _STEADY_RANGE, _STEADY_BELOW_LOUD, _STEADY_SHARE = 0.3, 6.0, 30.0, 0.05
+# An average of channels with less than this share of the energy that unrelated sounds leave: of two equally loud ones a
+# correlation below -0.8. Unrelated sounds have 1, equal ones as many as there are channels.
+_CANCELLED = 0.2
+_MOST_DB = 120.0  # of a loss; there may be nothing left
 
 
 class Span(NamedTuple):
@@ -102,6 +107,28 @@ def frame_levels(pieces: Iterable[Samples], sample_rate: int) -> Levels:
     power = np.concatenate([*powers, np.zeros(0)])
     levels: Levels = (10.0 * np.log10(power + 10.0 ** (_LOWEST / 10.0))).astype(np.float32)
     return levels
+
+
+class ChannelEnergies:
+    """Energies of several channels, and of their average: whether they cancel each other (opposite phases)."""
+
+    def __init__(self) -> None:
+        self._channels = self._average = 0.0
+        self._num_channels = 1
+
+    def add(self, samples: Samples) -> None:
+        """Count some samples (T, channels)."""
+        self._num_channels = samples.shape[1]
+        flat, summed = samples.ravel(), samples @ np.ones(self._num_channels, np.float32)
+        self._channels += float(flat @ flat) / self._num_channels
+        self._average += float(summed @ summed) / self._num_channels**2
+
+    @property
+    def lost_db(self) -> float:
+        """By how much the average is below the channels, in dB; 0 where it is not below that of unrelated sounds."""
+        if self._average >= _CANCELLED * self._channels / self._num_channels:
+            return 0.0
+        return min(10.0 * math.log10(self._channels / max(self._average, 1e-30)), _MOST_DB)
 
 
 def speech_threshold(levels: Levels) -> float:

@@ -21,8 +21,8 @@ from nemo_asr.audio.reading import open_audio
 from nemo_asr.corpora import cuts, folders, kaldi, lists, tables
 from nemo_asr.corpora.listed import Listed, Sets, Utterances
 from nemo_asr.corpora.writing import Entry, as_written, write_manifest
-from nemo_lite.errors import DataError, FileInTheWayError, UnknownNameError, listed
-from nemo_lite.files import make_writable_folder
+from nemo_lite.errors import DataError, FileInTheWayError, UnknownNameError, counted, listed
+from nemo_lite.files import DOWNLOAD, is_address, make_writable_folder
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,8 @@ def make(
         ((_, entries),) = manifests.items()
         manifests = divided(entries, shares)
     if not any(manifests.values()):
-        raise DataError(f"no utterance of {path} can be used:\n{listed(made.problems, len(made.problems))}")
+        hint = _corpus_near(path) if made.kind == "folder" else ""
+        raise DataError(f"no utterance of {path} can be used{hint}:\n{listed(made.problems, len(made.problems))}")
     for name, entries in manifests.items():
         if not entries:
             made.problems.append(f"{files[name]}: no utterance is left for this set: it is not written")
@@ -158,6 +159,8 @@ def kind_of(path: Path) -> str:
     Raises:
         DataError: there is no such file, or none does.
     """
+    if is_address(path):
+        raise DataError("the corpus is an address, no file or folder", place=str(path), remedy=DOWNLOAD)
     if not path.exists():
         raise DataError("there is no such file or folder", place=str(path))
     for name, kind in KINDS.items():
@@ -165,6 +168,16 @@ def kind_of(path: Path) -> str:
             return name
     wanted = "; ".join(f"{name}: {kind.description}" for name, kind in KINDS.items())
     raise DataError("this is no corpus of a known kind", place=str(path), wanted=wanted, remedy="name it with --kind")
+
+
+def _corpus_near(folder: Path) -> str:
+    """A corpus of another kind in one of its folders, or around ``clips``, as the end of a message; "" for none."""
+    inside = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    for path in ([folder.parent] if folder.name == "clips" else []) + inside:
+        name = kind_of(path) if any(kind.recognises(path) for kind in KINDS.values()) else "folder"
+        if name != "folder":
+            return f"; {path} is {KINDS[name].description}: name that"
+    return ""
 
 
 def _entries(
@@ -263,5 +276,6 @@ def summary(made: Made) -> Iterator[str]:
         length = f"{minutes / 60:.1f} h" if minutes >= 120 else f"{minutes:.1f} min"
         letters = {letter for entry in entries for letter in entry["text"] if not letter.isspace()}
         speakers = {entry["speaker"] for entry in entries if "speaker" in entry}
-        told = f", {len(speakers)} speakers" if speakers else ""
-        yield f"{path}: {len(entries)} utterances, {length}, {len(letters)} different characters{told}"
+        told = f", {counted(len(speakers), 'speaker')}" if speakers else ""
+        different = counted(len(letters), "different character")
+        yield f"{path}: {counted(len(entries), 'utterance')}, {length}, {different}{told}"

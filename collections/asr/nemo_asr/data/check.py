@@ -18,7 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 from nemo_asr.audio.reading import Samples, open_part
-from nemo_asr.audio.segments import LONG_PAUSE, frame_levels, frame_samples, longest_pause
+from nemo_asr.audio.segments import LONG_PAUSE, ChannelEnergies, frame_levels, frame_samples, longest_pause
 from nemo_asr.data.manifest import Manifest, Utterance
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_lite import DataLayerNM
@@ -31,10 +31,6 @@ from nemo_lite.utils import logging
 _CHUNK_ROWS = 32
 _DIGEST_BYTES = 16
 _SILENCE = 1e-4  # peak amplitude: 80 dB below full scale
-# An average of channels with less than this share of the energy that unrelated sounds leave: of two equally loud ones a
-# correlation below -0.8. Unrelated sounds have 1, equal ones as many as there are channels.
-_CANCELLED = 0.2
-_MOST_DB = 120.0  # of a loss; there may be nothing left
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +45,7 @@ class Examined:
         num_channels: of the file.
         digest: of its samples: equal for equal samples, also in another lossless format.
         peak: the largest amplitude; full scale is 1.
-        lost_db: by how much the average of the channels is below them, in dB; 0 where it is not below what averages of
-            sounds that have nothing to do with each other are, or one channel is read.
+        lost_db: see `nemo_asr.audio.segments.ChannelEnergies`; 0 where one channel is read.
         pause: seconds of the longest part in which nobody speaks, by levels; 0 where nobody speaks at all.
         file: the file's identity in the file system, whatever its path is.
         problem: why it cannot be read, or nothing.
@@ -167,11 +162,11 @@ def _with_audio(item: Examined, strict: bool) -> Examined:
         ) as audio:
             audio.check_size()  # training reads it into one array
             digest = hashlib.blake2b(digest_size=_DIGEST_BYTES, salt=str(audio.source_rate).encode())
-            levels, peaks = _Levels(), [0.0]
+            channels, peaks = ChannelEnergies(), [0.0]
             averaged = audio.num_channels > 1 and audio.channel is None
 
             def pieces() -> Iterator[Samples]:
-                for piece in audio.pieces(observe=levels.add if averaged else None):
+                for piece in audio.pieces(observe=channels.add if averaged else None):
                     digest.update(piece.tobytes())
                     peaks.append(float(np.abs(piece).max()))
                     yield piece
@@ -188,32 +183,10 @@ def _with_audio(item: Examined, strict: bool) -> Examined:
         num_channels=audio.num_channels,
         digest=digest.digest(),
         peak=max(peaks),
-        lost_db=levels.lost_db,
+        lost_db=channels.lost_db,
         pause=longest_pause(frames, frame_samples(audio.source_rate) / audio.source_rate),
         file=(status.st_dev, status.st_ino),
     )
-
-
-class _Levels:
-    """Energies of several channels, and of their average."""
-
-    def __init__(self) -> None:
-        self._channels = self._average = 0.0
-        self._num_channels = 0
-
-    def add(self, samples: Samples) -> None:
-        """Count some samples (T, channels)."""
-        self._num_channels = samples.shape[1]
-        self._channels += float(np.square(samples, dtype=np.float64).mean(axis=1).sum())
-        self._average += float(np.square(samples.mean(axis=1, dtype=np.float64)).sum())
-
-    @property
-    def lost_db(self) -> float:
-        """See `Examined`."""
-        unrelated = self._channels / max(self._num_channels, 1)  # the energy of the average of unrelated sounds
-        if self._average >= _CANCELLED * unrelated:
-            return 0.0
-        return min(10.0 * math.log10(self._channels / max(self._average, 1e-30)), _MOST_DB)
 
 
 # Figures of a set: audio, durations, texts, characters and speakers, as values that JSON can hold. No judgement.
@@ -457,7 +430,7 @@ def _unusual(examined: ExaminedSet) -> list[Finding]:
     texts = [f'{len(group)} times "{_short(group[0].utterance.text)}"' for group in shared]
     several = several if len(several) > 1 else []
     pausing = sorted((item for item in items if long_pause_of(item)), key=lambda item: -item.pause)
-    pauses = [f"{i.place}: {i.pause:.1f} of {i.seconds:.1f} s: {i.utterance.audio_path}" for i in pausing]
+    pauses = [f"{i.place}: one of {i.pause:.1f} s in {i.seconds:.1f} s: {i.utterance.audio_path}" for i in pausing]
     left_in = "which train leaves in, and eval without --segments energy; transcribe cuts there"
     uncut = f"with a pause of {LONG_PAUSE:g} s or more, {left_in}"
     cut = "nemo-lite align MODEL MANIFEST --cut NEW.json"

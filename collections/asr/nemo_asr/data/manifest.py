@@ -913,7 +913,8 @@ def _checked_paths(parts: list[str]) -> list[str]:
         if is_address(missing[0]):
             raise DataError("the manifest is an address, no file", place=missing[0], remedy=DOWNLOAD)
         more = f"missing as well: {', '.join(missing[1:])}" if missing[1:] else ""
-        remedy = more or "name a file with one JSON object a line"
+        made = f", or make one: nemo-lite data make {missing[0]}" if os.path.isdir(missing[0]) else ""
+        remedy = more or f"name a file with one JSON object a line{made}"
         raise DataError(f"the manifest {problem}", place=missing[0], remedy=remedy)
     return parts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from nemo_asr.decoding.ngram import UNKNOWN, Ids, LanguageModel, Scores, load_language_model
 from nemo_asr.options import ALPHAS, BETAS, HOTWORD_WEIGHTS
-from nemo_asr.text.labels import APOSTROPHES, OTHER_CASES, case_of, folded, is_without_spaces, spelled
+from nemo_asr.text.labels import APOSTROPHES, CLOSING_MARKS, OTHER_CASES, case_of, folded, is_without_spaces, spelled
 from nemo_lite.config import Between, refuse_out_of_range
 from nemo_lite.errors import DataError, UsageError
 from nemo_lite.files import FileKind, read_text
@@ -313,8 +313,9 @@ class HotPhrases:
     """Words and phrases that count wherever they stand in a text: one automaton over characters for all of them.
 
     A text gains the weight of a phrase each time that the phrase stands in it, also where two overlap. A phrase begins
-    and ends with a word, but one in a script without spaces may stand within a longer word. While a phrase goes on, the
-    share of its weight that its letters so far have counts; what does not go on loses that again.
+    and ends with a word, whose last letter a mark such as a comma may follow; one in a script without spaces may stand
+    within a longer word. While a phrase goes on, the share of its weight that its letters so far have counts; what does
+    not go on loses that again.
 
     At most nodes most labels lead where they lead from a shorter end of the text, often from none. So a node keeps a
     list of the few labels of its own and the number of a row with all others; a node with many labels of its own has a
@@ -349,7 +350,8 @@ class HotPhrases:
         depths, ends = [0, 1], list[tuple[int, int]]()
         nodes, phrase_of, shares = list[int](), list[int](), list[float]()
         # In their order, so that nodes behind one another have numbers behind one another.
-        for numbers, position in sorted((self._numbers(phrase, spelling), at) for at, phrase in enumerate(phrases)):
+        in_order = sorted((path, at) for at, phrase in enumerate(phrases) for path in self._paths_of(phrase, spelling))
+        for numbers, position in in_order:
             node, letters, num_letters = ROOT, 0, sum(number != self._gap for number in numbers)
             for number in numbers:
                 depth = depths[node] + 1
@@ -572,11 +574,14 @@ class HotPhrases:
             places, characters, nodes = places[is_left], characters[is_left], self._shorter[nodes[is_left]]
         return following
 
-    def _numbers(self, phrase: str, spelling: Spelling) -> list[int]:
-        """The characters of a phrase, with gaps where a word has to begin or end."""
+    def _paths_of(self, phrase: str, spelling: Spelling) -> Iterator[list[int]]:
+        """The characters of a phrase, with gaps where a word has to begin or end; a mark may stand at its end too."""
         ends = [[] if not spelling.has_words or is_without_spaces(phrase[end]) else [self._gap] for end in (0, -1)]
         inner = [[self._gap] if character == " " else spelling.numbers(character) for character in phrase]
-        return [number for part in (ends[0], *inner, ends[1]) for number in part]
+        path = [number for part in (ends[0], *inner) for number in part]
+        yield [*path, *ends[1]]
+        if ends[1] and phrase[-1] not in CLOSING_MARKS:
+            yield from ([*path, *spelling.numbers(mark)] for mark in CLOSING_MARKS if spelling.has_letter(mark))
 
 
 def _spread(first: Ids, end: Ids) -> tuple[Ids, Ids]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from nemo_asr.scoring.calibration import right_words
 from nemo_asr.scoring.rates import Clusters, UtteranceErrors, bootstrap_interval, count_errors
-from nemo_asr.text.labels import characters_of, is_without_spaces, main_metric
+from nemo_asr.text.labels import CLOSING_MARKS, characters_of, is_without_spaces, main_metric
 
 Split: TypeAlias = Callable[[str], list[str]]
 """Cuts a text into words."""
@@ -99,11 +99,16 @@ def words_of(labels: Sequence[str]) -> Split:
     """How texts of these labels are cut into words that are counted.
 
     Each character of a script without spaces, such as Han and Kana, is a word, and so is what stands between them or
-    between spaces. Where no label is of such a script or writes a space, each character is a word.
+    between spaces. Where no label is of such a script or writes a space, each character is a word. A mark behind a word
+    is left out: ``Berlin?`` is the word ``Berlin``.
     """
     if main_metric(labels) == "wer":
-        return str.split
+        return lambda text: list(map(_bare, text.split()))
     return _mixed_words if any(map(is_without_spaces, characters_of(labels))) else list
+
+
+def _bare(word: str) -> str:
+    return word.rstrip(CLOSING_MARKS) or word
 
 
 def _mixed_words(text: str) -> list[str]:
@@ -164,14 +169,14 @@ def score_hotwords(
 
 
 def phrase_finder(phrases: Iterable[str], split: Split = str.split) -> Callable[[Sequence[str]], Places]:
-    """A function that finds the phrases among the words of a text, which ``split`` cut."""
+    """A function that finds the phrases among the words of a text, cut by ``split``; marks behind them do not count."""
     by_first = defaultdict[str, list[tuple[str, list[str]]]](list)
     for phrase in phrases:
-        if words := split(phrase):
+        if words := list(map(_bare, split(phrase))):
             by_first[words[0]].append((phrase, words))
 
     def places_in(row: Sequence[str]) -> Places:
-        row = list(row)
+        row = list(map(_bare, row))
         return [
             (phrase, range(start, start + len(words)))
             for start, word in enumerate(row)

@@ -14,7 +14,7 @@ from nemo_asr.tasks.families import Data, Family, Signal, connect_by_type, signa
 from nemo_asr.tasks.registry import DATA_ROLES, MODEL_KEYS, Part
 from nemo_asr.text.labels import language_code
 from nemo_asr.text.parser import vocabulary
-from nemo_asr.text.proposal import AUTO
+from nemo_asr.text.proposal import AUTO, PUNCTUATED
 from nemo_asr.text.subwords import Subwords, load_subwords
 from nemo_lite import NeuralModule, TrainableNM
 from nemo_lite.backends.pytorch.nm import without_weights
@@ -169,8 +169,8 @@ class ConnectionCheck:
             return self._pieces(self.tokenizer, lists)
         if not lists and model.get("tokenizer") is not None and not self._of_classes:
             return []  # what is wrong with the tokenizer is told
-        if not lists and model.get("labels") == AUTO:
-            problem = "labels is auto: only training finds them, in its texts"
+        if not lists and model.get("labels") in (AUTO, PUNCTUATED):
+            problem = f"labels is {model.get('labels')}: only training finds them, in its texts"
             remedy = "give the folder of the run or its model in place of the configuration, or write the labels out"
             self.problems.append(f"{self._config.place('labels')}: {problem}; {remedy}")
             return []

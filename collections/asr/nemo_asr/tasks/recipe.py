@@ -27,7 +27,7 @@ from nemo_asr.tasks.connection_check import ConnectionCheck, references_in
 from nemo_asr.tasks.families import Model, family_of
 from nemo_asr.tasks.registry import DATA_ROLES, Part, Parts
 from nemo_asr.text.parser import TextReading
-from nemo_asr.text.proposal import AUTO, Proposal, propose_labels
+from nemo_asr.text.proposal import AUTO, PUNCTUATED, Proposal, propose_labels
 from nemo_asr.text.subwords import Subwords
 from nemo_lite import DataLayerNM, NeuralModule, TrainableNM, logging
 from nemo_lite.backends.pytorch.common import LossAggregatorNM
@@ -335,7 +335,7 @@ def load_class_recipe(path: str | os.PathLike[str], manifest: ManifestPaths, ove
 
 
 def labels_are_auto(path: str | os.PathLike[str] | None, overrides: Sequence[str] = ()) -> bool:
-    """Whether a configuration leaves its labels to the texts of the training set: ``labels: auto``.
+    """Whether a configuration leaves its labels to the texts of the training set: ``auto`` or ``auto_punctuated``.
 
     Args:
         path: the file, or the name of a configuration that comes with the package; None: one that has its labels.
@@ -345,17 +345,23 @@ def labels_are_auto(path: str | os.PathLike[str] | None, overrides: Sequence[str
         ConfigError: the file cannot be read, or it has a tokenizer as well, whose pieces are the labels.
     """
     config = override(load_config(config_path(path)), overrides) if path else None
-    set_last = [setting.partition("=")[2].strip("\"'") for setting in overrides if setting.startswith("labels=")]
-    is_auto = set_last[-1:] == [AUTO] if config is None else config.get("labels") == AUTO
+    labels = _setting("labels", overrides) if config is None else config.get("labels")
+    is_auto = labels in (AUTO, PUNCTUATED)
     if is_auto and config is not None and config.get("tokenizer") is not None:
         raise ConfigError(
-            f"{config.place('labels')}: labels is auto, and tokenizer gives labels; leave one of them out"
+            f"{config.place('labels')}: labels is {labels}, and tokenizer gives labels; leave one of them out"
         )
     return is_auto
 
 
+def _setting(key: str, overrides: Sequence[str]) -> str | None:
+    """The last value that overrides give a key; None: none."""
+    values = [value.strip("\"'") for name, _, value in (each.partition("=") for each in overrides) if name == key]
+    return values[-1] if values else None
+
+
 def with_labels(overrides: Sequence[str], labels: Sequence[str]) -> list[str]:
-    """Overrides with these labels in the place of ``labels=auto``."""
+    """Overrides with these labels in the place of those that overrides give."""
     others = [setting for setting in overrides if not setting.startswith("labels=")]
     return [*others, f"labels={json.dumps(list(labels), ensure_ascii=False)}"]
 
@@ -365,17 +371,16 @@ def labels_for(manifest: ManifestPaths, overrides: Sequence[str] = (), path: str
 
     Args:
         manifest: the training set.
-        overrides: of the configuration; its ``language`` decides how numbers are read.
+        overrides: of the configuration; its ``language`` decides how numbers are read, its ``labels`` whether case and
+            punctuation are kept.
         path: of the configuration.
 
     Raises:
         DataError: what is wrong with the manifest, or no text has a letter.
     """
     config = override(load_config(config_path(path)), overrides) if path else {}
-    prefix = "language="
-    from_outside = [setting.removeprefix(prefix).strip("\"'") for setting in overrides if setting.startswith(prefix)]
-    language = from_outside[-1] if from_outside else config.get("language")
-    return propose_labels(Manifest.open(manifest, lenient=True).texts(), language)
+    language, labels = (_setting(key, overrides) or config.get(key) for key in ("language", "labels"))
+    return propose_labels(Manifest.open(manifest, lenient=True).texts(), language, labels == PUNCTUATED)
 
 
 def _has_labels(config: Config) -> bool:

@@ -217,6 +217,7 @@ def spoken(symbol: str) -> str:
 
 
 APOSTROPHES = "'\u2019\u02bc\u02bb\u05f3"
+CLOSING_MARKS = ".,?!:;"  # stand right behind a word, and are no part of it
 
 
 class _Family(NamedTuple):

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal
 
+from nemo_asr.text.labels import CLOSING_MARKS
+
 # Whole numbers as words, in the languages of num2words. No texts here: where numbers are in them is said elsewhere.
 
 
@@ -137,7 +139,7 @@ _MARKS = {
 _YEARS = frozenset({"de", "nl"})  # "neunzehnhundert", not "eintausendneunhundert"
 
 
-_APOSTROPHES = tuple("'\u2019\u02bc")
+_OPENING, _CLOSE = ("\u00bf", "\u00a1"), ("'", "\u2019", "\u02bc", *CLOSING_MARKS)  # stand right beside a number
 
 
 def speak_numbers(text: str, language: str, can_write: Callable[[str], bool]) -> str:
@@ -162,7 +164,12 @@ def speak_numbers(text: str, language: str, can_write: Callable[[str], bool]) ->
         if language in _WITHOUT_SPACES:
             return words
         # The ending of a Turkish case stands behind an apostrophe: "1999'da".
-        return f" {words}" if match.string[match.end() : match.end() + 1] in _APOSTROPHES else f" {words} "
+        left, right = (
+            match.string[max(match.start() - 1, 0) : match.start()],
+            match.string[match.end() : match.end() + 1],
+        )
+        before = "" if left in _OPENING else " "
+        return f"{before}{words}" if right in _CLOSE else f"{before}{words} "
 
     return _pattern(language in _POINT_LANGUAGES, language in _SPACE_LANGUAGES).sub(say, text)
 

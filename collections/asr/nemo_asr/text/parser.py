@@ -222,7 +222,7 @@ class CharParser:
             parts.append(f"letters written without their accents: {shown_symbols(self.unaccented)}")
         if self.refused:
             reasons = ", ".join(f"{reason} x{count}" for reason, count in self.refused.most_common())
-            parts.append(f"{self.refused.total()} texts refused: {reasons}")
+            parts.append(f"{counted(self.refused.total(), 'text')} refused: {reasons}")
         return "; ".join(parts)
 
     def describe(self) -> str:

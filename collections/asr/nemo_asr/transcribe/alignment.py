@@ -53,6 +53,11 @@ _NEAR_ONSET = 0.25  # seconds; a first label farther from the beginning of speec
 _IMPOSSIBLE = -1e4  # log-probability of a label between two parts
 # The end of a sentence: a line's end, or a mark with a space behind it; the marks of Chinese and Japanese need none.
 _SENTENCE_END = re.compile("(?<=[.?!;\u061f\u0964])\\s+|(?<=[\u3002\uff1f\uff01\uff1b])|\\s*\\n\\s*")
+# A point that ends no sentence: of an initial, an ordinal (3. Mai), a title, or a word that others follow.
+_ABBREVIATED = re.compile(
+    "\\b(?:[A-Z\u00c0-\u00de\u0410-\u042f]|[0-9]{1,2}|(?i:mrs?|ms|drs?|prof|st|rev|hon|gen|col|capt|lt|sgt|messrs|"
+    "mt|gov|sen|rep|pres|vs|approx|hr|fr|nr|ca|bzw|mme|mlle|sra?))\\.\\Z"
+)
 
 
 class Sentence(NamedTuple):
@@ -236,7 +241,7 @@ def sentences_of(text: str, parser: CharParser) -> list[Sentence]:
     if not text.strip():
         raise DataError("there is no text to align", remedy='give a "text"')
     before = Counter(parser.unknown)
-    pairs = [(part.strip(), parser(part)) for part in _SENTENCE_END.split(text) if part.strip()]
+    pairs = [(part.strip(), parser(part)) for part in _cut_behind_sentences(text) if part.strip()]
     parts = [Sentence(part, ids) for part, ids in pairs if ids]
     lost = {symbol: count for symbol, count in (parser.unknown - before).items() if _is_said(symbol)}
     lost |= {symbol: 1 for part, ids in pairs if not ids for symbol in part if _is_said(symbol)}
@@ -246,6 +251,18 @@ def sentences_of(text: str, parser: CharParser) -> list[Sentence]:
     if not parts:
         raise DataError("there is no letter in the text", got=repr(text[:40]))
     return parts
+
+
+def _cut_behind_sentences(text: str) -> Iterator[str]:
+    """``text`` cut behind its sentences. In a text with capitals a small letter begins none (``5 p.m. on Friday``)."""
+    first, has_capitals = 0, text != text.lower()
+    for end in _SENTENCE_END.finditer(text):
+        goes_on = _ABBREVIATED.search(text, max(first, end.start() - 10), end.start()) is not None
+        is_small = has_capitals and text[end.start() - 1] == "." and text[end.end() : end.end() + 1].islower()
+        if "\n" in end[0] or not (goes_on or is_small):
+            yield text[first : end.start()]
+            first = end.end()
+    yield text[first:]
 
 
 def ids_of(sentences: Sequence[Sentence], labels: Sequence[str]) -> tuple[list[int], list[int]]:
@@ -643,7 +660,11 @@ def _parts(
 
 
 def as_ctm(alignment: Alignment, name: str) -> str:
-    """A word a line: name, channel, start, duration, word, confidence, as NIST's sclite reads it."""
+    """A word a line: name, channel, start, duration, word, confidence, as NIST's sclite reads it.
+
+    Fields are parted by spaces: one in the name becomes ``_``.
+    """
+    name = "_".join(name.split())
     channel = (alignment.channel or 0) + 1
     return "".join(
         f"{name} {channel} {word.start:.3f} {word.end - word.start:.3f} {word.text} {word.confidence:.3f}\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -83,8 +83,13 @@ class Recording:
             return measured
 
     @contextmanager
-    def pieces(self) -> Iterator[tuple[Recording, Iterable[Samples], int]]:
+    def pieces(
+        self, observe: Callable[[Samples], None] | None = None
+    ) -> Iterator[tuple[Recording, Iterable[Samples], int]]:
         """Itself with its length; its mono samples a piece at a time; and their rate: that of the file.
+
+        Args:
+            observe: gets the samples (T, channels) of each piece of a file whose channels are averaged.
 
         Raises:
             DataError: it cannot be read; also inside the block.
@@ -94,7 +99,8 @@ class Recording:
             yield self.measured(), [_mono(self.audio, self.channel)], self.sample_rate
             return
         with self.opened() as part:
-            yield self._measured_by(part), part.pieces(), part.source_rate
+            is_averaged = self.channel is None and part.num_channels > 1
+            yield self._measured_by(part), part.pieces(observe=observe if is_averaged else None), part.source_rate
 
     def in_memory(self, most_values: int) -> Recording:
         """The same with its length and, if it is short, with its samples in the place of its file: that is opened once.

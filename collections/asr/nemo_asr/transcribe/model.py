@@ -814,6 +814,8 @@ def load_classifier(
         UsageError: the model transcribes.
     """
     stored, recipe = read_with_recipe(path, recipe=recipe, factory=factory, overrides=overrides)
+    if recipe.task == "transcription":
+        raise UsageError("the model transcribes", place=str(path), wanted="a classifier of recordings")
     return _filled(stored, recipe, recipe.classifier())
 
 

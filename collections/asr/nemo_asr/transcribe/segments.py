@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from nemo_asr.audio.segments import (
+    ChannelEnergies,
     Cutting,
     Decisions,
     Detector,
@@ -25,6 +26,7 @@ from nemo_asr.text.labels import separator_of
 from nemo_asr.transcribe.inputs import Recording, named
 from nemo_asr.transcribe.transcript import ScoredText, Transcribed, Transcript, transcribed
 from nemo_lite.errors import DataError
+from nemo_lite.utils import logging
 
 
 class Segmented:
@@ -113,8 +115,12 @@ class Activity:
     """
 
     def __init__(self, recording: Recording, detector: Detector | None = None) -> None:
-        with recording.pieces() as (self.recording, pieces, sample_rate):
+        channels = ChannelEnergies()
+        with recording.pieces(channels.add) as (self.recording, pieces, sample_rate):
             self._levels, self._seconds = frame_levels(pieces, sample_rate), frame_samples(sample_rate) / sample_rate
+        if channels.lost_db:
+            problem = "its channels cancel each other when they are averaged (opposite phases)"
+            logging.warning(f'{recording.source}: {problem}; take one: --channel 0, or "channel": 0 in a manifest')
         self._is_speech: Decisions | None = None
         if detector is not None:
             with recording.pieces() as (_, pieces, sample_rate):
