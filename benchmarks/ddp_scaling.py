@@ -242,8 +242,8 @@ def make_loops(factory: nemo.NeuralModuleFactory, job: Job) -> dict[str, Ours | 
     """The loops by name; on one rank there are two."""
     rank, world_size, device = factory.global_rank or 0, factory.world_size, torch.device(str(factory.device))
     manifest = str(Path(job.folder, "noise.json"))
-    settings = {"batch_size": job.batch_size, "num_workers": job.num_workers, "bucketing": False}
-    data = job.recipe.data_layer(manifest, training=True, **settings)
+    settings = {"batch_size": job.batch_size, "num_workers": job.num_workers}
+    data = job.recipe.data_layer(manifest, training=True, bucketing=False, augmentor=None, **settings)
 
     def ours(train: Callable[..., None]) -> Ours:
         return Ours(train, data, Network.of(job.recipe), device)

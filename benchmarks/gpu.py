@@ -166,7 +166,7 @@ class Bench:
     def __init__(self, job: Job, model: str, device: torch.device, backend: str) -> None:
         self.job, self.model, self.device, self.backend = job, model, device, backend
         self.recipe = nemo_asr.load_recipe(CONFIGS / f"{model}.yaml")
-        manifest, settings = str(Path(job.folder, "noise.json")), {"bucketing": False}
+        manifest, settings = str(Path(job.folder, "noise.json")), {"bucketing": False, "augmentor": None}
         self._data = self.recipe.data_layer(
             manifest, training=True, batch_size=job.batch_size, num_workers=job.num_workers, **settings
         )

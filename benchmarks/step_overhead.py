@@ -135,7 +135,7 @@ class QuartzNetCase:
     def __init__(self, num_steps: int, folder: Path) -> None:
         self.num_steps = num_steps
         recipe = nemo_asr.load_recipe(CONFIGS / "quartznet5x5.yaml")
-        self.data = recipe.data_layer(write_noise(folder, 4 * num_steps), training=True, batch_size=4)
+        self.data = recipe.data_layer(write_noise(folder, 4 * num_steps), training=True, batch_size=4, augmentor=None)
         self.preprocessor, self.encoder = recipe.preprocessor(), recipe.encoder()
         self.decoder, self.ctc = recipe.decoder(), recipe.loss()
 
