@@ -411,6 +411,7 @@ class _Beams:
             word_score = word_score + np.where(begins, ended.scores.take(at), 0.0)
             self.node[:num] = np.where(grew, ended.nodes.take(cell), self.node.take(at))
         if self._phrases:
+            cell = ended.hot_runs.take(at) * num_labels + label_place
             hot_nodes = self._phrases.follow(ended.hot_entries.take(cell))
             self.hot_node[:num] = np.where(grew, hot_nodes, self.hot_node.take(at))
             word_score = word_score + np.where(grew, ended.hot_changes.take(cell), 0.0)
@@ -423,8 +424,8 @@ class _Beams:
         nodes, states, word_score = self.node[:num], self.state[:num], self.word_score[:num, :, None]
         begins = np.zeros(labels.shape, bool)
         following: Ints = np.zeros((1, 1, 1), np.int64)
-        hot_changes, hot_entries = word_score, following
         scores = np.zeros(nodes.shape)
+        hot_changes, hot_entries, hot_runs = scores, following, following
         if self.segmentations:
             grows: npt.NDArray[np.bool_] = np.asarray((grown > _NEVER).any(axis=2))
             word_score = np.add(word_score, self.segmentations.grow(labels, grows))
@@ -444,9 +445,9 @@ class _Beams:
             # A second space would write nothing.
             word_score[is_root[:, :, None] & spelling.is_space[labels][:, None, :]] = _NEVER
         if self._phrases:
-            hot_changes, hot_entries = self._phrases.changes(self.hot_node[:num], labels, places)
-            word_score = word_score + hot_changes
-        return _Ended(word_score, begins, scores, states, following, hot_changes, hot_entries)
+            hot_changes, hot_entries, hot_runs = self._phrases.changes(self.hot_node[:num], labels, places)
+            word_score = word_score + hot_changes.take(hot_runs, axis=0)
+        return _Ended(word_score, begins, scores, states, following, hot_changes, hot_entries, hot_runs)
 
     def finish(
         self,
@@ -645,8 +646,8 @@ class _Ended(NamedTuple):
         scores: (b, K) of the word that then ends.
         states: (b, K) of the language model behind it.
         nodes: (b, K, C) in the tree, behind the label.
-        hot_changes: (b, K, C) of `HotPhrases`.
-        hot_entries: (b, K, C) of `HotPhrases`.
+        hot_changes, hot_entries: (N, C) of `HotPhrases`.
+        hot_runs: (b, K) of `HotPhrases`.
     """
 
     word_score: Floats
@@ -656,6 +657,7 @@ class _Ended(NamedTuple):
     nodes: Ints
     hot_changes: Floats
     hot_entries: Ints
+    hot_runs: Ints
 
 
 def _together(best: Hypothesis, other: Hypothesis) -> Hypothesis:
