@@ -446,7 +446,8 @@ class _Beams:
             word_score[is_root[:, :, None] & spelling.is_space[labels][:, None, :]] = _NEVER
         if self._phrases:
             hot_changes, hot_entries, hot_runs = self._phrases.changes(self.hot_node[:num], labels, places)
-            word_score = word_score + hot_changes.take(hot_runs, axis=0)
+            gained = hot_changes.take(hot_runs, axis=0)  # (b, K, C)
+            word_score = np.add(word_score, gained, out=gained)
         return _Ended(word_score, begins, scores, states, following, hot_changes, hot_entries, hot_runs)
 
     def finish(
