@@ -30,9 +30,9 @@ def hot_scores(phrases, spelling, text, labels=("a", "b", " ")):
     for label in text:
         ids = np.array([[labels.index(label)]])
         places = np.where(np.arange(len(labels) + 1) == ids, 0, -1)
-        changes, entries = phrases.changes(node, ids, places)
+        changes, entries, _ = phrases.changes(node, ids, places)
         total += changes.item()
-        node = phrases.follow(entries[0])
+        node = phrases.follow(entries)
         scores.append(total)
     return [*scores, total + phrases.end(node[0]).item()]
 

@@ -339,14 +339,16 @@ class _Beams:
         last = self.last[:num]
         again = np.where(last == self._blank, _NEVER, row[rows, last])
         labels, scores = frames.labels(step)  # (b, C), the most probable first
-        grown = np.where(last[:, :, None] == labels[:, None, :], with_blank[:, :, None], both[:, :, None])
-        grown = grown + scores[:, None, :]
+        grown = both[:, :, None] + scores[:, None, :]
+        places = frames.places(step)
+        place = places[rows, last]  # among the frame's labels; -1 where it is not
+        # The last label again is a new label only behind a blank.
+        at, nth = np.nonzero(place >= 0)
+        grown[at, nth, place[at, nth]] = with_blank[at, nth] + scores[at, place[at, nth]]
         # A hypothesis of the beam may be another one of the beam and a label: both are then the same, and add up.
         is_parent = self.parent_key[:num][:, None, :] == self.key[:num][:, :, None]
         has_parent, parent = is_parent.any(axis=1), is_parent.argmax(axis=1)
         from_parent = np.where(last[rows, parent] == last, with_blank[rows, parent], both[rows, parent]) + again
-        places = frames.places(step)
-        place = places[rows, last]  # among the frame's labels; -1 where it is not
         is_grown_too = has_parent & (place >= 0)
         grown[np.nonzero(is_grown_too)[0], parent[is_grown_too], place[is_grown_too]] = _NEVER
         stay_label = np.logaddexp(with_label + again, np.where(has_parent, from_parent, _NEVER))
@@ -357,7 +359,7 @@ class _Beams:
         """The scores with a blank and with a label at the end, after the frames (b,) in which only blanks count."""
         with_blank, with_label = self.with_blank[: len(skipped)], self.with_label[: len(skipped)]
         is_none = np.isnan(skipped)[:, None]
-        later = np.logaddexp(with_blank, with_label) + np.nan_to_num(skipped)[:, None]
+        later = np.logaddexp(with_blank, with_label) + np.maximum(skipped, _LOWEST)[:, None]
         return np.where(is_none, with_blank, later), np.where(is_none, with_label, _NEVER)
 
     def _choose(self, labels: Ints, places: Places, grown: Floats, stay_blank: Floats, stay_label: Floats) -> None:
@@ -378,9 +380,10 @@ class _Beams:
             stayed_score = stayed_score + self.segmentations.best(num)
         elif self._words and self._has_spaced_words:
             stayed_score = stayed_score + self._words.so_far[self.node[:num]]
-        grown_score = grown + ended.word_score
-        scores = np.concatenate([stayed_score, grown_score.reshape(num, -1)], axis=1)
-        some = np.concatenate([stayed_score, grown_score[:, :, :2].reshape(num, -1)], axis=1)
+        scores = np.empty((num, self._width * (1 + num_labels)))
+        scores[:, : self._width] = stayed_score
+        grown_score = np.add(grown, ended.word_score, out=scores[:, self._width :].reshape(grown.shape))
+        some = np.concatenate([stayed_score, grown_score[:, :, :4].reshape(num, -1)], axis=1)
 
         # Of each chosen one: did it stay or grow, from which place (b, K) of the beam, and by which label?
         chosen = _best(scores, self._width, some)
@@ -389,26 +392,28 @@ class _Beams:
         pair = np.where(stayed, 0, chosen - self._width)  # place * C + label's place, as (K, C) lies in a row
         source, label_place = np.where(stayed, chosen, pair // num_labels), pair % num_labels
         grew, label = ~stayed & is_alive, labels[rows, label_place]
-        cell = (rows * self._width + source) * num_labels + label_place  # of those that grew, in (b, K, C)
+        at = rows * self._width + source  # in (b, K), as it lies in memory
+        cell = at * num_labels + label_place  # of those that grew, in (b, K, C)
 
-        key, parent_key = self.key[:num][rows, source], self.parent_key[:num][rows, source]
+        key, parent_key = self.key.take(at), self.parent_key.take(at)
         self.parent_key[:num] = np.where(is_alive, np.where(grew, key, parent_key), _NO_PARENT)
         self.key[:num] = np.where(grew, _extended(key, label), key)
-        self.with_blank[:num] = np.where(stayed & is_alive, stay_blank[rows, source], _NEVER)
-        with_label = np.where(stayed, stay_label[rows, source], grown.take(cell))
+        self.with_blank[:num] = np.where(stayed & is_alive, stay_blank.take(at), _NEVER)
+        with_label = np.where(stayed, stay_label.take(at), grown.take(cell))
         self.with_label[:num] = np.where(is_alive, with_label, _NEVER)
-        self.last[:num] = np.where(grew, label, self.last[:num][rows, source])
-        word_score = self.word_score[:num][rows, source]
+        self.last[:num] = np.where(grew, label, self.last.take(at))
+        word_score = self.word_score.take(at)
         if self.segmentations:
             self.segmentations.keep(source, label_place, grew)
         elif self._has_spaced_words:
             begins = grew & ended.begins[rows, label_place]
-            self.state[:num] = np.where(begins, ended.states[rows, source], self.state[:num][rows, source])
-            word_score = word_score + np.where(begins, ended.scores[rows, source], 0.0)
-            self.node[:num] = np.where(grew, ended.nodes.take(cell), self.node[:num][rows, source])
+            self.state[:num] = np.where(begins, ended.states.take(at), self.state.take(at))
+            word_score = word_score + np.where(begins, ended.scores.take(at), 0.0)
+            self.node[:num] = np.where(grew, ended.nodes.take(cell), self.node.take(at))
         if self._phrases:
+            cell = ended.hot_runs.take(at) * num_labels + label_place
             hot_nodes = self._phrases.follow(ended.hot_entries.take(cell))
-            self.hot_node[:num] = np.where(grew, hot_nodes, self.hot_node[:num][rows, source])
+            self.hot_node[:num] = np.where(grew, hot_nodes, self.hot_node.take(at))
             word_score = word_score + np.where(grew, ended.hot_changes.take(cell), 0.0)
         self.word_score[:num] = word_score
         self._history.append((source, np.where(grew, label, -1)))
@@ -419,8 +424,8 @@ class _Beams:
         nodes, states, word_score = self.node[:num], self.state[:num], self.word_score[:num, :, None]
         begins = np.zeros(labels.shape, bool)
         following: Ints = np.zeros((1, 1, 1), np.int64)
-        hot_changes, hot_entries = word_score, following
         scores = np.zeros(nodes.shape)
+        hot_changes, hot_entries, hot_runs = scores, following, following
         if self.segmentations:
             grows: npt.NDArray[np.bool_] = np.asarray((grown > _NEVER).any(axis=2))
             word_score = np.add(word_score, self.segmentations.grow(labels, grows))
@@ -440,9 +445,10 @@ class _Beams:
             # A second space would write nothing.
             word_score[is_root[:, :, None] & spelling.is_space[labels][:, None, :]] = _NEVER
         if self._phrases:
-            hot_changes, hot_entries = self._phrases.changes(self.hot_node[:num], labels, places)
-            word_score = word_score + hot_changes
-        return _Ended(word_score, begins, scores, states, following, hot_changes, hot_entries)
+            hot_changes, hot_entries, hot_runs = self._phrases.changes(self.hot_node[:num], labels, places)
+            gained = hot_changes.take(hot_runs, axis=0)  # (b, K, C)
+            word_score = np.add(word_score, gained, out=gained)
+        return _Ended(word_score, begins, scores, states, following, hot_changes, hot_entries, hot_runs)
 
     def finish(
         self,
@@ -641,8 +647,8 @@ class _Ended(NamedTuple):
         scores: (b, K) of the word that then ends.
         states: (b, K) of the language model behind it.
         nodes: (b, K, C) in the tree, behind the label.
-        hot_changes: (b, K, C) of `HotPhrases`.
-        hot_entries: (b, K, C) of `HotPhrases`.
+        hot_changes, hot_entries: (N, C) of `HotPhrases`.
+        hot_runs: (b, K) of `HotPhrases`.
     """
 
     word_score: Floats
@@ -652,6 +658,7 @@ class _Ended(NamedTuple):
     nodes: Ints
     hot_changes: Floats
     hot_entries: Ints
+    hot_runs: Ints
 
 
 def _together(best: Hypothesis, other: Hypothesis) -> Hypothesis:
