@@ -413,9 +413,9 @@ class HotPhrases:
             (N, C) the changes of the score, (N, C) the entries for `follow`, and (B, K) the run of each node.
         """
         # Hypotheses beside one another mostly have the same node: a look-up for each run is a fifth of those for each.
-        is_first = np.ones(nodes.shape, bool)
-        is_first[:, 1:] = nodes[:, 1:] != nodes[:, :-1]
-        firsts = np.flatnonzero(is_first)
+        begins = np.ones(nodes.shape, bool)
+        begins[:, 1:] = nodes[:, 1:] != nodes[:, :-1]
+        firsts = np.flatnonzero(begins)
         rows, nodes = firsts // nodes.shape[1], nodes.take(firsts)
         about = self._about.take(nodes)
         if about["row"].min(initial=0) < 0:
@@ -433,7 +433,7 @@ class HotPhrases:
             ends = np.flatnonzero(about["gap_gain"])
             if len(ends):
                 changes[ends] += about["gap_gain"][ends, None] * (self._gaps[labels[ends]] != NOTHING)
-        return changes, entries, is_first.cumsum().reshape(is_first.shape) - 1
+        return changes, entries, begins.cumsum().reshape(begins.shape) - 1
 
     def follow(self, entries: Ids) -> Ids:
         """The nodes behind labels, by their entries as `changes` gave them last."""
