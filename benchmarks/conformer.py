@@ -14,12 +14,11 @@ import multiprocessing
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +27,7 @@ from nemo_asr.models.conformer import ConformerEncoder
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from toys.nemo_source import HAS_NEMO, nemo_module
+from toys.plain_operations import plainly
 
 COMMON: Mapping[str, Any] = {"feat_in": 80, "dropout_att": 0.1, "dropout_emb": 0.0}
 DW_STRIDING = {"subsampling": "dw_striding", "subsampling_factor": 8, "subsampling_conv_channels": 256}
@@ -55,15 +55,6 @@ def step_of(form: str, arguments: Mapping[str, Any], num_utterances: int, num_fr
             parameter.grad = None
 
     return run
-
-
-@contextmanager
-def plainly() -> Iterator[None]:
-    """Operations that all devices have, and no others."""
-    with ExitStack() as patches:
-        for module in ("conformer", "jasper"):
-            patches.enter_context(patch(f"nemo_asr.models.{module}.runs_on_cpu", return_value=False))
-        yield
 
 
 def added_memory(form: str, arguments: Mapping[str, Any], num_utterances: int, num_frames: int) -> float:

@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from unittest.mock import patch
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nemo_asr.models.jasper import Frames, JasperBlock, JasperBlockSpec, TimeConv1d
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from toys.plain_operations import plainly
 
 SHAPES = [(16, 256, 33, 400), (16, 96, 11, 400), (4, 512, 75, 400)]  # utterances, channels, taps, frames
 QUICK_SHAPES = [(2, 16, 11, 40)]
@@ -78,10 +82,7 @@ def report(title: str, runs: dict[str, Run], rounds: int) -> None:
 
 def plain(block: JasperBlock) -> Callable[[Tensor], Tensor]:
     def forward(x: Tensor) -> Tensor:
-        with (
-            patch("nemo_asr.models.jasper.runs_on_cpu", return_value=False),
-            patch("nemo_asr.models.jasper.runs_on_cpu", return_value=False),
-        ):
+        with plainly():
             return ours(block)(x)
 
     return forward

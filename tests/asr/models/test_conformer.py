@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from contextlib import ExitStack
+from contextlib import nullcontext
 from unittest.mock import patch
 
 import pytest
 import torch
 from torch import nn
 from toys.conformer_cases import CASES, SMALL, features_of, fill
+from toys.plain_operations import plainly
 
 from nemo_asr.models.conformer import (
     FULL_CONTEXT,
@@ -230,14 +231,6 @@ def test_dropout_on_cpu_keeps_the_share_and_the_mean():
     assert torch.equal(add_dropped(x, y, 0.0, 0.5), x + 0.5 * y)
 
 
-# Files that choose operations by runs_on_cpu.
-CHOOSING = [
-    "conformer.dropout",
-    "conformer.layer",
-    "conformer.self_attention",
-    "conformer.subsampling",
-    "jasper.frames",
-]
 FAST = ["striding", "dw_striding", "chunks", "no biases", "streaming", "convolution that sees little before", "WeNet"]
 
 
@@ -249,9 +242,7 @@ def test_the_gradients_of_the_fast_paths_are_those_of_plain_operations(name):
     gradients = {}
     for is_plain in (True, False):
         encoder = made(**UNDROPPED, **EXACT[name]).double().train()
-        with ExitStack() as stack:
-            for module in CHOOSING if is_plain else ():
-                stack.enter_context(patch(f"nemo_asr.models.{module}.runs_on_cpu", return_value=False))
+        with plainly() if is_plain else nullcontext():
             out, frames = encoder(audio_signal=features, length=lengths)
         weights = torch.linspace(-1, 1, out.numel(), dtype=torch.double).view_as(out)
         weights[1, :, frames[1] :], weights[2, :, frames[2] :] = 0, 0
