@@ -164,12 +164,9 @@ def speak_numbers(text: str, language: str, can_write: Callable[[str], bool]) ->
         if language in _WITHOUT_SPACES:
             return words
         # The ending of a Turkish case stands behind an apostrophe: "1999'da".
-        left, right = (
-            match.string[max(match.start() - 1, 0) : match.start()],
-            match.string[match.end() : match.end() + 1],
-        )
-        before = "" if left in _OPENING else " "
-        return f"{before}{words}" if right in _CLOSE else f"{before}{words} "
+        left = "" if match.string.endswith(_OPENING, 0, match.start()) else " "
+        right = "" if match.string.startswith(_CLOSE, match.end()) else " "
+        return f"{left}{words}{right}"
 
     return _pattern(language in _POINT_LANGUAGES, language in _SPACE_LANGUAGES).sub(say, text)
 
