@@ -12,7 +12,7 @@ PYTEST := $(RUN) -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
 # Tests start hundreds of processes: each would compile the packages anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test long golden check fast unit lint format pythons imports clean
+.PHONY: demo test long golden gpu check fast unit lint format pythons imports clean
 
 # A stamp for each set of extras, so that a second call installs nothing.
 $(VENV)/.installed-%: pyproject.toml constraints.txt
@@ -33,6 +33,12 @@ test: $(VENV)/.installed-demo-dev
 # Losses, rates, transcripts, plans, saved tensors and error texts of a few runs are those that were recorded.
 golden: $(VENV)/.installed-demo-dev
 	$(RUN) benchmarks/golden.py small
+
+# On a machine with a GPU: what is right first, then how fast it is. Nothing is installed: a torch that is there (from 2.11
+# on) stays, and packages may lie in a folder on PYTHONPATH.
+gpu: GPU_PYTHON ?= $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
+gpu:
+	PYTHONPATH="$(CURDIR):$(CURDIR)/collections/asr:$$PYTHONPATH" $(GPU_PYTHON) benchmarks/gpu.py --json gpu.json $(GPU_OPTIONS)
 
 # The inner loop: all but the tests that start processes or take long. Types are checked beside them.
 check: $(VENV)/.installed-demo-dev

@@ -1,8 +1,11 @@
 """Everything that only a GPU can tell, in one call: what is right first, then how fast it is.
 
-    python benchmarks/gpu.py [--json gpu.json] [--models jasper10x5dr quartznet15x5] [--levels O0 O1 O2 O3] [--quick]
+    make gpu                       # all of it, to gpu.json; or a part, with PYTHONPATH=.:collections/asr:
+    python benchmarks/gpu.py [--json gpu.json] [--parts tests steps scaling] [--models jasper10x5dr quartznet15x5]
+                             [--levels O0 O1 O2 O3] [--quick]
 
-1. Correctness: the tests in tests/gpu. If one fails, nothing is timed.
+1. Correctness: the tests in tests/gpu, one at a time (gpu_tests.py). If one fails or does not end, the rest is timed
+   all the same, and the exit code is 1.
 2. The rate of matrix products (N x N) in each level's dtype: what the card gives at most.
 3. Training steps of each model at each level, compiled and not, over equal batches of noise: time, ratio to a loop by
    hand (torch.amp: autocast, a scaler for float16, not compiled), share of the matrix rate, host syncs a step. Floating
@@ -11,6 +14,7 @@
 
 Times are medians of rounds; a loop makes all its rounds before the next one begins, so that one model at a time is on
 the card. The first steps of a round, in which code is compiled, do not count.
+The file of figures is written anew behind each part and each loop: what was measured stays when time is up.
 Without a GPU it runs on the CPU, to see that it runs.
 """
 
@@ -20,7 +24,6 @@ import argparse
 import gc
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -47,6 +50,7 @@ from ddp_scaling import (
     print_shares,
     write_noise,
 )
+from gpu_tests import QUICK, STAGES, Outcome, all_passed, run_tests
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -60,7 +64,7 @@ from nemo_lite.core.run_options import Optimization
 from nemo_lite.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[1]
-QUICK_TESTS = ("tests/gpu/test_one_gpu.py", "-k", "features or ctc")
+PARTS = ("tests", "steps", "scaling")
 BY_HAND = "torch.amp by hand"
 READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
 
@@ -86,16 +90,6 @@ class Row:
     def median(self) -> float:
         """Seconds of a step."""
         return statistics.median(self.seconds)
-
-
-def check_correctness(quick: bool) -> None:
-    """Run the tests of GPU code, and end with their output if one fails."""
-    tests = QUICK_TESTS if quick else ("tests/gpu",)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", *tests]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if run.returncode:
-        sys.exit(f"{run.stdout}\nThe tests of GPU code fail: nothing is timed.")
-    print(f"correctness: {run.stdout.splitlines()[-1].strip('= ')}")
 
 
 def synchronize(device: torch.device) -> None:
@@ -279,30 +273,51 @@ def scaling(args: argparse.Namespace, worlds: Sequence[int]) -> dict[int, dict[i
         return {world_size: on_ranks(world_size, job) for world_size in worlds}
 
 
-def as_json(rows: Sequence[Row], flops: Any, rates: Any, results: dict[int, dict[int, Result]], where: str) -> str:
-    """All figures of a run."""
-    scaled = {
-        world: {
-            accumulated: {
-                "seconds": result.median(OURS),
-                "data": result.median(OURS, "data_share"),
-                "communication": result.communication(OURS, OURS_APART),
+@dataclass
+class Figures:
+    """All figures of a run, in a file that grows with them."""
+
+    path: Path | None
+    machine: str
+    tests: list[Outcome] = field(default_factory=list)
+    matrix_flop_per_second: dict[str, float] = field(default_factory=dict)
+    flop_per_step: dict[str, float] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    scaling: dict[int, dict[int, Result]] = field(default_factory=dict)
+
+    def write(self) -> None:
+        """Put everything that is known by now into the file."""
+        if self.path is None:
+            return
+        scaled = {
+            world: {
+                accumulated: {
+                    "seconds": result.median(OURS),
+                    "data": result.median(OURS, "data_share"),
+                    "communication": result.communication(OURS, OURS_APART),
+                }
+                for accumulated, result in each.items()
             }
-            for accumulated, result in each.items()
+            for world, each in self.scaling.items()
         }
-        for world, each in results.items()
-    }
-    figures = {"machine": where, "torch": torch.__version__, "cuda": torch.version.cuda, "scaling": scaled}
-    return json.dumps(
-        {**figures, "matrix_flop_per_second": rates, "flop_per_step": flops, "steps": [vars(row) for row in rows]},
-        indent=1,
-    )
+        figures = {
+            "machine": self.machine,
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "tests": [vars(outcome) for outcome in self.tests],
+            "matrix_flop_per_second": self.matrix_flop_per_second,
+            "flop_per_step": self.flop_per_step,
+            "steps": [vars(row) for row in self.rows],
+            "scaling": scaled,
+        }
+        self.path.write_text(json.dumps(figures, indent=1))
 
 
 def parsed() -> argparse.Namespace:
     """The options; ``--quick`` overrides some."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="file for all figures")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what to run")
     parser.add_argument("--models", nargs="+", default=["jasper10x5dr", "quartznet15x5"], help="shipped configurations")
     levels = [level.short for level in Optimization]
     parser.add_argument("--levels", nargs="+", choices=levels, default=levels, help="levels of precision")
@@ -327,29 +342,41 @@ def main() -> None:
     gpus = torch.cuda.device_count()
     device = torch.device("cuda", 0) if gpus else torch.device("cpu")
     where = f"{gpus} x {torch.cuda.get_device_name()}" if gpus else "CPU"
-    print(f"{where}, torch {torch.__version__}, CUDA {torch.version.cuda or '-'}")
+    print(f"{where}, torch {torch.__version__}, CUDA {torch.version.cuda or '-'}", flush=True)
     nemo.logging.set_verbosity(nemo.logging.WARNING)
-    check_correctness(args.quick)
+    figures = Figures(args.json, where)
+    if "tests" in args.parts:
+        figures.tests = run_tests(QUICK if args.quick else [stage.name for stage in STAGES], bool(gpus))
+        figures.write()
+    if "steps" in args.parts:
+        time_steps(args, device, figures)
+    if "scaling" in args.parts:
+        worlds = [size for size in (1, 2, 4, 8) if size <= max(gpus, 1)] if args.processes is None else args.processes
+        figures.scaling = scaling(args, worlds)
+        if figures.scaling:
+            print(f"\nscaling of {args.models[-1]} in float32")
+            print_shares(figures.scaling, args.batch_size * args.seconds)
+        figures.write()
+    sys.exit(not all_passed(figures.tests))
+
+
+def time_steps(args: argparse.Namespace, device: torch.device, figures: Figures) -> None:
+    """Time the matrix products, then the steps of each model in each loop."""
     dtypes = dict.fromkeys(level_dtype(level, device) for level in ("O1", *args.levels))
-    rates = {dtype_name(dtype): matrix_rate(device, dtype, args.matrix, 10) for dtype in dtypes}
+    rates = figures.matrix_flop_per_second = {
+        dtype_name(dtype): matrix_rate(device, dtype, args.matrix, 10) for dtype in dtypes
+    }
     print_rates(rates, args.matrix)
-    rows, flops = [], {}
     for model in args.models:
         with noise(args, WARM_UP + args.steps, 1) as job:
             bench = Bench(job, model, device, "eager" if args.quick else "inductor")
-            by_hand, flops[model] = bench.by_hand()
-            rows.append(by_hand)
-            for level, compiled in product(args.levels, (False, True)):
+            by_hand, figures.flop_per_step[model] = bench.by_hand()
+            figures.rows.append(by_hand)
+            for compiled, level in product((False, True), args.levels):  # what compiles comes last
                 gc.collect()  # wires and modules refer to each other
-                rows.append(bench.ours(level, compiled))
-    print_rows(rows, flops, rates)
-    worlds = [size for size in (1, 2, 4, 8) if size <= max(gpus, 1)] if args.processes is None else args.processes
-    results = scaling(args, worlds)
-    if results:
-        print(f"\nscaling of {args.models[-1]} in float32")
-        print_shares(results, args.batch_size * args.seconds)
-    if args.json:
-        args.json.write_text(as_json(rows, flops, rates, results, where))
+                figures.rows.append(bench.ours(level, compiled))
+                figures.write()
+    print_rows(figures.rows, figures.flop_per_step, rates)
 
 
 if __name__ == "__main__":

@@ -30,10 +30,10 @@ settings.load_profile("default" if "NEMO_LITE_LONG_TESTS" in os.environ else "sa
 # Toys that start processes: a test that calls them, itself or through a function or fixture of its file, is slow.
 STARTERS = ("toys.launched", "toys.machines", "toys.ranks", "toys.warm_python")
 
-TEST_SECONDS = 600.0
+TEST_SECONDS = float(os.environ.get("NEMO_LITE_TEST_SECONDS", "600"))
 """For each of set-up, call and tear-down of a test, but for soak tests; far more than any takes on a busy machine."""
 ENDED_TESTS = itertools.count(1)
-_UNTIL_EXIT_SECONDS = 60.0  # for a test that does not end by an exception, as in a call of C
+_UNTIL_EXIT_SECONDS = min(60.0, TEST_SECONDS)  # for a test that does not end by an exception, as in a call of C
 
 
 @contextmanager
@@ -43,12 +43,14 @@ def limited(item: pytest.Item) -> Iterator[None]:
         yield
         return
 
+    stderr = item.config.stash[fault_handler_stderr_fd_key]
+
     def fail(number: int, frame: FrameType | None) -> None:
+        faulthandler.dump_traceback(stderr)  # of all threads; pytest shows the main one only
         pytest.fail(f"the test took more than {TEST_SECONDS:g} s")
 
     process, before = os.getpid(), signal.signal(signal.SIGALRM, fail)
     signal.setitimer(signal.ITIMER_REAL, TEST_SECONDS)
-    stderr = item.config.stash[fault_handler_stderr_fd_key]
     faulthandler.dump_traceback_later(TEST_SECONDS + _UNTIL_EXIT_SECONDS, file=stderr, exit=True)
     try:
         yield

@@ -20,6 +20,7 @@ QUICKLY = {
     "data_workers.py": ("--quick",),
     "depthwise.py": ("--quick", "--rounds", "1"),
     "gpu.py": ("--quick",),
+    "gpu_tests.py": ("--quick",),
     "ddp_scaling.py": ("--quick", "--processes", "2"),
     "inference.py": ("--quick", "--rounds", "1"),
     "transcription.py": ("--quick", "--rounds", "1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import faulthandler
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -64,6 +65,9 @@ def test_the_guard_of_imports_between_tests_sees_what_it_is_for(source: str, fou
 
 def test_a_test_that_takes_too_long_fails(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     conftest = request.config.pluginmanager.get_plugin(str(ROOT / "tests/conftest.py"))
+    dumps: list[int] = []
     monkeypatch.setattr(conftest, "TEST_SECONDS", 0.05)
+    monkeypatch.setattr(faulthandler, "dump_traceback", dumps.append)
     with pytest.raises(pytest.fail.Exception, match=r"the test took more than 0\.05 s"), conftest.limited(request.node):
         time.sleep(60)
+    assert len(dumps) == 1  # stacks of all threads

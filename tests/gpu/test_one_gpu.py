@@ -62,11 +62,12 @@ def test_compiled_training_has_the_losses_of_one_that_is_not(device, level):
     assert compiled == pytest.approx(plain, rel=TOLERANCE[level], abs=1e-4 if level == "O0" else 0.02)
 
 
-def test_compiled_with_cuda_graphs_it_has_them_too(device):
+@pytest.mark.parametrize("params", [{}, {"ema_decay": 0.9}], ids=["", "moving_averages"])
+def test_compiled_with_cuda_graphs_it_has_them_too(device, params):
     if device == "cpu":
         pytest.skip("CUDA graphs need CUDA")
-    plain, _ = losses_of(device)
-    compiled, _ = losses_of(device, compile={"mode": "reduce-overhead"})
+    plain, _ = losses_of(device, params=MANY | params)
+    compiled, _ = losses_of(device, params=MANY | params, compile={"mode": "reduce-overhead"})
     assert compiled == pytest.approx(plain, rel=1e-3, abs=1e-5)
 
 

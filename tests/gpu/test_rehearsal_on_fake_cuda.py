@@ -92,7 +92,10 @@ def test_a_guarded_step_reads_nothing_and_stays_on_the_gpu(name):
 
 
 def test_the_rehearsal_sees_a_tensor_that_was_left_on_the_cpu():
-    with fake_cuda(), pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cpu"):
+    with (
+        fake_cuda(),
+        pytest.raises(RuntimeError, match=r"found (at least )?two (different )?devices,? cuda:0,?( and)? cpu"),
+    ):
         torch.ones(3, device=DEVICE) + torch.ones(3)
 
 
