@@ -60,8 +60,69 @@ def test_the_lines_are_printed_with_their_count(script: Path, capsys: pytest.Cap
     main([str(script)])
     lines = capsys.readouterr().out.splitlines()
     assert f"{script}:2: change: import nemo_lite as nemo" in lines
-    assert f"{script}:12: no change: nemo.collections.asr.CTCLossNM" in lines
+    assert not any("no change" in line for line in lines)
     assert lines[-1] == f"{script}: 6 of 10 lines that use NeMo need a change"
+    main([str(script), "--all"])
+    assert f"{script}:12: no change: nemo.collections.asr.CTCLossNM" in capsys.readouterr().out.splitlines()
+
+
+WRITTEN = """
+import nemo_lite as nemo
+import nemo_asr
+import nemo_asr as old
+from nemo_lite.core import DeviceType
+from nemo.core import TrainingState
+from nemo_asr.helpers import word_error_rate as wer
+
+factory = nemo.core.NeuralModuleFactory(placement=DeviceType.CPU)
+encoder = nemo_asr.JasperEncoder(feat_in=64)
+decoder = nemo_asr.JasperRNNConnector()
+layer = nemo_asr.AudioToTextDataLayer()
+loss = old.CTCLossNM(num_classes=28)
+print("nemo")
+"""
+
+
+def test_write_changes_the_script_and_keeps_what_it_was(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main([str(script), "--write"])
+    copy = script.with_name("train.py.orig")
+    assert script.read_text(encoding="utf-8") == WRITTEN
+    assert copy.read_text(encoding="utf-8") == SCRIPT
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"{script}: written; what it was is in {copy}; change by hand: 2 lines, above"
+
+
+def test_write_replaces_no_earlier_copy(script: Path) -> None:
+    copy = script.with_name("train.py.orig")
+    copy.write_text("mine")
+    with pytest.raises(UsageError, match=r"train\.py\.orig"):
+        main([str(script), "--write"])
+    assert (copy.read_text(), script.read_text()) == ("mine", SCRIPT)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("import os, nemo, sys\n", "import os, nemo_lite as nemo, sys\n"),
+        ("import nemo\nx = nemo.collections.asr.a.b\n", "import nemo_lite as nemo, nemo_asr\nx = nemo_asr.a.b\n"),
+        ("if 1:\r\n\tfrom nemo.core import (A,  # ü\r\n\t\tB)\r\n", None),
+        ("from nemo.collections import asr as speech", "import nemo_asr as speech"),
+        ("x = 'ü'; import nemo.utils as u; y = 2\n", "x = 'ü'; import nemo_lite.utils as u; y = 2\n"),
+    ],
+)
+def test_write_leaves_all_else_to_the_byte(tmp_path: Path, before: str, after: str | None) -> None:
+    script = tmp_path / "a.py"
+    script.write_bytes(before.encode())
+    main([str(script), "--write"])
+    assert script.read_bytes().decode() == (after or before.replace("nemo.core", "nemo_lite.core"))
+
+
+def test_write_refuses_letters_that_are_not_utf_8(tmp_path: Path) -> None:
+    script = tmp_path / "a.py"
+    script.write_bytes("# -*- coding: latin-1 -*-\nimport nemo  # ü\n".encode("latin-1"))
+    with pytest.raises(UsageError, match=r"a\.py: its letters are not UTF-8; change the lines by hand"):
+        main([str(script), "--write"])
+    assert [path.name for path in tmp_path.iterdir()] == ["a.py"]
 
 
 @pytest.mark.parametrize(("text", "problem"), [(None, "the script cannot be opened"), ("print 'x'", "is no Python 3")])
