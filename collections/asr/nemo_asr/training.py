@@ -57,7 +57,17 @@ from nemo_asr.tasks.recipe import (
 from nemo_asr.text.labels import main_metric
 from nemo_asr.transcribe.best import AveragedModelCallback, BestModelCallback
 from nemo_asr.transcribe.fine_tuning import init_from, recipe_of
-from nemo_asr.transcribe.model import about_checkpoint, check_goes_on, describe, labels_of_run
+from nemo_asr.transcribe.model import (
+    CARD,
+    MODEL,
+    TrainedModel,
+    about_checkpoint,
+    check_goes_on,
+    describe,
+    labels_of_run,
+    trained_modules,
+)
+from nemo_asr.transcribe.texts import mean_confidence, store_confidence
 from nemo_lite import (
     CheckpointCallback,
     Dag,
@@ -72,7 +82,7 @@ from nemo_lite.core.callbacks import TrackingCallback
 from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.show import show_plan, show_precision
 from nemo_lite.core.trackers import TRACKERS, MetricsFile, TensorboardTracker, TerminalLines, Tracker, Trackers
-from nemo_lite.errors import NemoLiteError, UsageError
+from nemo_lite.errors import NemoLiteError, UnknownNameError, UsageError
 from nemo_lite.options import factory_arguments
 from nemo_lite.utils.nemo_logging import LogMode
 
@@ -152,6 +162,10 @@ class TrainingRun:
         dags |= {f"evaluation_{tag}": Dag(wires.scored) for tag, wires in evaluations.items()}
         if args.plan:
             self._take_weights()  # a plan refuses what training would refuse
+            names = trained_modules(self.model)
+            for name in args.module_lr:
+                if name not in names:
+                    raise UnknownNameError("module", name, names, place="--module_lr")
             factory.on_first(lambda: show_plan(dags, lr_policy, args.lr, steps_per_epoch, total_steps, args.run_dir))
             return
         if args.precision_check:
@@ -185,8 +199,22 @@ class TrainingRun:
             static_graph=args.static_graph,
             gradient_compression=args.gradient_compression,
         )
+        if args.run_dir and isinstance(training, Wires) and evaluations and not args.shard_weights:
+            self._note_confidence(Path(args.run_dir, MODEL, CARD))
         if args.run_dir and args.report:
             factory.on_first(lambda: try_report(args.run_dir, dags=dags))
+
+    def _note_confidence(self, card: Path) -> None:
+        """Write into the model's card how sure it is of words of its first evaluation set."""
+        tag, layer = next(iter(self.evaluation_data.items()))
+        if not isinstance(layer, SpeechDataLayer):
+            return
+        model = TrainedModel(str(card.parent), self.recipe, self.model, self._card)
+        try:
+            confidence = mean_confidence(model, layer, self.factory)
+            self.factory.on_first(lambda: None if confidence is None else store_confidence(card, tag, confidence))
+        except NemoLiteError as error:  # the model is written; it is worth more than this number
+            logging.debug("%s", error)
 
     def _make_recipe(self, factory: NeuralModuleFactory | None) -> Recipe:
         args = self.args

@@ -8,6 +8,7 @@ import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import soundfile
@@ -19,7 +20,8 @@ from toys.tone_model import train_tones
 import nemo_asr
 from nemo_asr.cli.transcribe import file_names, main
 from nemo_asr.transcribe.inputs import recordings_of
-from nemo_asr.transcribe.model import TrainedModel, describe, trained_modules
+from nemo_asr.transcribe.model import Rate, TrainedModel, describe, load_model, trained_modules
+from nemo_asr.transcribe.onnx_export import export_onnx
 from nemo_asr.transcribe.transcript import Transcript
 from nemo_lite.cli import dispatch
 from nemo_lite.errors import CheckpointError, DataError, UsageError
@@ -360,3 +362,49 @@ def test_files_have_the_names_of_their_recordings():
     assert found == ["one", "one_2", "one_2_2", "stdin"]
     assert len(set(found)) == len(sources)
     assert Path(found[0]).suffix == ""
+
+
+@pytest.mark.slow
+def test_a_recording_in_the_place_of_the_model_is_told(model, talks):
+    with pytest.raises(UsageError, match=r"the model comes first, then the recordings: got talks/a\.wav, wanted MODEL"):
+        main(["talks/a.wav", model, *CPU])
+
+
+def test_a_model_that_is_an_option_is_told_its_place(capsys):
+    with pytest.raises(SystemExit):
+        main(["--model", "runs/a", "a.wav"])
+    assert "in place of --model: MODEL without an option, before the recordings" in capsys.readouterr().err
+
+
+def sure_of(model, folder, confidence):
+    """A copy of the model that says how sure it is of words of its own set."""
+    copy = load_model(model)
+    rates = [Rate(set="dev", wer=0.0, confidence=confidence)]
+    TrainedModel("here", copy.recipe, copy.modules, msgspec.structs.replace(copy.card, rates=rates)).save(folder)
+    return str(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("as_onnx", [False, True], ids=["folder", "onnx"])
+def test_much_less_confidence_than_on_its_own_set_is_told(model, talks, capsys, monkeypatch, as_onnx):
+    monkeypatch.setattr("nemo_asr.cli.transcribe._LEAST_WORDS", 1)
+    path = sure_of(model, talks / "sure", 1.0)
+    if as_onnx:
+        export_onnx(load_model(path), talks / "sure.onnx")
+        path = str(talks / "sure.onnx")
+    assert main([path, "talks/a.wav", *CPU]) == 0
+    assert "mean confidence" not in capsys.readouterr().err
+    noise = np.random.default_rng(0).normal(0, 0.2, 16000).astype(np.float32)
+    soundfile.write("noise.wav", noise, 16000)
+    assert main([path, "noise.wav", "--segments", "off", *CPU]) == 0
+    told = capsys.readouterr().err
+    assert re.search(
+        r"warning: the words have a mean confidence of 0\.\d+, those of dev 1\.00: the model may not", told
+    )
+
+
+@pytest.mark.slow
+def test_a_model_that_says_nothing_of_its_confidence_warns_of_none(model, talks, capsys, monkeypatch):
+    monkeypatch.setattr("nemo_asr.cli.transcribe._LEAST_WORDS", 0)
+    assert main([model, "talks/a.wav", *CPU]) == 0
+    assert "mean confidence" not in capsys.readouterr().err

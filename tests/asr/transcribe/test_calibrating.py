@@ -2,12 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
-from toys.tone_corpus import CONFIG, record
+from toys.tone_corpus import CONFIG, read_manifest, record, run_script
+from toys.tone_model import train_tones
 
 import nemo_asr
 from nemo_asr.cli.models import main
-from nemo_asr.transcribe.model import TrainedModel, describe, load_model
+from nemo_asr.transcribe.model import TrainedModel, describe, load_model, read_card
 from nemo_asr.transcribe.texts import calibrate, card_file, heard_words
 from nemo_asr.transcribe.transcript import Transcribed, Transcript, Word
 from nemo_lite.errors import DataError, UsageError
@@ -86,3 +88,23 @@ def test_too_few_words_and_checkpoints_are_refused(model, dev, tmp_path):
         UsageError, match=r"a calibration is stored in a model folder.*nemo-lite models import, or convert"
     ):
         card_file(tmp_path / "a.nemo")
+
+
+@pytest.mark.slow
+def test_training_notes_how_sure_the_model_is_of_its_own_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe, modules = train_tones(tmp_path)
+    TrainedModel("here", recipe, modules, describe(recipe)).save(tmp_path / "before")
+    finished = run_script(
+        *("jasper.py", "--init_from", "before", "--train_dataset", "train.json", "--eval_datasets", "dev.json"),
+        *("other.json", "--num_epochs", 1, "--lr", 0, "--batch_size", 4, "--exp_name", "run", "--no-report"),
+    )
+    assert finished.code == 0, finished.err
+    first, second = read_card(tmp_path / "run/model/model.json").rates
+    heard = load_model("run").transcribe(
+        [line["audio_filepath"] for line in read_manifest(tmp_path / "dev.json")], calibration=None
+    )
+    expected = np.mean([word.confidence for transcript in heard for word in transcript.words])
+    assert first.confidence == pytest.approx(expected, abs=2e-3)
+    assert second.confidence is None
+    assert read_card(tmp_path / "run/model/model.json").usual_confidence() == (first.set, first.confidence)

@@ -166,8 +166,8 @@ WANTED = "wanted a run's folder, a model folder, a folder of checkpoints, a .nem
     [
         ("empty", f"there is no model in this folder: {WANTED}"),
         ("begun", "this run has not saved a model yet; let it train until its first checkpoint"),
-        ("none", "this is no folder: got nothing"),
-        ("file", "this is no folder: got a file"),
+        ("none", "this is no model: got the name of nothing that is here"),
+        ("file", "this is no model: got a file"),
     ],
 )
 def test_where_there_is_no_model_one_line_says_so(path, told, tmp_path):
@@ -183,3 +183,9 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_ours(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="not writable"):
         write_model(tmp_path / "file" / "model", CARD, "", {})
+
+
+@pytest.mark.parametrize("name", ["QuartzNet15x5Base-En", "openai/whisper-tiny"])
+def test_a_published_name_is_told_that_nothing_is_downloaded(name):
+    with pytest.raises(CheckpointError, match=r"; models are not downloaded by name: docs/en/published_models\.md"):
+        read_model(name)

@@ -5,7 +5,7 @@ A confidence is calibrated where, of the words that have it, this share is right
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,6 +48,16 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         """The calibrated confidences (N,)."""
         odds: Floats = self.slope * _log_odds(confidences) + self.offset
         return np.asarray(1.0 / (1.0 + np.exp(-odds)))
+
+
+def usual_confidence(
+    sets: Iterable[tuple[str, float | None]], calibration: Calibration | None
+) -> tuple[str, float] | None:
+    """The first set whose mean confidence is known, and that confidence, calibrated where there is a calibration."""
+    known = next(((name, confidence) for name, confidence in sets if confidence is not None), None)
+    if known is None or calibration is None:
+        return known
+    return known[0], calibration(known[1])
 
 
 class Bin(NamedTuple):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import nemo_lite
+from nemo_asr.audio.reading import AUDIO_SUFFIXES
 from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting, Detector
 from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
@@ -25,7 +26,7 @@ from nemo_asr.models.foreign import Format
 from nemo_asr.models.hugging_face import HUGGING_FACE
 from nemo_asr.models.nemo_files import NEMO_FILES
 from nemo_asr.models.wenet import WENET_FOLDER
-from nemo_asr.scoring.calibration import Calibration
+from nemo_asr.scoring.calibration import Calibration, usual_confidence
 from nemo_asr.tasks.families import Model, connect
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.tasks.registry import TASKS
@@ -87,6 +88,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
         wer, cer: word and character error rate, as fractions.
         error: of a classifier, the share of recordings that were given another class.
         loss: mean over the utterances.
+        confidence: mean of the words that the model heard in some of the utterances, not calibrated; of the first set.
         utterances: how many.
         digest: a hash of the utterances' numbers.
         manifests: the SHA-256 of each manifest file by its name.
@@ -97,6 +99,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
     cer: float | None = None
     error: float | None = None
     loss: float | None = None
+    confidence: float | None = None
     utterances: int | None = None
     digest: str = ""
     manifests: dict[str, str] = {}
@@ -201,6 +204,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     def files(self) -> list[StoredFile]:
         """All files that belong to the model, beside ``model.json``."""
         return [file for file in (self.config, self.tokenizer, *self.weights.values()) if file is not None]
+
+    def usual_confidence(self) -> tuple[str, float] | None:
+        """The first set whose words' mean confidence is known, and that confidence, calibrated as transcripts are."""
+        rates = ((rate.set, rate.confidence) for rate in self.rates)
+        return usual_confidence(rates, self.calibration)
 
     def progress(self) -> str:
         """``step 348 (epoch 12), WER 3.13% on dev``."""
@@ -340,11 +348,13 @@ def find_model(path: str | Path) -> Path:
     if (path / CHECKPOINTS).is_dir():
         problem, remedy = "this run has not saved a model yet", "let it train until its first checkpoint"
         raise CheckpointError(problem, place=str(path), remedy=remedy)
-    problem = "there is no model in this folder" if path.is_dir() else "this is no folder"
-    got = "" if path.is_dir() else "a file" if path.exists() else "nothing"
+    problem = "there is no model in this folder" if path.is_dir() else "this is no model"
+    got = "" if path.is_dir() else "a file" if path.exists() else "the name of nothing that is here"
     others = ", ".join(each.name for each in FORMATS)
     wanted = f"a run's folder, a model folder, a folder of checkpoints, {others}"
-    raise CheckpointError(problem, place=str(path), got=got, wanted=wanted)
+    is_name = not path.exists() and path.suffix.lower() not in AUDIO_SUFFIXES
+    remedy = "models are not downloaded by name: docs/en/published_models.md tells which files are read" * is_name
+    raise CheckpointError(problem, place=str(path), got=got, wanted=wanted, remedy=remedy)
 
 
 def read_model(path: str | Path) -> StoredModel:
@@ -896,7 +906,9 @@ def _filled(stored: StoredModel, recipe: Recipe, modules: Model) -> TrainedModel
             got = ", ".join(stored.weights)
             raise CheckpointError(f"there are no weights of {name}", place=place, got=got)
         fill_module(module, fitted(module, stored.weights[name], f"{place}, {name}"))
-    logging.info("Loaded %s: %s", place, stored.card.progress())
+    # How long another toolkit trained its model is not known.
+    is_foreign = bool(stored.card.sources) and not stored.card.step
+    logging.info("Loaded %s%s", place, "" if is_foreign else f": {stored.card.progress()}")
     return TrainedModel(place, recipe, modules, stored.card)
 
 

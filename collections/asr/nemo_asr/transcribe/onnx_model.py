@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from nemo_asr.audio.reading import Audio, Samples
 from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting, Detector
-from nemo_asr.scoring.calibration import Calibration
+from nemo_asr.scoring.calibration import Calibration, usual_confidence
 from nemo_asr.text.labels import is_piece
 from nemo_asr.transcribe.inputs import (
     BATCH_SECONDS,
@@ -66,6 +66,13 @@ _MOST_LABELS, _MOST_LABEL_CHARACTERS, _MOST_RATE = 65_536, 128, 655_350
 _REMEDIES = {FORMAT: "stream in segments: --stream segments", STREAM_FORMAT: "give --stream: it takes audio in chunks"}
 
 
+class _Rate(msgspec.Struct):
+    """What is needed of a rate in the file's metadata."""
+
+    set: str = ""
+    confidence: float | None = None
+
+
 class DescribedFile:
     """A file that ``nemo-lite export`` wrote, and what it says about itself.
 
@@ -104,6 +111,7 @@ class DescribedFile:
             self.trim_silence, self.int_values = (_flag(self.metadata, name) for name in ("trim_silence", "int_values"))
             calibration = self.metadata.get("calibration")
             self.calibration = msgspec.json.decode(calibration, type=Calibration) if calibration else None
+            self._rates = msgspec.json.decode(self.metadata.get("rates", "[]"), type=list[_Rate])
             self._read()
         except (KeyError, ValueError, msgspec.MsgspecError) as error:
             problem = "this ONNX file does not say how to use it"
@@ -134,6 +142,10 @@ class OnnxModel(DescribedFile):
             values, numbers = self._session.run(list(OUTPUTS), dict(zip(INPUTS, padded(batch), strict=True)))
             found += [row[:number] for row, number in zip(values, numbers, strict=True)]
         return found
+
+    def usual_confidence(self) -> tuple[str, float] | None:
+        """As that of the model's card."""
+        return usual_confidence(((rate.set, rate.confidence) for rate in self._rates), self.calibration)
 
     def transcribe(
         self,

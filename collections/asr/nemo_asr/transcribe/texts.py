@@ -40,6 +40,7 @@ from nemo_asr.transcribe.model import (
     read_card,
     read_with_recipe,
 )
+from nemo_lite import NeuralModuleFactory
 from nemo_lite.errors import DataError, UsageError
 from nemo_lite.files import write_atomically
 
@@ -202,6 +203,43 @@ def _speller_of_letters(utterances: Utterances[Any]) -> Speller:
     letters = sorted(c for c in characters - {*APOSTROPHES} if c.isalpha() or unicodedata.category(c).startswith("M"))
     labels = [" ", "'", *letters]
     return Speller(make_parser(labels, "auto", do_lowercase=None), labels)
+
+
+# How sure a model is of words of a set that it was made for; who transcribes is told where it is much less sure.
+
+
+_MOST_UTTERANCES = 50
+
+
+def mean_confidence(model: TrainedModel, layer: SpeechDataLayer, factory: NeuralModuleFactory) -> float | None:
+    """The mean confidence of the words that a model hears in the first utterances of a set, not calibrated.
+
+    All ranks call it; rank 0 gets the number, the others None. None where it hears no word.
+
+    Raises:
+        DataError: a recording cannot be read.
+    """
+    utterances = [layer.utterance_of(row) for row in range(min(len(layer), _MOST_UTTERANCES))]
+    recordings = [recording_of_utterance(utterance, layer.utterances.reader) for utterance in utterances]
+    heard = transcripts_or_error(model.transcribed(recordings, factory=factory, calibration=None))
+    confidences = [word.confidence for transcript in heard for word in transcript.words]
+    return float(np.mean(confidences)) if confidences else None
+
+
+def store_confidence(card: Path, name: str, confidence: float) -> None:
+    """Write how sure a model is of words of a set into its card.
+
+    Raises:
+        CheckpointError: the card is damaged.
+        UsageError: it cannot be written.
+    """
+    held = read_card(card)
+    rates = [
+        msgspec.structs.replace(rate, confidence=round(confidence, 3)) if rate.set == name else rate
+        for rate in held.rates
+    ]
+    content = card_to_json(msgspec.structs.replace(held, rates=rates))
+    write_atomically(card, lambda file: file.write_bytes(content))
 
 
 # Calibrates a model's confidences on utterances whose texts are known, and stores that in its folder.
