@@ -59,6 +59,10 @@ class UsageError(NemoLiteError, ValueError):
     """Arguments that contradict each other, are missing or out of range."""
 
 
+class UnknownArgumentError(UsageError, TypeError):
+    """An argument that a call does not have."""
+
+
 class OutOfRangeError(UsageError):
     """An argument outside of the range that its parameter has."""
 
@@ -263,8 +267,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str], count: int = 1) -> list[str]:
-    """The known names that are most like a name; a name that is less like it than 0.75 of 1 would mislead."""
-    return difflib.get_close_matches(name, list(known), n=count, cutoff=_LEAST_LIKENESS)
+    """The known names that are most like a name; a name that is less like it than 0.75 of 1 would mislead.
+
+    Names that differ in case, underscores and dashes alone come before all others.
+    """
+    known = list(known)
+    same = [each for each in known if _letters(each) == _letters(name)]
+    like = difflib.get_close_matches(name, [each for each in known if each not in same], count, _LEAST_LIKENESS)
+    return [*same, *like][:count]
+
+
+def _letters(name: str) -> str:
+    return name.casefold().replace("_", "").replace("-", "")
 
 
 def when_failing(tell: Callable[[BaseException], object]) -> None:

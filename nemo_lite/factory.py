@@ -5,13 +5,14 @@ What runs is in `PtActions`; no loop in this file.
 
 from __future__ import annotations
 
+import inspect
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from numbers import Real
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, Never, TypeVar
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ from nemo_lite.core.run_options import DeploymentFormat as DeploymentFormat
 from nemo_lite.core.run_options import DeviceType as DeviceType
 from nemo_lite.core.run_options import Optimization as Optimization
 from nemo_lite.core.show import PrecisionReport
-from nemo_lite.errors import OutOfRangeError, UnknownNameError, UsageError
+from nemo_lite.errors import OutOfRangeError, UnknownArgumentError, UnknownNameError, UsageError, did_you_mean
 from nemo_lite.ranges import WAITING_SECONDS
 from nemo_lite.utils import logging
 from nemo_lite.utils.exp_logging import ExpManager
@@ -82,6 +83,7 @@ class NeuralModuleFactory:
         compile: ``True``, or a dict with keys of :class:`CompileOptions` (``backend``, ``mode``, ``dynamic``,
             ``fullgraph``): ``torch.compile`` what trains, evaluates and infers; features and losses stay as they are.
         master_process: accepted and not used: the first NeMo's way to say which rank writes files.
+        others: none: what other engines call otherwise is refused with its name here.
 
     Attributes:
         placement: where modules run.
@@ -96,6 +98,7 @@ class NeuralModuleFactory:
         logger: ``nemo_lite.logging``.
 
     Raises:
+        UnknownArgumentError: an argument that there is not.
         UsageError: a placement or seed of another kind, a timeout that is no number of seconds, ``cudnn_benchmark``
             together with a seed or ``cudnn_deterministic``, a precision that the device does not have, or a work
             directory that cannot be written.
@@ -133,7 +136,9 @@ class NeuralModuleFactory:
         amp_backend: str = "auto",
         compile: Compile = False,  # noqa: A002  # torch's name
         master_process: bool | None = None,
+        **others: Never,
     ) -> None:
+        _refuse_others(others)
         _check_arguments(placement, random_seed, cudnn_benchmark, cudnn_deterministic)
         _check_seconds("dist_timeout", dist_timeout)
         _check_seconds("dist_start_timeout", dist_start_timeout)
@@ -571,6 +576,24 @@ def set_cudnn(benchmark: bool, deterministic: bool) -> None:
 def _as_text(folder: Path | None) -> str | None:
     """A folder as scripts of NeMo take it: they append to it."""
     return None if folder is None else str(folder)
+
+
+# Arguments of MMEngine's Runner -> what says the same here.
+_IN_PLACE_OF = {
+    "optim_wrapper": "optimization_level=Optimization.mxprO1 (AmpOptimWrapper), and optimizer, optimization_params and "
+    "batches_per_step of train",
+    "cfg": "compile=True or compile={...}, and arguments of their own for all else",
+    "work_dir": "log_dir",
+    "resume": "nothing, the same script goes on with its run; or load_from_folder of CheckpointCallback",
+}
+
+
+def _refuse_others(others: Mapping[str, object]) -> None:
+    for name in others:
+        known = inspect.signature(NeuralModuleFactory).parameters
+        remedy = f"in place of it: {_IN_PLACE_OF[name]}" if name in _IN_PLACE_OF else ""
+        near = "" if remedy else did_you_mean(name, known)
+        raise UnknownArgumentError(f"{name} is not an argument{near}", place="NeuralModuleFactory", remedy=remedy)
 
 
 def _check_arguments(placement: object, random_seed: object, cudnn_benchmark: bool, cudnn_deterministic: bool) -> None:

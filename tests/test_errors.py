@@ -16,6 +16,8 @@ from nemo_lite.errors import (
     UnknownNameError,
     UsageError,
     counted,
+    did_you_mean,
+    nearest,
     reported_to_user,
 )
 
@@ -82,3 +84,8 @@ def test_another_broken_pipe_is_no_matter_of_stdout():
 def test_control_characters_from_a_file_reach_no_terminal():
     error = NemoLiteError("the key \x1b[2J\x9b occurs twice", place="a\u202eb\udcff", got="\r\x00", remedy="a\tb\nc")
     assert str(error) == "a\\u202eb\\udcff: the key \\x1b[2J\\x9b occurs twice: got \\r\\x00; a\tb\nc"
+
+
+def test_names_that_differ_in_case_and_underscores_alone_come_first():
+    assert nearest("adamW", ["sgd", "adam", "adam_w"]) == ["adam_w"]
+    assert did_you_mean("ADAM", ["sgd", "adam", "adam_w"]) == " (did you mean adam?)"

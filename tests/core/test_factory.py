@@ -146,3 +146,16 @@ def test_the_default_factory_is_the_one_made_last_and_can_be_forgotten():
 def test_a_test_begins_without_a_default_factory(turn):
     assert nemo.NeuralModuleFactory.get_default_factory() is None
     nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, optimization_level="O2")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"optim_wrapper": {"type": "AmpOptimWrapper"}}, "in place of it: optimization_level=Optimization.mxprO1"),
+        ({"cfg": {"compile": True}}, "in place of it: compile=True"),
+        ({"placment": None}, r"placment is not an argument \(did you mean placement\?\)$"),
+    ],
+)
+def test_an_argument_of_another_engine_is_refused_with_its_name_here(given, told):
+    with pytest.raises(TypeError, match=f"NeuralModuleFactory: .*{told}"):
+        nemo.core.NeuralModuleFactory(**given)
