@@ -257,19 +257,21 @@ _OTHER = "options of no group"
 # Our name of an option -> names that other programs have for it, with the same values.
 _OTHER_NAMES = {
     "lr": "learning_rate initial_lr",
-    "num_epochs": "epochs n_epochs max_epochs num_train_epochs",
+    "num_epochs": "epochs n_epochs max_epochs max_epoch num_train_epochs",
     "max_steps": "steps n_steps max_iters",
-    "work_dir": "output_dir save_dir default_root_dir",
+    "work_dir": "output_dir save_dir default_root_dir saveto model_dir",
     "out": "output_dir save_dir default_root_dir output output_file",
-    "iter_per_step": "accum_grad accumulate accumulate_grad_batches gradient_accumulation_steps",
+    "iter_per_step": "accum_grad accumulate accumulate_grad_batches gradient_accumulation_steps update_cycle",
     "weight_decay": "wd",
     "grad_norm_clip": "grad_clip max_grad_norm gradient_clip_val",
     "optimizer": "optim opt",
     "num_workers": "workers dataloader_num_workers",
-    "eval_datasets": "val val_dataset val_datasets eval_dataset eval_data val_data",
+    "eval_datasets": "val val_dataset val_datasets eval_dataset eval_data val_data valid_path cv_data",
     "train_dataset": "train train_data train_file",
-    "model_config": "config cfg",
-    "exp_name": "name run_name",
+    "model_config": "config cfg config_path",
+    "exp_name": "name run_name model_name",
+    "log_freq": "log_interval log_every_n_steps logging_steps",
+    "tensorboard_dir": "log_path",
     "random_seed": "seed manual_seed random_state",
     # WeNet's
     "init_method": "ddp.init_method",
@@ -281,13 +283,13 @@ _OTHER_NAMES = {
 _IN_PLACE_OF = {
     "device accelerator": ("placement", "--placement CPU, GPU or AllGpu"),
     "cpu": ("placement", "--placement CPU"),
-    "cuda gpu": ("placement", "--placement GPU"),
+    "cuda gpu use_gpu": ("placement", "--placement GPU"),
     "gpus devices": ("local_rank", "torchrun --nproc-per-node=N -m nemo_lite ... starts a process on each GPU"),
     "precision": ("amp_dtype", "--amp_opt_level O0 (float32), or --amp_dtype bfloat16 or float16 (mixed)"),
     "bf16": ("amp_dtype", "--amp_dtype bfloat16"),
     "fp16 half": ("amp_dtype", "--amp_dtype float16"),
     "amp": ("amp_opt_level", "--amp_opt_level O1"),
-    "resume resume_from_checkpoint ckpt_path": (
+    "resume reload resume_from_checkpoint ckpt_path": (
         "work_dir",
         "the same command goes on with its run; --load_dir FOLDER goes on from other checkpoints",
     ),
@@ -299,7 +301,16 @@ _IN_PLACE_OF = {
         "a run trains to its end and keeps the best model; --num_epochs or --max_steps set the length",
     ),
     "dropout": ("overrides", "--set KEY=VALUE, such as JasperEncoder.jasper.0.dropout=0.1"),
+    "shared_dir": ("work_dir", "--work_dir, on a disk that all machines share"),
+    "model": ("model", "MODEL without an option, before the recordings"),
 }
+
+
+def option_in_place_of(name: str) -> str:
+    """What stands here for an option of another program, such as ``--iter_per_step`` for accum_grad; "" for none."""
+    ours = [f"--{option}" for option, others in _OTHER_NAMES.items() if name in others.split()]
+    ours += [text for names, (_, text) in _IN_PLACE_OF.items() if name in names.split()]
+    return " or ".join(ours)
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -359,7 +370,8 @@ class OneLineParser(argparse.ArgumentParser):
             argcomplete.autocomplete(self)  # a shell asks for completions: answers, and ends the process
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._remedies(unknown)}")
+            words = sys.argv[1:] if args is None else args
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._remedies(unknown, words)}")
         self.check(parsed)
         return parsed
 
@@ -443,8 +455,13 @@ class OneLineParser(argparse.ArgumentParser):
         ours = next((options[candidate] for candidate in (name, *same) if candidate in options), option_name)
         return f"{ours}{equals}{value}"
 
-    def _remedies(self, unknown: Sequence[str]) -> str:
-        """What to write in the place of options that do not exist, as far as it is known."""
+    def _remedies(self, unknown: Sequence[str], words: Sequence[str]) -> str:
+        """What to write in the place of words that are not understood, as far as it is known.
+
+        Args:
+            unknown: those words.
+            words: all of the command line.
+        """
         options, targets = self._plain_names(), {action.dest for action in self._actions}
         near: list[str] = []
         other: list[str] = []
@@ -456,7 +473,17 @@ class OneLineParser(argparse.ArgumentParser):
             ]
             other += [f"; in place of {word}: {text}" for text in texts]
             near += [] if texts else [options[name] for name in nearest(_plain(word), options)]
+        other += self._to_join(unknown, words)
         return (f" (did you mean {', '.join(near)}?)" if near else "") + "".join(other)
+
+    def _to_join(self, unknown: Sequence[str], words: Sequence[str]) -> Iterator[str]:
+        """For an option that takes manifests in one word, and was given several."""
+        for name, first, second in zip(words, words[1:], words[2:], strict=False):
+            action = self._option_string_actions.get(self._with_our_name(name))
+            if action is None or second not in unknown or second.startswith("-"):
+                continue
+            if action.nargs is None and _placeholder(action) == "MANIFEST":
+                yield f"; join several manifests by commas: {name} {first},{second}"
 
     def _plain_names(self) -> dict[str, str]:
         """The options as they are written, by their names without dashes."""

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+LARGE = 2**62
+"""An end of a range from here on is not worth telling."""
+
 
 @dataclass(frozen=True)
 class Between:
@@ -27,7 +30,9 @@ class Between:
 
     def __str__(self) -> str:
         start = f"above {self.least}" if self.above else f"from {self.least}"
-        if self.below:
+        if self.most >= LARGE:  # such an end is what fits into a number here, and nobody meets it
+            end = "" if self.above else " on"
+        elif self.below:
             end = f", below {self.most}"
         elif self.above:
             end = f", up to {self.most}"

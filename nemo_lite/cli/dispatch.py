@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from nemo_lite.errors import did_you_mean, marked, reported_to_user
 from nemo_lite.options import two_columns
 from nemo_lite.utils.launch import without_passed_rank
+from nemo_lite.utils.nemo_logging import logging
 
 PROGRAM = "nemo-lite"
 GROUP = "nemo_lite.commands"
@@ -43,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{PROGRAM} {version('nemo-lite')}")
         return 0
     name, *options = words
+    if sys.stdout is None:  # `>&-`: what is opened next would have its number, and get what is printed
+        return _refuse(f"stdout is closed, so what {name} prints has no place; add > /dev/null if nobody is to read it")
     if name not in commands:
         near = did_you_mean(name, commands)
         return _refuse(f'"{name}" is not a subcommand; known: {", ".join(commands)}{near}')
@@ -51,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before, sys.argv = sys.argv, [f"{PROGRAM} {name}", *options]  # what messages, logs and records call the program
     try:
         with reported_to_user(sys.argv[0]):
+            logging.set_style(None)  # refuses a style that the environment names and there is not
             code = commands[name].load()(options)
     finally:
         sys.argv = before

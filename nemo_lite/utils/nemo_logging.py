@@ -33,6 +33,7 @@ NEMO_ENV_VARNAME_TESTING = "NEMO_TESTING"
 
 
 STYLES = ("plain", "nemo")
+_STYLE_VARIABLE = "NEMO_LITE_LOG_STYLE"
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -116,7 +117,7 @@ class Logger(_logging.LoggerAdapter[_logging.Logger]):
     @property
     def style(self) -> str:
         """How lines look on a terminal: "plain" or "nemo"."""
-        return self._style or ("nemo" if os.environ.get("NEMO_LITE_LOG_STYLE", "").lower() == "nemo" else "plain")
+        return self._style or ("nemo" if os.environ.get(_STYLE_VARIABLE, "").lower() == "nemo" else "plain")
 
     def set_style(self, style: str | None) -> None:
         """Show lines on a terminal as messages alone ("plain") or with NeMo's heads ("nemo").
@@ -125,10 +126,13 @@ class Logger(_logging.LoggerAdapter[_logging.Logger]):
             style: one of the two; ``None``: what NEMO_LITE_LOG_STYLE says, by default "plain".
 
         Raises:
-            UnknownNameError: another style.
+            UnknownNameError: another style, here or in NEMO_LITE_LOG_STYLE.
         """
         if style is not None and style not in STYLES:
             raise UnknownNameError("style of the log", style, STYLES)
+        of_environment = os.environ.get(_STYLE_VARIABLE, "")
+        if style is None and of_environment and of_environment.lower() not in STYLES:
+            raise UnknownNameError("style of the log", of_environment, STYLES, place=_STYLE_VARIABLE)
         self._style = style
 
     def add_stream_handlers(self) -> None:

@@ -59,3 +59,19 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all_names():
 @pytest.mark.parametrize("path", ["configs/quartznet5x5", "./no.yaml", "quartz.yml"])
 def test_a_path_is_not_taken_for_a_name(path):
     assert config_path(path) == Path(path)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("train_conformer.yaml", "conformer_aishell"),
+        ("conf/train_conformer.yaml", "conformer_aishell"),
+        ("train_u2++_conformer", "u2pp_aishell"),
+    ],
+)
+def test_a_configuration_of_wenets_guides_leads_to_ours_of_the_same_model(theirs, ours, caplog):
+    assert config_path(theirs) == ASR / f"configs/{ours}.yaml"
+    assert f"{theirs} is not there: taking {ours}" in caplog.text
+    Path(theirs).parent.mkdir(exist_ok=True)
+    Path(theirs).write_text("model: Own\n")
+    assert config_path(theirs) == Path(theirs)

@@ -137,3 +137,18 @@ def test_a_shell_that_asks_for_completions_is_answered(line, completed, tmp_path
     environment = {**os.environ, **asked, "_ARGCOMPLETE_STDOUT_FILENAME": str(answer)}
     subprocess.run([sys.executable, "-c", COMPLETING], env=environment, capture_output=True, check=True)
     assert answer.read_text().split() == completed
+
+
+def test_a_closed_stdout_is_told_before_anything_runs(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert dispatch.main(["say", "a"]) == 2
+    assert capsys.readouterr().err.startswith("nemo-lite: error: stdout is closed, so what say prints has no place;")
+
+
+def test_a_style_of_the_log_that_there_is_not_is_told(monkeypatch, capsys):
+    monkeypatch.setenv("NEMO_LITE_LOG_STYLE", "fancy")
+    with pytest.raises(SystemExit, match="2"):
+        dispatch.main(["say", "a"])
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert 'NEMO_LITE_LOG_STYLE: style of the log "fancy" is not known; known: nemo, plain' in told.err

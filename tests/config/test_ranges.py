@@ -123,3 +123,16 @@ def test_an_annotation_that_cannot_be_resolved_hides_no_other():
     def function(a: NotThere, b: Annotated[int, Between(0, 1)]) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
     assert [*annotations_of(function)] == ["b", "return"]
+
+
+@pytest.mark.parametrize(
+    ("within", "told"),
+    [
+        (Between(1, 2**63 - 1), "from 1 on"),
+        (Between(0, 3.4e38, above=True), "above 0"),
+        (Between(-1, 2**63 - 1, also=(-7,)), "from -1 on or -7"),
+        (Between(1, 10), "from 1 to 10"),
+    ],
+)
+def test_an_end_that_nobody_meets_is_not_told(within, told):
+    assert str(within) == told

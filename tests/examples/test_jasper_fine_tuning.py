@@ -205,7 +205,7 @@ def test_features_that_differ_are_refused_with_the_difference(corpus, base, tmp_
             {"init_from": "nowhere"},
             "argument --init_from: 'nowhere' does not exist; give a run's folder, a model folder",
         ),
-        ({"init_from": "file"}, "file: this is no folder: got a file, wanted a run's folder, a model folder, "),
+        ({"init_from": "file"}, "file: this is no model: got a file, wanted a run's folder, a model folder, "),
         ({"init_from": "empty"}, "empty: there is no model in this folder"),
         ({"load_dir": "empty"}, "--init_from contradicts --load_dir: the first starts anew from weights"),
         ({"module_lr": "JasperEncoder"}, "'JasperEncoder' is not MODULE=LR, such as JasperEncoder=0.002"),

@@ -101,3 +101,34 @@ def test_every_configuration_of_a_transcriber_that_is_shipped_has_a_plan(corpus,
         write_manifest(tmp_path / "one.json", [{**lines[0], "text": texts}])
         printed = plan("--model_config", config, "--train_dataset", "one.json", "--max_steps", 1)
         assert "1 step in all" in printed, config
+
+
+def test_a_learning_rate_of_a_module_that_is_not_there_is_told_as_training_tells_it(corpus):
+    finished = run_script(
+        *("jasper.py", "--model_config", corpus / "tones.yaml", "--train_dataset", corpus / "train.json", "--plan"),
+        *("--max_steps", 3, "--module_lr", "JasperEncodr=0.1"),
+    )
+    assert finished.code == 2
+    assert '--module_lr: module "JasperEncodr" is not known; known: ' in finished.err
+    assert "(did you mean JasperEncoder?)" in finished.err
+
+
+def test_the_weight_of_a_set_is_no_fault_of_the_configuration(corpus):
+    sets = f"{corpus / 'train.json'}:0,{corpus / 'dev.json'}:1"
+    finished = run_script(
+        *("jasper.py", "--model_config", corpus / "tones.yaml", "--train_dataset", sets, "--plan", "--max_steps", 3)
+    )
+    assert finished.code == 2
+    assert "train.json:0: a set's weight, behind the colon, is out of range: got '0', wanted" in finished.err
+    assert "tones.yaml" not in finished.err
+
+
+def test_a_key_of_another_toolkit_names_the_option(corpus, tmp_path):
+    (tmp_path / "wenet.yaml").write_text((corpus / "tones.yaml").read_text() + "accum_grad: 4\nlog_interval: 100\n")
+    finished = run_script(
+        *("jasper.py", "--model_config", "wenet.yaml", "--train_dataset", corpus / "train.json", "--plan"),
+        *("--max_steps", 3),
+    )
+    assert finished.code == 2
+    assert re.search(r"accum_grad is not a key.*in place of it: --iter_per_step on the command line", finished.err)
+    assert re.search(r"log_interval is not a key.*in place of it: --log_freq on the command line", finished.err)

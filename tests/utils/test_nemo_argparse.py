@@ -11,7 +11,7 @@ from toys.launchers import no_launcher, openmpi, slurm_batch, slurm_task, torchr
 from toys.sources import ROOT
 
 from nemo_lite.config import Between
-from nemo_lite.options import NemoArgParser, launch_arguments, number_within
+from nemo_lite.options import Device, NemoArgParser, launch_arguments, number_within, option_in_place_of
 from nemo_lite.utils.launch import rank_in
 
 LAUNCHED = {"torchrun": torchrun(1, 1), "slurm": slurm_task(5), "openmpi": openmpi(1)}
@@ -183,3 +183,45 @@ def test_no_option_takes_a_number_of_any_size():
 def test_a_number_outside_of_its_range_is_told_with_the_range(text, told):
     with pytest.raises(argparse.ArgumentTypeError, match=f"^{re.escape(told)}$"):
         number_within(Between(1, 10), int)(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "ours"),
+    [
+        (["--update_cycle", "4"], {"iter_per_step": 4}),
+        (["--saveto", "out"], {"work_dir": "out"}),
+        (["--config_path", "a.yaml"], {"model_config": "a.yaml"}),
+        (["--valid_path", "dev.json"], {"eval_datasets": ["dev.json"]}),
+        (["--max_epoch", "3"], {"num_epochs": 3}),
+    ],
+)
+def test_names_of_other_programs_are_the_same_option(words, ours):
+    parsed = NemoArgParser().parse_args(words)
+    assert {name: getattr(parsed, name) for name in ours} == ours
+
+
+def test_options_that_are_not_here_are_told_what_stands_for_them(capsys):
+    with pytest.raises(SystemExit):
+        LaunchedWithDevice().parse_args(["--use_gpu"])
+    assert "unrecognized arguments: --use_gpu; in place of --use_gpu: --placement GPU" in capsys.readouterr().err
+
+
+class LaunchedWithDevice(NemoArgParser):
+    groups = (*NemoArgParser.groups, Device)
+
+    def __init__(self):
+        super().__init__(conflict_handler="resolve")
+
+
+def test_several_manifests_of_one_option_are_told_to_be_joined(capsys):
+    with pytest.raises(SystemExit):
+        NemoArgParser().parse_args(["--train_dataset", "a.json", "b.json", "--num_epochs", "1"])
+    told = capsys.readouterr().err
+    assert "unrecognized arguments: b.json; join several manifests by commas: --train_dataset a.json,b.json" in told
+
+
+def test_a_key_of_wenets_is_told_the_option():
+    assert option_in_place_of("accum_grad") == "--iter_per_step"
+    assert option_in_place_of("log_interval") == "--log_freq"
+    assert option_in_place_of("max_epoch") == "--num_epochs"
+    assert option_in_place_of("filters") == ""

@@ -18,6 +18,8 @@ from nemo_lite.options import OneLineParser
 _PACKAGE = Path(__file__).resolve().parent
 # Where NeMo's guides have its configurations, below one folder or another.
 _IN_GUIDES = ("examples", "asr", "configs")
+# Configurations of other toolkits, by the names in their guides -> ours of the same model and corpus.
+_OTHER_NAMES = {"train_conformer": "conformer_aishell", "train_u2++_conformer": "u2pp_aishell"}
 _PLACES = (_PACKAGE / "examples", _PACKAGE.parents[2] / "examples" / "asr")
 
 
@@ -30,12 +32,17 @@ def config_path(name_or_path: str | os.PathLike[str]) -> Path:
     """The file that is meant by a path, or by the name of a configuration that comes with the package.
 
     A file wins over a name: ``quartznet15x5`` is the one of that name in the current folder, else ours. A path as in
-    NeMo's guides, ``.../examples/asr/configs/jasper15x5SEP.yaml``, stands for the name where there is no such file.
+    NeMo's guides, ``.../examples/asr/configs/jasper15x5SEP.yaml``, stands for the name where there is no such file; so
+    does WeNet's ``train_conformer.yaml`` for ``conformer_aishell``.
 
     Raises:
         ConfigError: a name, not a path, that is neither; with the nearest name and all known ones.
     """
     path = Path(name_or_path)
+    if path.stem in _OTHER_NAMES and path.suffix in ("", ".yaml") and not path.exists():
+        ours = _OTHER_NAMES[path.stem]
+        logging.info("%s is not there: taking %s, the configuration here for the same model", path, ours)
+        path = Path(ours)
     is_name = path.parent == Path()
     if path.is_file() or not path.name or not (is_name or path.parent.parts[-3:] == _IN_GUIDES):
         return path

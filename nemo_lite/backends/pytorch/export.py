@@ -144,6 +144,9 @@ def write_onnx(
 
 def _program(module: nn.Module, arguments: Sequence[Argument], outputs: Sequence[str], place: str) -> Any:
     """torch's ``ONNXProgram`` of a module."""
+    recurrent = {type(part).__name__ for part in module.modules() if isinstance(part, nn.RNNBase)}
+    slow = f"; torch writes each step of {', '.join(sorted(recurrent))} out, which may take very long" * bool(recurrent)
+    logging.info("%s: tracing the model, which may take minutes%s", place, slow)
     shapes: tuple[object, ...] = tuple(dict(argument.axes) for argument in arguments)
     if any(param.kind is param.VAR_POSITIONAL for param in signature(module.forward).parameters.values()):
         shapes = (shapes,)  # of ``*values``, which is one parameter

@@ -77,10 +77,12 @@ def main(arguments: Sequence[str]) -> int:
         dest="command", required=True, metavar="check | stats | statistics | tar | make | lm | tokenizer"
     )
     _add_check(commands.add_parser("check", help="read manifests and audio, look for problems and leaks"))
-    stats = commands.add_parser("stats", help="count what manifests hold, without reading audio")
+    stats = commands.add_parser("stats", help="count utterances, hours, speakers and letters; reads no audio")
     stats.add_argument("manifests", nargs="+", help="manifests, each a set; several are joined by commas")
     _add_output(stats)
-    _add_statistics(commands.add_parser("statistics", help="mean and deviation of each feature, for a configuration"))
+    _add_statistics(
+        commands.add_parser("statistics", help="mean and deviation of each feature, over audio, for a configuration")
+    )
     _add_tar(commands.add_parser("tar", help="put the recordings of manifests into tar shards"))
     _add_lm(commands.add_parser("lm", help="train an n-gram language model of the texts, as an ARPA file"))
     _add_tokenizer(commands.add_parser("tokenizer", help="train a vocabulary of subwords on the texts"))

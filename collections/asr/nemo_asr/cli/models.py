@@ -65,13 +65,15 @@ def main(arguments: Sequence[str]) -> None:
     show.set_defaults(run=_show)
     calibrate_help = "learn how confident words are right, and store it in the model folder"
     _add_calibrate(commands.add_parser("calibrate", help=calibrate_help))
-    imported = commands.add_parser("import", help="write a model folder of another toolkit's model")
+    imported = commands.add_parser(
+        "import", help="write a model folder of a published model: .nemo, Hugging Face, WeNet"
+    )
     imported.add_argument("source", help=others)
     to_help = "the folder; by default beside a file, its name without the ending, and in a folder: model"
     imported.add_argument("--to", dest="folder", metavar="DIR", type=Path, help=to_help)
     imported.add_argument("--licence", help="licence of the weights")
     imported.set_defaults(run=_import)
-    convert = commands.add_parser("convert", help="write a model folder")
+    convert = commands.add_parser("convert", help="write a model folder of checkpoints, also of those of NeMo 0.x")
     convert.add_argument("source", help=f"{where}, also one of NeMo 0.x (*.pt)")
     convert.add_argument("folder", type=Path, help="the model folder to write")
     convert.add_argument("--model_config", help="YAML file, or the name of one; where the source carries none")

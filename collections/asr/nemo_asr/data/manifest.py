@@ -797,7 +797,7 @@ class Manifest(Utterances[LineRef]):
                 valid; or nothing is left.
         """
         check_limits(min_duration, max_duration)
-        parts_of_paths, weights = _weighted(paths)
+        parts_of_paths, weights = weighted_paths(paths)
         sources = [open_manifest(path, strict) for path in _checked_paths(parts_of_paths)]
         needs: Needs = "duration" if lenient else "text"
         parts = [_scan(source, needs, invalid) for source in sources]
@@ -877,7 +877,7 @@ def _scan(source: Source, needs: Needs, invalid: list[str] | None) -> tuple[npt.
 _WEIGHT = re.compile(r"(.+):([^:/]*)")
 
 
-def _weighted(paths: ManifestPaths) -> tuple[list[str], tuple[float, ...]]:
+def weighted_paths(paths: ManifestPaths) -> tuple[list[str], tuple[float, ...]]:
     """Every path of the list, and their weights; none where no path has one.
 
     Raises:
@@ -895,8 +895,9 @@ def _weighted(paths: ManifestPaths) -> tuple[list[str], tuple[float, ...]]:
         except ValueError:
             weights[number] = math.nan
         if not 0.0 < weights[number] <= _MOST_WEIGHT:
-            wanted = f"a number above 0, at most {_MOST_WEIGHT:g}"
-            raise UsageError("the weight of a set is no such number", place=part, got=repr(written[2]), wanted=wanted)
+            wanted, remedy = f"a number above 0, at most {_MOST_WEIGHT:g}", "leave a set of no weight out"
+            problem = "a set's weight, behind the colon, is out of range"
+            raise UsageError(problem, place=part, got=repr(written[2]), wanted=wanted, remedy=remedy)
         parts[number] = written[1]
     return parts, tuple(weights.get(number, 1.0) for number in range(len(parts))) if weights else ()
 

@@ -27,14 +27,18 @@ from nemo_lite.files import FileKind, parse_json, read_bytes
 # Any: values of JSON.
 
 CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
+_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")  # are not read: the folder says so itself
 _SETTINGS = ("preprocessor_config.json", "processor_config.json")  # of the features: older folders, newer ones
 _KIND = FileKind("the file", 64 << 20, CheckpointError, "copy the folder again")
 _MODEL_TYPE = "parakeet_ctc"
+_OF_WAVEFORMS = ("wav2vec2", "hubert", "wavlm", "unispeech", "sew", "mctct", "data2vec")
 # By parts of the names of other models' types and classes: why they are not read.
 _OTHER_KINDS = {
     "rnnt": "a transducer has no CTC head",
     "tdt": "a transducer has no CTC head",
     "whisper": "its decoder is a Transformer that reads text, not a CTC head",
+    "moonshine": "its decoder is a Transformer that reads text, not a CTC head",
+    **dict.fromkeys(_OF_WAVEFORMS, "it hears waveforms, and the encoder here hears mel frames"),
     "ForCausalLM": "a file of a language model, not of a model of speech",
     "ForMaskedLM": "a file of a language model, not of a model of speech",
 }
@@ -117,7 +121,7 @@ def read_hugging_face(path: str | Path) -> ForeignModel:
 
 
 def _is_folder(path: Path) -> bool:
-    return (path / CONFIG).is_file() and any((path / name).is_file() for name in (WEIGHTS, INDEX))
+    return (path / CONFIG).is_file() and any((path / name).is_file() for name in (WEIGHTS, INDEX, *_PICKLED))
 
 
 HUGGING_FACE = Format("a folder of Hugging Face", _is_folder, read_hugging_face)
@@ -222,6 +226,9 @@ def _features(folder: Path) -> dict[str, Any]:
 def _weight_files(folder: Path) -> list[Path]:
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
+    if not (folder / INDEX).is_file():
+        problem, remedy = "its weights are pickled, and pickles are not read here", "store them with save_pretrained"
+        raise CheckpointError(problem, place=str(folder), got=_PICKLED[0], wanted=WEIGHTS, remedy=remedy)
     index = folder / INDEX
     listed = _json(index).get("weight_map")
     names = sorted({str(name) for name in listed.values()}) if isinstance(listed, dict) else []

@@ -17,7 +17,7 @@ import msgspec
 from nemo_asr.arguments import source_argument
 from nemo_asr.audio.augmentation import perturbation_types
 from nemo_asr.data.labelled import classes_of
-from nemo_asr.data.manifest import Manifest, ManifestPaths
+from nemo_asr.data.manifest import Manifest, ManifestPaths, weighted_paths
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.data.utterances import Reading
 from nemo_asr.models.losses import IntermediateDecoderForCTC
@@ -78,9 +78,12 @@ class Recipe:
 
         Raises:
             DataError: data that cannot be used; for training also a text that is missing or empty.
+            UsageError: the weight of a set is out of range.
         """
         role = "train" if training else "eval"
         source = source_argument(self._parts[role].target)
+        if source == "manifest_filepath":
+            weighted_paths(manifest)  # a mistake in it is none of the configuration's
         module: DataLayerNM = self._build(role, **{source: manifest, **overrides})
         if training and isinstance(module, SpeechDataLayer):
             module.require_texts()

@@ -16,6 +16,7 @@ from nemo_lite import DataLayerNM, LossNM, NeuralModule
 from nemo_lite.config import Config, shown, unknown_key
 from nemo_lite.core import LengthsType, Ports
 from nemo_lite.errors import UnknownNameError, UsageError, did_you_mean
+from nemo_lite.options import option_in_place_of
 
 # The families of models that NeMo's files are for, which do not name one: by what the data layer gives.
 FAMILY_OF_TASK = {"transcription": "ctc", "classification": "classification"}
@@ -233,7 +234,9 @@ class Parts:
             name, params = key, section
         if name not in KNOWN:
             if name == key and not self._config.anchored(key):
-                self.problems.append(unknown_key(self._config, key, [*KNOWN, *MODEL_KEYS, *TRAINING_KEYS]))
+                option = option_in_place_of(key)
+                in_place = f"; in place of it: {option} on the command line" if option else ""
+                self.problems.append(unknown_key(self._config, key, [*KNOWN, *MODEL_KEYS, *TRAINING_KEYS]) + in_place)
             elif name == key and self._config.overridden(key):
                 self._report(self._config, "is only repeated by others; set it where it is used", key)
             elif name == key:

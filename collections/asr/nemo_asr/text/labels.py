@@ -126,6 +126,15 @@ LANGUAGES = (
 )
 # Codes of ISO 639 for what num2words names otherwise.
 _SAME = {"kk": "kz", "nb": "no", "nn": "no", "iw": "he", "cmn": "zh"}
+_NAMES = """
+    am amharic, ar arabic, az azerbaijani, be belarusian, bn bengali, ca catalan, ce chechen, cs czech, cy welsh,
+    da danish, de german, en english, eo esperanto, es spanish, fa persian, fi finnish, fr french, he hebrew,
+    hu hungarian, id indonesian, is icelandic, it italian, ja japanese, kn kannada, ko korean, kz kazakh,
+    lt lithuanian, lv latvian, nl dutch, no norwegian, pl polish, pt portuguese, ro romanian, ru russian, sk slovak,
+    sl slovenian, sr serbian, sv swedish, te telugu, tet tetum, tg tajik, th thai, tr turkish, uk ukrainian,
+    vi vietnamese, zh chinese, zh mandarin
+"""
+_SAME |= {name: code for code, name in (each.split() for each in _NAMES.split(","))}
 # Scripts that one language of the list is written in. Cyrillic, Arabic and Latin letters tell none; of Latin ones a to
 # z without accents are taken as English.
 _SCRIPTS = {
@@ -142,7 +151,7 @@ _SCRIPTS = {
 
 
 def language_code(language: str) -> str:
-    """The code of a language in ``LANGUAGES``, or ``none``; ``de-AT`` and ``DE`` are ``de``.
+    """The code of a language in ``LANGUAGES``, or ``none``; ``de-AT``, ``DE`` and ``German`` are ``de``.
 
     Raises:
         UsageError: it is not text.
