@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from itertools import count
@@ -36,6 +37,8 @@ class Connection(NamedTuple):
 class ObjectRegistry(Generic[T]):
     """Objects by name, for as long as something else refers to them. Two are equal when they hold the same objects.
 
+    Several threads may use it.
+
     Args:
         object_type_name: what the objects are, for messages: "module", say.
     """
@@ -46,6 +49,9 @@ class ObjectRegistry(Generic[T]):
         self._names: WeakKeyDictionary[T, str] = WeakKeyDictionary()
         # For each class name, a number below which none is free: thousands of modules are named in no time.
         self._first_free: dict[str, int] = {}
+        # Names are looked up and taken under it. The garbage collector may run in between, and end objects that ask for
+        # it again; so it is not held while the collector is called.
+        self._lock = threading.RLock()
 
     def register(self, new_obj: T, name: str | None) -> str:
         """Take an object in, under a name that no other living object has.
@@ -60,18 +66,22 @@ class ObjectRegistry(Generic[T]):
         Raises:
             NameTakenError: another living object has this name.
         """
-        if new_obj in self._names:
-            return self._names[new_obj]
-        if name is None:
-            base = type(new_obj).__name__.lower()
-            number = next(n for n in count(self._first_free.get(base, 0)) if f"{base}{n}" not in self._alive)
-            self._first_free[base] = number + 1
-            finalize(new_obj, self._free, base, number).atexit = False
-            name = f"{base}{number}"
+        with self._lock:
+            if new_obj in self._names:
+                return self._names[new_obj]
+            if name is None:
+                base = type(new_obj).__name__.lower()
+                number = next(n for n in count(self._first_free.get(base, 0)) if f"{base}{n}" not in self._alive)
+                self._first_free[base] = number + 1
+                finalize(new_obj, self._free, base, number).atexit = False
+                name = f"{base}{number}"
+                self._name(new_obj, name)
+                return name
         self.rename(new_obj, name)
         return name
 
     def _free(self, base: str, number: int) -> None:
+        # Without the lock: the collector calls it in any thread. At worst a number stays unused.
         self._first_free[base] = min(number, self._first_free.get(base, 0))
 
     def rename(self, obj: T, name: str) -> None:
@@ -84,9 +94,13 @@ class ObjectRegistry(Generic[T]):
             return
         if name in self._alive:
             gc.collect()  # objects that only a cycle of references holds are not in use any more
-        if name in self._alive:
-            problem = f'the name "{name}" is in use by another {self._kind}'
-            raise NameTakenError(problem, remedy="give another name=, or none: the next free one is taken")
+        with self._lock:
+            if name in self._alive:
+                problem = f'the name "{name}" is in use by another {self._kind}'
+                raise NameTakenError(problem, remedy="give another name=, or none: the next free one is taken")
+            self._name(obj, name)
+
+    def _name(self, obj: T, name: str) -> None:
         if obj in self._names:
             del self._alive[self._names[obj]]
         self._alive[name] = obj
@@ -153,15 +167,19 @@ class NmTensorNameRegistry:
     def __init__(self) -> None:
         self._wires: WeakSet[NmTensor] = WeakSet()
         self._renamed: WeakValueDictionary[str, NmTensor] = WeakValueDictionary()
+        self._lock = threading.RLock()  # as that of ObjectRegistry
 
     @property
     def unique_names(self) -> set[str]:
         """The unique names of all wires, and "loss"."""
-        return {"loss", *(wire.unique_name for wire in self._wires)}
+        with self._lock:
+            wires = list(self._wires)
+        return {"loss", *(wire.unique_name for wire in wires)}
 
     def register(self, tensor: NmTensor) -> None:
         """Take a wire in."""
-        self._wires.add(tensor)
+        with self._lock:
+            self._wires.add(tensor)
 
     def rename_NmTensor(self, tensor: NmTensor, new_name: str) -> None:  # noqa: N802 - NeMo's spelling
         """Let a name stand for a wire.
@@ -171,12 +189,13 @@ class NmTensorNameRegistry:
         """
         if self._renamed.get(new_name) not in (None, tensor):
             gc.collect()  # wires and the calls that give them refer to each other
-        if new_name == "loss" or self._renamed.get(new_name) not in (None, tensor):
-            raise TakenKeyError(f'the name "{new_name}" is in use by another tensor', remedy="choose another")
-        for name, wire in list(self._renamed.items()):
-            if wire is tensor:
-                del self._renamed[name]
-        self._renamed[new_name] = tensor
+        with self._lock:
+            if new_name == "loss" or self._renamed.get(new_name) not in (None, tensor):
+                raise TakenKeyError(f'the name "{new_name}" is in use by another tensor', remedy="choose another")
+            for name, wire in list(self._renamed.items()):
+                if wire is tensor:
+                    del self._renamed[name]
+            self._renamed[new_name] = tensor
 
     def __getitem__(self, tensor_name: str) -> str:
         """The unique name of the wire of this name.
@@ -194,6 +213,9 @@ class NmTensorNameRegistry:
 # Any: modules and graphs stand above this file, and scripts set attributes of their own.
 
 
+_MAKING = threading.RLock()
+
+
 class Singleton(type):
     """Metaclass of classes with one object: every call gives the same one."""
 
@@ -203,7 +225,9 @@ class Singleton(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls._only is None:
-            cls._only = super().__call__(*args, **kwargs)
+            with _MAKING:  # or two threads would have one each
+                if cls._only is None:
+                    cls._only = super().__call__(*args, **kwargs)
         return cls._only
 
 

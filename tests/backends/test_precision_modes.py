@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -560,3 +561,21 @@ def test_an_optimizer_that_keeps_parameters_elsewhere_is_refused_in_one_line():
     message = r"optimizer Hoarder: this optimizer cannot have master weights: got .* in mine; use O1"
     with precision.prepared([net], trained=True), pytest.raises(UsageError, match=message):
         precision.adopt([net], [Hoarder(net.parameters())])
+
+
+def test_modules_in_half_weights_are_refused_to_another_thread():
+    net = Net(name="net")
+    mode, other = (choose_precision(Optimization.mxprO3, CPU) for _ in range(2))
+
+    def use() -> None:
+        with other.prepared([net]):
+            """Nothing to do."""
+
+    with ThreadPoolExecutor(1) as pool:
+        with mode.prepared([net]), pytest.raises(UsageError, match="another thread computes with net in half weights"):
+            pool.submit(use).result()
+        assert net.fc.weight.dtype is torch.float32
+        pool.submit(use).result()
+    with mode.prepared([net]), other.prepared([net]):
+        assert net.fc.weight.dtype is torch.bfloat16
+    assert net.fc.weight.dtype is torch.float32

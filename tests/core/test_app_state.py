@@ -1,5 +1,8 @@
 """AppState is one object; registries name what is alive, and keep nothing alive."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from toys.dags import Layer, Source
 
@@ -37,6 +40,18 @@ def test_a_name_is_one_living_objects():
     registry.rename(one, "z")
     registry.rename(other, "x")
     assert (registry["z"], registry["x"], registry.has("y")) == (one, other, False)
+
+
+def test_threads_get_names_that_no_other_object_has():
+    registry = ObjectRegistry("thing")
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            made = list(pool.map(lambda _: (thing := Thing(), registry.register(thing, None)), range(2000)))
+    finally:
+        sys.setswitchinterval(switching)
+    assert len({name for _, name in made}) == len(registry) == 2000
 
 
 def test_what_only_a_cycle_holds_gives_its_name_back():

@@ -224,7 +224,9 @@ class TrainableNM(TorchModule):
 
     def _enter(self, operation_mode: OperationMode) -> None:
         """For a graph of evaluation it is in torch's evaluation mode."""
-        self.train(operation_mode is not OperationMode.evaluation and not self.is_frozen())
+        training = operation_mode is not OperationMode.evaluation and not self.is_frozen()
+        if not (training and self.training):  # so that parts which a user put into evaluation mode stay there
+            self.train(training)
 
     def is_trainable(self) -> bool:
         """True: it has weights to train."""

@@ -6,10 +6,11 @@ import os
 import socket
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nemo_lite.core.run_options import DeviceType
 from nemo_lite.errors import DeviceError, counted
@@ -172,6 +173,13 @@ def to_device(values: Iterable[Any], device: torch.device) -> tuple[Any, ...]:
     if device.type == "cpu":
         return values if isinstance(values, tuple) else tuple(values)
     return tuple(v.to(device, non_blocking=True) if isinstance(v, torch.Tensor) else v for v in values)
+
+
+def place(module: nn.Module, device: torch.device) -> None:
+    """Move a module to a device, unless all of it is there: torch writes each weight anew, moved or not."""
+    devices = {tensor.device for tensor in chain(module.parameters(), module.buffers())}
+    if devices != {device}:
+        module.to(device)
 
 
 class AheadOfUse:

@@ -7,6 +7,7 @@ say themselves (``keep_float32``) that they stay in float32: features and losses
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -776,6 +777,28 @@ def own_tensors(part: nn.Module) -> Iterator[tuple[str, Tensor]]:
     )
 
 
+_thread_of: dict[nn.Module, int] = {}  # that has turned the weights of a module into halves
+_THREADS = threading.Lock()
+
+
+@contextmanager
+def _claimed_by_this_thread(modules: Iterable[nn.Module]) -> Iterator[None]:
+    thread = threading.get_ident()
+    with _THREADS:
+        for module in modules:
+            if _thread_of.get(module, thread) != thread:
+                label = getattr(module, "label", type(module).__name__)
+                remedy = "let one thread at a time use it, or choose optimization_level O0 or O1"
+                raise UsageError(f"another thread computes with {label} in half weights", remedy=remedy)
+        claimed = [module for module in modules if module not in _thread_of]
+        _thread_of.update(dict.fromkeys(claimed, thread))
+    try:
+        yield
+    finally:
+        for module in claimed:
+            del _thread_of[module]
+
+
 class HalfModules:
     """Turns the weights of modules into halves for an action, and back.
 
@@ -804,10 +827,13 @@ class HalfModules:
             modules: the modules of a DAG; each takes float inputs of any type.
             trained: their weights change inside, and are float32 versions of the changed ones afterwards; otherwise
                 exactly what they were.
+
+        Raises:
+            UsageError: another thread has the modules in halves: they would be float32 again when it ends.
         """
         new = [module for module in dict.fromkeys(modules) if module not in self._modules]
         parts = dict.fromkeys(part for module in new for part in half_parts(module, self._norms_in_float32))
-        with ExitStack() as undo:
+        with _claimed_by_this_thread(new), ExitStack() as undo:
             undo.callback(self._widen, new, set(self.saved.wide))
             self._modules.update(new)
             for part in parts:

@@ -463,8 +463,26 @@ def test_reports_tell_new_faults_and_tell_the_counts_once(capsys: pytest.Capture
     assert capsys.readouterr().err == ""
     account.note(faulty(5))
     account.report()
-    assert "set: 2 items skipped so far (max_corrupt 9):\n  set:3: it is bad\n  set:5: " in capsys.readouterr().err
+    assert "set: 2 items skipped so far (max_corrupt 9), 1 of them new:\n  set:5: it is bad" in capsys.readouterr().err
     assert len(told) == 1
+
+
+class CountingReads(dict[int, str]):
+    """Faults that count how often all of them are read."""
+
+    num_reads = 0
+
+    def values(self) -> Any:
+        self.num_reads += 1
+        return super().values()
+
+
+def test_a_batch_without_faults_costs_the_same_however_many_there_were_before() -> None:
+    account = account_of(1000)
+    account.faults = faults = CountingReads()
+    account.note(faulty(*range(1000)))
+    account.note(faulty())
+    assert faults.num_reads == 0
 
 
 def test_a_long_list_is_cut_and_says_how_many_more_there_are() -> None:

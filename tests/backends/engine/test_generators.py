@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, save_training_state
+from nemo_lite.backends.pytorch.data.loaders import Request, SeededDataset
 from nemo_lite.backends.pytorch.engine.module_state import generator_states, generators_set_aside, set_generator_states
 
 CPU = torch.device("cpu")
@@ -68,3 +72,40 @@ def test_what_is_drawn_inside_changes_nothing() -> None:
     assert drawn(masks) == expected
     set_generator_states(states, CPU, {"net": masks})
     assert drawn(masks) == expected
+
+
+def test_generators_that_two_set_aside_at_once_are_put_back_in_whatever_order_they_end() -> None:
+    masks = Masks()
+    states = generator_states(CPU, {"net": masks})
+    first, second = generators_set_aside(CPU, {"net": masks}), generators_set_aside(CPU, {})
+    with first:
+        expected = drawn(masks)
+    first, second = generators_set_aside(CPU, {"net": masks}), generators_set_aside(CPU, {})
+    first.__enter__()
+    drawn(masks)
+    second.__enter__()
+    drawn(masks)
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert drawn(masks) == expected
+    set_generator_states(states, CPU, {"net": masks})
+
+
+class Drawing(Dataset[float]):
+    """Draws a number, and lets other threads run before and behind it."""
+
+    def __getitem__(self, request: Request[Any]) -> float:
+        time.sleep(0.001)
+        value = random.random() + float(np.random.rand()) + torch.rand(1).item()
+        time.sleep(0.001)
+        return value
+
+
+def test_threads_that_read_at_once_draw_what_each_alone_draws_and_leave_the_generators_alone() -> None:
+    dataset = SeededDataset(Drawing(), base=1, rank=0)
+    requests = [Request(0, [], position=position) for position in range(20)]
+    expected = [dataset[request] for request in requests]
+    before = random.getstate(), torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(dataset.__getitem__, requests)) == expected
+    assert (random.getstate(), torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()) == before

@@ -11,6 +11,7 @@ from toys.rank_training import rank_factory, train_net
 from toys.ranks import results_of
 
 import nemo_lite as nemo
+from nemo_lite.backends.pytorch.engine.module_state import evaluating, set_training
 
 
 def test_a_frozen_module_keeps_its_weights_its_statistics_and_its_mode(factory, capsys):
@@ -34,6 +35,61 @@ def test_a_part_that_the_user_put_into_evaluation_mode_stays_there(factory):
     mean = net.norm.running_mean.clone()
     train(factory, [loss])
     assert torch.equal(net.norm.running_mean, mean)
+
+
+def test_a_part_stays_in_evaluation_mode_also_where_the_module_is_in_it_and_the_log_says_so(factory, capsys):
+    net, loss = build(net=Net(norm=True, name="net"))
+    net.eval()
+    net.fc.train()
+    mean = net.norm.running_mean.clone()
+    train(factory, [loss])
+    assert torch.equal(net.norm.running_mean, mean)
+    assert (net.training, net.norm.training) == (True, False)
+    told = "net: 1 part in evaluation mode, which training leaves there: norm; call train() of the module for all"
+    assert told in capsys.readouterr().err
+
+
+def test_a_module_in_evaluation_mode_with_all_its_parts_is_trained_but_for_frozen_parts(factory):
+    net, loss = build(net=Net(norm=True, name="net"))
+    net.inner = Net(norm=True, name="inner")
+    net.inner.freeze()
+    net.eval()
+    train(factory, [loss])
+    assert all(part.training for part in (net, net.norm, net.fc))
+    assert not any(part.training for part in net.inner.modules())
+
+
+def test_a_graph_for_training_leaves_a_part_in_evaluation_mode():
+    net = Net(norm=True)
+    net.norm.eval()
+    with nemo.core.NeuralGraph(operation_mode=nemo.core.OperationMode.training) as graph:
+        net(x=graph)
+    assert (net.training, net.norm.training) == (True, False)
+
+
+def test_evaluations_that_overlap_leave_modes_alone_in_whatever_order_they_end():
+    net, other = Net(norm=True), Net(norm=True)
+    net.norm.eval()
+    first, second, third = evaluating([net]), evaluating([net, other]), evaluating([other])
+    for one in (first, second, third):
+        one.__enter__()
+    for one in (first, third):
+        one.__exit__(None, None, None)
+    assert not any(part.training for module in (net, other) for part in module.modules())
+    second.__exit__(None, None, None)
+    assert [part.training for part in (net, net.fc, net.norm, other.norm)] == [True, True, False, True]
+
+
+def test_an_evaluation_that_is_left_open_does_not_take_a_later_training_out_of_its_mode():
+    net = Net(norm=True)
+    left_open = evaluating([net])
+    left_open.__enter__()
+    set_training([net])
+    with evaluating([net]):
+        assert not net.norm.training
+    assert all(part.training for part in net.modules())
+    left_open.__exit__(None, None, None)
+    assert all(part.training for part in net.modules())
 
 
 class BadInput(Points):
@@ -73,7 +129,7 @@ class Watching(nemo.NeMoCallback):
         self.seen.append((self.net.training, self.net.norm.running_mean.tolist()))
 
 
-def evaluating():
+def evaluated_while_training():
     made, net = rank_factory(), Net(norm=True)
     before, after = Watching(net), Watching(net)
     used = []
@@ -86,7 +142,7 @@ def evaluating():
 
 
 def test_evaluations_of_several_sets_leave_modes_and_statistics_of_the_training_alone():
-    first, second = results_of(2, evaluating)
+    first, second = results_of(2, evaluated_while_training)
     assert first[0] == first[1]
     assert second[0] == second[1]
     assert first[0] != second[0]  # each rank has statistics of its own while it trains

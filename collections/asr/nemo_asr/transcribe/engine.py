@@ -508,7 +508,7 @@ def _with_search(model: Model, decoder: NeuralModule | None, nbest: int) -> Mode
     return replace(model, greedy=search)
 
 
-def _set_to_evaluation(model: Model) -> None:
+def set_to_evaluation(model: Model) -> None:
     """Set the modules to evaluation mode; those without weights need not be torch's and have none."""
     for module in model.modules.values():
         if isinstance(module, torch.nn.Module):
@@ -550,7 +550,7 @@ class BatchTranscriber:
         found = _search_wires(model, wires, sample_rate, batch_seconds, factory)
         self._names, self._frame = list(found), stride_of(wires.frames)
         # For good: a call that put them back would do so to a stream of the same model in another thread.
-        _set_to_evaluation(model)
+        set_to_evaluation(model)
         self._compute = factory.runner(list(found.values()))
 
     def __call__(self, rows: Sequence[Recording]) -> Transcribed:
@@ -707,7 +707,7 @@ class SpeechDetector:
                 "label_length": NeuralType("B", LengthsType()),
             }
         )
-        _set_to_evaluation(model)
+        set_to_evaluation(model)
         factory = NeuralModuleFactory(placement=DeviceType.CPU, set_default=False)
         self._logits = factory.lower([connect_classifier(model, audio).logits])
 

@@ -37,6 +37,7 @@ from nemo_asr.transcribe.engine import (
     BatchTranscriber,
     SpeechDetector,
     log_probs_of_rows,
+    set_to_evaluation,
     stride_of,
     transcribe,
     transcripts_or_error,
@@ -792,7 +793,7 @@ def load_model(
     factory: NeuralModuleFactory | None = None,
     overrides: Sequence[str] = (),
 ) -> TrainedModel:
-    """Load a trained model; the log says from which file and step.
+    """Load a trained model; the log says from which file and step. Its modules are in evaluation mode.
 
     Args:
         path: a run's folder (its best model, or its newest checkpoint where it has no model yet), a model folder, or a
@@ -909,6 +910,7 @@ def _filled(stored: StoredModel, recipe: Recipe, modules: Model) -> TrainedModel
     # How long another toolkit trained its model is not known.
     is_foreign = bool(stored.card.sources) and not stored.card.step
     logging.info("Loaded %s%s", place, "" if is_foreign else f": {stored.card.progress()}")
+    set_to_evaluation(modules)
     return TrainedModel(place, recipe, modules, stored.card)
 
 

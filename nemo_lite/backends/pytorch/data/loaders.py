@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import sys
+import threading
 from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -323,6 +324,14 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+GENERATORS = threading.RLock()
+"""Held by whoever reads or writes the states of this process's generators: one thread at a time.
+
+Of two that set them aside for a moment, one would put back what the other had seeded. And torch waits for the lock of a
+generator with Python's own lock held, which can be a deadlock.
+"""
+
+
 class EpochSampler:
     """A sampler of torch's DataLoader: gives the requests chosen last, once.
 
@@ -342,7 +351,8 @@ class EpochSampler:
 class SeededDataset(Dataset[T]):
     """A data set that takes a `Request`; what it draws for one starts from a seed of its own.
 
-    In the process of the run its generators (Python's, NumPy's, torch's on the CPU) are set aside meanwhile.
+    In the process of the run its generators (Python's, NumPy's, torch's on the CPU) are set aside meanwhile, and its
+    threads read one after the other.
 
     Args:
         dataset: gives what it is asked for.
@@ -357,6 +367,10 @@ class SeededDataset(Dataset[T]):
         if get_worker_info() is not None:
             self._seed(request)
             return self._dataset[request]
+        with GENERATORS:
+            return self._read_apart(request)
+
+    def _read_apart(self, request: Request[Any]) -> T:
         # About 60 microseconds in all. An exchange of NumPy's generators takes a hundredth of the time that reading and
         # writing the state does; what is lost by it is the second number of a pair that randn() had drawn.
         python, torch_state, bits = random.getstate(), torch.default_generator.get_state(), get_bit_generator()
@@ -486,9 +500,10 @@ class UnusableItems:
         self._check_budget()
 
     def _check_budget(self) -> None:
-        faults, count = list(self.faults.values()), len(self.faults)
+        count = len(self.faults)
         if count <= self._budget:
             return
+        faults = list(self.faults.values())
         self._num_told = count  # here: a report would list them a second time
         verdict = f"{counted(count, self._noun)} cannot be used and max_corrupt allows {self._budget}"
         if count == 1:
@@ -497,10 +512,13 @@ class UnusableItems:
 
     def report(self) -> None:
         """Log what is new since the last report."""
-        if len(self.faults) > self._num_told:
-            self._num_told = len(self.faults)
-            lines = "\n".join(f"  {fault}" for fault in self.faults.values())
-            skipped = f"{counted(len(self.faults), self._noun)} skipped so far (max_corrupt {self._budget})"
+        count, num_told = len(self.faults), self._num_told
+        if count > num_told:
+            self._num_told = count
+            lines = "\n".join(f"  {fault}" for fault in islice(self.faults.values(), num_told, None))
+            skipped = f"{counted(count, self._noun)} skipped so far (max_corrupt {self._budget})"
+            if num_told:
+                skipped += f", {count - num_told} of them new"
             logging.warning(f"{self._name}: {skipped}:\n{lines}")
         if self._tell_counts is not None:
             tell_counts, self._tell_counts = self._tell_counts, None

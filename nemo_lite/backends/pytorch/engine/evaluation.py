@@ -20,7 +20,7 @@ from nemo_lite.backends.pytorch.engine.module_state import evaluating, generator
 from nemo_lite.backends.pytorch.engine.state import RunState
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
-from nemo_lite.backends.pytorch.placement import AheadOfUse, to_cpu, to_device
+from nemo_lite.backends.pytorch.placement import AheadOfUse, place, to_cpu, to_device
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.callbacks.base import CallbackList, EvaluationResult
 from nemo_lite.core.dag import Dag, slice_between
@@ -188,7 +188,8 @@ class InferenceCache:
             UsageError: weights that they need are divided among the ranks.
         """
         part = slice_between(self._values, tensors)
-        module = lowering(part, "FromCache").to(device)
+        module = lowering(part, "FromCache")
+        place(module, device)
         if needs_all_ranks([module], in_training=False):  # the ranks may have kept different numbers of batches
             raise UsageError(
                 "use_cache cannot run modules whose weights are divided among the ranks",
@@ -304,9 +305,9 @@ class Evaluation:
             return to_cpu(self._run(Batch(self._ahead.start(values))))
 
     def place(self) -> None:
-        """Put the modules on the device."""
+        """Put the modules on the device. Those that are there are not written to: another thread may run them."""
         for module in (self.module, *self.modules):  # a module that another one refers to is no part of the former
-            module.to(self._device)
+            place(module, self._device)
 
     def close(self) -> None:
         """End the data workers that were kept."""

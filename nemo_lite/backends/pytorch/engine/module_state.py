@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from nemo_lite.backends.pytorch.data.loaders import GENERATORS
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_synced
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.contract import refuse_drifted_weights
@@ -20,6 +22,8 @@ from nemo_lite.backends.pytorch.placement import Snapshot
 from nemo_lite.backends.pytorch.precision import own_part
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_module import NeuralModule, unique_names
+from nemo_lite.errors import MAX_LISTED, counted
+from nemo_lite.utils import logging
 
 # The states of the generators that a training step draws from, as a tree of tensors and numbers. Nothing is seeded.
 
@@ -66,14 +70,53 @@ def set_generator_states(states: Mapping[str, Any], device: torch.device, module
             generator.set_state(held[name])
 
 
+# What somebody found and will put back, by what it is of.
+_Found: TypeAlias = "dict[Any, Any]"
+_generators_aside: list[_Found] = []
+_OF_PROCESS: Mapping[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+    "python": (random.getstate, random.setstate),
+    "numpy": (lambda: np.random.get_state(legacy=False), np.random.set_state),
+    "torch": (torch.get_rng_state, torch.set_rng_state),
+}
+
+
 @contextmanager
 def generators_set_aside(device: torch.device, modules: Mapping[str, object]) -> Iterator[None]:
-    """Inside, what is drawn leaves the generators of the run as they are."""
-    states = generator_states(device, modules)
+    """Inside, what is drawn leaves the generators of the run as they are.
+
+    Several may be open at once, one inside the other or in several threads, and end in any order.
+    """
+    with GENERATORS:
+        found: _Found = {name: read() for name, (read, _) in _OF_PROCESS.items()}
+        for generator in (_of_device(device), *(held for _, held in _held(modules))):
+            if generator is not None:
+                found[generator] = generator.get_state()
+        _generators_aside.append(found)
     try:
         yield
     finally:
-        set_generator_states(states, device, modules)
+        with GENERATORS:
+            for generator, state in _to_put_back(_generators_aside, found).items():
+                put_back = generator.set_state if isinstance(generator, torch.Generator) else _OF_PROCESS[generator][1]
+                put_back(state)
+
+
+def _to_put_back(entries: list[_Found], found: _Found) -> _Found:
+    """End one of the entries that are open, which stand in the order in which they began.
+
+    Returns:
+        What nobody else has found. Of the rest, the next one that began gets what this one found, to put it back.
+    """
+    place = next(index for index, entry in enumerate(entries) if entry is found)
+    del entries[place]
+    later, own = entries[place:], {}
+    for key, value in found.items():
+        heir = next((entry for entry in later if key in entry), None)
+        if heir is None:
+            own[key] = value
+        else:
+            heir[key] = value
+    return own
 
 
 def _without_array(numpy: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,23 +153,60 @@ def modules_of(dag: Dag) -> list[nn.Module]:
 
 
 def set_training(modules: Iterable[nn.Module]) -> None:
-    """Put modules into training mode. Frozen ones, and parts that a user put into evaluation mode, stay as they are."""
+    """Put modules into training mode. Frozen ones, and parts that a user put into evaluation mode, stay as they are.
+
+    Where all of a module is in evaluation mode, as after loading, nothing says which parts a user wants there: all but
+    the frozen ones are put into training mode.
+    """
     for module in modules:
-        frozen = isinstance(module, TrainableNM) and module.is_frozen()
-        if not module.training and not frozen:
-            module.train()
+        if module.training or _is_frozen(module):
+            continue
+        parts = dict(module.named_modules())
+        if any(part.training for part in parts.values()):
+            module.training = True
+            _tell_of_evaluated_parts(module, parts)
+            continue
+        module.train()
+        for part in parts.values():
+            if _is_frozen(part):
+                part.eval()
+
+
+def _tell_of_evaluated_parts(module: nn.Module, parts: Mapping[str, nn.Module]) -> None:
+    names = [name for name, part in parts.items() if not part.training and not _is_frozen(part)]
+    if names:
+        listed = ", ".join([*names[:MAX_LISTED], *(["..."] if len(names) > MAX_LISTED else [])])
+        label = module.label if isinstance(module, NeuralModule) else type(module).__name__
+        text = "%s: %s in evaluation mode, which training leaves there: %s; call train() of the module for all"
+        logging.warning(text, label, counted(len(names), "part"), listed)
+
+
+def _is_frozen(module: nn.Module) -> bool:
+    return isinstance(module, TrainableNM) and module.is_frozen()
+
+
+_modes_aside: list[_Found] = []
+_MODES = threading.RLock()
 
 
 @contextmanager
 def evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Evaluation mode inside, and every part's own mode again afterwards."""
+    """Evaluation mode inside, and every part's own mode again afterwards.
+
+    Several may be open at once, one inside the other or in several threads, and end in any order: a part has its own
+    mode again when nobody evaluates it any more.
+    """
     seen: set[nn.Module] = set()
-    before = [(part, part.training) for module in modules for _, part in module.named_modules(seen)]
-    _set_modes((part, False) for part, _ in before)
+    parts = [part for module in modules for _, part in module.named_modules(seen)]
+    with _MODES:
+        found: _Found = {part: part.training for part in parts}
+        _modes_aside.append(found)
+        _set_modes((part, False) for part in parts)
     try:
         yield
     finally:
-        _set_modes(before)
+        with _MODES:
+            _set_modes(_to_put_back(_modes_aside, found).items())
 
 
 def _set_modes(modes: Iterable[tuple[nn.Module, bool]]) -> None:

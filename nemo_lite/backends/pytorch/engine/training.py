@@ -589,7 +589,8 @@ def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:
         if loss.numel() != 1:
             got = f"shape {tuple(loss.shape)}"
             raise UsageError("a loss must be a single number", got=got, remedy="take its mean, or optimize a LossNM")
-    total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
+    numbers = [loss.reshape(()) if loss.dim() else loss for loss in losses]  # one of shape (1,) is a number too
+    total = numbers[0] if len(numbers) == 1 else torch.stack(numbers).sum()
     if not total.requires_grad:
         raise UsageError("no weight that the loss depends on is trained", remedy="unfreeze a module that leads to it")
     return total
