@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import torch
+from torch.utils.data import get_worker_info
 
 from nemo_asr.arguments import Share
 from nemo_asr.audio.augmentation.channel import ClipPerturbation, CodecPerturbation, LowPassPerturbation
@@ -28,7 +30,7 @@ from nemo_asr.audio.augmentation.recordings import (
 from nemo_asr.audio.augmentation.segment import AnyFile, AudioSegment
 from nemo_asr.audio.augmentation.speed import SpeedPerturbation, TimeStretchPerturbation
 from nemo_asr.audio.reading import Samples
-from nemo_asr.rng import NumbersRng, generator_from
+from nemo_asr.rng import NumbersRng, generator_from, generators_of, reseed, seed_from, seeded_from
 from nemo_lite.config import Checked, Config, check_call, refuse_out_of_range, unknown_key
 from nemo_lite.errors import UnknownNameError, UsageError, did_you_mean
 
@@ -50,6 +52,9 @@ perturbation_types: dict[str, type[Perturbation]] = {
     "clip": ClipPerturbation,
 }
 """The perturbations that a configuration can name."""
+
+
+_OURS = f"{__package__}."
 
 
 def register_perturbation(name: str, perturbation: type[Perturbation]) -> None:
@@ -118,6 +123,7 @@ class AudioAugmentor:
         self, perturbations: Sequence[tuple[float, Perturbation]] | None = None, rng: NumbersRng | None = None
     ) -> None:
         self._rng = generator_from(rng) or np.random.default_rng()
+        self._worker_seed: int | None = None
         self._pipeline: list[tuple[float, Perturbation]] = []
         self.join: tuple[float, JoinPerturbation] | None = None
         for probability, one in perturbations or []:
@@ -137,17 +143,27 @@ class AudioAugmentor:
         Raises:
             UsageError: it joins utterances, and here is one waveform only.
         """
+        self._seed_in_worker()
         if self.join is not None:
             self.join[1].perturb(segment)
         for probability, one in self._pipeline:
             if self._rng.random() < probability:
                 one.perturb(segment)
 
+    def _seed_in_worker(self) -> None:
+        """In a data worker of torch: draw something else than the other workers and epochs, once for each."""
+        worker = get_worker_info()
+        if worker is not None and worker.seed != self._worker_seed:
+            self._worker_seed, seed = worker.seed, seed_from(self._rng)
+            own = [generator for _, one in self._pipeline for generator in generators_of(one)]
+            reseed([self._rng, *own], seed, worker.seed)
+
     def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
         """Perturbed samples (T',) float32; the given (T,) stay as they are. All draws come from ``rng``."""
         for probability, one in self._pipeline:
             if rng.random() < probability:
-                samples = one.perturbed(samples, sample_rate, rng)
+                with seeded_from(rng, generators_of(one)) if _may_draw_by_itself(one) else nullcontext():
+                    samples = one.perturbed(samples, sample_rate, rng)
         return samples
 
     def max_augmentation_length(self, length: float) -> float:
@@ -187,6 +203,12 @@ class AudioAugmentor:
         else:
             sections = [(entry.get("aug_type", ""), {**entry.get("cfg", {}), **_prob_of(entry)}) for entry in config]
         return cls([_from_section(name, arguments) for name, arguments in sections])
+
+
+def _may_draw_by_itself(one: Perturbation) -> bool:
+    """Whether its ``perturbed`` is a user's, who may have a generator beside the one that is given."""
+    function = getattr(type(one), "perturbed", None)
+    return not str(getattr(function, "__module__", "")).startswith(_OURS)
 
 
 def augmentor_of(setting: Mapping[str, Mapping[str, Any]] | AudioAugmentor | None) -> AudioAugmentor | None:

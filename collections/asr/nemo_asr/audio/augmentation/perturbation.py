@@ -2,18 +2,19 @@
 
 A perturbation takes (samples, sample rate, generator) and gives new samples. All draws come from the caller's
 generator, so they do not depend on worker processes. NeMo's ``perturb`` changes an `AudioSegment` in place, with a
-generator of its own.
+generator of its own, which a data layer seeds for each utterance.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from nemo_asr.audio.augmentation.segment import AudioSegment
 from nemo_asr.audio.reading import Samples
-from nemo_asr.rng import NumbersRng, generator_from
+from nemo_asr.rng import NumbersRng, generator_from, generators_of, seeded_from
 from nemo_lite.errors import UsageError
 
 
@@ -25,13 +26,15 @@ class Perturbation:
 
     Args:
         rng: generator of the draws of :meth:`perturb`, Python's or NumPy's; by default one of its own. A data layer
-            draws from its own generators.
+            draws from its own generators: those of a subclass get a seed of the epoch and the utterance from it, for
+            as long as they draw for it.
     """
 
-    _rng: np.random.Generator | None = None
+    # Subclasses may set another one, Python's or NumPy's.
+    _rng: Any = None
 
     def __init__(self, rng: NumbersRng | None = None) -> None:
-        self._rng = generator_from(rng)
+        self._rng = generator_from(rng) or np.random.default_rng()
 
     def perturb(self, data: AudioSegment) -> None:
         """Change a segment in place."""
@@ -43,8 +46,11 @@ class Perturbation:
         """New samples (T',) float32 from samples (T,), full scale 1, which stay as they are."""
         if type(self).perturb is Perturbation.perturb:
             raise NotImplementedError(f"{type(self).__name__} has neither perturbed nor perturb")
+        if self._rng is None:  # of a subclass that does not call this constructor
+            self._rng = np.random.default_rng()
         segment = AudioSegment(samples, sample_rate)
-        self.perturb(segment)
+        with seeded_from(rng, generators_of(self)):
+            self.perturb(segment)
         return np.asarray(segment._samples, np.float32)
 
     def max_augmentation_length(self, length: float) -> float:

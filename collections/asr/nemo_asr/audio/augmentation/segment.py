@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 from typing import BinaryIO, TypeAlias
 
 import numpy as np
@@ -88,11 +89,11 @@ class AudioSegment:
     def segment_from_file(
         cls, audio_file: AnyFile, target_sr: int | None = None, n_segments: int = 0, trim: bool = False
     ) -> AudioSegment:
-        """``n_segments`` samples of a file at a random place; all of them where it has no more, or with 0."""
+        """``n_segments`` samples of a file at a place that Python's generator draws; with 0, or of no more, all."""
         segment = cls.from_file(audio_file, target_sr, trim=trim)
         spare = segment.num_samples - n_segments
         if n_segments > 0 and spare > 0:
-            first = int(np.random.default_rng().integers(spare + 1))
+            first = random.randint(0, spare)
             segment._samples = segment._samples[first : first + n_segments]
         return segment
 
