@@ -1,5 +1,8 @@
 """The tensors of a step: which can be read, and what is computed when it is asked for."""
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -85,3 +88,60 @@ def test_modules_beyond_the_training_dag_are_moved_to_its_device():
     calls = {node.call for node in dag.slice().nodes}
     values.set(torch.zeros((), device=device), calls, [prediction], [torch.zeros(4, 1, device=device)])
     assert values.get_tensor(beyond).device == device
+
+
+class Noisy(nemo.TrainableNM):
+    """Draws from every generator, moves statistics and counts; behind what is trained."""
+
+    input_ports = {"x": BD}
+    output_ports = {"y": BD}
+
+    def __init__(self):
+        super().__init__(name="noisy")
+        self.drop, self.norm, self.rng = nn.Dropout(0.5), nn.BatchNorm1d(1), torch.Generator()
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x):
+        self.count += 1
+        own = torch.rand(1, generator=self.rng).item()
+        return self.drop(self.norm(x)) + own + random.random() + float(np.random.rand())
+
+
+class Dropping(Net):
+    def forward(self, x):
+        return self.fc(nn.functional.dropout(x, 0.3, self.training) + random.random() + float(np.random.rand()))
+
+
+class Look(nemo.NeMoCallback):
+    def __init__(self, wire, every):
+        super().__init__()
+        self.wire, self.every, self.seen = wire, every, {}
+
+    def wanted_wires(self):
+        return [self.wire]
+
+    def on_step_end(self, state):
+        if state.step % self.every == 0:
+            self.seen[state.step] = state.tensors.get_tensor(self.wire)
+
+
+@pytest.mark.parametrize("level", ["O0", "O3"])
+def test_reading_a_wire_beyond_the_training_dag_changes_nothing_however_often(level):
+    def trained(every):
+        factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1, optimization_level=level)
+        net, noisy = Dropping(), Noisy()
+        x, y = Points()()
+        out = net(x=x)
+        before = {name: value.clone() for name, value in noisy.state_dict().items()}
+        look = Look(noisy(x=out), every)
+        train(factory, [Mse()(out=out, target=y)], look, params={"num_epochs": 3})
+        assert all(torch.equal(value, before[name]) for name, value in noisy.state_dict().items())
+        assert noisy.training
+        assert noisy.norm.training
+        return net.state_dict(), look.seen
+
+    never, _ = trained(10**6)
+    for every in (1, 4):
+        weights, seen = trained(every)
+        assert all(torch.equal(value, never[name]) for name, value in weights.items())
+        assert len(seen) == -(-9 // every)

@@ -17,8 +17,9 @@ from nemo_lite.backends.pytorch.data.order import Stretch, divided
 from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.process import WAITING_FOR_DATA
+from nemo_lite.backends.pytorch.engine.module_state import generators_set_aside
 from nemo_lite.backends.pytorch.lowering import lower
-from nemo_lite.backends.pytorch.placement import AheadOfUse
+from nemo_lite.backends.pytorch.placement import AheadOfUse, Snapshot
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.dag import Dag, slice_between
 from nemo_lite.core.neural_types import ModuleCall, NmTensor
@@ -28,6 +29,13 @@ from nemo_lite.interruption import flags_of, signal_in
 from nemo_lite.utils import logging
 
 # The tensors of a training step, for callbacks; other wires are computed from them when asked for.
+
+
+class _Continuation(NamedTuple):
+    """From wires of the step to one behind it."""
+
+    inputs: tuple[NmTensor, ...]
+    module: nn.Module
 
 
 class StepValues:
@@ -40,7 +48,7 @@ class StepValues:
         self._fresh: tuple[Sequence[NmTensor], Sequence[object]] = ((), ())
         self._loss: torch.Tensor | None = None
         self._calls: Set[ModuleCall] = frozenset()
-        self._continuations: dict[tuple[NmTensor, int], tuple[tuple[NmTensor, ...], nn.Module]] = {}
+        self._continuations: dict[tuple[NmTensor, int], _Continuation] = {}
 
     def lane_of(self, wire: NmTensor) -> StepValues:
         """These: there is one training DAG."""
@@ -94,7 +102,11 @@ class StepValues:
         return self._values.get(wire)
 
     def _continue_to(self, wire: NmTensor) -> Any:
-        """Compute a wire from what the step has. What the step computed is not repeated: dropout would differ."""
+        """Compute a wire from what the step has. What the step computed is not repeated: dropout would differ.
+
+        The modules are in the modes that they have; what they draw, and the buffers that they move, are put back: how
+        often somebody looks must not change the training.
+        """
         key = (wire, id(self._calls))
         if key not in self._continuations:
             part = slice_between(self._fresh[0], [wire])
@@ -111,10 +123,21 @@ class StepValues:
                     got=f"it needs what {again[-1]} gave",
                     remedy='name the wire before training starts: wire.rename("...") keeps it',
                 )
-            self._continuations[key] = (part.inputs, lower(part, "Continuation").to(self._precision.device))
+            module = lower(part, "Continuation").to(self._precision.device)
+            self._continuations[key] = _Continuation(part.inputs, module)
         inputs, module = self._continuations[key]
-        with self._precision.prepared(module.children()), torch.no_grad(), self._precision.forward():
-            return module(*(self._values[taken] for taken in inputs))[0]
+        buffers = Snapshot(dict.fromkeys(module.buffers()))
+        buffers.keep()
+        try:
+            with (
+                generators_set_aside(self._precision.device, dict(module.named_children())),
+                self._precision.prepared(module.children()),
+                torch.no_grad(),
+                self._precision.forward(),
+            ):
+                return module(*(self._values[taken] for taken in inputs))[0]
+        finally:
+            buffers.put_back()
 
 
 class ValuesOfLanes:
