@@ -197,6 +197,10 @@ class NmTensorNameRegistry:
                     del self._renamed[name]
             self._renamed[new_name] = tensor
 
+    def wire_named(self, name: str) -> NmTensor | None:
+        """The living wire that was renamed so, or None."""
+        return self._renamed.get(name)
+
     def __getitem__(self, tensor_name: str) -> str:
         """The unique name of the wire of this name.
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache, lru_cache
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from uuid import uuid4
@@ -82,6 +83,9 @@ def _ports_of_class(cls: type, attribute: str) -> Ports | None:
     return ports
 
 
+_serials = count()
+
+
 class NeuralModuleMeta(type):
     """Checks ports when a class is made; checks and records the constructor's arguments when an object is made."""
 
@@ -98,6 +102,7 @@ class NeuralModuleMeta(type):
         arguments = _bound(signature, args, kwargs)
         refuse_out_of_range(cls.__init__, arguments, cls.__name__)
         module: M = type.__call__(cls, *args, **kwargs)
+        object.__setattr__(module, "_serial", next(_serials))
         object.__setattr__(module, "_init_params", arguments)
         object.__setattr__(module, "_unique_name", AppState().register_module(module, module._name))
         for attribute in ("input_ports", "output_ports"):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
 
 from nemo_lite.core.app_state import AppState
 from nemo_lite.core.app_state import Connection as Connection
@@ -17,7 +18,7 @@ from nemo_lite.errors import CanNotInferResultNeuralType as CanNotInferResultNeu
 from nemo_lite.errors import NeuralPortNameMismatchError as NeuralPortNameMismatchError
 from nemo_lite.errors import NeuralPortNmTensorMismatchError as NeuralPortNmTensorMismatchError
 from nemo_lite.errors import NeuralTypeError as NeuralTypeError
-from nemo_lite.errors import did_you_mean
+from nemo_lite.errors import TakenKeyError, did_you_mean
 
 if TYPE_CHECKING:
     from nemo_lite.core.neural_module import NeuralModule, Recorder
@@ -654,6 +655,16 @@ class NestedUse:
     name: str
 
 
+class NotCopied(dict[Any, Any]):
+    """What an object keeps in an attribute, and copies and files of it begin without."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NotCopied:
+        return type(self)()
+
+    def __reduce__(self) -> tuple[type[NotCopied], tuple[()]]:
+        return type(self), ()
+
+
 class ModuleCall:
     """One use of a module on wires. A module that is called twice has two of them and one set of weights.
 
@@ -665,7 +676,7 @@ class ModuleCall:
         nested_in: the uses of graphs that it belongs to, the outermost first.
     """
 
-    __slots__ = ("_serial", "inputs", "module", "nested_in", "outputs", "step_number")
+    __slots__ = ("__weakref__", "_serial", "inputs", "module", "nested_in", "outputs", "step_number")
 
     def __init__(
         self,
@@ -683,7 +694,7 @@ class ModuleCall:
             port: NmTensor(module, self.inputs, port, ntype, call=self) for port, ntype in output_types.items()
         }
         for port, wire in self.inputs.items():
-            wire.readers.append((self, port))
+            wire.add_reader(self, port)
 
     @property
     def step(self) -> int:
@@ -717,7 +728,6 @@ class NmTensor(NeuralType):
         call: the call that produces it.
         output_port_name: the producing module's output port.
         ntype: its :class:`NeuralType`.
-        readers: the calls that take it, with the port each takes it at.
     """
 
     is_graph_input = False
@@ -739,7 +749,7 @@ class NmTensor(NeuralType):
         self.call = call
         self.output_port_name = output_port_name
         self.ntype = ntype
-        self.readers: list[tuple[ModuleCall, str]] = []
+        self._readers: list[tuple[ref[ModuleCall], str]] = []
         self._more_consumers: list[StepModulePort] = []
         self._new_name = ""
         self._unique_name = ""
@@ -747,6 +757,22 @@ class NmTensor(NeuralType):
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
+
+    @property
+    def readers(self) -> list[tuple[ModuleCall, str]]:
+        """The calls that take it and are alive, with the port each takes it at.
+
+        A wire keeps no call behind it alive: of several models on the wires of one data layer, those that nobody holds
+        leave memory.
+        """
+        readers = [(call, port) for of_call, port in self._readers if (call := of_call()) is not None]
+        if len(readers) < len(self._readers):
+            self._readers = [(ref(call), port) for call, port in readers]
+        return readers
+
+    def add_reader(self, call: ModuleCall, port: str) -> None:
+        """Note a call that takes it."""
+        self._readers.append((ref(call), port))
 
     @property
     def graph(self) -> Recorder | None:
@@ -805,11 +831,33 @@ class NmTensor(NeuralType):
     def rename(self, new_name: str) -> None:
         """Give it a name for callbacks: ``state["tensors"].get_tensor(new_name)``.
 
+        Its module keeps it from then on, so that it can be asked for as long as there is the module.
+
         Raises:
-            TakenKeyError: another wire that is alive has this name, or it is "loss".
+            TakenKeyError: another wire that is alive has this name, or it is "loss". One that only its module keeps
+                gives the name away.
         """
-        AppState().tensor_names.rename_NmTensor(self, new_name)
+        names = AppState().tensor_names
+        before = names.wire_named(new_name)
+        if before is not None:
+            before._named_in_module.pop(new_name, None)
+            del before
+        try:
+            names.rename_NmTensor(self, new_name)
+        except TakenKeyError:
+            if (before := names.wire_named(new_name)) is not None:
+                before._named_in_module[new_name] = before
+            raise
+        self._named_in_module.pop(self._new_name, None)
         self._new_name = new_name
+        self._named_in_module[new_name] = self
+
+    @property
+    def _named_in_module(self) -> dict[str, NmTensor]:
+        """The renamed wires that its module keeps, by name; of a wire made by hand, without a module, an empty one."""
+        attributes: dict[str, Any] = getattr(self.producer, "__dict__", {})
+        named: dict[str, NmTensor] = attributes.setdefault("_named_wires", NotCopied())
+        return named
 
     @property
     def unique_name(self) -> str:

@@ -46,6 +46,8 @@ def run_only_on_device(device_type: DeviceType = DeviceType.CPU) -> Callable[[C]
 INDUCTOR = "inductor"
 MODES = ("default", "lite", "max-autotune", "max-autotune-no-cudagraphs", "reduce-overhead")
 """Those of torch's inductor; a test compares them."""
+_WITH_CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
+WITHOUT_CUDA_GRAPHS = "max-autotune-no-cudagraphs"
 
 Compile = Mapping[str, object] | bool | None
 """``True``, or options by name; ``False`` does not compile; ``None`` is what the factory was told."""
@@ -83,6 +85,11 @@ class CompileOptions:
         if self.backend != INDUCTOR:
             remedy = f"leave mode out, or take backend {INDUCTOR}"
             raise UsageError(f"backend {self.backend} has no mode", place="compile", got=self.mode, remedy=remedy)
+
+    @property
+    def has_cuda_graphs(self) -> bool:
+        """Whether the mode records CUDA graphs on a GPU: the next call then writes over what the last one gave."""
+        return self.mode in _WITH_CUDA_GRAPHS
 
     @classmethod
     def of(cls, given: Compile | CompileOptions) -> CompileOptions | Literal[False] | None:

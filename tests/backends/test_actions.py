@@ -1,5 +1,8 @@
 """PtActions: evaluating and inferring, exactly once and without side effects; checkpoints; precision."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from toys.nets import Mse, Net, Points, Record, build
@@ -172,3 +175,43 @@ def test_a_data_layer_is_needed_that_torch_can_load(factory):
 
     with pytest.raises(DagError, match=r"strange \(Strange\) is not a data layer; derive it from DataLayerNM"):
         factory.infer([Net()(x=Strange().connect())])
+
+
+class Named(nemo.NeMoCallback):
+    def on_step_end(self, state):
+        state.tensors.get_tensor("prediction")
+
+
+@pytest.mark.parametrize("compile", [False, pytest.param({"backend": "eager"}, marks=pytest.mark.slow)])
+def test_models_of_a_sweep_leave_memory_and_leave_their_names(factory, compile):  # noqa: A002
+    (x, y), body, models = Points()(), Net(name="body"), []
+    features = body(x=x)
+    for _ in range(4):
+        head = Net(name="head")
+        head.fc = torch.nn.Linear(1, 1)
+        prediction = head(x=features)
+        prediction.rename("prediction")
+        evaluator = nemo.EvaluatorCallback([prediction], lambda *_: None, lambda _: {"wer": 1.0}, eval_step=2)
+        loss = Mse()(out=prediction, target=y)
+        options = {"max_steps": 2, "lr": 0.01}
+        factory.train([loss], "sgd", options, callbacks=[Named(), evaluator], compile=compile)
+        factory.infer([prediction], compile=compile, verbose=False)
+        models.append(weakref.ref(head))
+        del head, prediction, evaluator, loss
+    gc.collect()
+    assert [model() for model in models] == [None] * 4
+
+
+def test_after_a_training_its_state_can_be_written_and_read(factory, tmp_path):
+    _, loss = build()
+    params = {"max_steps": 3, "lr": 0.1, "momentum": 0.9}
+    factory.train([loss], optimizer="sgd", optimization_params=params)
+    trainer = factory.get_trainer()
+    trainer.save_state_to(tmp_path / "state.safetensors")
+    before = trainer.optimizers[0].state_dict()["state"]
+    trainer.optimizers[0].state.clear()
+    trainer.step = 0
+    trainer.restore_state_from(tmp_path / "state.safetensors")
+    assert trainer.step == 3
+    for key, state in trainer.optimizers[0].state_dict()["state"].items():
+        assert torch.equal(state["momentum_buffer"], before[key]["momentum_buffer"])

@@ -187,8 +187,8 @@ def test_inputs_are_types_made_once_and_never_taken_out():
     assert inputs["y"].ntype is ntype
     with pytest.raises(TypeError, match='input "z" is no type: got str'):
         inputs["z"] = "B D"  # type: ignore[assignment]
-    with pytest.raises(AttributeError):
-        del inputs["x"]  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match='the input "x" of a graph cannot be deleted; make another graph without it'):
+        del inputs["x"]
     with pytest.raises(TypeError):
         inputs.definitions["x"] = ntype  # type: ignore[index]
     inputs["x"].bind([StepModulePort(0, "a", "p"), StepModulePort(1, "b", "q")])
@@ -237,8 +237,8 @@ def test_chosen_outputs_hide_the_default_ones(made):
         graph.outputs["my_loss"] = loss
     with pytest.raises(TypeError, match='output "other" is no wire: got str'):
         graph.outputs["other"] = "loss"  # type: ignore[assignment]
-    with pytest.raises(AttributeError):
-        del graph.outputs["my_loss"]  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match='the output "my_loss" of a graph cannot be deleted; choose the outputs in'):
+        del graph.outputs["my_loss"]
     with pytest.raises(TypeError):
         graph.output_tensors["x"] = loss  # type: ignore[index]
 
@@ -416,6 +416,26 @@ def test_modules_that_live_are_taken_only_when_asked_for(made):
     with pytest.raises(KeyError, match=f"there are modules named {made.source.name}, .* already; give reuse_existing"):
         NeuralGraph.deserialize(written)
     assert NeuralGraph.deserialize(written, reuse_existing_modules=True)[made.layer.name] is made.layer
+
+
+def test_modules_of_a_finished_frame_are_gone_though_a_wire_that_they_read_is_held():
+    source = Source(name="held_Source")
+    x = source()
+
+    def graph_of_frame():
+        with NeuralGraph() as graph:
+            layer = Layer(name="frame_Layer")
+            layer(x=x).rename("of the frame")
+            Loss(name="frame_Loss")(x=layer(x=graph))
+        return {name: module.serialize() for name, module in graph.modules.items()}
+
+    modules = graph_of_frame()
+    header = {"full_spec": "nemo.core.neural_graph.NeuralGraph", "operation_mode": "both"}
+    steps = {0: "frame_Layer", 1: "frame_Loss"}
+    inputs = [f"x->0.frame_Layer.x | {TYPE}", f"y->1.frame_Loss.x | {TYPE}"]
+    lists = {"connections": [], "inputs": inputs, "outputs": {"type": "default", "mappings": []}}
+    graph = NeuralGraph.deserialize({"header": header, "modules": modules, "steps": steps, **lists})
+    assert list(graph.modules) == ["frame_Layer", "frame_Loss"]
 
 
 def test_modules_that_nothing_uses_any_more_do_not_stand_in_the_way():

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
+from copy import deepcopy
+from weakref import ref
+
 import pytest
 from toys.dags import Add, Layer, MelFeatures, SoundLayer, Source
 
@@ -22,8 +27,7 @@ def test_a_wire_knows_its_producer_port_and_type() -> None:
 
 def test_a_wire_knows_all_who_read_it() -> None:
     x, layer, add = Source()(), Layer(), Add()
-    layer(x)
-    add(x, x)
+    behind = layer(x), add(x, x)
     taken = [(1, layer.name, "x"), (2, add.name, "a"), (2, add.name, "b")]
     assert x.consumers == taken
     assert x.consumers[0].module_name == layer.name
@@ -32,6 +36,44 @@ def test_a_wire_knows_all_who_read_it() -> None:
     assert x.connections() == [(given, consumer, x.ntype) for consumer in taken]
     x.add_consumer(StepModulePort(7, "elsewhere", "port"))
     assert x.consumers[-1] == (7, "elsewhere", "port")
+    del behind
+    gc.collect()
+    assert x.consumers == [(7, "elsewhere", "port")]
+
+
+def test_models_on_a_shared_wire_are_gone_when_nobody_holds_them_and_so_are_their_names() -> None:
+    x, layers = Source()(), []
+    for _ in range(3):
+        layer = Layer()
+        y = layer(x)
+        y.rename("of this model")
+        layers.append(ref(layer))
+        del layer, y
+    gc.collect()
+    assert [layer() for layer in layers] == [None, None, None]
+    assert x.readers == []
+
+
+def test_a_renamed_wire_is_there_as_long_as_its_module() -> None:
+    x, layer = Source()(), Layer()
+    layer(x).rename("kept by its module")
+    gc.collect()
+    (reader, port), *others = x.readers
+    assert (reader.module, port, others) == (layer, "x", [])
+    del reader
+    assert [wire.name for wire in Dag([Layer()(x)]).wires_by_name().values()] == ["kept by its module"]
+    other = Layer()(x)
+    other.rename("kept by its module")  # nobody could ask for the first one any more
+    assert list(Dag([other]).wires_by_name().values()) == [other]
+
+
+def test_a_copy_of_a_module_has_no_wires() -> None:
+    layer = Layer()
+    y = layer(Source()())
+    y.rename("of the first")
+    copied = deepcopy(layer.__dict__["_named_wires"]), pickle.loads(pickle.dumps(layer.__dict__["_named_wires"]))
+    assert copied == ({}, {})
+    assert layer.__dict__["_named_wires"] == {"of the first": y}
 
 
 def test_steps_are_counted_among_connected_calls_in_the_order_of_recording() -> None:

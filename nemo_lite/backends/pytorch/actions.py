@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakValueDictionary
 
 import torch
 from torch import fx, nn
@@ -22,7 +24,7 @@ from nemo_lite.backends.pytorch.distributed.contract import (
     training_arguments,
 )
 from nemo_lite.backends.pytorch.engine import objectives as arguments
-from nemo_lite.backends.pytorch.engine.batches import StepValues, ValuesOfLanes
+from nemo_lite.backends.pytorch.engine.batches import NoValues, StepValues, ValuesOfLanes
 from nemo_lite.backends.pytorch.engine.checkpoints import Checkpoints, restore_weights
 from nemo_lite.backends.pytorch.engine.evaluation import (
     BatchResult,
@@ -43,7 +45,7 @@ from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import AheadOfUse, choose_device, to_cpu
 from nemo_lite.backends.pytorch.precision import Precision, choose_precision
 from nemo_lite.backends.pytorch.precision_check import check_precision
-from nemo_lite.core.callbacks.base import Callback, CallbackList, TbWriter
+from nemo_lite.core.callbacks.base import Callback, CallbackList, EvaluationResult, TbWriter
 from nemo_lite.core.callbacks.loggers import ProgressBar
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_module import NeuralModule
@@ -179,9 +181,11 @@ class PtActions(DeploymentExport):
             _, self._checkpoints = self._offer_services(self._state, CallbackList([]))
         return self._checkpoints
 
-    def _offer_services(self, state: RunState, called: CallbackList) -> tuple[Evaluations, Checkpoints]:
+    def _offer_services(
+        self, state: RunState, called: CallbackList, precision: Precision | None = None
+    ) -> tuple[Evaluations, Checkpoints]:
         """Let callbacks evaluate and save although nothing is trained."""
-        precision = self._precision()
+        precision = precision or self._precision()
         evaluations = Evaluations(self._comm, self._device, precision, self._lowerings(None), state, called)
         checkpoints = Checkpoints(self._comm, state, evaluations, precision, called)
         state.offer(evaluations, checkpoints)
@@ -263,7 +267,10 @@ class PtActions(DeploymentExport):
             ):
                 training = self._prepare(dags, lanes, params, called, options, lr_policy, precision, contract)
                 self._state.stop_signals = signals
-                training.run()
+                try:
+                    training.run()
+                finally:
+                    self._let_go(self._state, precision, training.evaluations.results)
                 evaluated = [Dag(wires) for wires in called.eval_wires]
                 for data_layer in dict.fromkeys(map(torch_data_layer, [*dags, *evaluated])):
                     data_layer.report_unusable()
@@ -280,6 +287,15 @@ class PtActions(DeploymentExport):
             self._comm.close()  # in order: no rank is to blame
             raise Interrupted(number, is_told=True)
 
+    def _let_go(self, state: RunState, precision: Precision, results: Mapping[str, EvaluationResult]) -> None:
+        """After a training keep its counters, optimizers, loss scale and results, but neither modules nor wires.
+
+        So a model that nobody else holds leaves memory, and the next one may have the names of its modules and wires.
+        """
+        state.tensors, state.averaging, state.modules = NoValues(), None, WeakValueDictionary(state.modules)
+        evaluations, self._checkpoints = self._offer_services(state, CallbackList([]), precision)
+        evaluations.results = dict(results)
+
     def _say(self, text: str) -> None:
         self._comm.on_first(lambda: logging.info("%s", text))
 
@@ -295,6 +311,7 @@ class PtActions(DeploymentExport):
         contract: Callable[[], RunContract],
     ) -> Training:
         """Lower the DAGs, make the optimizers, and see that all ranks are about to do the same."""
+        gc.collect()  # wires that nobody holds any more can be asked for by no name
         values = [StepValues(dag, precision) for dag in dags]
         tensors = values[0] if len(values) == 1 else ValuesOfLanes(values)
         wires = [*called.wires, *(tensors.wire(name) for name in called.names)]
@@ -309,6 +326,9 @@ class PtActions(DeploymentExport):
         ]
         replication = ReplicaOptions(options.static_graph, options.gradient_compression)
         objectives = self._objectives.make_all(torch_modules, goals, params, precision, lowering, replication)
+        if compiled := self._lowerings.options(options.compile):
+            most = max(lane[0].batches or options.batches_per_step for lane in lanes)
+            arguments.check_cuda_graphs(compiled, self._device, most, objectives)
         ahead = AheadOfUse(self._device)
         in_order, training_lanes = iter(objectives), []
         for lane, dag, of_lane in zip(lanes, dags, values, strict=True):
@@ -466,7 +486,7 @@ class Lowerings:
     """
 
     def __init__(self, default: Compile | CompileOptions) -> None:
-        self._default = CompileOptions.of(default)
+        self._default: CompileOptions | Literal[False] | None = CompileOptions.of(default)
         self._compilers: dict[CompileOptions, Compiler] = {}
 
     def __call__(self, options: CompileOptions | Literal[False] | None) -> Lowering:
@@ -475,7 +495,7 @@ class Lowerings:
         Raises:
             UnknownNameError: a backend that torch does not have.
         """
-        chosen = self._default if options is None else options
+        chosen = self.options(options)
         if not chosen:
             return lower
         if chosen not in self._compilers:
@@ -483,6 +503,10 @@ class Lowerings:
 
             self._compilers[chosen] = Compiler(chosen)
         return self._compilers[chosen].lower
+
+    def options(self, options: CompileOptions | Literal[False] | None) -> CompileOptions | Literal[False] | None:
+        """These options, or the default ones for None."""
+        return self._default if options is None else options
 
     def report(self) -> None:
         """Say what was compiled since the last report, in one line."""

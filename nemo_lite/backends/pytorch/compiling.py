@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import torch
 import torch._dynamo
@@ -26,7 +28,7 @@ from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks
 from nemo_lite.backends.pytorch.distributed.process import COMPILING, Activity
 from nemo_lite.backends.pytorch.lowering import Unit, lower, units_of
 from nemo_lite.core.dag import Node, Slice
-from nemo_lite.core.neural_types import AxisKind, NmTensor
+from nemo_lite.core.neural_types import AxisKind, NmTensor, NotCopied
 from nemo_lite.core.run_options import CompileOptions
 from nemo_lite.errors import UnknownNameError, UsageError, counted
 from nemo_lite.utils import logging
@@ -34,8 +36,6 @@ from nemo_lite.utils import logging
 # Any: values of wires are tensors, lists or numbers; torch's compilers take and give functions of any signature.
 
 _FOR_TESTS = ("eager", "aot_eager")
-# With CUDA graphs the next call writes over the outputs of the last one.
-_WITH_CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
 _MANY_SHAPES = 8
 # Reason of a graph that ends where DDP can begin to exchange gradients: it is no loss.
 _FOR_DDP = "DDPOptimizer"
@@ -88,7 +88,6 @@ class Compiler:
     def __init__(self, options: CompileOptions) -> None:
         check_backend(options)
         self.options, self.log = options, CompileLog()
-        self._regions: dict[tuple[object, ...], Region] = {}
 
     def lower(self, part: Slice, name: str) -> fx.GraphModule:
         """As :func:`~nemo_lite.backends.pytorch.lowering.lower`, with compiled regions in place of their nodes."""
@@ -126,13 +125,21 @@ class Compiler:
                 yield unit
 
     def _region(self, part: Slice, name: str) -> Unit:
-        """The region of a slice. A later DAG that calls the same modules in the same way gets the one that is there."""
+        """The region of a slice. A later DAG that calls the same modules in the same way gets the one that is there.
+
+        The youngest of its modules keeps it: so it leaves memory with them, also where an older one is shared with
+        models that live on.
+        """
         body = lower(part, "Region")
-        key = (name, body.code, *body.children())
-        if key not in self._regions:
-            self._regions[key] = Region(part, body, self)
+        youngest = max((node.module for node in part.nodes), key=attrgetter("_serial"))
+        regions = vars(youngest).setdefault("_compiled_regions", NotCopied())
+        key = (self, name, body.code, *body.children())
+        if key in regions:
+            regions[key].part = part  # alike; of the earlier one wires, and with them data layers, may go
+        else:
+            regions[key] = Region(part, body, self)
         inputs = {f"input_{number}": wire for number, wire in enumerate(part.inputs)}
-        return Unit(f"{part.nodes[0].name}_region", self._regions[key], inputs, part.outputs, gives_tuple=True)
+        return Unit(f"{part.nodes[0].name}_region", regions[key], inputs, part.outputs, gives_tuple=True)
 
 
 class Region(nn.Module):
@@ -147,17 +154,24 @@ class Region(nn.Module):
     def __init__(self, part: Slice, body: fx.GraphModule, compiler: Compiler) -> None:
         super().__init__()
         self.body = body
-        self._part, self._compiler = part, compiler
+        self.part, self._compiler = part, compiler
         self._names = ", ".join(node.name for node in part.nodes)
         self._activity = Activity(f"forward of {self._names}")
         self._failure: BaseException | None = None
         options = compiler.options
-        self._copies = options.mode in _WITH_CUDA_GRAPHS
+        self._copies = options.has_cuda_graphs  # of outputs
         self._shapes: set[tuple[torch.Size, ...]] = set()
         self._varying = [_varying_axes(wire) if options.dynamic is None else () for wire in part.inputs]
+        region = ref(self)  # torch keeps what compiles for as long as the process lives
+
+        def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> _CompiledGraph:
+            living = region()
+            assert living is not None, "it runs"
+            return living._compile(graph, inputs)
+
         # Not torch.compile(body), which is a module again and would hold the same weights under a second name.
         self._run: Callable[..., tuple[Any, ...]] = torch.compile(
-            body.forward, backend=self._compile, dynamic=options.dynamic, fullgraph=options.fullgraph
+            body.forward, backend=compile_graph, dynamic=options.dynamic, fullgraph=options.fullgraph
         )
 
     def forward(self, **values: Any) -> tuple[Any, ...]:
@@ -228,15 +242,15 @@ class Region(nn.Module):
                 got=reason,
                 remedy="leave fullgraph out, or compile out",
             ) from error
-        if len(self._part.nodes) == 1:
+        if len(self.part.nodes) == 1:
             self._compiler.leave_out(self._names, f"{options.backend}: {reason}")
         else:
-            self.body = lower(self._part, "Region", self._apart)
+            self.body = lower(self.part, "Region", self._apart)
         self._run = self.body.forward
 
     def _apart(self, nodes: Iterable[Node]) -> Iterator[Unit]:
         for node in nodes:
-            yield self._compiler._region(region_of(self._part, (node,)), self._names)
+            yield self._compiler._region(region_of(self.part, (node,)), self._names)
 
     def _node_of(self, frames: Iterable[Any]) -> str:
         """The node in whose call the innermost of these frames is: the body's code calls each by its name."""

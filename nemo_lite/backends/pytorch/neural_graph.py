@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import fx, nn
@@ -97,6 +97,10 @@ class GraphInput(NmTensor):
             self.add_consumer(port)
 
 
+def _refuse_to_delete(kind: str, name: str, remedy: str) -> NoReturn:
+    raise GraphTypeError(f'the {kind} "{name}" of a graph cannot be deleted', remedy=remedy)
+
+
 class GraphInputs(Mapping[str, GraphInput]):
     """The inputs of a graph by name; ``inputs["x"] = NeuralType(...)`` makes one. None can be taken out.
 
@@ -123,6 +127,10 @@ class GraphInputs(Mapping[str, GraphInput]):
             self._inputs[name] = GraphInput(ntype, name, None if self._graph is None else self._graph())
         elif self._inputs[name].ntype is ntype:
             raise GraphKeyError(f'there is an input "{name}" already', remedy="give this one another name")
+
+    def __delitem__(self, name: str) -> None:
+        """Raise GraphTypeError, a TypeError as in NeMo: an input stays."""
+        _refuse_to_delete("input", name, "make another graph without it")
 
     def __getitem__(self, name: str) -> GraphInput:
         return self._inputs[name]
@@ -195,6 +203,10 @@ class GraphOutputs(Mapping[str, GraphOutput]):
         if name in self._manual:
             raise GraphKeyError(f'there is an output "{name}" already', remedy="give this one another name")
         self._manual[name] = wire
+
+    def __delitem__(self, name: str) -> None:
+        """Raise GraphTypeError, a TypeError as in NeMo: an output stays."""
+        _refuse_to_delete("output", name, "choose the outputs in another graph")
 
     def __getitem__(self, name: str) -> GraphOutput:
         wire = self.tensors[name]

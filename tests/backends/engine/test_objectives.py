@@ -10,8 +10,11 @@ from toys.rank_training import rank_factory, train_net
 from toys.ranks import on_ranks, results_of
 
 import nemo_lite as nemo
+from nemo_lite.backends.pytorch.engine.objectives import LoweredObjective, check_cuda_graphs
 from nemo_lite.core import UnfreezeCallback
 from nemo_lite.core.app_state import AppState
+from nemo_lite.core.dag import Dag
+from nemo_lite.core.run_options import CompileOptions
 from nemo_lite.errors import UsageError
 
 
@@ -34,6 +37,61 @@ def test_optimizer_and_loss_tuples_are_taken_in_turn(factory):
     train(factory, [(o, [loss]) for o, loss in zip(optimizers, losses, strict=True)], record, params={"max_steps": 1})
     assert not torch.equal(first.fc.weight, before[0])
     assert torch.equal(second.fc.weight, before[1])
+
+
+class One(nemo.LossNM):
+    """A loss of shape (1,)."""
+
+    input_ports = Mse.input_ports
+    output_ports = Mse.output_ports
+
+    def _loss_function(self, out, target):
+        return nn.functional.mse_loss(out, target).reshape(1)
+
+
+@pytest.mark.parametrize("kinds", [[One], [One, Mse], [Mse, One], [One, One]])
+def test_losses_of_one_number_are_summed_whatever_their_shapes(factory, kinds):
+    data, net, record = Points(), Net(), Record()
+    x, y = data()
+    out = net(x=x)
+    train(factory, [kind()(out=out, target=y) for kind in kinds], record, params={"max_steps": 2})
+    expected = len(kinds) * nn.functional.mse_loss(Net()(x=data.x[:4]), data.y[:4])
+    assert record.losses[0] == pytest.approx(expected.item())
+
+
+def lowered(net, out, y):
+    """An objective of a net, as far as the check of CUDA graphs looks at it."""
+    loss = Mse()(out=out, target=y)
+    calls = {node.call for node in Dag([loss]).nodes}
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    return LoweredObjective(net, 1, [], calls, optimizer, list(net.parameters()), [0.1])
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_cuda_graphs_are_refused_where_gradients_are_added_up(mode):
+    (x, y), net, critic = Points()(), Net(), Net(name="critic")
+    critic.fc = nn.Linear(1, 1)
+    out = net(x=x)
+    alone, through, of_critic = lowered(net, out, y), lowered(net, critic(x=out), y), lowered(critic, critic(x=out), y)
+    gpu, options = torch.device("cuda", 0), CompileOptions(mode=mode)
+    told = (
+        rf"compile mode {mode} cannot add gradients up on a GPU: .* got batches_per_step 2; take mode .max-autotune-no"
+    )
+    with pytest.raises(UsageError, match=told):
+        check_cuda_graphs(options, gpu, 2, [alone])
+    with pytest.raises(UsageError, match="got objectives whose losses depend on weights that others of them train"):
+        check_cuda_graphs(options, gpu, 1, [through, of_critic])
+    check_cuda_graphs(options, gpu, 1, [alone])
+    check_cuda_graphs(options, torch.device("cpu"), 2, [through, of_critic])
+    for kept in ("max-autotune-no-cudagraphs", "default", None):
+        check_cuda_graphs(CompileOptions(mode=kept), gpu, 2, [through, of_critic])
+
+
+def test_a_training_is_refused_before_its_first_step_where_cuda_graphs_would_spoil_its_gradients(monkeypatch, factory):
+    _, loss = build()
+    monkeypatch.setattr(factory.get_trainer(), "_device", torch.device("meta"))
+    with pytest.raises(UsageError, match="compile mode reduce-overhead cannot add gradients up"):
+        train(factory, [loss], compile={"mode": "reduce-overhead"}, batches_per_step=2)
 
 
 def test_a_loss_of_several_numbers_is_refused(factory):

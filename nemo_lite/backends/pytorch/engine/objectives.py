@@ -30,7 +30,7 @@ from nemo_lite.core.callbacks.loggers import ProgressBar, SimpleLossLoggerCallba
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_module import NeuralModule, unique_names
 from nemo_lite.core.neural_types import ModuleCall, NmTensor
-from nemo_lite.core.run_options import Objective, RunOptions
+from nemo_lite.core.run_options import WITHOUT_CUDA_GRAPHS, CompileOptions, Objective, RunOptions
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
@@ -103,6 +103,38 @@ def check_sharding(shard_weights: bool, comm: Comm, precision: Precision, option
         raise UsageError("shard_weights does not go with float16", remedy='compute in bfloat16: amp_dtype="bfloat16"')
     if shard_weights and comm.world_size == 1:
         logging.warning("shard_weights has no effect: there is one process")
+
+
+def check_cuda_graphs(
+    options: CompileOptions, device: torch.device, batches_per_step: int, objectives: Sequence[LoweredObjective]
+) -> None:
+    """See that no gradient is added to one that lies in the memory of a CUDA graph, whose next run writes over it.
+
+    Args:
+        options: how the DAGs are compiled.
+        device: where they run.
+        batches_per_step: the most micro-batches of any update.
+        objectives: of the run.
+
+    Raises:
+        UsageError: one would be: of several micro-batches, or of a weight that another objective trains.
+    """
+    if not options.has_cuda_graphs or device.type == "cpu":
+        return
+    got = f"batches_per_step {batches_per_step}" if batches_per_step > 1 else ""
+    for objective in objectives:
+        modules = [call.module for call in objective.calls if isinstance(call.module, nn.Module)]
+        reached = {parameter for parameter in _parameters(modules) if parameter.requires_grad}
+        others = {weight for other in objectives for weight in other.parameters} - {*objective.parameters}
+        if not got and reached & others:
+            got = "objectives whose losses depend on weights that others of them train"
+    if got:
+        remedy = (
+            f'take mode "{WITHOUT_CUDA_GRAPHS}" (--compile_mode {WITHOUT_CUDA_GRAPHS}) or "default", or larger batches, '
+            "one a step"
+        )
+        problem = f"compile mode {options.mode} cannot add gradients up on a GPU: its CUDA graphs write over them"
+        raise UsageError(problem, got=got, remedy=remedy)
 
 
 def lanes_of(
