@@ -129,10 +129,8 @@ def check_cuda_graphs(
         if not got and reached & others:
             got = "objectives whose losses depend on weights that others of them train"
     if got:
-        remedy = (
-            f'take mode "{WITHOUT_CUDA_GRAPHS}" (--compile_mode {WITHOUT_CUDA_GRAPHS}) or "default", or larger batches, '
-            "one a step"
-        )
+        mode = WITHOUT_CUDA_GRAPHS
+        remedy = f'take mode "{mode}" (--compile_mode {mode}) or "default", or larger batches, one a step'
         problem = f"compile mode {options.mode} cannot add gradients up on a GPU: its CUDA graphs write over them"
         raise UsageError(problem, got=got, remedy=remedy)
 
