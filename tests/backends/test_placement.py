@@ -8,9 +8,19 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from torch import nn
 
 from nemo_lite.backends.pytorch import placement
-from nemo_lite.backends.pytorch.placement import AheadOfUse, HostCopy, choose_device, describe, to_cpu, to_device
+from nemo_lite.backends.pytorch.placement import (
+    AheadOfUse,
+    HostCopy,
+    ReadBeside,
+    choose_device,
+    describe,
+    place,
+    to_cpu,
+    to_device,
+)
 from nemo_lite.core.run_options import DeviceType
 from nemo_lite.errors import DeviceError
 
@@ -137,3 +147,71 @@ def test_copies_to_a_gpu_are_made_on_a_stream_of_their_own_and_waited_for_there(
         "computing waits for copying",
         "memory kept for computing",
     ]
+
+
+class FakeCuda:
+    """Streams and events that note what is asked of them."""
+
+    def __init__(self):
+        self.log, self.current = [], "computing"
+
+    def patch(self, monkeypatch):
+        cuda = self
+
+        class Stream:
+            def __init__(self, device=None, name="beside"):
+                self.name = name
+
+            def wait_event(self, event):
+                cuda.log.append(f"{self.name} waits for {event.place}")
+
+            def wait_stream(self, other):
+                cuda.log.append(f"{self.name} waits for {other.name}")
+
+        class Event:
+            def record(self, stream):
+                self.place = f"mark on {stream.name}"
+
+        @contextmanager
+        def stream(entered):
+            before, cuda.current = cuda.current, entered.name
+            yield
+            cuda.current = before
+
+        monkeypatch.setattr(torch.cuda, "Stream", Stream)
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "stream", stream)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(name=self.current))
+        monkeypatch.setattr(torch.Tensor, "record_stream", lambda value, on: self.log.append(f"{value} on {on.name}"))
+
+
+def test_reads_beside_wait_for_their_mark_and_what_is_queued_later_waits_for_them(monkeypatch):
+    cuda = FakeCuda()
+    cuda.patch(monkeypatch)
+    reads = ReadBeside(torch.device("cuda", 0))
+    mark = reads.mark()
+    values = [torch.tensor(1), ["text", [torch.tensor(2)]], 3]
+    with reads.reading(values, mark):
+        cuda.log.append(f"reading on {cuda.current}")
+    uses = ["1 on beside", "2 on beside"]
+    expected = ["beside waits for mark on computing", *uses, "reading on beside", "computing waits for beside"]
+    assert [line.replace("tensor(", "").replace(")", "") for line in cuda.log] == expected
+
+
+def test_on_a_cpu_there_is_nothing_to_read_beside():
+    reads = ReadBeside(torch.device("cpu"))
+    assert (reads.is_of_use, reads.mark()) == (False, None)
+    with reads.reading([torch.ones(1)], None):
+        """Nothing to wait for."""
+
+
+def test_a_module_is_moved_only_where_something_of_it_is_elsewhere(monkeypatch):
+    moved = []
+    monkeypatch.setattr(nn.Module, "to", lambda module, device: moved.append(device))
+    module = nn.BatchNorm1d(2)
+    place(module, torch.device("cpu"))
+    assert moved == []
+    module.running_mean = module.running_mean.new_zeros(2, device="meta")
+    place(module, torch.device("cpu"))
+    place(nn.Identity(), torch.device("cpu"))  # it may have what torch does not know of
+    assert len(moved) == 2

@@ -124,6 +124,19 @@ def test_batches_that_are_copied_ahead_arrive_whole_and_in_order(device):
     assert [float(each) for each in record.sums] == pytest.approx(expected, rel=1e-9)
 
 
+def test_an_evaluation_that_looks_ahead_reads_what_an_inference_computes(device):
+    data, net = Points(n=64, batch_size=4), Net(norm=True)
+    out = net(x=data()[0])
+    factory, seen = factory_on(device), []
+    evaluator = nemo.EvaluatorCallback(
+        [out], lambda values, _: seen.append(values[out.unique_name][0].cpu()), lambda _: None
+    )
+    factory.eval([evaluator])
+    (expected,) = factory.infer([out])
+    assert len(seen) == 16
+    assert all(torch.equal(mine, theirs.cpu()) for mine, theirs in zip(seen, expected, strict=True))
+
+
 class NoReads(nemo.NeMoCallback):
     """From the end of one step to that of another, torch raises an error where the host waits for the device."""
 

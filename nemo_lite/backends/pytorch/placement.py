@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -213,6 +214,65 @@ class AheadOfUse:
                 if isinstance(value, torch.Tensor):
                     # Their memory belongs to the other stream, whose next copy must not get it before this use ends.
                     value.record_stream(computing)
+
+
+class ReadBeside:
+    """Lets the host read what a GPU has computed beside what it computes next; elsewhere it does nothing.
+
+    A read waits for all that its stream has queued. Here it gets a stream of its own, which waits for one place only.
+
+    Args:
+        device: that computes.
+
+    Attributes:
+        is_of_use: whether the device computes beside the host.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self.is_of_use = device, device.type == "cuda"
+        self._beside: torch.cuda.Stream | None = None
+        if self.is_of_use:
+            self._beside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's
+
+    def mark(self) -> torch.cuda.Event | None:
+        """The place behind all that is queued now."""
+        if self._beside is None:
+            return None
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    @contextmanager
+    def reading(self, values: Iterable[Any], mark: torch.cuda.Event | None) -> Iterator[None]:
+        """Inside, reads of values that were there at a mark do not wait for what was queued behind it.
+
+        What is computed inside is done before what is queued later.
+
+        Args:
+            values: tensors, or lists of them, and others.
+            mark: behind them.
+        """
+        if self._beside is None or mark is None:
+            yield
+            return
+        computing = torch.cuda.current_stream(self._device)
+        self._beside.wait_event(mark)
+        for tensor in _tensors_in(values):
+            # Their memory belongs to the computing stream, which must not get it back before this use ends.
+            tensor.record_stream(self._beside)
+        try:
+            with torch.cuda.stream(self._beside):
+                yield
+        finally:
+            computing.wait_stream(self._beside)
+
+
+def _tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors_in(value)
 
 
 class HostCopy:

@@ -20,7 +20,7 @@ from nemo_lite.backends.pytorch.engine.module_state import evaluating, generator
 from nemo_lite.backends.pytorch.engine.state import RunState
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
-from nemo_lite.backends.pytorch.placement import AheadOfUse, place, to_cpu, to_device
+from nemo_lite.backends.pytorch.placement import AheadOfUse, ReadBeside, place, to_cpu, to_device
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.callbacks.base import CallbackList, EvaluationResult
 from nemo_lite.core.dag import Dag, slice_between
@@ -246,7 +246,7 @@ class Evaluation:
         self.data_layer, self.modules = torch_data_layer(self.dag), modules_of(self.dag)
         self.module: fx.GraphModule = lowering(self.dag.slice(), "EvaluationDag")
         self._device, self._precision = device, precision
-        self._ahead = AheadOfUse(device)
+        self._ahead, self._reads = AheadOfUse(device), ReadBeside(device)
         self._keeps_workers = keeps_workers
         self._last_loader: BatchLoader | None = None
         self._copies: CopyComparison | None = None
@@ -263,13 +263,15 @@ class Evaluation:
 
         Args:
             comm: the ranks.
-            stops: asked before each block whether to stop early, on all ranks alike.
+            stops: asked before each block whether to stop early, on all ranks alike. With it, a process alone computes
+                the next batch on a GPU while the caller reads this one, whose reads do not wait for the other.
         """
         self.place()
         loader, spare = self._loader(Shard(comm.rank, comm.world_size)), None
         if self._last_loader is not None:
             loader.take_workers(self._last_loader)
             self._last_loader = None
+        looks_ahead = stops is not None and comm.world_size == 1 and self._reads.is_of_use
         stops = stops or StopsEarly()
         layer = self.data_layer
         self._copies = self._copies or CopyComparison(comm, layer.copied(), layer.label, layer.place_of)
@@ -282,7 +284,10 @@ class Evaluation:
             generators_set_aside(self._device, self.dag.modules),
             torch.no_grad(),
         ):
-            for block in rounds.blocks(self._result):
+            computed = rounds.blocks(self._result)
+            if looks_ahead:
+                yield from self._read_beside(computed)
+            for block in computed:
                 if together and not block:
                     spare = spare or self._any_batch(comm)
                     self._run(spare)
@@ -292,6 +297,20 @@ class Evaluation:
             self._copies.compare(_COPIES_SECONDS)
         if self._keeps_workers:
             self._last_loader = loader
+
+    def _read_beside(self, computed: Iterator[list[BatchResult]]) -> Iterator[list[BatchResult]]:
+        """The blocks, each given out when the next one has been queued on the device."""
+        waiting: list[BatchResult] | None = None
+        mark = None
+        for block in computed:
+            next_mark = self._reads.mark()
+            if waiting is not None:
+                with self._reads.reading((row.values for row in waiting), mark):
+                    yield waiting
+            waiting, mark = block, next_mark
+        if waiting is not None:
+            with self._reads.reading((row.values for row in waiting), mark):
+                yield waiting
 
     def compute(self, values: Sequence[Any]) -> WireValues:
         """The wires' values for a batch that does not come from the data layer, in host memory. On this rank alone.

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import weakref
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ from toys.ranks import on_ranks, results_of
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
-from nemo_lite.backends.pytorch.engine.evaluation import Evaluation
-from nemo_lite.backends.pytorch.placement import AheadOfUse
+from nemo_lite.backends.pytorch.engine.evaluation import Evaluation, StopsEarly
+from nemo_lite.backends.pytorch.placement import AheadOfUse, ReadBeside
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.neural_types import NeuralType, StringType, VoidType
 from nemo_lite.core.run_options import Optimization
@@ -316,3 +317,51 @@ def test_the_next_batch_is_sent_to_the_device_before_this_one_is_waited_for(monk
     for _ in evaluation.blocks(SingleProcess()):
         events.append("values")
     assert events == ["start", *["arrive", "start", "values"] * 2, "arrive", "values"]
+
+
+class Beside(ReadBeside):
+    """As on a GPU, on the CPU: notes when what is queued, and read."""
+
+    def __init__(self, device):
+        super().__init__(device)
+        self.is_of_use, self.events, self.num_marks = True, [], 0
+
+    def mark(self):
+        self.events.append(f"queued {self.num_marks}")
+        self.num_marks += 1
+        return self.num_marks - 1
+
+    @contextmanager
+    def reading(self, values, mark):
+        assert [value.shape for row in values for value in row] == [(2, 1)]
+        self.events.append(f"read {mark}")
+        yield
+        self.events.append("done")
+
+
+@pytest.fixture(name="ahead")
+def _ahead(monkeypatch):
+    monkeypatch.setattr("nemo_lite.backends.pytorch.engine.evaluation.ReadBeside", Beside)
+    precision = Precision(Optimization.mxprO0, torch.device("cpu"))
+    return Evaluation([Net()(x=Points(n=8, batch_size=2)()[0])], torch.device("cpu"), precision)
+
+
+def test_on_a_gpu_a_batch_is_read_while_the_next_one_is_computed_and_the_values_are_the_same(ahead):
+    found = [row.values for block in ahead.blocks(SingleProcess(), StopsEarly()) for row in block]
+    middle = [event for number in (1, 2, 3) for event in (f"queued {number}", f"read {number - 1}", "done")]
+    assert ahead._reads.events == ["queued 0", *middle, "read 3", "done"]
+    plain = [row.values for block in ahead.blocks(SingleProcess()) for row in block]
+    assert len(ahead._reads.events) == 12  # an inference is read when it is over
+    assert all(torch.equal(mine[0], theirs[0]) for mine, theirs in zip(found, plain, strict=True))
+
+
+def test_an_evaluation_that_looks_ahead_may_be_left_early_or_be_stopped_by_a_signal(ahead):
+    for _ in ahead.blocks(SingleProcess(), StopsEarly()):
+        break
+    assert ahead._reads.events == ["queued 0", "queued 1", "read 0"]
+    assert all(module.training for module in ahead.modules)
+    received = iter([0, 0, 15])
+    numbers = [
+        row.number for block in ahead.blocks(SingleProcess(), StopsEarly(lambda: next(received))) for row in block
+    ]
+    assert numbers == [0, 1]
