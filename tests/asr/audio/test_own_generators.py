@@ -51,13 +51,13 @@ class OtherNames(Drawing):
     of_class = np.random.RandomState(5)
 
     def __init__(self) -> None:
-        self.drawers = [random.Random(1), {"of torch": torch.Generator()}]
+        self.drawers: list[Any] = [random.Random(1), {"of torch": torch.Generator()}]
         self.generator = np.random.Generator(np.random.PCG64(1))
 
     def drawn(self) -> float:
         first, others = self.drawers
-        of_torch = torch.rand(1, generator=others["of torch"]).item()  # type: ignore[index]
-        return float(first.random() + self.generator.random() + self.of_class.rand() + of_torch)  # type: ignore[union-attr]
+        of_torch = torch.rand(1, generator=others["of torch"]).item()
+        return float(first.random() + self.generator.random() + self.of_class.rand() + of_torch)
 
 
 class OfModule(Drawing):

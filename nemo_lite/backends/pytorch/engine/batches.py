@@ -31,13 +31,6 @@ from nemo_lite.utils import logging
 # The tensors of a training step, for callbacks; other wires are computed from them when asked for.
 
 
-class _Continuation(NamedTuple):
-    """From wires of the step to one behind it."""
-
-    inputs: tuple[NmTensor, ...]
-    module: nn.Module
-
-
 class StepValues:
     """The tensors of the step that just ran; wires outside the training DAG are computed from them when asked for."""
 
@@ -48,7 +41,7 @@ class StepValues:
         self._fresh: tuple[Sequence[NmTensor], Sequence[object]] = ((), ())
         self._loss: torch.Tensor | None = None
         self._calls: Set[ModuleCall] = frozenset()
-        self._continuations: dict[tuple[NmTensor, int], _Continuation] = {}
+        self._continuations: dict[tuple[NmTensor, int], tuple[tuple[NmTensor, ...], nn.Module]] = {}
 
     def lane_of(self, wire: NmTensor) -> StepValues:
         """These: there is one training DAG."""
@@ -123,8 +116,7 @@ class StepValues:
                     got=f"it needs what {again[-1]} gave",
                     remedy='name the wire before training starts: wire.rename("...") keeps it',
                 )
-            module = lower(part, "Continuation").to(self._precision.device)
-            self._continuations[key] = _Continuation(part.inputs, module)
+            self._continuations[key] = (part.inputs, lower(part, "Continuation").to(self._precision.device))
         inputs, module = self._continuations[key]
         buffers = Snapshot(dict.fromkeys(module.buffers()))
         buffers.keep()
