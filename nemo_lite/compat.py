@@ -9,10 +9,11 @@ from __future__ import annotations
 import ast
 import pkgutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from types import ModuleType
 
@@ -34,6 +35,9 @@ class OldPath(ModuleType):
             return sorted({key for module in modules for key in vars(module) if not key.startswith("_")})
         if name.startswith("__"):  # asked of all modules by inspect and others; nothing is imported for that
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        below = sys.modules.get(f"{self.__name__}.{name}")
+        if isinstance(below, OldPath):
+            return below
         for path, _, function in (module.partition(":") for module in self._modules):
             module, today = import_module(path), function if name == "main" and function else name
             if hasattr(module, today):
@@ -59,11 +63,70 @@ def _entry(path: str) -> OldPath:
     entry = sys.modules.get(path)
     if not isinstance(entry, OldPath):
         entry = sys.modules[path] = OldPath(path)
-        parent, _, name = path.rpartition(".")
-        if parent in sys.modules:  # for `import path` and then its full name
-            vars(sys.modules[parent]).setdefault(name, entry)
-            vars(sys.modules[parent]).setdefault("__path__", [])
+        parent = path.rpartition(".")[0]
+        if parent in sys.modules:
+            _add_below(sys.modules[parent], [entry])
+        else:
+            _below_what_is_not_imported.setdefault(parent, []).append(entry)
     return entry
+
+
+# By module that was not imported when they were made: the old paths below it.
+_below_what_is_not_imported: dict[str, list[OldPath]] = {}
+
+
+def _add_below(module: ModuleType, entries: Sequence[OldPath]) -> None:
+    """Make old paths attributes of the module above them: for `import path` and then its full name."""
+    for entry in entries:
+        vars(module).setdefault(entry.__name__.rpartition(".")[2], entry)
+    vars(module).setdefault("__path__", [])
+
+
+class ModulesAboveOldPaths:
+    """Imports a module as usual, and makes the old paths below it its attributes. It goes before the usual finders."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
+        entries = _below_what_is_not_imported.get(fullname)
+        spec = PathFinder.find_spec(fullname, path) if entries else None
+        if entries is None or spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_and_add(module: ModuleType) -> None:
+            execute(module)
+            _add_below(module, entries)
+
+        spec.loader.exec_module = execute_and_add  # type: ignore[method-assign]  # of this one loader of this one module
+        return spec
+
+
+# What a file of configuration names: classes of our own packages, which are imported when they are asked for.
+
+_COLLECTIONS = ("asr",)
+# By NeMo's name, the longer ones first.
+_OUR_PACKAGES = {f"nemo.collections.{name}": f"nemo_{name}" for name in _COLLECTIONS} | {"nemo": "nemo_lite"}
+
+
+def value_of_ours(dotted: str) -> object:
+    """The value of a dotted name in our packages, also under NeMo's names of these; it is imported if it has to be.
+
+    It is looked for in the module that the name says, then in the packages around it. None where there is none, and for
+    names of other packages: nothing of those is imported.
+    """
+    theirs = next((name for name in _OUR_PACKAGES if dotted.startswith(f"{name}.")), None)
+    if theirs:
+        dotted = _OUR_PACKAGES[theirs] + dotted.removeprefix(theirs)
+    *modules, name = dotted.split(".")
+    is_ours = bool(modules) and modules[0] in _OUR_PACKAGES.values()
+    if not is_ours or not all(part.isidentifier() and not part.startswith("_") for part in (*modules, name)):
+        return None
+    while modules:
+        with suppress(ImportError):  # no such module, or a package that is not installed
+            value: object = getattr(import_module(".".join(modules)), name, None)
+            if value is not None:
+                return value
+        modules.pop()
+    return None
 
 
 # What of NeMo 0.x is not here, and what takes its place: for errors, ``nemo-lite migrate`` and a table in the docs.

@@ -25,6 +25,7 @@ from nemo_lite.backends.pytorch.neural_graph import NeuralGraph
 from nemo_lite.backends.pytorch.nm import DataLayerNM, TorchModule
 from nemo_lite.backends.pytorch.placement import choose_device, describe
 from nemo_lite.backends.pytorch.precision import choose_precision
+from nemo_lite.compat import value_of_ours
 from nemo_lite.core.callbacks.base import Callback, TbWriter
 from nemo_lite.core.neural_module import NeuralModule, classes_by_name
 from nemo_lite.core.neural_types import NmTensor
@@ -251,12 +252,12 @@ class NeuralModuleFactory:
         collection: str | None = None,
         pretrained: bool = False,
     ) -> NeuralModule:
-        """A module by the name of its class, as first-generation scripts make it; the class must have been imported.
+        """A module by the name of its class, as first-generation scripts make it; others' must have been imported.
 
         Args:
             name: the class.
             params: its constructor's arguments.
-            collection: the package of the class, once imported; nobody else needs to have used the class yet.
+            collection: the package of the class: ours, or one that was imported; the class need not have been used.
             pretrained: refused: weights of a published model come by ``ASRConvCTCModel.from_pretrained``.
 
         Raises:
@@ -268,6 +269,7 @@ class NeuralModuleFactory:
                 "there are no pretrained modules", place=name, remedy="restore weights with restore_from(path)"
             )
         getattr(sys.modules.get(collection or ""), name, None)  # a collection imports a class when it is asked for it
+        value_of_ours(f"{collection}.{name}")
         classes = classes_by_name(NeuralModule)
         if name not in classes:
             raise UnknownNameError("module", name, classes, place=collection or "")

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 from ruamel.yaml import YAML
 
+from nemo_lite.compat import substitute_of, value_of_ours
 from nemo_lite.config import (
     Config,
     Keys,
@@ -515,7 +516,7 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
                 raise ConfigError(f"{config.place()}: header.full_spec is missing; it names the class")
             if not isinstance(params, Mapping):
                 raise ConfigError(f"{config.place('init_params')}: init_params is {shown(params)}, wanted a mapping")
-            target = _find_class([*subclasses(cls)], header["full_spec"], config.place("header"))
+            target = _find_class(cls, header["full_spec"], config.place("header"))
             parameters = inspect.signature(target.__init__).parameters
             if name is not None and "name" in parameters:
                 overwrite_params = {**overwrite_params, "name": name}
@@ -628,7 +629,8 @@ def _snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-# A module's configuration as YAML and back. Nothing that a file names is imported: only loaded classes are found.
+# A module's configuration as YAML and back. Of what a file names only our own packages are imported; classes of others
+# are found where they are loaded.
 
 
 class _NoFile(Source):
@@ -684,11 +686,17 @@ def _full_spec(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _find_class(classes: list[type[M]], full_spec: str, place: str) -> type[M]:
+def _find_class(base: type[M], full_spec: str, place: str) -> type[M]:
+    """The base or the class below it that a file names."""
+    value = value_of_ours(full_spec)  # what is imported by that is among the subclasses
     # The first of a name is the class itself: torch.export leaves subclasses behind that copy its module and name.
-    by_spec = {_full_spec(cls): cls for cls in reversed(classes)}
+    by_spec = {_full_spec(cls): cls for cls in reversed([*subclasses(base)])}
     if full_spec in by_spec:
         return by_spec[full_spec]
+    if isinstance(value, type) and issubclass(value, base):
+        return value
+    if isinstance(value, type) and issubclass(value, NeuralModule):
+        raise UnknownClassError(f"{place}: full_spec {full_spec} is not a {base.__name__}; read it by {value.__name__}")
     # A full_spec written by NeMo names the same class at another place.
     name = full_spec.rpartition(".")[2]
     same_name = {spec: cls for spec, cls in by_spec.items() if cls.__name__ == name}
@@ -698,7 +706,6 @@ def _find_class(classes: list[type[M]], full_spec: str, place: str) -> type[M]:
         which = " or ".join(sorted(same_name))
         raise UnknownClassError(f"{place}: full_spec {full_spec} could be {which}; write which")
     near = did_you_mean(name, sorted(cls.__name__ for cls in by_spec.values()))
-    raise UnknownClassError(
-        f"{place}: full_spec {full_spec} is not a {classes[0].__name__} that is loaded{near}; "
-        "import the package that defines it"
-    )
+    substitute = substitute_of(full_spec)
+    remedy = f"instead: {substitute}" if substitute else "import the package that defines it"
+    raise UnknownClassError(f"{place}: full_spec {full_spec} is not a {base.__name__} that is loaded{near}; {remedy}")

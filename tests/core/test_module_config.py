@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -139,6 +141,51 @@ def test_a_class_that_is_not_loaded_is_not_imported_but_suggested() -> None:
         ConfigError, match=r"full_spec os\.Narow is not .* \(did you mean Narrow\?\); import the package"
     ):
         NeuralModule.deserialize({"header": {"full_spec": "os.Narow"}})
+
+
+@pytest.mark.parametrize("spec", ["os.Narow", "nemo_asr_tools.Narow", "nemo_asr..Narow", "nemo_lite.__main__.Narow"])
+def test_only_modules_of_our_own_packages_are_imported_for_a_name(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nemo_lite.compat.import_module", lambda name: pytest.fail(name))
+    with pytest.raises(ConfigError, match=rf"full_spec {spec} is not a NeuralModule that is loaded"):
+        NeuralModule.deserialize({"header": {"full_spec": spec}})
+
+
+def test_a_class_of_ours_that_is_not_below_the_one_that_is_asked_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"full_spec \S*\.TaylorNet is not a Stack; read it by TaylorNet"):
+        Stack.deserialize({"header": {"full_spec": "nemo_lite.backends.pytorch.tutorials.TaylorNet"}})
+
+
+def test_a_class_of_nemo_that_is_not_here_is_told_with_what_takes_its_place() -> None:
+    spec = "nemo.collections.nlp.nm.losses.TokenLoss"
+    with pytest.raises(ConfigError, match=rf"{spec} is not .* loaded; instead: modules of your own; only speech"):
+        NeuralModule.deserialize({"header": {"full_spec": spec}})
+
+
+LOAD = """
+import sys, nemo_lite
+for spec in sys.argv[1:]:
+    module = nemo_lite.NeuralModule.import_from_config(spec + ".yaml")
+    print(type(module).__module__, type(module).__name__)
+"""
+
+
+@pytest.mark.slow  # in a process that has imported nothing else
+def test_files_name_classes_of_our_packages_before_anybody_asked_for_them(tmp_path: Path) -> None:
+    arguments = {
+        "nemo_asr.JasperDecoderForCTC": "{feat_in: 64, num_classes: 28}",
+        "nemo.collections.asr.jasper.MultiplyBatch": "{mult_batch: 2}",
+        "nemo_asr.models.losses.CTCLossNM": "{num_classes: 28}",
+        "nemo.backends.pytorch.tutorials.toys.TaylorNet": "{dim: 4}",
+        "nemo_lite.backends.pytorch.common.losses.MSELoss": "{}",
+    }
+    for spec, params in arguments.items():
+        text = f"header: {{full_spec: {spec}}}\ninit_params: {params}\n"
+        (tmp_path / f"{spec}.yaml").write_text(text, encoding="utf-8")
+    command = [sys.executable, "-c", LOAD, *arguments]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.stderr == ""
+    classes = [line.split()[1] for line in run.stdout.splitlines() if line.startswith("nemo_")]
+    assert classes == [spec.rpartition(".")[2] for spec in arguments]
 
 
 def test_arguments_can_be_overwritten_and_the_configuration_stays_as_it_is() -> None:
