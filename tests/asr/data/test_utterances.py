@@ -470,6 +470,17 @@ def test_utterances_without_texts_are_kept(folder):
     assert [batch[3].tolist() for batch in layer_of().data_iterator] == [[0, 0, 0]]
 
 
+@pytest.mark.parametrize("text", ["a", "todo"])
+def test_the_last_batch_is_dropped_also_without_shuffling_and_without_texts(folder, text):
+    make_set(folder, 6, text=text)
+    for shuffle in (False, True):
+        batches = layer_of(drop_last=True, shuffle=shuffle).data_iterator
+        assert ([len(batch[1]) for batch in batches], len(batches)) == ([4], 1)
+    in_order = layer_of(drop_last=True, shuffle=False).data_iterator
+    assert [batch[1].tolist() for batch in in_order] == [[3360, 3520, 3680, 3840]]
+    assert [len(batch[1]) for batch in layer_of(batch_size=-1, drop_last=True, shuffle=False).data_iterator] == [6]
+
+
 def test_items_are_read_by_position(folder):
     make_set(folder, 3)
     items = layer_of()._dataset

@@ -334,11 +334,14 @@ class SpeechDataLayer(SpeechPorts):
     def data_iterator(self) -> BatchLists:
         """Batches for scripts that read them by themselves: lists of tensors in port order, another epoch each time.
 
-        In order with ``shuffle=False`` and where some texts are missing, for these are kept here.
+        In order with ``shuffle=False`` and where some texts are missing, for these are kept here. With ``drop_last``
+        without what does not fill the last batch.
         """
         if self._batch_lists is None:
             training = self._batching.shuffle and not self._textless.any()
-            self._batch_lists = BatchLists(self.loader(training=training, shard=Shard()))
+            drops_last = self._batching.drop_last and not training and self.batch_size > 0  # training drops it itself
+            most = len(self) // self.batch_size if drops_last else None
+            self._batch_lists = BatchLists(self.loader(training=training, shard=Shard()), most)
         return self._batch_lists
 
     @property

@@ -11,6 +11,7 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -543,17 +544,21 @@ def collate(audio: Sequence[Samples], labels: Sequence[Sequence[int]], pad_id: i
 
 
 class BatchLists:
-    """The batches of a loader, each a list of tensors in port order; every reading is another epoch."""
+    """The batches of a loader, each a list of tensors in port order; every reading is another epoch.
 
-    def __init__(self, loader: PlannedLoader) -> None:
-        self._loader, self._epoch = loader, 0
+    ``most``: no more than so many first ones; None: all.
+    """
+
+    def __init__(self, loader: PlannedLoader, most: int | None = None) -> None:
+        self._loader, self._most, self._epoch = loader, most, 0
 
     def __len__(self) -> int:
-        return self._loader.num_rounds
+        num_batches = self._loader.num_rounds
+        return num_batches if self._most is None else min(num_batches, self._most)
 
     def __iter__(self) -> Iterator[list[Any]]:
         epoch, self._epoch = self._epoch, self._epoch + 1
-        return (list(batch.values) for batch in self._loader.epoch(epoch))
+        return (list(batch.values) for batch in islice(self._loader.epoch(epoch), self._most))
 
 
 class ItemTensors(Dataset[tuple[Tensor, ...]]):
