@@ -119,7 +119,7 @@ class AxisKind(AxisKindAbstract):
         kind = _KINDS_BY_LABEL.get(label.lower().strip())
         if kind is None:
             labels = sorted(_KINDS_BY_LABEL)
-            remedy = f"known: {', '.join(labels)}{did_you_mean(label, labels)}"
+            remedy = f'known: {", ".join(labels)}{did_you_mean(label, labels)}, with a size as in "B D=64 T"'
             raise NeuralTypeError(f'axis "{label}" is not known', remedy=remedy)
         return kind
 
@@ -153,14 +153,15 @@ class AxisType:
     """One axis: its kind, its size where that is fixed, and whether it is a Python list instead of a tensor dimension.
 
     Args:
-        kind: what it counts; or a tag of NeMo 0.8 and 0.9, whose name for this argument is ``semantics``.
+        kind: what it counts, or its label, such as ``"D"``; or a tag of NeMo 0.8 and 0.9, whose name for this argument
+            is ``semantics``.
         size: its size (``dim``).
         is_list: whether it is a Python list.
         tag: the tag that it was made of.
         descriptor: accepted and not used, as in NeMo 0.9.
 
     Raises:
-        NeuralTypeError: both a size and ``is_list`` are given, or the size is not positive.
+        NeuralTypeError: the label is not known, both a size and ``is_list`` are given, or the size is not positive.
     """
 
     kind: AxisKindAbstract
@@ -170,7 +171,7 @@ class AxisType:
 
     def __init__(
         self,
-        kind: AxisKindAbstract | type[BaseTag] | None = None,
+        kind: AxisKindAbstract | type[BaseTag] | str | None = None,
         size: int | None = None,
         is_list: bool | str | None = False,
         tag: type[BaseTag] | None = None,
@@ -185,8 +186,10 @@ class AxisType:
             tag = kind
             is_list = is_list is True  # the third positional argument of a tagged axis is its descriptor
             kind = next(_KINDS_BY_TAG[base] for base in tag.__mro__ if base in _KINDS_BY_TAG)
+        if isinstance(kind, str):
+            kind = AxisKind.from_str(kind)
         if not isinstance(kind, AxisKindAbstract):
-            wanted = "an AxisKind, or a tag such as BatchTag"
+            wanted = 'an AxisKind, a label such as "D", or a tag such as BatchTag'
             raise NeuralTypeError("an axis needs its kind", got=repr(kind), wanted=wanted)
         if size is not None and is_list:
             raise NeuralTypeError("a list axis cannot have a fixed size", got=f"size {size}", remedy="leave one out")
@@ -441,14 +444,14 @@ class NeuralType:
     """The type of a port or a wire.
 
     Args:
-        axes: ``"B D T"``, ``("B", "D", "T")``, a sequence of :class:`AxisType`, or ``None`` for a value without axes;
-            in the style of NeMo 0.8 and 0.9 ``{0: AxisType(BatchTag), 1: AxisType(TimeTag)}``, and ``{}`` takes all.
+        axes: ``"B D T"``, with a size ``"B D=64 T"``, for lists ``"[B] T"``; a sequence of such labels, of
+            :class:`AxisType` or of both; or ``None`` for a value without axes. In the style of NeMo 0.8 and 0.9
+            ``{0: AxisType(BatchTag), 1: AxisType(TimeTag)}``, and ``{}`` takes all.
         elements_type: an instance of an :class:`ElementType`.
         optional: for an input port: it may stay unconnected.
 
     Raises:
-        NeuralTypeError: an unknown axis, strings and AxisTypes mixed, a list axis behind a tensor axis, or a class
-            instead of an instance.
+        NeuralTypeError: an unknown axis or size, a list axis behind a tensor axis, or a class instead of an instance.
     """
 
     def __init__(
@@ -561,13 +564,23 @@ def _read_axes(axes: AxesRead) -> Axes | None:
     axes = tuple(axes.replace(",", " ").split()) if isinstance(axes, str) else tuple(axes)
     if any(not isinstance(axis, (str, AxisType)) for axis in axes):
         raise NeuralTypeError("axes must be names or AxisTypes", got=repr(axes))
-    if len({isinstance(axis, str) for axis in axes}) > 1:
-        raise NeuralTypeError("axes are either all names or all AxisTypes", got=repr(axes))
-    types = tuple(AxisType(AxisKind.from_str(axis)) if isinstance(axis, str) else axis for axis in axes)
+    types = tuple(_axis_of(axis) if isinstance(axis, str) else axis for axis in axes)
     for before, axis in pairwise(types):
         if axis.is_list and not before.is_list:
             raise NeuralTypeError("a list axis cannot stand behind a tensor axis", got=" ".join(map(str, types)))
     return types
+
+
+def _axis_of(text: str) -> AxisType:
+    """The axis that a text such as ``T``, ``D=64`` or ``[B]`` stands for: what ``str`` gives for it."""
+    inner = text.strip()
+    is_list = inner.startswith("[") and inner.endswith("]")
+    label, equals, size = (inner[1:-1] if is_list else inner).partition("=")
+    kind = AxisKind.from_str(label)
+    if equals and not size.isdecimal():
+        wanted = 'a whole number, as in "D=64"'
+        raise NeuralTypeError(f'axis "{text}" has no size', got=repr(size), wanted=wanted)
+    return AxisType(kind, int(size) if equals else None, is_list)
 
 
 def _elements_of(axes: Sequence[AxisType]) -> ElementType:

@@ -79,9 +79,32 @@ def test_an_unknown_axis_is_refused_with_the_nearest_known() -> None:
         NeuralType("B tme")
 
 
-def test_names_and_axis_types_cannot_be_mixed() -> None:
-    with pytest.raises(NeuralTypeError, match="either all names or all AxisTypes"):
-        NeuralType(("B", T))
+def test_the_notation_of_messages_makes_the_type_that_they_show() -> None:
+    axes = (AxisType(AxisKind.Batch, is_list=True), B, AxisType(AxisKind.Dimension, 64), AxisType(AxisKind.Any), T)
+    written = " ".join(map(str, axes))
+    assert written == "[B] B D=64 Any T"
+    assert NeuralType(written).axes == NeuralType(written.split()).axes == axes
+
+
+def test_axes_may_be_labels_and_axis_types_and_kinds_may_be_labels() -> None:
+    wanted = NeuralType("B D=64 T")
+    assert NeuralType(("B", AxisType(AxisKind.Dimension, 64), "T")) == wanted
+    assert NeuralType((B, AxisType("D", 64), AxisType("time"))) == wanted
+
+
+@pytest.mark.parametrize(
+    ("axes", "told"),
+    [
+        ("B D=x T", r"axis \"D=x\" has no size: got 'x', wanted a whole number, as in \"D=64\""),
+        ("B D= T", r"axis \"D=\" has no size: got ''"),
+        ("B D=0 T", "axis D has an impossible size: got 0, wanted 1 or more"),
+        ("B D(64) T", r'axis "D\(64\)" is not known; .*, with a size as in "B D=64 T"'),
+        ("[B=2] T", "a list axis cannot have a fixed size: got size 2"),
+    ],
+)
+def test_a_size_that_cannot_be_read_is_refused_with_how_it_is_written(axes: str, told: str) -> None:
+    with pytest.raises(NeuralTypeError, match=told):
+        NeuralType(axes)
 
 
 def test_an_axis_that_is_neither_name_nor_axis_type_is_refused() -> None:
