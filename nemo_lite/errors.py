@@ -9,6 +9,7 @@ import re
 import select
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TextIO
@@ -251,6 +252,24 @@ def marked(word: str, stream: TextIO | None = None) -> str:
 def counted(number: int, singular: str, plural: str = "") -> str:
     """``1 step``, ``2 steps``. Give ``plural`` for nouns that do not just add an s: ``batches``."""
     return f"{number} {singular if number == 1 else plural or f'{singular}s'}"
+
+
+def with_line(error: BaseException, code: type | str) -> str:
+    """``KeyError: 'swish' (mine.py:14)``: an error that somebody else's code raised, in one line.
+
+    Args:
+        error: it was raised; of its text the first line is told.
+        code: the file of that code, or a class in it. The innermost line of the file is told; where none of it ran, the
+            innermost line of all.
+    """
+    file = code if isinstance(code, str) else getattr(sys.modules.get(code.__module__), "__file__", None)
+    lines = [(frame.f_code.co_filename, number) for frame, number in traceback.walk_tb(error.__traceback__)]
+    path, number = next((line for line in reversed(lines) if line[0] == file), lines[-1] if lines else ("", 0))
+    first = next(iter(str(error).splitlines()), "")
+    if isinstance(error, SyntaxError) and error.filename:
+        path, number, first = error.filename, error.lineno or 0, error.msg
+    text = first if isinstance(error, NemoLiteError) else f"{type(error).__name__}: {first}".removesuffix(": ")
+    return f"{text} ({os.path.basename(path)}:{number})" if path else text
 
 
 def listed(problems: Sequence[str], total: int) -> str:

@@ -25,7 +25,7 @@ from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from nemo_lite.core.choices import DeviceType
-from nemo_lite.errors import UsageError, did_you_mean, marked, nearest
+from nemo_lite.errors import NemoLiteError, UsageError, did_you_mean, marked, nearest, with_line
 from nemo_lite.files import names_in
 from nemo_lite.ranges import WAITING_SECONDS, Between
 from nemo_lite.utils.helpers import parse_checkpoint_name, tag_of_folder
@@ -505,7 +505,12 @@ class OneLineParser(argparse.ArgumentParser):
             self.error(f"argument --import: a module called {path.stem} is there already; rename {str(path)!r}")
         module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
         sys.path.append(str(path.resolve().parent))
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            if isinstance(error, NemoLiteError) and error.exit_code != UsageError.exit_code:
+                raise
+            self.error(f"argument --import: {with_line(error, str(spec.origin))}")
 
 
 class _ShowHelp(argparse.Action):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nemo_lite.core.neural_types import AxisKind, AxisType, NeuralType
-from nemo_lite.errors import DagError, UsageError
+from nemo_lite.errors import DagError, NemoLiteError, UsageError, with_line
 
 if TYPE_CHECKING:
     from nemo_lite.core.dag import Dag
@@ -141,12 +141,21 @@ def symbolic_shapes(dag: Dag) -> dict[NmTensor, Shape]:
     """The shape of every wire of the DAG, node after node by the modules' ``output_shapes``.
 
     Raises:
-        UsageError: a module's rule leaves out an output port, or gives a shape of another number of axes.
+        UsageError: a module's rule fails, leaves out an output port, or gives a shape of another number of axes.
     """
     shapes: dict[NmTensor, Shape] = {}
     for node in (dag.data_node, *dag.nodes):
         inputs = {port: shapes[wire] for port, wire in node.inputs.items()}
-        outputs = node.module.output_shapes(inputs)
+        try:
+            outputs = node.module.output_shapes(inputs)
+        except NemoLiteError:
+            raise
+        except Exception as error:  # a rule of a user's own may raise anything
+            kind = type(node.module)
+            raise UsageError("output_shapes fails", place=kind.__name__, got=with_line(error, kind)) from error
+        if not isinstance(outputs, Mapping):
+            got, wanted = type(outputs).__name__, "a dictionary of shapes"
+            raise UsageError("output_shapes gives no shapes", place=type(node.module).__name__, got=got, wanted=wanted)
         for port, wire in node.outputs.items():
             if port not in outputs or len(outputs[port]) != len(wire.ntype.axes or ()):
                 raise UsageError(

@@ -174,6 +174,32 @@ def test_a_rule_that_does_not_follow_the_ports_is_refused_by_name(module: type[L
         symbolic_shapes(Dag([module()(Source()())]))
 
 
+class Failing(Layer):
+    """A rule that asks for an input which it has not."""
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        return {"y": shapes["z"]}
+
+
+class Forgotten(Layer):
+    """A rule without a return."""
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        return None  # type: ignore[return-value]  # the mistake under test
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        (Failing, r"Failing: output_shapes fails: got KeyError: 'z' \(test_shapes\.py:\d+\)$"),
+        (Forgotten, r"Forgotten: output_shapes gives no shapes: got NoneType, wanted a dictionary of shapes$"),
+    ],
+)
+def test_a_rule_that_fails_is_told_with_its_module_and_line(module: type[Layer], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        symbolic_shapes(Dag([module()(Source()())]))
+
+
 @given(st.integers(0, 10**7))
 def test_frames_are_those_that_the_expression_gives(samples: int) -> None:
     dag, wires = recogniser()

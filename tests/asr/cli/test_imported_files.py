@@ -87,3 +87,29 @@ def test_a_file_that_is_not_given_or_not_there_is_named(capsys):
         with pytest.raises(SystemExit):
             AsrArgParser(prog="tool").parse_args([*NEEDED, *words])
         assert f"tool: error: argument --import: {text}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("\nimport there_is_none", "ModuleNotFoundError: No module named 'there_is_none' (own_of_user.py:2)"),
+        ("class A(:\n    pass", "SyntaxError: invalid syntax (own_of_user.py:1)"),
+        ("a = 1\n{}['swish']", "KeyError: 'swish' (own_of_user.py:2)"),
+        ("import json\njson.loads('{')", "(own_of_user.py:2)"),
+        (
+            "import nemo_asr\nnemo_asr.register(nemo_asr.JasperEncoder, role='encodr')",
+            "(did you mean encoder?) (own_of_user.py:2)",
+        ),
+    ],
+)
+def test_an_error_of_the_file_is_one_line_with_the_line_of_the_file(text, told, tmp_path, capsys):
+    (tmp_path / "own_of_user.py").write_text(text)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            AsrArgParser(prog="tool").parse_args([*NEEDED, "--import", "own_of_user.py"])
+    finally:
+        sys.modules.pop("own_of_user", None)
+    err = capsys.readouterr().err
+    assert err.startswith("tool: error: argument --import: ")
+    assert err.endswith(f"{told}\n")
+    assert (ended.value.code, err.count("\n")) == (2, 1)

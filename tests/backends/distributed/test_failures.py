@@ -11,8 +11,11 @@ import torch
 import torch.distributed as dist
 from toys.ranks import free_port
 
+from nemo_lite import TrainableNM
+from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.backends.pytorch.distributed.process import Origin, is_told, one_line, origin_of, remedy_of, tell_now
-from nemo_lite.errors import DataError, DistributedError
+from nemo_lite.core.neural_types import ChannelType, NeuralType
+from nemo_lite.errors import DataError, DistributedError, NeuralTypeError
 
 SCRIPT = """
 import ctypes, os, sys, threading, time
@@ -46,6 +49,37 @@ def outer():
 
 def divide():
     return 1 / 0
+
+
+class Wide(TrainableNM):
+    """Takes 4 features of each item."""
+
+    input_ports = {"x": NeuralType("B D=4", ChannelType())}
+    output_ports = {"y": NeuralType("B D=2", ChannelType())}
+
+    def __init__(self, name=None):
+        super().__init__(name)
+        self.linear = torch.nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.linear(x) if x.dtype == torch.float32 else {}["dtype"]
+
+
+def test_a_port_whose_module_gives_other_sizes_is_named_where_the_next_module_fails():
+    told = (
+        r"^wide\.x: the values are not of the port's type: got \(3, 5\), wanted B D=4 Channel; "
+        "the output port in front says other sizes than its module gives$"
+    )
+    with pytest.raises(NeuralTypeError, match=told) as caught, SingleProcess().guarded():
+        Wide()(x=torch.zeros(3, 5))
+    assert "mat1 and mat2 shapes cannot be multiplied" in str(caught.value.__cause__)
+
+
+def test_other_errors_of_a_module_stay_as_they_are():
+    with pytest.raises(KeyError, match="dtype"), SingleProcess().guarded():
+        Wide()(x=torch.zeros(3, 5, dtype=torch.int64))
+    with pytest.raises(RuntimeError, match="must have the same dtype"), SingleProcess().guarded():
+        Wide().to(torch.float64)(x=torch.zeros(3, 4))
 
 
 def test_an_error_is_told_at_once_with_its_whole_traceback_and_once(capfd):

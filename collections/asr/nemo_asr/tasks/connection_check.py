@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, get_origin
 
 from nemo_asr.arguments import MOST_WEIGHTS, SampleRate, parameters_of, source_argument
@@ -16,11 +15,11 @@ from nemo_asr.text.labels import language_code
 from nemo_asr.text.parser import vocabulary
 from nemo_asr.text.proposal import AUTO, PUNCTUATED
 from nemo_asr.text.subwords import Subwords, load_subwords
-from nemo_lite import NeuralModule, TrainableNM
+from nemo_lite import NeuralModule, TrainableNM, logging
 from nemo_lite.backends.pytorch.nm import without_weights
 from nemo_lite.config import Config, annotations_of, check_call, is_out_of_range, shown
 from nemo_lite.core import AxisKind, Reference
-from nemo_lite.errors import ConfigError, NemoLiteError, NeuralTypeError, UnknownNameError
+from nemo_lite.errors import ConfigError, NemoLiteError, NeuralTypeError, UnknownNameError, with_line
 from nemo_lite.files import path_in_list
 
 DEFAULT_SAMPLE_RATE = 16000
@@ -90,8 +89,15 @@ class ConnectionCheck:
             role, problem = self._family.problem(classes, in_file)
             if problem:
                 self.problems.append(f"{self._parts[role].params.place()}: {problem}")
-            with suppress(_NotConnectedError):
+            try:
                 self._family.connect(self, Data(audio, labels), training=True)
+            except _NotConnectedError:
+                pass
+            except Exception as error:  # a family of a user's own may raise anything
+                if not self.problems:  # else one of them may be the reason
+                    kind = type(self._family)
+                    text = f"{kind.__name__} cannot connect the modules: {with_line(error, kind)}"
+                    self.problems.append(f"{self._config.place('family')}: {text}")
         for role in roles:
             if role not in self.derived:  # something before it is wrong
                 self._built(role, None)
@@ -104,8 +110,12 @@ class ConnectionCheck:
         """What the part gives for these signals.
 
         Raises:
-            _NotConnectedError: something is wrong with it, and it is not for training only.
+            _NotConnectedError: something is wrong with it, and it is not for training only; or there is none.
         """
+        if role not in self._parts:
+            problem = f"{type(self._family).__name__} connects a {role}, and there is no section for one"
+            self.problems.append(f"{self._config.place('family')}: {problem}")
+            raise _NotConnectedError
         module = self._built(role, signals[0])
         outputs: list[Signal] = []
         try:
@@ -276,6 +286,9 @@ class ConnectionCheck:
             if not stand_ins:
                 place = self._contradiction(role) or _place_of(error, part)
                 self.problems.append(f"{place}: {str(error).removeprefix(f'{error.place}: ')}")
+        except Exception as error:  # a constructor may raise anything, a stand-in may be the reason
+            if not stand_ins:
+                self.problems.append(constructor_problem(part, error))
         else:
             return None if stand_ins else module
         return None
@@ -315,6 +328,13 @@ def references_in(target: type) -> list[str]:
     """The parameters of a constructor that take a ``Reference``: to the module in the role of that name."""
     annotations = annotations_of(target.__init__)  # type: ignore[misc]  # of the class itself
     return [name for name, annotation in annotations.items() if Reference in (annotation, get_origin(annotation))]
+
+
+def constructor_problem(part: Part, error: Exception) -> str:
+    """The line for an error of any kind that a constructor raised: the section, the error, and where it was raised."""
+    logging.debug("%s cannot be made:", part.target.__name__, exc_info=error)
+    problem = f"{part.target.__name__} cannot be made: {with_line(error, part.target)}"
+    return f"{part.params.place_to_blame()}: {problem}"
 
 
 def _is_rate(value: object) -> bool:

@@ -23,7 +23,7 @@ from nemo_asr.data.utterances import Reading
 from nemo_asr.models.losses import IntermediateDecoderForCTC
 from nemo_asr.options import LOSS_SETTING
 from nemo_asr.shipped import config_path
-from nemo_asr.tasks.connection_check import ConnectionCheck, references_in
+from nemo_asr.tasks.connection_check import ConnectionCheck, constructor_problem, references_in
 from nemo_asr.tasks.families import Model, family_of
 from nemo_asr.tasks.registry import DATA_ROLES, Part, Parts
 from nemo_asr.text.parser import TextReading
@@ -34,7 +34,7 @@ from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.backends.pytorch.nm import without_weights
 from nemo_lite.config import Config, build, load_config, override, parse_config, raise_if
 from nemo_lite.core import Reference
-from nemo_lite.errors import ConfigError, UsageError
+from nemo_lite.errors import ConfigError, NemoLiteError, UsageError
 
 _SHOWN_SETTING = 300  # characters of a value that was set, in the log
 
@@ -219,7 +219,12 @@ class Recipe:
         if role not in self._parts:
             return None
         part, arguments = self._parts[role], {**self._derived[role], **overrides}
-        return build(part.target, part.params.without(*arguments), **arguments)
+        try:
+            return build(part.target, part.params.without(*arguments), **arguments)
+        except (NemoLiteError, BrokenPipeError):
+            raise
+        except Exception as error:  # a class of a user's own may raise anything
+            raise ConfigError(constructor_problem(part, error)) from error
 
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:

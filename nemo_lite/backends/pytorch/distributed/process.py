@@ -31,7 +31,7 @@ import torch.distributed as dist
 import torch.utils.data
 
 from nemo_lite.core.neural_module import NeuralModule, subclasses
-from nemo_lite.errors import DataWorkerError, NemoLiteError, UsageError
+from nemo_lite.errors import DataWorkerError, NemoLiteError, NeuralTypeError, UsageError
 
 # Where a rank is, in a user's words, for reports about ranks that hang: ``forward of encoder``, ``backward``.
 # The training loop marks what it does (``with BACKWARD: ...``). Which neural module runs is read from the stack of the
@@ -268,7 +268,7 @@ _CHECKS = (
 
 @contextmanager
 def torch_errors_named(label: str = "") -> Iterator[None]:
-    """Inside, two of torch's errors are raised as what they are.
+    """Inside, three of torch's errors are raised as what they are.
 
     Args:
         label: what messages call this rank; "" for a single process.
@@ -277,11 +277,12 @@ def torch_errors_named(label: str = "") -> Iterator[None]:
         DataWorkerError: a process of torch's DataLoader died, or got no memory. torch raises its own error for that
             wherever the main process happens to be, in the forward of a module, too.
         UsageError: a batch of one item, or what is left of it, came to a batch normalisation that trains.
+        NeuralTypeError: a module failed on values of another shape than its port says.
     """
     try:
         yield
     except Exception as error:
-        named = _dead_worker(error) or _single_value(error, label)
+        named = _dead_worker(error) or _single_value(error, label) or _other_shape(error)
         if named is None:
             raise
         raise named from error
@@ -374,6 +375,30 @@ def _single_value(error: Exception, label: str) -> UsageError | None:
         remedy="the last batch of an epoch may have a single item: choose another batch_size, leave that batch out "
         "(drop_last=True), or on several ranks take statistics over all (synced_batchnorm=True)",
     )
+
+
+def _other_shape(error: Exception) -> NeuralTypeError | None:
+    """The error that says so if the innermost module that ran got a tensor of another shape than its port says."""
+    if type(error) not in (RuntimeError, ValueError, IndexError, TypeError, AssertionError):
+        return None
+    calls = [frame.f_locals for frame in _frames(error, _NEMO_LITE) if frame.f_code.co_name == "on_values"]
+    if not calls or not isinstance(calls[-1].get("self"), NeuralModule):
+        return None
+    module, values = calls[-1]["self"], calls[-1].get("kwargs", {})
+    for port, ntype in module.input_ports.items():
+        value, sizes = values.get(port), [axis.size for axis in ntype.axes or ()]
+        if not isinstance(value, torch.Tensor) or not any(sizes):
+            continue
+        shape = tuple(value.shape)
+        if len(shape) != len(sizes) or any(size not in (None, got) for size, got in zip(sizes, shape, strict=True)):
+            return NeuralTypeError(
+                "the values are not of the port's type",
+                place=f"{module.label}.{port}",
+                got=str(shape),
+                wanted=ntype.brief,
+                remedy="the output port in front says other sizes than its module gives",
+            )
+    return None
 
 
 # An error is printed at once, whole, and once.
