@@ -507,8 +507,10 @@ class OneLineParser(argparse.ArgumentParser):
         sys.path.append(str(path.resolve().parent))
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
-            if isinstance(error, NemoLiteError) and error.exit_code != UsageError.exit_code:
+        except BaseException as error:
+            del sys.modules[path.stem]  # as behind an import that fails
+            is_mistake = not isinstance(error, NemoLiteError) or error.exit_code == UsageError.exit_code
+            if not (isinstance(error, Exception) and is_mistake):
                 raise
             self.error(f"argument --import: {with_line(error, str(spec.origin))}")
 

@@ -46,6 +46,13 @@ def test_the_card_is_printed_as_json(model, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "model/model.json").read_text())
 
 
+@pytest.mark.parametrize("words", [["calibrate", "model", "dev.json"], ["convert", "model", "folder"]])
+def test_files_of_import_run_before_a_model_is_loaded(words, tmp_path):
+    (tmp_path / "mine.py").write_text("raise SystemExit(7)")
+    with pytest.raises(SystemExit, match="7"):
+        main([*words, "--import", str(tmp_path / "mine.py")])
+
+
 def test_a_damaged_model_is_refused(model, tmp_path):
     card = model.save(tmp_path / "model")
     path = tmp_path / "model" / card.files[-1].name

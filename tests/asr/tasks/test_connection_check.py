@@ -184,6 +184,26 @@ def test_a_constructor_that_refuses_a_known_size_is_told() -> None:
     assert re.match(told, refusal(CONFIG.replace("hidden: 12", "hidden: 10")))
 
 
+class Unsized(TrainableNM):
+    """Says nothing of the size of its output, as ports that are class attributes may."""
+
+    input_ports = {"frames": NeuralType("B D T", SpectrogramType())}
+    output_ports = {"states": NeuralType("B D T", AcousticEncodedRepresentation())}
+
+    def forward(self, frames: Tensor) -> Tensor:
+        return frames
+
+
+def test_a_size_that_is_missing_behind_a_port_without_one_is_told_with_the_port_and_how_it_is_written() -> None:
+    nemo_asr.register(Unsized)
+    text = CONFIG.replace("GruEncoder: {hidden: 12}", "Unsized: {}")
+    assert refusal(text) == (
+        'own.yaml:5:1: HeadsDecoder.feat_in is missing; Unsized.states is "B D T", which has no size of D: '
+        'write it there, as in "B D=64 T", or feat_in here'
+    )
+    assert recipe(text.replace("HeadsDecoder: {}", "HeadsDecoder: {feat_in: 8}")).decoder().head.in_features == 8
+
+
 def test_a_constructor_that_fails_only_with_weights_is_told_where_the_model_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -276,7 +276,7 @@ def test_everything_wrong_is_told_at_once(write: Write) -> None:
         'a.yaml:16:3: SpectrogramAugmentation.freq_masks is "one", wanted int from 0 to 1000',
         "a.yaml:21:88: JasperEncoder.jasper[0].residul is not a key (did you mean residual?)",
         "a.yaml:24:25: label 'b' repeats the one at a.yaml:24:20",
-        "a.yaml:25:1: MultiplyBach is not a key (did you mean MultiplyBatch?)",
+        "a.yaml:25:1: MultiplyBach is not a key (did you mean MultiplyBatch?); one of your own needs --import FILE",
     ]
 
 

@@ -11,7 +11,8 @@ from toys.tone_corpus import CONFIG
 
 import nemo_asr
 from nemo_asr.tasks import connection_check, registry
-from nemo_asr.tasks.families import FAMILIES
+from nemo_asr.tasks.families import CTC, FAMILIES, register_family
+from nemo_asr.tasks.recipe import recipe_from_text
 from nemo_asr.tasks.registry import KNOWN, register, role_of
 from nemo_lite import DataLayerNM, LossNM, NonTrainableNM
 from nemo_lite.core import (
@@ -94,6 +95,52 @@ def test_a_base_or_ports_of_the_class_say_its_role(role: str) -> None:
 def test_one_line_makes_a_class_known_under_its_name() -> None:
     register(Pooling)
     assert (KNOWN["Pooling"].module_class, KNOWN["Pooling"].role) == (Pooling, "encoder")
+
+
+def test_a_class_that_takes_the_place_of_another_one_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class JasperEncoder(Pooling):
+        """Has the name of one of ours."""
+
+    monkeypatch.setitem(KNOWN, "JasperEncoder", KNOWN["JasperEncoder"])
+    register(JasperEncoder)
+    told = (
+        r"In YAML files JasperEncoder is \S+<locals>\.JasperEncoder from now on, no longer nemo_asr\.\S+\.JasperEncoder"
+    )
+    assert [bool(re.fullmatch(told, record.getMessage())) for record in caplog.records] == [True]
+    register(JasperEncoder)  # as a cell of a notebook that runs once more
+    assert len(caplog.records) == 1
+    monkeypatch.setitem(FAMILIES, "ctc", FAMILIES["ctc"])
+    register_family("ctc", type("Mine", (CTC,), {})())
+    assert re.fullmatch(
+        r"In YAML files ctc is \S+\.Mine from now on, no longer \S+\.CTC", caplog.records[1].getMessage()
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("OutsideConformer: {layers: 2}", r"m:1:1: OutsideConformer is not a key; known: .*; one of your own needs"),
+        ("OutsideConformer:", r"m:1:1: OutsideConformer is not a key; known: .*; one of your own needs --import FILE$"),
+        ("MyJasperEncoder: {a: 1}", r"is not a key \(did you mean JasperEncoder\?\); one of your own needs --import"),
+        (
+            "Outside: {header: {full_spec: mine.Outside}}",
+            r'm:1:20: .*"mine\.Outside" is not a class for this; known: .*; one of your own needs --import FILE$',
+        ),
+        ("family: rnnt", r"m:1:1: family is \"rnnt\", wanted one of .*ctc.*; one of your own needs --import FILE$"),
+    ],
+)
+def test_what_a_file_of_ones_own_would_register_is_answered_with_import(text: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        recipe_from_text(text, "m")
+    assert any(re.search(told, problem) for problem in caught.value.problems), caught.value.problems
+
+
+def test_a_key_that_is_no_class_is_not() -> None:
+    with pytest.raises(ConfigError) as caught:
+        recipe_from_text("sample_rat: 16000", "m")
+    assert "--import" not in str(caught.value)
 
 
 def test_the_documented_roles_and_arguments_are_those_of_the_code() -> None:

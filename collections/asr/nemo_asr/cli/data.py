@@ -32,7 +32,7 @@ from nemo_asr.data.check import (
 )
 from nemo_asr.data.tarred import make_shards
 from nemo_asr.decoding.ngram import NgramModel, write_arpa
-from nemo_asr.options import Overrides
+from nemo_asr.options import Overrides, OwnModules
 from nemo_asr.tasks.fitting import misfits_in
 from nemo_asr.tasks.recipe import Recipe, labels_are_auto, labels_for, load_recipe, recipe_from_text, with_labels
 from nemo_asr.text.labels import APOSTROPHES, NO_LANGUAGE, WORD_MARK, folded, language_code, language_of
@@ -113,6 +113,7 @@ def _add_check(parser: OneLineParser) -> None:
     add("--num_workers", type=positive_int, help="threads that read audio (default: one for each core)")
     model_help = "a configuration or its name: also look for texts that do not fit the frames of this model"
     add("--model_config", metavar="FILE", help=model_help)
+    parser.add_options(OwnModules)
     _add_output(parser)
 
 

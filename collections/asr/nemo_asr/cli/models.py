@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from nemo_asr.audio.reading import Samples
+from nemo_asr.options import OwnModules
 from nemo_asr.scoring.calibration import FILE_NAME, CalibrationRecord
 from nemo_asr.scoring.report.page import PAGE_FILE as REPORT
 from nemo_asr.scoring.report.page import try_report
@@ -78,6 +79,7 @@ def main(arguments: Sequence[str]) -> None:
     convert.add_argument("folder", type=Path, help="the model folder to write")
     convert.add_argument("--model_config", help="YAML file, or the name of one; where the source carries none")
     convert.add_argument("--licence", help="licence of the weights")
+    convert.add_options(OwnModules)
     convert.set_defaults(run=_convert)
     options = parser.parse_args(arguments)
     options.run(options)
@@ -89,6 +91,7 @@ def _add_calibrate(parser: OneLineParser) -> None:
     add("manifest", help="utterances to learn from; not those of the training")
     add("--test", metavar="MANIFEST", nargs="+", default=[], help="other sets on which the calibration is measured")
     add("--batch_size", type=positive_int, default=16, help="most recordings in a batch")
+    parser.add_options(OwnModules)
     parser.set_defaults(run=_calibrate)
 
 

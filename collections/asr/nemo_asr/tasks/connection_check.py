@@ -15,7 +15,7 @@ from nemo_asr.text.labels import language_code
 from nemo_asr.text.parser import vocabulary
 from nemo_asr.text.proposal import AUTO, PUNCTUATED
 from nemo_asr.text.subwords import Subwords, load_subwords
-from nemo_lite import NeuralModule, TrainableNM, logging
+from nemo_lite import NeuralModule, NmTensor, TrainableNM, logging
 from nemo_lite.backends.pytorch.nm import without_weights
 from nemo_lite.config import Config, annotations_of, check_call, is_out_of_range, shown
 from nemo_lite.core import AxisKind, Reference
@@ -132,7 +132,7 @@ class ConnectionCheck:
     def _built(self, role: str, source: Signal | None) -> NeuralModule | None:
         """The module without weights; None where something is wrong."""
         self._derive_arguments(role, source)
-        module = self._try_to_build(role) if self._check_arguments(role) else None
+        module = self._try_to_build(role) if self._check_arguments(role, source=source) else None
         if module is not None:
             module.label = self._parts[role].target.__name__
             self._modules[role] = module
@@ -257,12 +257,14 @@ class ConnectionCheck:
             if name not in part.params or (cuts_texts and name == "labels")
         }
 
-    def _check_arguments(self, role: str, from_script: Collection[str] = ()) -> bool:
+    def _check_arguments(self, role: str, from_script: Collection[str] = (), source: Signal | None = None) -> bool:
         """Whether a part fits its constructor, with its derived arguments and those that the script will give."""
         part = self._parts[role]
         filled_in = {*self.derived[role], *references_in(part.target), *from_script}
         problems = check_call(part.params, part.target, given=filled_in - part.params.keys())
-        self.problems += problems
+        without_size = f"{part.params.place()}: {part.params.path_of('feat_in')} is missing"
+        remedy = f"; {_how_to_say_the_size(source.values)}" if source else ""
+        self.problems += [f"{problem}{remedy if problem == without_size else ''}" for problem in problems]
         return not problems
 
     def _try_to_build(self, role: str) -> NeuralModule | None:
@@ -328,6 +330,15 @@ def references_in(target: type) -> list[str]:
     """The parameters of a constructor that take a ``Reference``: to the module in the role of that name."""
     annotations = annotations_of(target.__init__)  # type: ignore[misc]  # of the class itself
     return [name for name, annotation in annotations.items() if Reference in (annotation, get_origin(annotation))]
+
+
+def _how_to_say_the_size(wire: NmTensor) -> str:
+    """What to write where a wire does not say how large its D axis is."""
+    port = f"{type(wire.producer).__name__}.{wire.output_port_name}"
+    axes = [str(axis) for axis in wire.ntype.axes or ()]
+    with_size = " ".join("D=64" if axis == "D" else axis for axis in axes)
+    in_port = f'write it there, as in "{with_size}", or feat_in here' if "D" in axes else "write feat_in here"
+    return f'{port} is "{" ".join(axes)}", which has no size of D: {in_port}'
 
 
 def constructor_problem(part: Part, error: Exception) -> str:

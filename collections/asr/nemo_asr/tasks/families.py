@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from nemo_lite import Dag, DataLayerNM, NeuralModule, NmTensor
+from nemo_lite import Dag, DataLayerNM, NeuralModule, NmTensor, logging
 from nemo_lite.core import (
     AcousticEncodedRepresentation,
     AudioSignal,
@@ -166,8 +166,17 @@ FAMILIES: dict[str, Family] = {}
 
 
 def register_family(name: str, family: Family) -> None:
-    """Make a family known to YAML files: ``family: NAME``. One of the same name that was there before is replaced."""
+    """Make a family known to YAML files: ``family: NAME``. It replaces one of the same name, and a line says so."""
+    if name in FAMILIES:
+        tell_of_replacing(name, type(FAMILIES[name]), type(family))
     FAMILIES[name] = family
+
+
+def tell_of_replacing(name: str, before: type, now: type) -> None:
+    """Log that another class stands for a name of YAML files from now on; not where its own file runs once more."""
+    places = [f"{cls.__module__}.{cls.__qualname__}" for cls in (before, now)]
+    if places[0] != places[1]:
+        logging.warning("In YAML files %s is %s from now on, no longer %s", name, places[1], places[0])
 
 
 def family_of(name: str) -> Family:

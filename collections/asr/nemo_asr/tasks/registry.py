@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from nemo_asr.arguments import source_argument
 from nemo_asr.options import TRAINING_KEYS
-from nemo_asr.tasks.families import FAMILIES, Elements, Role, written
+from nemo_asr.tasks.families import FAMILIES, Elements, Role, tell_of_replacing, written
 from nemo_lite import DataLayerNM, LossNM, NeuralModule
 from nemo_lite.config import Config, shown, unknown_key
 from nemo_lite.core import LengthsType, Ports
@@ -62,7 +62,7 @@ def register(
     """Make a module class usable in YAML files, under its name.
 
     Args:
-        module_class: the class. A class of the same name that was registered before is replaced.
+        module_class: the class. A class of the same name that was registered before is replaced, and a line says so.
         role: of some family; needed where the ports are properties, which only an object has.
         default: it fills its role in files without a section for it.
         older_names: further names that it has in older files.
@@ -84,6 +84,8 @@ def register(
     if entry.role == "data layer":
         source_argument(module_class)
     for name in (module_class.__name__, *older_names):
+        if name in KNOWN:
+            tell_of_replacing(name, KNOWN[name].module_class, module_class)
         KNOWN[name] = entry
     if default:
         DEFAULTS.setdefault(family, {})[entry.role] = module_class
@@ -156,6 +158,7 @@ _MOST_SECTIONS = 100  # with those that are only there for their anchors
 DATA_ROLES = ("train", "eval")
 _PACKAGES = ("nemo_asr", "nemo_lite", "nemo")
 _HEADER_KEYS = ("header", "init_params")
+_OF_YOUR_OWN = "; one of your own needs --import FILE"
 _ROLES_OF_MODEL = {
     "preprocessor_params": "preprocessor",
     "encoder_params": "encoder",
@@ -222,7 +225,7 @@ class Parts:
         name = self._config.get("family", of_data)
         if name in FAMILIES:
             return str(name)
-        remedy = did_you_mean(str(name), FAMILIES)
+        remedy = f"{did_you_mean(str(name), FAMILIES)}{_OF_YOUR_OWN}"
         self._report(self._config, f"is {shown(name)}, wanted one of {', '.join(FAMILIES)}{remedy}", "family")
         return of_data
 
@@ -234,9 +237,11 @@ class Parts:
             name, params = key, section
         if name not in KNOWN:
             if name == key and not self._config.anchored(key):
+                of_a_class = key[:1].isupper() and (section is None or isinstance(section, Config))
                 option = option_in_place_of(key)
                 in_place = f"; in place of it: {option} on the command line" if option else ""
-                self.problems.append(unknown_key(self._config, key, [*KNOWN, *MODEL_KEYS, *TRAINING_KEYS]) + in_place)
+                problem = unknown_key(self._config, key, [*KNOWN, *MODEL_KEYS, *TRAINING_KEYS])
+                self.problems.append(f"{problem}{_OF_YOUR_OWN if of_a_class else in_place}")
             elif name == key and self._config.overridden(key):
                 self._report(self._config, "is only repeated by others; set it where it is used", key)
             elif name == key:
@@ -292,6 +297,7 @@ class Parts:
         if name in names and package in (*_PACKAGES, own_package):
             return name
         remedy = did_you_mean(name, names) or f"; known: {', '.join(names)}"
+        remedy += _OF_YOUR_OWN if names is KNOWN else ""
         self._report(section, f'"{spec[:100]}" is not a class for this{remedy}', "header", "full_spec")
         return ""
 
