@@ -149,15 +149,20 @@ def without_unknown(place: str, arguments: Mapping[str, Any], names: Iterable[st
     return {key: value for key, value in arguments.items() if key in names}
 
 
-def _known_arguments(cls: type, signature: inspect.Signature, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keywords that a constructor has parameters for; all, if it takes further ones of its own."""
-    parameters = [*signature.parameters.values()][1:]
-    names = [p.name for p in parameters]
-    if not set(FIRST_GENERATION_KEYWORDS) & set(names):
-        kwargs = {key: value for key, value in kwargs.items() if key not in FIRST_GENERATION_KEYWORDS}
+def keywords_of(constructor: Callable[..., None]) -> list[str] | None:
+    """The keywords that a constructor has parameters for; None if it takes further ones of its own."""
+    parameters = [*_signature_of(constructor).parameters.values()][1:]
     if any(p.kind is p.VAR_KEYWORD and p.name != _OF_THE_BASE for p in parameters):
-        return kwargs
-    return without_unknown(cls.__name__, kwargs, [name for name in names if name != _OF_THE_BASE])
+        return None
+    return [p.name for p in parameters if p.name != _OF_THE_BASE]
+
+
+def _known_arguments(cls: type, signature: inspect.Signature, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of a call that its constructor has parameters for; all, if it takes further ones of its own."""
+    if not set(FIRST_GENERATION_KEYWORDS) & set(signature.parameters):
+        kwargs = {key: value for key, value in kwargs.items() if key not in FIRST_GENERATION_KEYWORDS}
+    known = keywords_of(cls.__init__)  # type: ignore[misc]  # of the class itself
+    return kwargs if known is None else without_unknown(cls.__name__, kwargs, known)
 
 
 def _bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -244,6 +249,7 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
         of_one_object: a class that a backend made to change one object: it stands for its base everywhere else.
         port_function: the method whose parameters are the input ports.
         type: what sort of module it is: a ``ModuleType``.
+        left_out: keywords that its constructors passed on and no base takes; a warning named them.
         may_differ: arguments of the constructor that may differ between ranks: they change no output.
     """
 
@@ -258,6 +264,8 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
     # In NeMo 0.8 (ports in, ports out), from the constructor's arguments.
     create_ports: ClassVar[Callable[..., tuple[Ports, Ports]] | None] = None
 
+    left_out: tuple[str, ...] = ()
+
     _init_params: dict[str, Any]
     _name: str | None = None
     _label: str = ""
@@ -266,8 +274,10 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
     _operation_mode: OperationMode = OperationMode.both
 
     def __init__(self, name: str | None = None, **first_generation: object) -> None:
-        without_unknown(type(self).__name__, first_generation, ["name", *FIRST_GENERATION_KEYWORDS])
+        known = without_unknown(type(self).__name__, first_generation, ["name", *FIRST_GENERATION_KEYWORDS])
         self._name = name
+        if len(known) < len(first_generation):
+            self.left_out = tuple(first_generation.keys() - known.keys())
 
     def __str__(self) -> str:
         """The name under which its weights are saved: its own if it was given one, else its class's."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from torch import Tensor, nn
@@ -13,15 +14,18 @@ import nemo_asr
 from nemo_asr.tasks.families import CTC, FAMILIES, Data, Modules, Wires
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.tasks.registry import KNOWN
-from nemo_lite import TrainableNM
+from nemo_lite import DataLayerNM, LossNM, TrainableNM
 from nemo_lite.core.neural_types import (
     AcousticEncodedRepresentation,
+    AudioSignal,
+    LabelsType,
     LogprobsType,
+    LossType,
     NeuralType,
     SpectrogramType,
 )
 from nemo_lite.core.ports import Ports
-from nemo_lite.errors import ConfigError
+from nemo_lite.errors import ConfigError, UsageError
 
 Raise = Callable[[], object]
 
@@ -182,6 +186,72 @@ def test_a_mistake_in_one_section_is_told_alone_where_another_ones_constructor_c
 def test_a_constructor_that_refuses_a_known_size_is_told() -> None:
     told = r"own\.yaml:5:1: HeadsDecoder cannot be made: AssertionError: embed_dim must .* \(test_connection_check\.py"
     assert re.match(told, refusal(CONFIG.replace("hidden: 12", "hidden: 10")))
+
+
+class PlainLoss(LossNM):
+    """No constructor of its own: the one of the base takes the keywords of the first NeMo."""
+
+    is_ctc = True
+    input_ports = {"log_probs": NeuralType("B T D", LogprobsType()), "labels": NeuralType("B T", LabelsType())}
+    output_ports = {"loss": NeuralType(None, LossType())}
+
+    def _loss_function(self, log_probs: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
+        return log_probs.mean()
+
+
+class PassingLoss(PlainLoss):
+    """Passes on what it does not know itself, as modules of the first NeMo do."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+
+class TakingLoss(PlainLoss):
+    """Has options of its own, whatever their names."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.options = options
+
+
+@pytest.mark.parametrize("loss", [PlainLoss, PassingLoss])
+def test_an_option_that_a_loss_does_not_have_is_refused_and_not_left_out(loss: type[PlainLoss]) -> None:
+    nemo_asr.register(loss)
+    text = CONFIG.replace("CTCLossNM", loss.__name__)
+    assert recipe(text).loss().left_out == ()
+    told = rf"^--label_smoothing 0\.1: {loss.__name__}\.label_smoothing is not a key; known: \w+$"
+    with pytest.raises(ConfigError, match=told):
+        recipe_from_text(text, "own.yaml", ["loss.label_smoothing=0.1"])
+    wrong = text.replace(f"{loss.__name__}: {{}}", f"{loss.__name__}: {{label_smoothing: 0.1}}")
+    assert refusal(wrong).startswith(
+        f"own.yaml:6:{len(loss.__name__) + 4}: {loss.__name__}.label_smoothing is not a key"
+    )
+
+
+def test_a_loss_with_options_of_its_own_takes_them() -> None:
+    nemo_asr.register(TakingLoss)
+    text = CONFIG.replace("CTCLossNM", "TakingLoss")
+    assert recipe_from_text(text, "own.yaml", ["loss.label_smoothing=0.1"]).loss().options == {"label_smoothing": 0.1}
+
+
+class Zeros(DataLayerNM):
+    """Two seconds of silence, without workers."""
+
+    output_ports = {"audio": NeuralType("B T", AudioSignal(16000)), "labels": NeuralType("B T", LabelsType())}
+
+    def __init__(self, manifest: str, name: str | None = None) -> None:
+        super().__init__(name)
+
+    def __len__(self) -> int:
+        return 2
+
+
+def test_an_option_that_a_data_layer_does_not_have_is_refused_and_not_left_out() -> None:
+    nemo_asr.register(Zeros)
+    made = recipe(CONFIG.replace("AudioToTextDataLayer: {num_workers: 0}", "Zeros: {}"))
+    with pytest.raises(UsageError, match=r"^own\.yaml:2:1: Zeros takes no num_workers; leave --num_workers out, or"):
+        made.data_layer("train.json", training=True, num_workers=0)
+    assert len(made.data_layer("train.json", training=True)) == 2
 
 
 class Unsized(TrainableNM):

@@ -17,8 +17,9 @@ from nemo_asr.text.proposal import AUTO, PUNCTUATED
 from nemo_asr.text.subwords import Subwords, load_subwords
 from nemo_lite import NeuralModule, NmTensor, TrainableNM, logging
 from nemo_lite.backends.pytorch.nm import without_weights
-from nemo_lite.config import Config, annotations_of, check_call, is_out_of_range, shown
+from nemo_lite.config import Config, annotations_of, check_call, is_out_of_range, shown, unknown_key
 from nemo_lite.core import AxisKind, Reference
+from nemo_lite.core.neural_module import keywords_of
 from nemo_lite.errors import ConfigError, NemoLiteError, NeuralTypeError, UnknownNameError, with_line
 from nemo_lite.files import path_in_list
 
@@ -262,6 +263,9 @@ class ConnectionCheck:
         part = self._parts[role]
         filled_in = {*self.derived[role], *references_in(part.target), *from_script}
         problems = check_call(part.params, part.target, given=filled_in - part.params.keys())
+        known = keywords_of(part.target.__init__)  # type: ignore[misc]  # of the class itself
+        if known is not None and len(known) < len(parameters_of(part.target)):  # a base leaves out what it gets
+            problems += [unknown_key(part.params, key, known) for key in part.params if key not in known]
         without_size = f"{part.params.place()}: {part.params.path_of('feat_in')} is missing"
         remedy = f"; {_how_to_say_the_size(source.values)}" if source else ""
         self.problems += [f"{problem}{remedy if problem == without_size else ''}" for problem in problems]
@@ -292,7 +296,9 @@ class ConnectionCheck:
             if not stand_ins:
                 self.problems.append(constructor_problem(part, error))
         else:
-            return None if stand_ins else module
+            left_out = [key for key in part.params if key in module.left_out]
+            self.problems += [unknown_key(part.params, key, parameters_of(part.target)) for key in left_out]
+            return None if stand_ins or left_out else module
         return None
 
     def _report(self, error: NeuralTypeError, role: str, source: str) -> None:

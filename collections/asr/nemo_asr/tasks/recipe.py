@@ -34,9 +34,11 @@ from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.backends.pytorch.nm import without_weights
 from nemo_lite.config import Config, build, load_config, override, parse_config, raise_if
 from nemo_lite.core import Reference
+from nemo_lite.core.neural_module import keywords_of
 from nemo_lite.errors import ConfigError, NemoLiteError, UsageError
 
 _SHOWN_SETTING = 300  # characters of a value that was set, in the log
+_SMOOTHING = "label_smoothing"  # a setting of the loss that has an option of its own
 
 # load_recipe: a model's YAML into modules that fit each other. Sections are read in ``registry`` and checked in
 # ``connection_check``, which builds all modules without weights and connects them; ``Recipe.model`` builds them anew.
@@ -78,12 +80,17 @@ class Recipe:
 
         Raises:
             DataError: data that cannot be used; for training also a text that is missing or empty.
-            UsageError: the weight of a set is out of range.
+            UsageError: the weight of a set is out of range; its class has no argument for an override; ``batch_size``
+                is left out then.
         """
         role = "train" if training else "eval"
-        source = source_argument(self._parts[role].target)
+        part = self._parts[role]
+        source, known = source_argument(part.target), keywords_of(part.target.__init__)  # type: ignore[misc]
         if source == "manifest_filepath":
             weighted_paths(manifest)  # a mistake in it is none of the configuration's
+        for name in [name for name in overrides if known is not None and name not in (*known, "batch_size")]:
+            place, remedy = part.params.place(), f"leave --{name} out, or give its constructor a parameter {name}"
+            raise UsageError(f"{part.target.__name__} takes no {name}", place=place, remedy=remedy)
         module: DataLayerNM = self._build(role, **{source: manifest, **overrides})
         if training and isinstance(module, SpeechDataLayer):
             module.require_texts()
@@ -280,6 +287,7 @@ def _recipe(
     carried: Subwords | None = None,
     for_training: bool = True,
 ) -> Recipe:
+    name = ""
     if any(setting.startswith(LOSS_SETTING) for setting in overrides):
         loss = Parts(config).by_role.get("loss")
         name = "loss" if loss is None else loss.target.__name__
@@ -291,7 +299,8 @@ def _recipe(
         for role, part in parts.by_role.items()
     }
     check = ConnectionCheck(config, checked, family_of(parts.family), folder, carried)
-    raise_if([*parts.problems, *check.problems])
+    problems = [*parts.problems, *check.problems]
+    raise_if(problem.replace(f"--set {name}.{_SMOOTHING}=", f"--{_SMOOTHING} ") for problem in problems)
     for setting in overrides:
         logging.info("Set in the configuration: %s", textwrap.shorten(setting, _SHOWN_SETTING, placeholder="..."))
     name = config.get("model", config.get("name", stem))
