@@ -41,6 +41,42 @@ def test_a_metric_is_the_same_on_one_rank_and_on_two(wires, world_size):
     assert state.evaluation.higher_is_better == {"accuracy": True}
 
 
+class MaxError(Metric):
+    """The largest difference."""
+
+    higher_is_better = False
+
+    def reset(self):
+        self._largest = 0.0
+
+    def update(self, predictions, targets):
+        self._largest = max(self._largest, float((predictions - targets).abs().max()))
+
+    def value(self):
+        return self._largest
+
+
+@pytest.mark.parametrize("name", ["dev", None])
+def test_a_script_without_a_recorder_sees_the_values_of_metrics(wires, name, capsys):
+    metrics = {"error": MaxError(predictions=wires[0], targets=wires[1])}
+    state = FakeState(batches=[[torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.5])]])
+    train(state, [EvaluatorCallback(metrics=metrics, eval_step=2, name=name)], steps_per_epoch=2)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "at step" in line]
+    assert lines == [f"{name or 'Evaluation'} at step {step}: error 2.5" for step in (0, 2)]
+    records = Records()
+    train(state, [TrackingCallback(Trackers([records])), EvaluatorCallback(metrics=metrics, name=name)])
+    assert "at step" not in capsys.readouterr().out
+    assert [record["error"] for record in records.kept if record["kind"] == "evaluation"][:1] == [2.5]
+
+
+def test_wires_without_names_are_refused_with_the_call_that_is_right(wires):
+    told = (
+        r"^MaxError: a metric gets its wires by name: got 2 .*, wanted MaxError\(predictions=\.\.\., targets=\.\.\.\)$"
+    )
+    with pytest.raises(UsageError, match=told):
+        MaxError(*wires)
+
+
 def test_other_ranks_than_the_first_make_the_same_calls(wires):
     calls = []
     for rank in (0, 1):

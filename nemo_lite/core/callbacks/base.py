@@ -356,10 +356,12 @@ class TagOwners:
 
     Attributes:
         higher_is_better: by the name of an evaluation, for the tags that say so: whether a high value is good.
+        are_recorded: another callback of the run records the results.
     """
 
     def __init__(self) -> None:
         self.higher_is_better: dict[str, Mapping[str, bool]] = {}
+        self.are_recorded = False
         self._owners: dict[str, str] = {}
         self._warned: set[tuple[str, str]] = set()
 

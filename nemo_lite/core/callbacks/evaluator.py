@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 import time
@@ -25,7 +26,7 @@ from nemo_lite.core.callbacks.loggers import fetch_number, flush, is_number, wri
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import NmTensor
-from nemo_lite.core.trackers import WandbTracker
+from nemo_lite.core.trackers import WandbTracker, number
 from nemo_lite.errors import UsageError, counted
 from nemo_lite.utils import logging
 
@@ -47,16 +48,26 @@ class Metric(ABC):
     no exchange of its own.
 
     Args:
-        wires: what :meth:`update` gets, by the name of its argument.
+        wires: what :meth:`update` gets, by the name of its argument: ``MaxError(predictions=wire, targets=other)``.
 
     Attributes:
         higher_is_better: whether a high value is good: what the best checkpoint and the lines of the log go by.
         wires: see above.
+
+    Raises:
+        UsageError: wires without names.
     """
 
     higher_is_better: bool
 
-    def __init__(self, **wires: NmTensor) -> None:
+    def __init__(self, *nameless: NmTensor, **wires: NmTensor) -> None:
+        if nameless:
+            kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+            parameters = inspect.signature(self.update).parameters.values()
+            names = [parameter.name for parameter in parameters if parameter.kind in kinds] or ["name_in_update"]
+            call = f"{type(self).__name__}({', '.join(f'{name}=...' for name in names)})"
+            got = f"{len(nameless)} without a name"
+            raise UsageError("a metric gets its wires by name", place=type(self).__name__, got=got, wanted=call)
         self.wires = wires
 
     @abstractmethod
@@ -366,7 +377,7 @@ class EvaluatorCallback(ActionCallback):
 
     @property
     def _log(self) -> Callable[..., None]:
-        """A named result is logged by other callbacks, unless the log is to look like NeMo's."""
+        """Of a named evaluation only the values are shown, unless the log is to look like NeMo's."""
         return logging.info if self._name is None or logging.style == "nemo" else logging.debug
 
     def _evaluate(self, what: str, step: int) -> None:
@@ -402,7 +413,11 @@ class EvaluatorCallback(ActionCallback):
         collected.positions = evaluated.items
         results = dict((self.user_done_callback and self.user_done_callback(collected)) or {})
         if num_batches:
-            results |= _values_of(self._metrics)
+            of_metrics = _values_of(self._metrics)
+            results |= of_metrics
+            if of_metrics and not self._tags.are_recorded:  # a script has nothing else that shows them
+                values = ", ".join(f"{tag} {_shown_value(value)}" for tag, value in of_metrics.items())
+                logging.info("%s at step %d: %s", self._name or "Evaluation", step, values)
         self._write({f"{self._name}/{tag}" if self._name else tag: value for tag, value in results.items()}, step)
         seconds = time.perf_counter() - started
         self._log("Evaluation time: %.1f seconds", seconds)
@@ -498,6 +513,11 @@ def _differences(module: NeuralModule, trained: Sequence[NeuralModule], name: st
         texts = [f"{name}.{key} is not that of training: {_shown(settings[key], of_training[key])}" for key in keys]
         differences.append(texts)
     return differences[0] if differences else []
+
+
+def _shown_value(value: Any) -> str:
+    plain = _plain(value)
+    return number(plain) if isinstance(plain, float) else str(value)
 
 
 def _is_same(evaluated: object, trained: object) -> bool:

@@ -21,6 +21,7 @@ from nemo_lite.core.callbacks.base import (
     EvaluationResult,
     NeMoCallback,
     StepTiming,
+    TagOwners,
     TbWriter,
     as_wires,
     older_names,
@@ -110,6 +111,10 @@ class TrackingCallback(NeMoCallback):
         self._num_steps = 0
         self._started = time.monotonic()
         self._end = {"step": 0, "epoch": 0, "reason": FAILED}
+
+    def join(self, label: str, tags: TagOwners) -> None:
+        """Say that evaluation results are recorded."""
+        tags.are_recorded = True
 
     def fingerprint(self) -> Mapping[str, object]:
         """When it records a step."""
