@@ -43,6 +43,20 @@ def test_training_progress_honours_lengths_given_as_a_fifth_tensor(lines):
     assert lines[1:3] == ["training_batch_CER:  0.00%", "Prediction: a"]
 
 
+def test_training_progress_of_the_first_nemo_has_no_loss(lines):
+    tensors = [batch(["ab", "c"])[0], *transcripts(["ab", "b"])]
+    helpers.monitor_asr_train_progress(tensors, LABELS)
+    assert lines == ["training_batch_WER:  50.00%", "Prediction: ab", "Reference: ab"]
+
+
+def test_too_few_tensors_of_training_are_refused():
+    told = r"monitor_asr_train_progress: tensors are missing: got 3, wanted loss, predictions, transcripts and tr"
+    with pytest.raises(UsageError, match=told):
+        helpers.monitor_asr_train_progress([torch.tensor(1.5), batch(["a"])[0], transcripts(["a"])[0]], LABELS)
+    with pytest.raises(UsageError, match="tensors are missing: got 0"):
+        helpers.monitor_asr_train_progress([], LABELS)
+
+
 class OwnLogger:
     def __init__(self):
         self.lines = []

@@ -110,14 +110,22 @@ def monitor_asr_train_progress(
 
     Args:
         tensors: loss, predictions (B, T), transcripts (B, U), transcript lengths (B,) and, where the decoder does not
-            blank the padding itself, the lengths (B,) of the predictions.
+            blank the padding itself, the lengths (B,) of the predictions. Scripts of the first NeMo have no loss there.
         labels: the vocabulary.
         eval_metric: WER or CER.
         tb_logger: a writer that gets the rate too.
         logger: where to write, as scripts of NeMo 0.9 say it; by default the log.
+
+    Raises:
+        UsageError: fewer tensors.
     """
     metric = _known_metric(eval_metric)
-    loss, predictions, transcripts, transcript_lengths, *ends = tensors
+    losses = [value for value in tensors[:1] if getattr(value, "ndim", 0) < 2]  # predictions have two axes
+    if len(tensors) < len(losses) + 3:
+        wanted = "loss, predictions, transcripts and transcript lengths"
+        place = "monitor_asr_train_progress"
+        raise UsageError("tensors are missing", place=place, got=str(len(tensors)), wanted=wanted)
+    predictions, transcripts, transcript_lengths, *ends = tensors[len(losses) :]
     hypotheses = post_process_predictions([predictions], labels, ends or None)
     references = post_process_transcripts([transcripts], [transcript_lengths], labels)
     rate = count_errors(hypotheses, references, use_cer=metric == "CER").rate
@@ -125,7 +133,8 @@ def monitor_asr_train_progress(
     if tb_logger is not None:
         tb_logger.add_scalar(tag, rate)
     log = logger or logging
-    log.info(f"Loss: {float(loss)}")
+    for loss in losses:
+        log.info(f"Loss: {float(loss)}")
     log.info(f"{tag}: {rate * 100: 5.2f}%")
     log.info(f"Prediction: {hypotheses[0]}")
     log.info(f"Reference: {references[0]}")
