@@ -263,7 +263,7 @@ class ConnectionCheck:
         part = self._parts[role]
         filled_in = {*self.derived[role], *references_in(part.target), *from_script}
         problems = check_call(part.params, part.target, given=filled_in - part.params.keys())
-        known = keywords_of(part.target.__init__)  # type: ignore[misc]  # of the class itself
+        known = keywords_of(part.target.__init__)
         if known is not None and len(known) < len(parameters_of(part.target)):  # a base leaves out what it gets
             problems += [unknown_key(part.params, key, known) for key in part.params if key not in known]
         without_size = f"{part.params.place()}: {part.params.path_of('feat_in')} is missing"

@@ -85,7 +85,7 @@ class Recipe:
         """
         role = "train" if training else "eval"
         part = self._parts[role]
-        source, known = source_argument(part.target), keywords_of(part.target.__init__)  # type: ignore[misc]
+        source, known = source_argument(part.target), keywords_of(part.target.__init__)
         if source == "manifest_filepath":
             weighted_paths(manifest)  # a mistake in it is none of the configuration's
         for name in [name for name in overrides if known is not None and name not in (*known, "batch_size")]:
