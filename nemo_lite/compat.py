@@ -1,7 +1,8 @@
 """Old import paths, what takes the place of names of NeMo that are not here, and names imported when asked for.
 
 A table gives for each module of today the paths under which its names could be imported before: NeMo's, and those of
-earlier versions. Each path is an entry of ``sys.modules``; nothing is imported until somebody asks it for a name.
+earlier versions. Each path becomes an entry of ``sys.modules`` once the module above it is there; nothing is imported
+until somebody asks it for a name.
 """
 
 from __future__ import annotations
@@ -35,9 +36,6 @@ class OldPath(ModuleType):
             return sorted({key for module in modules for key in vars(module) if not key.startswith("_")})
         if name.startswith("__"):  # asked of all modules by inspect and others; nothing is imported for that
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        below = sys.modules.get(f"{self.__name__}.{name}")
-        if isinstance(below, OldPath):
-            return below
         for path, _, function in (module.partition(":") for module in self._modules):
             module, today = import_module(path), function if name == "main" and function else name
             if hasattr(module, today):
@@ -59,42 +57,47 @@ def add_old_paths(package: str, table: Mapping[str, str]) -> None:
             _entry(f"{package}.{path}")._modules.append(f"{package}.{module}" if module else package)
 
 
-def _entry(path: str) -> OldPath:
-    entry = sys.modules.get(path)
-    if not isinstance(entry, OldPath):
-        entry = sys.modules[path] = OldPath(path)
-        parent = path.rpartition(".")[0]
-        if parent in sys.modules:
-            _add_below(sys.modules[parent], [entry])
-        else:
-            _below_what_is_not_imported.setdefault(parent, []).append(entry)
-    return entry
-
-
-# By module that was not imported when they were made: the old paths below it.
+_old_paths: dict[str, OldPath] = {}
+# By module that is not imported yet: the old paths below it.
 _below_what_is_not_imported: dict[str, list[OldPath]] = {}
 
 
-def _add_below(module: ModuleType, entries: Sequence[OldPath]) -> None:
-    """Make old paths attributes of the module above them: for `import path` and then its full name."""
-    for entry in entries:
-        vars(module).setdefault(entry.__name__.rpartition(".")[2], entry)
+def _entry(path: str) -> OldPath:
+    if path not in _old_paths:
+        entry = _old_paths[path] = OldPath(path)
+        parent = path.rpartition(".")[0]
+        if parent in sys.modules:
+            _add_below(sys.modules[parent], entry)
+        else:
+            _below_what_is_not_imported.setdefault(parent, []).append(entry)
+    return _old_paths[path]
+
+
+def _add_below(module: ModuleType, entry: OldPath) -> None:
+    """Make an old path importable, and an attribute of the module above it: for `import path` and then its name."""
+    path = entry.__name__
+    sys.modules[path] = entry
+    vars(module).setdefault(path.rpartition(".")[2], entry)
     vars(module).setdefault("__path__", [])
+    for below in _below_what_is_not_imported.pop(path, []):
+        _add_below(entry, below)
 
 
 class ModulesAboveOldPaths:
-    """Imports a module as usual, and makes the old paths below it its attributes. It goes before the usual finders."""
+    """Imports a module as usual, and then makes the old paths below it importable. It goes before the usual finders."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
-        entries = _below_what_is_not_imported.get(fullname)
-        spec = PathFinder.find_spec(fullname, path) if entries else None
-        if entries is None or spec is None or spec.loader is None:
+        if isinstance(sys.modules.get(fullname), OldPath):
+            return sys.modules[fullname].__spec__
+        spec = PathFinder.find_spec(fullname, path) if fullname in _below_what_is_not_imported else None
+        if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
 
         def execute_and_add(module: ModuleType) -> None:
             execute(module)
-            _add_below(module, entries)
+            for entry in _below_what_is_not_imported.pop(fullname, []):
+                _add_below(module, entry)
 
         spec.loader.exec_module = execute_and_add  # type: ignore[method-assign]  # of this one loader of this one module
         return spec
