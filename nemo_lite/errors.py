@@ -20,6 +20,7 @@ _STDOUT = 1  # the file descriptor
 _LEAST_LIKENESS = 0.75  # of a name that an error suggests, by difflib: 1 for equal names
 MAX_LISTED = 5  # how many places an error or a summary names
 _MAX_LINES = 50  # of problems with one file: more than a screen
+_LONGEST_TEXT = 300  # characters of an error of other code
 # Called with the error that ends the program; when_failing sets it.
 _tell_others: Callable[[BaseException], object] | None = None
 # Characters that a terminal obeys or cannot show: controls, marks that turn the order of letters, half surrogates.
@@ -265,7 +266,7 @@ def with_line(error: BaseException, code: type | str) -> str:
     file = code if isinstance(code, str) else getattr(sys.modules.get(code.__module__), "__file__", None)
     lines = [(frame.f_code.co_filename, number) for frame, number in traceback.walk_tb(error.__traceback__)]
     path, number = next((line for line in reversed(lines) if line[0] == file), lines[-1] if lines else ("", 0))
-    first = next(iter(str(error).splitlines()), "")
+    first = next(iter(str(error).splitlines()), "")[:_LONGEST_TEXT]
     if isinstance(error, SyntaxError) and error.filename:
         path, number, first = error.filename, error.lineno or 0, error.msg
     text = first if isinstance(error, NemoLiteError) else f"{type(error).__name__}: {first}".removesuffix(": ")

@@ -113,7 +113,7 @@ def check_ports(owner: str, ports: Any, function: Callable[..., Any] | None) -> 
     if not isinstance(ports, Mapping) or any(not isinstance(t, NeuralType) for t in ports.values()):
         raise NeuralTypeError("ports must be a dictionary of NeuralTypes", place=owner, got=repr(ports)[:120])
     for port in ports:
-        if function is None and str(port).isdecimal():
+        if function is None and isinstance(port, str) and port.isdecimal():
             continue  # an output is no parameter: NeMo's joined data layers may number theirs
         if not str(port).isidentifier() or keyword.iskeyword(port) or port.startswith("_"):
             raise NeuralTypeError(

@@ -15,6 +15,7 @@ from nemo_asr.tasks.families import CTC, FAMILIES, Data, Modules, Wires
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.tasks.registry import KNOWN
 from nemo_lite import DataLayerNM, LossNM, TrainableNM
+from nemo_lite.core import Reference
 from nemo_lite.core.neural_types import (
     AcousticEncodedRepresentation,
     AudioSignal,
@@ -283,11 +284,46 @@ def test_a_constructor_that_fails_only_with_weights_is_told_where_the_model_is_m
         made.model()
 
 
+def test_a_family_that_gives_no_wires_or_cannot_judge_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Unfinished, "connect", lambda self, modules, data, training: None)
+    told = refusal(f"family: unfinished\n{CONFIG}")
+    assert told == "own.yaml:1:1: Unfinished: connect gives NoneType, wanted Wires"
+    monkeypatch.setattr(Unfinished, "problem", lambda self, classes, in_file: classes["joint"])
+    told = refusal(f"family: unfinished\n{CONFIG}")
+    assert re.fullmatch(r"own\.yaml:1:1: Unfinished: it cannot connect the modules: KeyError: 'joint' \(.*:\d+\)", told)
+
+
+class Circle(TrainableNM):
+    """An encoder that refers to the decoder, which may refer to it."""
+
+    input_ports = {"frames": NeuralType("B D T", SpectrogramType())}
+    output_ports = {"states": NeuralType("B D=8 T", AcousticEncodedRepresentation())}
+
+    def __init__(self, decoder: Reference[Any], name: str | None = None) -> None:
+        super().__init__(name)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        return frames
+
+
+class CircleDecoder(HeadsDecoder):
+    def __init__(self, feat_in: int, num_classes: int, encoder: Reference[Any], name: str | None = None) -> None:
+        super().__init__(feat_in, num_classes, name)
+
+
+def test_modules_that_refer_to_each_other_are_refused() -> None:
+    nemo_asr.register(Circle)
+    nemo_asr.register(CircleDecoder, role="decoder")
+    text = CONFIG.replace("GruEncoder: {hidden: 12}", "Circle: {}").replace("HeadsDecoder", "CircleDecoder")
+    problem = "refers to itself, by references of its own or of other modules"
+    assert refusal(text) == f"own.yaml:4:1: Circle {problem}\nown.yaml:5:1: CircleDecoder {problem}"
+
+
 def test_a_module_that_only_the_family_knows_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"family: unfinished\n{CONFIG}"
-    assert refusal(text) == "own.yaml:1:1: Unfinished connects a joint, and there is no section for one"
+    assert refusal(text) == "own.yaml:1:1: Unfinished: it connects a joint, and there is no section for one"
     monkeypatch.setattr(Unfinished, "fails", True)
     assert re.fullmatch(
-        r"own\.yaml:1:1: Unfinished cannot connect the modules: KeyError: 'joint' \(test_connection_check\.py:\d+\)",
+        r"own\.yaml:1:1: Unfinished: it cannot connect the modules: KeyError: 'joint' \(test_conn.*py:\d+\)",
         refusal(text),
     )

@@ -9,7 +9,7 @@ from typing import Any, get_origin
 from nemo_asr.arguments import MOST_WEIGHTS, SampleRate, parameters_of, source_argument
 from nemo_asr.data.labelled import LabelPorts, class_names
 from nemo_asr.data.speech_data_layer import SpeechPorts
-from nemo_asr.tasks.families import Data, Family, Signal, connect_by_type, signals_of
+from nemo_asr.tasks.families import ClassWires, Data, Family, Signal, Wires, connect_by_type, signals_of
 from nemo_asr.tasks.registry import DATA_ROLES, MODEL_KEYS, Part
 from nemo_asr.text.labels import language_code
 from nemo_asr.text.parser import vocabulary
@@ -87,22 +87,36 @@ class ConnectionCheck:
         if set(self._family.needed_roles) <= set(roles):
             classes = {role: self._parts[role].target for role in roles}
             in_file = [role for role in roles if self._parts[role].params.path]
-            role, problem = self._family.problem(classes, in_file)
-            if problem:
-                self.problems.append(f"{self._parts[role].params.place()}: {problem}")
             try:
-                self._family.connect(self, Data(audio, labels), training=True)
+                role, problem = self._family.problem(classes, in_file)
+                if problem:
+                    self.problems.append(f"{self._parts[role].params.place()}: {problem}")
+                wires = self._family.connect(self, Data(audio, labels), training=True)
+                if not isinstance(wires, (Wires, ClassWires)):
+                    self._report_family(f"connect gives {type(wires).__name__}, wanted Wires")
             except _NotConnectedError:
                 pass
             except Exception as error:  # a family of a user's own may raise anything
                 if not self.problems:  # else one of them may be the reason
                     kind = type(self._family)
-                    text = f"{kind.__name__} cannot connect the modules: {with_line(error, kind)}"
-                    self.problems.append(f"{self._config.place('family')}: {text}")
+                    code = "" if kind.__module__.startswith("nemo_asr.") else kind  # a module may have raised it
+                    self._report_family(f"it cannot connect the modules: {with_line(error, code)}")
         for role in roles:
             if role not in self.derived:  # something before it is wrong
                 self._built(role, None)
+            if self._refers_to_itself(role):
+                part = self._parts[role]
+                problem = f"{part.target.__name__} refers to itself, by references of its own or of other modules"
+                self.problems.append(f"{part.params.place()}: {problem}")
         self._check_size()
+
+    def _refers_to_itself(self, role: str) -> bool:
+        reached, pending = set[str](), [role]
+        while pending:
+            names = set(references_in(self._parts[pending.pop()].target)) & self._parts.keys() - reached
+            reached |= names
+            pending += names
+        return role in reached
 
     def __contains__(self, role: object) -> bool:
         return role in self._parts
@@ -114,8 +128,7 @@ class ConnectionCheck:
             _NotConnectedError: something is wrong with it, and it is not for training only; or there is none.
         """
         if role not in self._parts:
-            problem = f"{type(self._family).__name__} connects a {role}, and there is no section for one"
-            self.problems.append(f"{self._config.place('family')}: {problem}")
+            self._report_family(f"it connects a {role}, and there is no section for one")
             raise _NotConnectedError
         module = self._built(role, signals[0])
         outputs: list[Signal] = []
@@ -300,6 +313,9 @@ class ConnectionCheck:
             self.problems += [unknown_key(part.params, key, parameters_of(part.target)) for key in left_out]
             return None if stand_ins or left_out else module
         return None
+
+    def _report_family(self, problem: str) -> None:
+        self.problems.append(f"{self._config.place('family')}: {type(self._family).__name__}: {problem}")
 
     def _report(self, error: NeuralTypeError, role: str, source: str) -> None:
         """Add a port's error, at the argument that makes the difference or at the section; name the other's line."""
