@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -13,13 +14,20 @@ from toys.apex_installed import FOLDER, apex_from, copy_without
 from toys.lion import Lion, registered_lion
 
 from nemo_lite.backends.pytorch import optimizers as from_apex
-from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, save_training_state
-from nemo_lite.backends.pytorch.optimizers import AdamW, Lamb, Novograd, create_optimizer, with_own_flags
+from nemo_lite.backends.pytorch.checkpoint.storage import check_state, load_training_state, save_training_state
+from nemo_lite.backends.pytorch.optimizers import (
+    AdamW,
+    Lamb,
+    Novograd,
+    create_optimizer,
+    take_saved_types,
+    with_own_flags,
+)
 from nemo_lite.backends.pytorch.precision import choose_precision
 from nemo_lite.core.run_options import Optimization
 from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils import logging
-from nemo_lite.utils.optimizers import OPTIMIZERS, check_options, register_optimizer
+from nemo_lite.utils.optimizers import OPTIMIZERS, check_options, constructor_defaults, register_optimizer
 
 # Optimizers by name: the formulas step by step, no host sync, a state that survives, options that are checked.
 
@@ -239,6 +247,80 @@ def test_the_state_survives_a_save_and_a_load_bit_by_bit(name, tmp_path):
     second.load_state_dict(load_training_state(tmp_path / "t.safetensors")["optimizer"])
     run(second, resumed, range(3, 6))
     assert all(torch.equal(a, b) for a, b in zip(straight, resumed, strict=True))
+
+
+def another(value):
+    """Another value of an option."""
+    if isinstance(value, tuple):
+        return tuple(map(another, value))
+    if isinstance(value, bool):
+        return not value
+    return 0.5 * value or 0.01
+
+
+def settings_of_torch():
+    """Each optimizer of torch that the engine can drive, with its defaults and with each option changed."""
+    left_out = ("LBFGS", "SparseAdam", "Muon")  # a closure, sparse gradients, matrices only
+    chooses_kernels = ("foreach", "fused", "capturable", "differentiable")
+    for name, cls in vars(torch.optim).items():
+        if isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer) and name not in ("Optimizer", *left_out):
+            defaults = constructor_defaults(cls)
+            options = {key: value for key, value in defaults.items() if key not in ("lr", *chooses_kernels)}
+            yield cls, {}
+            for key, value in options.items():
+                if isinstance(value, (bool, int, float)):
+                    # SGD wants a momentum for nesterov.
+                    more = {"momentum": 0.9, "dampening": 0} if key == "nesterov" else {}
+                    yield cls, {key: 1.5 if key == "d" else another(value), **more}
+
+
+def settings_by_name():
+    """Each optimizer by name, with its defaults, with each option changed, and with LARC."""
+    for name, options in OPTIMIZERS.items():
+        for changed in ({}, {"larc": True}, *({key: another(value)} for key, value in options.items())):
+            more = {"momentum": 0.9} if "nesterov" in changed else {}
+            yield partial(create_optimizer, name), {"optimization_params": {"lr": 0.02, **changed, **more}}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("settings", [settings_of_torch, settings_by_name])
+def test_every_optimizer_with_every_option_goes_on_from_a_file_to_the_bit(settings, dtype, tmp_path):
+    def steps(optimizer, params, numbers):
+        for number in numbers:
+            set_grads(params, number)
+            optimizer.step()
+
+    wrong, count = [], 0
+    for make, options in settings():
+        straight, resumed = some_params(dtype=dtype), some_params(dtype=dtype)
+        steps(make(straight, **options), straight, range(5))
+        first = make(resumed, **options)
+        steps(first, resumed, range(3))
+        state = {"step": 3, "epoch": 0, "optimizers": [first.state_dict()], "optimizer_names": [type(first).__name__]}
+        save_training_state(tmp_path / "t.safetensors", state)
+        loaded, second = load_training_state(tmp_path / "t.safetensors"), make(resumed, **options)
+        check_state(loaded, [second], "t")
+        second.load_state_dict(with_own_flags(second, loaded["optimizers"][0]))
+        take_saved_types(second, loaded["optimizers"][0])
+        steps(second, resumed, range(3, 5))
+        count += 1
+        if not all(torch.allclose(a, b, 0, 0, equal_nan=True) for a, b in zip(straight, resumed, strict=True)):
+            wrong.append((type(second).__name__, options))
+    assert wrong == []
+    assert count > 40
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_second_moments_of_half_weights_are_not_rounded_by_a_load(dtype):
+    param = nn.Parameter(torch.ones(4, dtype=dtype))
+    param.grad = torch.full((4,), 300 * 1.234567, dtype=dtype)
+    optimizer, loaded = Novograd([param], amsgrad=True), Novograd([param], amsgrad=True)
+    optimizer.step()
+    saved = copy.deepcopy(optimizer.state_dict())
+    loaded.load_state_dict(saved)
+    for key in ("exp_avg_sq", "max_exp_avg_sq"):
+        assert torch.equal(loaded.state[param][key], saved["state"][0][key])
+        assert loaded.state[param][key].item() > torch.finfo(torch.float16).max
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -305,12 +305,12 @@ class Novograd(ForeachOptimizer):
         defaults |= {"grad_averaging": grad_averaging, "amsgrad": amsgrad}
         super().__init__(params, {**defaults, "luc": luc, "luc_trust": luc_trust, "luc_eps": luc_eps})
 
-    def __setstate__(self, state: Options) -> None:
-        super().__setstate__(state)
-        # Loading casts a state to the type of its parameter.
-        for param, values in self.state.items():
-            for key in values.keys() & {"exp_avg_sq", "max_exp_avg_sq"}:
-                values[key] = values[key].to(norm_dtype(param))
+    def load_state_dict(self, state_dict: Options) -> None:
+        """Go on from a state. Second moments stay float32: a half type would round them, or make them infinite."""
+        super().load_state_dict(state_dict)
+        for param, saved in saved_states(self, state_dict):
+            for key in saved.keys() & {"exp_avg_sq", "max_exp_avg_sq"}:
+                self.state[param][key] = saved[key].to(param.device, norm_dtype(param), copy=True)
 
     def _start(self, param: Tensor, group: Options, state: Options) -> None:
         # With v = |g|^2 already here, the moving average of the first step leaves it exactly as it is.
@@ -373,6 +373,27 @@ def with_own_flags(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, 
         options = {option: value for option, value in group.items() if option not in _FLAGS}
         groups[number] = options | {flag: own_group[flag] for flag in _FLAGS if flag in own_group}
     return {**state, "param_groups": groups}
+
+
+def saved_states(optimizer: Optimizer, state: Mapping[str, Any]) -> Iterator[tuple[Tensor, Mapping[str, Any]]]:
+    """Each parameter with what a saved state keeps for it."""
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    for number, param in zip(numbers, params, strict=True):
+        yield param, state["state"].get(number, {})
+
+
+def take_saved_types(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Give loaded numbers of which there is one a parameter the type in which they were saved.
+
+    torch has cast them to the parameter's type, and a half type rounds them.
+    """
+    for param, saved in saved_states(optimizer, state):
+        for key, value in saved.items():
+            loaded = optimizer.state[param].get(key)
+            is_number = type(value) is type(loaded) is Tensor and value.dim() == 0 < param.dim()
+            if is_number and value.dtype != loaded.dtype:
+                optimizer.state[param][key] = value.to(loaded.device, copy=True)
 
 
 def lay_out_like_parameters(optimizer: Optimizer) -> None:

@@ -20,6 +20,7 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
     load_module,
     load_training_state,
     save_module,
+    save_training_state,
 )
 from nemo_lite.backends.pytorch.optimizers import Novograd
 from nemo_lite.backends.pytorch.tutorials import MSELoss, RealFunctionDataLayer, TaylorNet
@@ -100,6 +101,26 @@ def changed(tree, path, value):
 def test_a_state_of_the_optimizer_fits(optimizer):
     made, state = trained(optimizer)
     check_state(state, [made], "x")
+
+
+class OneMoment(torch.optim.Optimizer):
+    """As users write them: one second moment for a tensor under Adam's name, lists, and values of no parameter."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr, "clip": float("inf")})
+
+    def step(self, closure=None):
+        self.state["of_all"] = {"seen": 1}
+        for param in self.param_groups[0]["params"]:
+            square, kept = param.grad.square().sum(), [torch.eye(7), None]
+            self.state[param] = {"step": 1, "exp_avg": torch.ones(1), "exp_avg_sq": square, "factors": kept}
+
+
+@pytest.mark.parametrize("optimizer", [OneMoment, Novograd])
+def test_one_second_moment_for_a_tensor_fits(optimizer, tmp_path):
+    made, state = trained(optimizer)
+    save_training_state(tmp_path / "state.safetensors", state)
+    check_state(load_training_state(tmp_path / "state.safetensors"), [made], "x")
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,7 @@ def identity(tensor: Tensor) -> tuple[object, ...]:
 # Any: what a file holds.
 
 _MOST_STEPS = 2**53
+_KNOWN_PACKAGES = ("torch", "nemo_lite")
 _OF_PARAM_SHAPE = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg", "acc_delta")
 
 
@@ -258,6 +259,8 @@ def _check_kept(kept: Any, groups: Sequence[Any], optimizer: Optimizer, path: st
     params: list[Tensor] = [param for group in optimizer.param_groups for param in group["params"]]
     if any(type(key) is not int for key in keys):
         raise _misfit(path, place, wanted="parameters by number")
+    if type(optimizer).__module__.partition(".")[0] not in _KNOWN_PACKAGES:
+        return  # one of the user's may keep anything
     by_key = dict(zip(keys, params, strict=True))
     for key, values in kept.items():
         if not isinstance(values, dict) or key not in by_key:
@@ -271,7 +274,8 @@ def _problem_of(name: object, value: Any, param: Tensor, optimizer: str) -> str:
     """The kind of value that is kept for a parameter under this name; "" where the value is of that kind."""
     if name == "momentum_buffer" and value is None:  # SGD without momentum
         return ""
-    is_single = name == "step" or (name == "exp_avg_sq" and optimizer == "Novograd")  # one number a parameter
+    # One number a parameter.
+    is_single = name == "step" or (optimizer == "Novograd" and name in ("exp_avg_sq", "max_exp_avg_sq"))
     if name in _OF_PARAM_SHAPE and not is_single:
         fits = isinstance(value, Tensor) and value.shape == param.shape and value.is_floating_point()
         return "" if fits else f"a tensor of shape {tuple(param.shape)}"
@@ -289,7 +293,7 @@ def _is_like(value: Any, ours: Any) -> bool:
     if isinstance(ours, bool) or isinstance(value, bool):
         return isinstance(value, bool) or value is None
     if isinstance(ours, (int, float)):
-        is_number = isinstance(value, (int, float)) and math.isfinite(value)
+        is_number = isinstance(value, (int, float)) and (math.isfinite(value) or value == ours)
         return is_number or (isinstance(value, Tensor) and value.numel() == 1)
     if isinstance(ours, (list, tuple)):
         is_row = isinstance(value, (list, tuple)) and len(value) == len(ours)

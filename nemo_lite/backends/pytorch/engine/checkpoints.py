@@ -31,7 +31,7 @@ from nemo_lite.backends.pytorch.distributed.process import READING_CHECKPOINT, W
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluations
 from nemo_lite.backends.pytorch.engine.module_state import mean_statistics, named_weighted_modules
 from nemo_lite.backends.pytorch.engine.state import RunState
-from nemo_lite.backends.pytorch.optimizers import lay_out_like_parameters, with_own_flags
+from nemo_lite.backends.pytorch.optimizers import lay_out_like_parameters, take_saved_types, with_own_flags
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.callbacks.base import Best, CallbackList, EvaluationResult
 from nemo_lite.core.neural_module import NeuralModule
@@ -107,7 +107,7 @@ class Checkpoints:
         return {
             "step": state.steps_done,
             "epoch": state.epochs_done,
-            "optimizers": [take(optimizer.state_dict()) for optimizer in state.optimizers],
+            "optimizers": [take(_in_order(optimizer.state_dict())) for optimizer in state.optimizers],
             "optimizer_names": self._optimizer_names(),
             "precision": self._precision.state_dict(),
             "callbacks": self._callbacks.state_dict(),
@@ -154,6 +154,7 @@ class Checkpoints:
         try:
             for optimizer, optimizer_state in zip(optimizers, saved, strict=True):
                 self._comm.load_optimizer_state(optimizer, with_own_flags(optimizer, optimizer_state))
+                take_saved_types(optimizer, optimizer_state)
                 lay_out_like_parameters(optimizer)
         except (ValueError, KeyError) as error:
             problem = "the optimizer's state does not fit the parameters"
@@ -281,6 +282,12 @@ class Checkpoints:
                 "Restored the weights of %s; it has no state of these optimizers: starting at step 0", contents.name
             )
         return contents.name
+
+
+def _in_order(state: Mapping[str, Any]) -> dict[str, Any]:
+    """An optimizer's state with the options of its groups by name: those of a loaded one are in another order."""
+    groups = [{key: group[key] for key in sorted(group, key=str)} for group in state["param_groups"]]
+    return {**state, "param_groups": groups}
 
 
 def read_chosen(

@@ -21,6 +21,7 @@ from nemo_lite.backends.pytorch.checkpoint.storage import Weights, load_training
 from nemo_lite.backends.pytorch.engine.resuming import Position, unstacked
 from nemo_lite.backends.pytorch.precision import LossScale, Precision
 from nemo_lite.interruption import Interrupted
+from nemo_lite.utils.optimizers import OPTIMIZERS
 
 TWO = {"batches_per_step": 2}  # six steps an epoch
 
@@ -74,6 +75,24 @@ def test_a_run_without_a_seed_goes_on_with_its_own_generators(tmp_path: Path) ->
         return joined([*parts, *([in_parts(folder, *ends[1:], seed=None, **TWO)] if ends[1:] else [])])
 
     assert seeded(tmp_path / "parts", 3, 6, 9) == seeded(tmp_path / "whole", 9)
+
+
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS])
+def test_a_run_resumed_writes_the_files_of_the_uninterrupted_one_with_every_optimizer(
+    tmp_path: Path, optimizer: str
+) -> None:
+    train(tmp_path / "whole", 4, optimizer=optimizer)
+    in_parts(tmp_path / "parts", 2, 4, optimizer=optimizer)
+    whole, parts = (CheckpointFolder(tmp_path / name).newest().files for name in ("whole", "parts"))
+    assert {name: file.sha256 for name, file in parts.items()} == {name: file.sha256 for name, file in whole.items()}
+
+
+@pytest.mark.parametrize("level", ["O0", "O3"])
+def test_novograd_with_amsgrad_is_resumed_to_the_bit_also_with_half_weights(tmp_path: Path, level: str) -> None:
+    options = {"optimizer": "novograd", "params": {"amsgrad": True}, "factory_settings": {"optimization_level": level}}
+    expected = train(tmp_path / "whole", 6, **options)
+    parts = in_parts(tmp_path / "parts", 2, 4, 6, **options)
+    assert (parts.steps, parts.weights) == (expected.steps, expected.weights)
 
 
 class Shuffled(Points):
