@@ -150,6 +150,23 @@ def test_losses_and_running_statistics_are_those_of_a_run_that_is_not_compiled(f
     assert told.endswith(" s, no recompilations, no graph breaks")
 
 
+class AppliesAverage(nemo.NeMoCallback):
+    def on_action_end(self, state):
+        with state.averaging.applied():
+            pass
+
+
+@pytest.mark.slow
+def test_statistics_of_averaged_weights_are_estimated_without_a_graph_for_each_batch(factory, lines):
+    net = Net(norm=True)
+    x, y = Points(n=40)()
+    params = {"lr": 0.05, "momentum": 0.0, "num_epochs": 2, "ema_decay": 0.9}
+    factory.train([Mse()(out=net(x=x), target=y)], "sgd", params, [AppliesAverage()], compile=EAGER)
+    factory.train([Mse()(out=net(x=x), target=y)], "sgd", params, [AppliesAverage()], compile=EAGER)
+    told = [line.partition(" in ")[0] + line.partition(" s,")[2] for line in lines if line.startswith("Compiled")]
+    assert told == ["Compiled 1 graph no recompilations, no graph breaks"], "the second training goes on with it"
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_aot_autograd_makes_the_backward_and_the_losses_stay(factory):

@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 from toys.nemo_archives import packed, write_0, write_tar
-from toys.nets import Net, build
+from toys.nets import BD, Net, build
 
 import nemo_lite as nemo
 from nemo_asr.models.nemo_files import read_nemo
@@ -41,6 +41,7 @@ from nemo_lite.backends.pytorch.checkpoint.tensors import (
     write_safetensors,
 )
 from nemo_lite.backends.pytorch.distributed.comm import Piece
+from nemo_lite.backends.pytorch.nm import TrainableNeuralModuleWrapper
 from nemo_lite.core.callbacks import ModuleSaverCallback
 from nemo_lite.errors import CheckpointError
 from nemo_lite.utils.helpers import Part
@@ -373,6 +374,15 @@ def test_infinities_of_a_buffer_may_be_a_mask_and_nan_may_not():
     refuse_not_finite(net, net.state_dict())
     net.norm.running_var[1] = math.nan
     with pytest.raises(CheckpointError, match=r"got NaN or infinity in norm\.running_var; the checkpoints"):
+        refuse_not_finite(net, net.state_dict())
+
+
+def test_an_infinite_weight_of_a_wrapped_module_is_refused():
+    net = TrainableNeuralModuleWrapper(nn.Linear(3, 1), {"x": BD}, {"out": BD})
+    refuse_not_finite(net, net.state_dict())
+    with torch.no_grad():
+        net._pt_module.weight[0, 1] = math.inf
+    with pytest.raises(CheckpointError, match=r"Wrapper: weights that are not .*: got NaN or infinity in weight"):
         refuse_not_finite(net, net.state_dict())
 
 

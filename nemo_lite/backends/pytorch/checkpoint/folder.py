@@ -44,6 +44,7 @@ from nemo_lite.backends.pytorch.checkpoint.store import (
     sweep,
     write_set,
 )
+from nemo_lite.backends.pytorch.checkpoint.tensors import parameters_of_state
 from nemo_lite.core.callbacks.base import Best
 from nemo_lite.errors import CheckpointError, NemoLiteError, UsageError, did_you_mean
 from nemo_lite.files import make_writable_folder, names_in
@@ -176,9 +177,13 @@ class CheckpointFolder:
     def open(self) -> None:
         """Create the folder, keep other processes from saving there until :meth:`close`, and sweep it.
 
+        Where it is open already nothing happens: this process may be writing there.
+
         Raises:
             UsageError: it cannot be written to, or another process saves there: which one.
         """
+        if self._lock.is_held:
+            return
         make_writable_folder(self.folder)
         self._lock.take()
         sweep(self.folder)
@@ -451,6 +456,8 @@ class MeanWeights(NamedTuple):
 def mean_of_newest(folder: str | Path, modules: Mapping[str, nn.Module], count: int) -> MeanWeights:
     """The mean of each parameter over the newest ``count`` complete checkpoints, or over all if there are fewer.
 
+    A warning names each that is damaged.
+
     Args:
         folder: where the checkpoints are.
         modules: by the names under which they were saved.
@@ -459,9 +466,21 @@ def mean_of_newest(folder: str | Path, modules: Mapping[str, nn.Module], count: 
     Raises:
         CheckpointError: no complete checkpoint, or one that does not fit the modules.
     """
-    sets = CheckpointFolder(folder).sets()[-count:]
+    listing = look(Path(folder).expanduser())
+    sets: list[CheckpointSet] = []
+    damaged = {**listing.damaged}
+    for checkpoint in reversed(listing.sets):
+        if len(sets) == count:
+            break
+        if problem := checkpoint.problem(contents=True):
+            damaged[checkpoint.path] = problem
+        else:
+            sets.insert(0, checkpoint)
     if not sets:
-        raise CheckpointError("there is no checkpoint to average", place=str(folder))
+        got = "; ".join(f"{path.name}: {problem}" for path, problem in damaged.items())
+        raise CheckpointError("there is no checkpoint to average", place=str(folder), got=got)
+    for place, problem in damaged.items():
+        logging.warning("%s is damaged and not averaged: %s", place, problem)
     sums: dict[str, dict[str, Tensor]] = {name: {} for name in modules}
     for checkpoint in sets:  # one at a time: memory holds one checkpoint and the sums
         for module_name, module in modules.items():
@@ -469,7 +488,7 @@ def mean_of_newest(folder: str | Path, modules: Mapping[str, nn.Module], count: 
             if path is None:
                 raise CheckpointError(f"checkpoint {checkpoint.tag} has no {module_name}", place=str(folder))
             stored, totals = read_fitting(module, path), sums[module_name]
-            for name, _ in module.named_parameters():
+            for name in parameters_of_state(module):
                 value = stored[name].to(torch.float32)
                 totals[name] = totals[name].add_(value) if name in totals else value.clone()
     for total in (total for totals in sums.values() for total in totals.values()):

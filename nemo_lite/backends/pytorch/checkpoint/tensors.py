@@ -201,9 +201,13 @@ def _open_part(path: Path, part: Part | None, opened: ExitStack) -> tuple[dict[s
     if part is not None and not path.is_file():
         problem = f"this part is missing, one of {part.total}"
         raise CheckpointError(problem, place=str(path), remedy="copy the whole folder of the checkpoint")
-    open_file(path, KIND).close()  # the library would wait for a pipe
+    by_name: Path | str = path
+    with open_file(path, KIND) as stream:  # the library would wait for a pipe
+        if str(path).encode(errors="replace").decode() != str(path):  # the library opens names that are UTF-8 only
+            by_name = f"/proc/self/fd/{os.dup(stream.fileno())}"
+            opened.callback(os.close, int(Path(by_name).name))
     try:
-        file = opened.enter_context(safe_open(path, framework="pt"))
+        file = opened.enter_context(safe_open(by_name, framework="pt"))
         metadata: dict[str, str] = file.metadata() or {}
         headers = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
     except (SafetensorError, OSError) as error:
@@ -420,6 +424,34 @@ _MAX_LISTED = 3
 _STATISTICS = ("running_mean", "running_var")  # torch's names in normalisation layers
 
 
+def parameters_of_state(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters in ``module.state_dict()`` by their names there; a tied one under each of its names.
+
+    A module may have a ``state_dict`` of its own, as wrapped ones do: in it and in files names are others than in
+    ``named_parameters()``.
+    """
+    own = {id(parameter): parameter for parameter in module.parameters()}
+    try:
+        state = module.state_dict(destination=_FirstValues(), keep_vars=True)
+    except TypeError:  # of the user's, without torch's arguments: tensors in the same memory
+        at = {(parameter.data_ptr(), parameter.shape): parameter for parameter in own.values()}
+        values = ((name, value) for name, value in module.state_dict().items() if isinstance(value, Tensor))
+        return {name: at[place] for name, value in values if (place := (value.data_ptr(), value.shape)) in at}
+    return {name: own[id(value)] for name, value in state.items() if id(value) in own}
+
+
+class _FirstValues(OrderedDict[str, Any]):
+    """Keeps the first value of a key: behind it, hooks put float32 values in the place of half parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._metadata: OrderedDict[str, Any] = OrderedDict()  # as torch has it
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key not in self:
+            super().__setitem__(key, value)
+
+
 def refuse_not_finite(module: nn.Module, tensors: Mapping[str, object]) -> None:
     """Raise CheckpointError if a parameter or a running statistic is not finite, or a buffer NaN.
 
@@ -429,7 +461,7 @@ def refuse_not_finite(module: nn.Module, tensors: Mapping[str, object]) -> None:
         module: says which of the tensors are parameters.
         tensors: its ``state_dict()``, or this rank's pieces of it.
     """
-    finite = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    finite = {*parameters_of_state(module)}
     # Features of 1e30 give a finite loss and an infinite variance, with which nothing is recognised any more.
     finite |= {name for name in tensors if name.rpartition(".")[2] in _STATISTICS}
     values = {name: value.tensor if isinstance(value, Piece) else value for name, value in tensors.items()}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,46 +14,63 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from nemo_lite.backends.pytorch.checkpoint.folder import MeanWeights, mean_of_newest
+from nemo_lite.backends.pytorch.checkpoint.tensors import parameters_of_state
+from nemo_lite.backends.pytorch.distributed.batchnorm import is_synced
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics, named_weighted_modules
 from nemo_lite.backends.pytorch.placement import Snapshot
 from nemo_lite.backends.pytorch.precision import Precision
-from nemo_lite.core.neural_module import NeuralModule
+from nemo_lite.core.neural_module import NeuralModule, unique_names
 from nemo_lite.errors import CheckpointError, UsageError
 from nemo_lite.utils import logging
 
 # The statistics of normalisation layers, estimated again for weights that no step has seen. No averaging in here.
 
 
-def estimate(modules: Iterable[nn.Module], run: Callable[[Callable[[], None]], None]) -> None:
+def estimate(modules: Iterable[nn.Module], run: Callable[[Callable[[bool], None]], None]) -> None:
     """Give normalisation layers the plain mean of their statistics over some batches.
 
-    Layers in evaluation mode (those of frozen modules) keep theirs.
+    A layer that a batch goes through twice counts twice. Layers in evaluation mode (those of frozen modules) keep
+    theirs.
 
     Args:
         modules: those whose layers learn.
-        run: runs the batches in training mode, and calls its argument before each.
+        run: runs the batches in training mode. Before each it calls its argument with whether the batch counts; the
+            statistics of one that does not are put back, but those of layers that are synchronised over ranks.
     """
     parts = (part for module in modules for part in module.modules())
     layers = [part for part in parts if isinstance(part, _NormBase) and part.training and part.track_running_stats]
     if not layers:
         return
     before = [layer.momentum for layer in layers]
-    num_batches = 0
+    num_calls, is_counted = Counter[nn.Module](), True
 
-    def next_batch() -> None:
+    def next_batch(counts: bool = True) -> None:
+        nonlocal is_counted
+        is_counted = counts
+
+    def next_call(layer: Any, inputs: object) -> None:
         # The running mean of k values: new = old + (value - old) / k. With momentum None torch reads k from the device.
-        nonlocal num_batches
-        num_batches += 1
-        for layer in layers:
-            layer.momentum = 1.0 / num_batches
+        if is_counted or is_synced(layer):
+            num_calls[layer] += 1
+            layer.momentum = 1.0 / num_calls[layer]
 
+    hooks = [layer.register_forward_pre_hook(next_call) for layer in layers]
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _uncompiled():
             run(next_batch)
     finally:
-        for layer, momentum in zip(layers, before, strict=True):
+        for hook, layer, momentum in zip(hooks, layers, before, strict=True):
+            hook.remove()
             layer.momentum = momentum
+
+
+def _uncompiled() -> AbstractContextManager[None]:
+    """Inside, compiled regions run as they are: torch would compile them anew for each momentum.
+
+    Where torch._dynamo, whose import takes seconds, is not imported, nothing is compiled.
+    """
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 # Averaging: weights averaged over the steps or the last checkpoints of a run, used for a while. No loop in here.
@@ -80,8 +99,8 @@ class Averaging:
         precision: of the run, after it has adopted the optimizers.
         comm: the ranks.
         is_sharded: weights are divided among the ranks.
-        run_for_statistics: runs batches of the training data through the modules in training mode, and calls its
-            argument before each.
+        run_for_statistics: runs batches of the training data through the modules in training mode, see
+            :func:`estimate`.
 
     Raises:
         UsageError: a decay with weights that are divided among the ranks.
@@ -94,7 +113,7 @@ class Averaging:
         precision: Precision,
         comm: Comm,
         is_sharded: bool,
-        run_for_statistics: Callable[[Callable[[], None]], None],
+        run_for_statistics: Callable[[Callable[[bool], None]], None],
     ) -> None:
         self._all, self._decay, self._comm, self._is_sharded = modules, decay, comm, is_sharded
         self._modules = [module for module in modules if isinstance(module, nn.Module)]
@@ -117,8 +136,8 @@ class Averaging:
         torch._foreach_lerp_(self._means, in_float32, 1.0 - decay)
 
     def state_dict(self) -> dict[str, Any]:
-        """The moving average, for a training state; empty without one."""
-        return {} if self._decay is None else {"average": {"decay": self._decay, "means": list(self._means)}}
+        """The moving average by the weights' names, for a training state; empty without one."""
+        return {} if self._decay is None else {"average": {"decay": self._decay, "means": self._means_by_name()}}
 
     def load_state_dict(self, state: Mapping[str, Any], place: str = "") -> None:
         """Go on with the average of :meth:`state_dict`; without one, from the weights as they are now.
@@ -128,14 +147,25 @@ class Averaging:
         """
         if self._decay is None:
             return
-        saved: Sequence[Tensor] | None = state.get("average", {}).get("means")
+        saved: Any = state.get("average", {}).get("means")
         if saved is None:
             logging.warning("%s has no average of weights: it begins with the weights of this step", place or "state")
-            saved = [_float32(master) for master in self._masters]
-        if [each.shape for each in saved] != [each.shape for each in self._means]:
+            for mean, master in zip(self._means, self._masters, strict=True):
+                mean.copy_(master.detach())
+            return
+        means = self._means_by_name()
+        if not isinstance(saved, Mapping) or _shapes(saved) != _shapes(means):
             raise CheckpointError("the average of weights does not fit the weights", place=place)
-        for mean, value in zip(self._means, saved, strict=True):
-            mean.copy_(value)
+        for name, mean in means.items():
+            mean.copy_(saved[name])
+
+    def _means_by_name(self) -> dict[str, Tensor]:
+        names: dict[Tensor, str] = {}  # of a weight that several modules have, the first
+        with_weights = (each for each in self._all if [*_named_parameters(each)])
+        for label, module in unique_names(with_weights).items():
+            for name, parameter in _named_parameters(module):
+                names.setdefault(parameter, f"{label}.{name}")
+        return {names[parameter]: mean for parameter, mean in zip(self._parameters, self._means, strict=True)}
 
     @contextmanager
     def applied(self, last: int = 0, folder: str | Path = "") -> Iterator[str]:
@@ -185,15 +215,27 @@ class Averaging:
         by_parameter = {
             parameter: mean.tensors[module_name][name]
             for module_name, module in named.items()
-            for name, parameter in module.named_parameters()
+            for name, parameter in parameters_of_state(module).items()
         }
-        values = [by_parameter[parameter] for parameter in self._parameters]
+        if any(each.requires_grad and each not in by_parameter for each in self._parameters):
+            problem = "a module keeps weights that are trained out of its state_dict: they cannot be averaged"
+            raise CheckpointError(problem, place=str(folder))
+        pairs = zip(self._parameters, self._masters, strict=True)
+        values = [by_parameter.get(parameter, master.detach()) for parameter, master in pairs]
         return values, f"mean of the checkpoints of {', '.join(map(str, mean.steps))} steps"
 
     def _refuse_sharded(self) -> None:
         if self._is_sharded:
             problem, remedy = "averages of weights do not go with shard_weights", "leave one of the two out"
             raise UsageError(problem, remedy=remedy)
+
+
+def _named_parameters(module: object) -> Iterator[tuple[str, nn.Parameter]]:
+    return module.named_parameters() if isinstance(module, nn.Module) else iter(())
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in tensors.items()}
 
 
 def _float32(parameter: Tensor) -> Tensor:

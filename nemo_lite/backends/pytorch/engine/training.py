@@ -540,11 +540,11 @@ class Training:
             left_out = computed.num_of_this_rank()
             lane.batches.start(are_finite=are_finite, wishes=self._state.wishes, num_left_out=left_out)
 
-    def _run_for_statistics(self, next_batch: Callable[[], None]) -> None:
+    def _run_for_statistics(self, next_batch: Callable[[bool], None]) -> None:
         """Run the batches of an epoch, of the first steps of a long one, without gradients. All ranks call it.
 
         Args:
-            next_batch: called before each batch that counts.
+            next_batch: called before each batch with whether it counts.
         """
         if len(self._lanes) > 1:
             problem = "averages of weights do not go with several objectives that have data of their own"
@@ -555,8 +555,7 @@ class Training:
         for _ in range(_STATISTICS_STEPS):
             for number, batch in enumerate(taken.batches):
                 counts = number < taken.num_counted
-                if counts:
-                    next_batch()
+                next_batch(counts)
                 self._ahead.arrive(batch.values)
                 for objective in lane.objectives:
                     with nullcontext() if counts else self._without_trace(), self._precision.forward():

@@ -5,13 +5,16 @@ from contextlib import nullcontext
 import pytest
 import torch
 from toys.apex_installed import apex_from
-from toys.nets import Mse, Net, Points, train
+from toys.names import forget_names
+from toys.nets import BD, Mse, Net, Points, train
 from toys.rank_training import rank_factory
 from toys.ranks import results_of
 
 import nemo_lite as nemo
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, mean_of_newest, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
-from nemo_lite.backends.pytorch.engine.averages import Averaging
+from nemo_lite.backends.pytorch.engine.averages import Averaging, estimate
+from nemo_lite.backends.pytorch.nm import TrainableNeuralModuleWrapper
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.run_options import Optimization
 from nemo_lite.errors import CheckpointError, UsageError
@@ -166,7 +169,135 @@ def test_an_average_of_other_weights_is_refused_and_a_state_without_one_starts_a
         net.fc.weight.fill_(3.0)
     made.load_state_dict({}, "old.json")
     assert "old.json has no average of weights: it begins with the weights of this step" in caplog.text
-    assert made.state_dict()["average"]["means"][0].unique().tolist() == [3.0]
+    assert made.state_dict()["average"]["means"]["Net.fc.weight"].unique().tolist() == [3.0]
+
+
+def averaging_of(*modules):
+    comm = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU)._comm
+    return Averaging([*modules], 0.9, FLOAT32, comm, False, lambda next_batch: None)
+
+
+def filled(name, value):
+    net = Net(name=name)
+    with torch.no_grad():
+        net.fc.weight.fill_(value)
+    return net
+
+
+def test_the_averages_of_two_modules_of_equal_shapes_go_by_their_names_in_any_order():
+    state = averaging_of(filled("one", 1.0), filled("two", 2.0)).state_dict()
+    forget_names()
+    turned = averaging_of(filled("two", 0.0), filled("one", 0.0))
+    turned.load_state_dict(state)
+    means = turned.state_dict()["average"]["means"]
+    found = {name: value.unique().tolist() for name, value in means.items() if "weight" in name}
+    assert found == {"two.fc.weight": [2.0], "one.fc.weight": [1.0]}
+    forget_names()
+    other = averaging_of(filled("one", 0.0), filled("three", 0.0))
+    with pytest.raises(CheckpointError, match="x: the average of weights does not fit the weights"):
+        other.load_state_dict(state, "x")
+
+
+def test_a_damaged_checkpoint_is_told_and_not_averaged_and_the_ones_before_count_on(factory, tmp_path, caplog):
+    class Damages(nemo.NeMoCallback):
+        def on_action_end(self, state):
+            for step, change in ((4, lambda raw: bytes([*raw[:-1], raw[-1] ^ 1])), (2, lambda raw: raw[:-1])):
+                path = tmp_path / f"checkpoint-STEP-{step}/Net-STEP-{step}.safetensors"
+                path.write_bytes(change(path.read_bytes()))
+
+    net = Net()
+    saver = nemo.CheckpointCallback(tmp_path, step_freq=1, epoch_freq=-1, checkpoints_to_keep=9)
+    watch = Averaged(net, 4, tmp_path)
+    run(factory, saver, Damages(), watch, net=net)
+    assert watch.words == "mean of the checkpoints of 1, 3, 5, 6 steps"
+    torch.testing.assert_close(watch.averaged["fc.weight"], sum(watch.weights[step - 1] for step in (1, 3, 5, 6)) / 4)
+    told = [line for line in caplog.messages if "not averaged" in line]
+    assert told == [
+        f"{tmp_path}/checkpoint-STEP-2 is damaged and not averaged: Net-STEP-2.safetensors has "
+        f"{(size := (tmp_path / 'checkpoint-STEP-2/Net-STEP-2.safetensors').stat().st_size)} bytes, "
+        f"{size + 1} were written",
+        f"{tmp_path}/checkpoint-STEP-4 is damaged and not averaged: Net-STEP-4.safetensors is not what was written "
+        "(SHA-256 differs)",
+    ]
+    for stored in CheckpointFolder(tmp_path).sets():
+        (stored.path / f"Net-STEP-{stored.number}.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"there is no checkpoint to average: got checkpoint-STEP-\d: Net"):
+        mean_of_newest(tmp_path, {"Net": net}, 2)
+
+
+class NamesOfOne(torch.nn.Module):
+    """A user's own wrapper: its state_dict takes no arguments."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x)
+
+    def state_dict(self):  # type: ignore[override]
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state, strict=True):  # type: ignore[override]
+        self.inner.load_state_dict(state, strict)
+
+
+class Own(NamesOfOne, nemo.TrainableNM):
+    input_ports = {"x": BD}
+    output_ports = {"out": BD}
+
+    def __init__(self):
+        nemo.TrainableNM.__init__(self)
+        self.inner = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+
+
+def wrapped():
+    torch.manual_seed(0)
+    inner = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+    return TrainableNeuralModuleWrapper(inner, {"x": BD}, {"out": BD})
+
+
+@pytest.mark.parametrize(
+    ("make", "level"), [(wrapped, "O0"), (wrapped, "O1"), (wrapped, "O2"), (wrapped, "O3"), (Own, "O0")]
+)
+def test_checkpoints_of_a_module_with_a_state_of_its_own_are_averaged_by_the_names_in_it(tmp_path, make, level):
+    class Stored(nemo.NeMoCallback):
+        def on_action_end(self, state):
+            with state.averaging.applied(2, tmp_path):
+                self.averaged = {name: value.clone() for name, value in net.state_dict().items()}
+
+    net, watch = make(), Stored()
+    saver = nemo.CheckpointCallback(tmp_path, step_freq=1)
+    made = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, optimization_level=level, set_default=False)
+    run(made, saver, watch, net=net)
+    sets = [read_checkpoint(tmp_path, f"STEP-{step}").weights for step in (5, 6)]
+    for name in ("0.weight", "0.bias", "1.weight", "1.bias"):
+        values = [next(iter(weights.values()))[name] for weights in sets]
+        mean = sum(value.float() for value in values) / 2
+        tolerance = 0.01 if level == "O3" else 1e-6
+        torch.testing.assert_close(watch.averaged[name].float(), mean, rtol=tolerance, atol=0.0, msg=name)
+        assert not torch.equal(values[0], values[1])
+
+
+def test_a_layer_that_a_batch_goes_through_twice_counts_each_call():
+    once, twice = torch.nn.BatchNorm1d(1), torch.nn.BatchNorm1d(1)
+    data = [torch.tensor([[float(number)], [number + 2.0]]) for number in range(10)]
+
+    def go(next_batch):
+        for number, x in enumerate(data):
+            next_batch(True)
+            once(x)
+            twice(x)
+            twice(x + 100)
+            if number == 4:  # one that does not count is put back
+                next_batch(False)
+                before = once.running_mean.clone(), once.running_var.clone()
+                once(x + 1000)
+                once.running_mean, once.running_var = before
+
+    estimate([once, twice], go)
+    assert (once.running_mean.item(), twice.running_mean.item()) == pytest.approx((5.5, 55.5))
+    assert (once.momentum, len(once._forward_pre_hooks)) == (0.1, 0)
 
 
 def averaged_on_rank():
