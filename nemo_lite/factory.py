@@ -602,8 +602,9 @@ def _check_arguments(placement: object, random_seed: object, cudnn_benchmark: bo
     if placement is not None and not isinstance(placement, DeviceType):
         choices = ", ".join(f"DeviceType.{device.name}" for device in DeviceType)
         raise UsageError("placement must be a DeviceType", got=repr(placement), wanted=choices)
-    if random_seed is not None and not (isinstance(random_seed, int) and random_seed >= 0):
-        raise UsageError("random_seed must be a whole number, at least 0", got=repr(random_seed))
+    if random_seed is not None and not (isinstance(random_seed, int) and 0 <= random_seed < 2**64):
+        problem = "random_seed must be a whole number, at least 0"
+        raise UsageError(problem, got=repr(random_seed)[:60], wanted="a number from 0, below 2**64")
     if random_seed is not None and cudnn_benchmark:
         raise UsageError(
             "random_seed and cudnn_benchmark contradict each other",

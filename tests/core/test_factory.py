@@ -121,6 +121,7 @@ def test_a_precision_that_the_device_does_not_have_is_refused_before_a_folder_is
         ({"placement": "CPU"}, "placement must be a DeviceType: got 'CPU', wanted DeviceType.GPU, DeviceType.CPU"),
         ({"random_seed": "a"}, "random_seed must be a whole number, at least 0: got 'a'"),
         ({"random_seed": -1}, "random_seed must be a whole number, at least 0: got -1"),
+        ({"random_seed": 2**64}, "at least 0: got 18446744073709551616, wanted a number from 0, below 2**64"),
         *(
             ({name: value}, f"{name} is {value}, wanted a number of seconds above 0, up to 604800 (a week)")
             for name in ("dist_timeout", "dist_start_timeout", "dist_silence_timeout")

@@ -9,6 +9,7 @@ from toys.rank_training import rank_factory
 from toys.ranks import results_of
 
 import nemo_lite as nemo
+from nemo_lite.backends.pytorch.data.loaders import Loaded, UnusableItems
 from nemo_lite.errors import CheckpointError, UsageError
 
 
@@ -25,11 +26,11 @@ class Head(nemo.TrainableNM):
         return self.fc(self.drop(out))
 
 
-def two_tasks(every=2, **settings):
+def two_tasks(every=2, second=None, **settings):
     """A net that two tasks share, a head for each, and data layers of different lengths."""
     forget_names()
     net = Net(name="net")
-    first, second = Points(n=12, batch_size=2, shuffle=True), Points(n=10, batch_size=4, shuffle=True)
+    first, second = Points(n=12, batch_size=2, shuffle=True), second or Points(n=10, batch_size=4, shuffle=True)
     second.label = "second"
     heads, losses = [Head("one"), Head("two")], []
     for data, head in zip((first, second), heads, strict=True):
@@ -160,6 +161,36 @@ def test_a_gan_takes_turns_and_is_resumed_to_the_bit(tmp_path):
     first, _, _ = gan(tmp_path / "parts", 5)
     second, _, resumed = gan(tmp_path / "parts", 9)
     assert (first + second, resumed) == (losses, weights)
+
+
+class Faulty(Points):
+    """Notes an item as unusable when its loader is made."""
+
+    def __init__(self, bad=None):
+        super().__init__(n=10, batch_size=4)
+        self.bad = bad
+
+    def loader(self, *, training, shard):
+        loader = super().loader(training=training, shard=shard)
+        self.account = loader.account = UnusableItems("second", 9, lambda item: f"second:{item}")
+        self.account.note(Loaded(faults=[] if self.bad is None else [(self.bad, "it is bad")]))
+        return loader
+
+
+def test_what_is_unusable_of_a_second_data_layer_is_told_at_the_end_and_known_to_a_resumed_run(tmp_path, caplog):
+    def run(steps, data):
+        made = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=3)
+        callbacks = [nemo.CheckpointCallback(tmp_path, step_freq=10**6)]
+        made.train(two_tasks(second=data)[0], "sgd", {"lr": 0.1, "max_steps": steps}, callbacks)
+        told = [line for line in caplog.messages if "skipped so far" in line]
+        caplog.clear()
+        return data.account.faults, told
+
+    assert run(2, Faulty(bad=7)) == (
+        {7: "second:7: it is bad"},
+        ["second: 1 item skipped so far (max_corrupt 9):\n  second:7: it is bad"],
+    )
+    assert run(4, Faulty()) == ({7: "second:7: it is bad"}, [])
 
 
 def on_a_rank(folder, steps):

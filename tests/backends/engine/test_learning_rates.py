@@ -11,6 +11,7 @@ from toys.nets import Record, build
 from toys.resumable import train
 
 import nemo_lite as nemo
+from nemo_lite.utils.lr_policies import CosineAnnealing
 
 
 def fading(initial: float, step: int, epoch: int) -> float:
@@ -70,6 +71,27 @@ def test_a_run_resumed_with_another_rate_takes_it(tmp_path: Path) -> None:
 def test_a_rate_that_a_callback_has_set_goes_on(tmp_path: Path) -> None:
     assert rates(tmp_path, 2, callbacks=[Halve()]) == [0.05, 0.025]
     assert rates(tmp_path, 4, callbacks=[Halve()]) == [0.0125, 0.00625]
+
+
+def cosine(steps: int) -> Any:
+    return CosineAnnealing(steps)
+
+
+def test_a_schedule_that_jumps_where_a_run_goes_on_is_told_as_a_rate(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = rates(tmp_path, 4, lr_policy=cosine(4))
+    more = rates(tmp_path, 8, lr_policy=cosine(8))
+    (told,) = [line for line in caplog.messages if line.startswith("learning rate: ")]
+    assert told.startswith(f"learning rate: the last step had {first[-1]:.2e}, the next has {more[0]:.2e}: the sche")
+    assert more[0] > 3 * first[-1]
+
+
+def test_a_schedule_that_goes_on_as_it_was_is_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rates(tmp_path, 3, lr_policy=cosine(8))
+    rates(tmp_path, 6, lr_policy=cosine(8))
+    rates(tmp_path, 8, lr_policy=cosine(8), callbacks=[Halve()])
+    assert not [line for line in caplog.messages if line.startswith("learning rate: ")]
 
 
 def test_callbacks_of_a_resumed_run_see_its_rate_before_the_first_step(tmp_path: Path) -> None:

@@ -41,6 +41,21 @@ def test_an_iterator_that_is_used_up_after_its_first_epoch_is_told(factory):
         train(factory, [build(UsedUp())[1]])
 
 
+def test_a_step_whose_batches_are_all_empty_is_skipped_and_the_run_goes_on(factory, caplog):
+    class SomeEmpty(Points):
+        dataset = None
+
+        @property
+        def data_iterator(self):
+            full, empty = (self.x[:4], self.y[:4]), (self.x[:0], self.y[:0])
+            return iter([full, full, empty, empty, full, full])
+
+    net, loss = build(SomeEmpty())
+    train(factory, [loss], params={"num_epochs": 1}, batches_per_step=2)
+    assert net.fc.weight.isfinite().all()
+    assert [line for line in caplog.messages if "step 1" in line and "not finite" in line], caplog.messages
+
+
 def stopping(on_rank):
     count = Count(stop_at=2, on_rank=on_rank)
     train_net(rank_factory(), Net(), Points(n=16, batch_size=2), [count], max_steps=50)

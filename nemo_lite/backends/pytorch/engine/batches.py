@@ -238,7 +238,8 @@ class StepBatches:
         """
         if self.is_alone:
             return [1.0]
-        counted = [self.world_size * batch.num_items / self.num_items for batch in self.counted]
+        num_items = self.num_items or 1.0  # all batches of an iterator may be empty
+        counted = [self.world_size * batch.num_items / num_items for batch in self.counted]
         return counted + [0.0] * (len(self.batches) - self.num_counted)
 
 

@@ -278,7 +278,7 @@ class Position:
         self.changes = [*told(Pace(*state.get("pace", self._pace)), self._pace)]
         if self._is_seed_drawn and state.get("seed") is not None:
             self.seed = state["seed"]
-        world_size, of_rank = _states_of_ranks(state.get("ranks"), place)
+        world_size, of_rank = states_of_ranks(state.get("ranks"), place)
         ranks: Sequence[int] = range(world_size)
         if world_size == self._comm.world_size:
             ranks = [self._comm.rank]
@@ -363,7 +363,7 @@ class Position:
                 set_generator_states(states, self._device, self._modules)
 
 
-def _states_of_ranks(ranks: Any, place: str) -> tuple[int, Callable[[int, str], Any]]:
+def states_of_ranks(ranks: Any, place: str) -> tuple[int, Callable[[int, str], Any]]:
     """How many ranks saved what a training state has of the ranks; and a part of it, by rank and name."""
     if isinstance(ranks, Mapping):
         num_ranks = as_count(ranks.get("world_size", 0), "ranks.world_size", place)

@@ -35,7 +35,7 @@ from nemo_lite.backends.pytorch.engine.checkpoints import Checkpoints, SavedPart
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluations
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics, weights_not_finite
 from nemo_lite.backends.pytorch.engine.objectives import LoweredObjective, refuse_unreached
-from nemo_lite.backends.pytorch.engine.resuming import Pace, Position
+from nemo_lite.backends.pytorch.engine.resuming import Pace, Position, stacked, states_of_ranks
 from nemo_lite.backends.pytorch.engine.state import RunState
 from nemo_lite.backends.pytorch.engine.verdict import ComputedStep, SkippedSteps, Verdict
 from nemo_lite.backends.pytorch.lowering import Lowering
@@ -90,6 +90,20 @@ class LearningRates:
         if saved["have_policy"] or saved["initial"] != self._initial():
             self._put_back()
 
+    def jump(self, state: RunState) -> str:
+        """The rates of the last step and of the next, where another schedule makes them far apart; else ""."""
+        if self._policy is None or len(self._objectives) > 1 or not state.steps_done:
+            return ""
+        initial, last, epoch = self._objectives[0].initial_lrs[0], state.learning_rate, state.epochs_done
+        expected = self._policy(initial, state.steps_done - 1, epoch - state.is_epoch_over)
+        following = self._policy(initial, state.steps_done, epoch)
+        if math.isclose(expected, last, rel_tol=1e-6) or 0.5 * last <= following <= 2.0 * last:
+            return ""
+        return (
+            f"learning rate: the last step had {last:.2e}, the next has {following:.2e}: the schedule, its length or "
+            "its rate is not that of the checkpoint"
+        )
+
     def end(self) -> None:
         """The run is over: the rates are what they were before the policy, for another run of the same optimizers."""
         if self._policy is not None:
@@ -116,7 +130,12 @@ def total_steps(lane: Lane, options: RunOptions) -> int | None:
 
 
 def check_what_is_left(
-    state: RunState, checkpoints: Checkpoints, position: Position, options: RunOptions, policy: LrPolicy | None
+    state: RunState,
+    checkpoints: Checkpoints,
+    position: Position,
+    options: RunOptions,
+    policy: LrPolicy | None,
+    rates: LearningRates,
 ) -> None:
     """Say where a restored run goes on; or that there is nothing to train, or not at a rate above 0, and what to do.
 
@@ -130,6 +149,8 @@ def check_what_is_left(
         logging.info("Restored %s: going on at step %d, %s", checkpoints.restored, steps, position.words(epochs))
         for line in [*checkpoints.changes, *position.changes]:
             logging.info("%s", line)
+        if checkpoints.changes and (jump := rates.jump(state)):
+            logging.warning("%s", jump)
     if error is None and steps and policy is not None and policy(1.0, steps, epochs) == 0.0:
         problem = "the schedule is over: the learning rate would be 0 for the rest"
         got = f"{counted(steps, 'step')} ({counted(epochs, 'epoch')}) done before"
@@ -242,16 +263,24 @@ class Lane:
 
 
 class PlacesOfLanes:
-    """Where the lanes behind the first are in their data, as a part of the training state."""
+    """Where the lanes behind the first are in their data, and what of it is unusable: a part of the training state."""
 
     def __init__(self, comm: Comm, lanes: Sequence[Lane]) -> None:
         self._comm, self._lanes = comm, lanes
         self._digests: Sequence[str] = ()
 
     def state_dict(self) -> dict[str, Any]:
-        """Epoch, rounds that are done and a hash of them, for each lane; nothing where there are no such lanes."""
+        """For each lane epoch, rounds that are done, a hash of them and the ranks' unusable items; all ranks call it.
+
+        Nothing where there are no such lanes.
+        """
         places = [
-            {"epoch": lane.epoch, "done": [list(stretch) for stretch in lane.done], "plan": self._digest(lane)}
+            {
+                "epoch": lane.epoch,
+                "done": [list(stretch) for stretch in lane.done],
+                "plan": self._digest(lane),
+                "ranks": self._of_ranks(lane),
+            }
             for lane in self._lanes
         ]
         return {"lanes": places} if places else {}
@@ -266,6 +295,11 @@ class PlacesOfLanes:
         for lane, saved in zip(self._lanes, places, strict=False):
             lane.epoch = as_count(saved["epoch"], "lanes.epoch", place)
             lane.done = [Stretch(*(as_count(number, "lanes.done", place) for number in each)) for each in saved["done"]]
+            world_size, of_rank = states_of_ranks(saved["ranks"], place)
+            ranks: Sequence[int] = [self._comm.rank] if world_size == self._comm.world_size else range(world_size)
+            noted = [*filter(None, (of_rank(rank, "unusable") for rank in ranks))]
+            if lane.loader.account is not None and noted:
+                lane.loader.account.load_state_dict(noted)
         self._digests = [str(saved["plan"]) for saved in places]
 
     def check(self) -> None:
@@ -275,6 +309,11 @@ class PlacesOfLanes:
                 if self._comm.on_first(lambda: True):
                     logging.warning("%s: the data changed: its epoch starts anew", lane.data_layer.label)
                 lane.done = ()
+
+    def _of_ranks(self, lane: Lane) -> dict[str, Any]:
+        account = lane.loader.account
+        gathered = self._comm.gather(None if account is None else account.state_dict())
+        return {} if gathered is None else {"world_size": len(gathered), "unusable": stacked(gathered)}
 
     def _digest(self, lane: Lane) -> str:
         return self._comm.on_first(lambda: lane.batches.digest(lane.epoch, lane.done)) or ""
@@ -404,12 +443,15 @@ class Training:
             self._position.check(state.epochs_done)
             self._places.check()
         if not state.is_stopping:
-            check_what_is_left(state, checkpoints, self._position, self._options, self._lr_policy)
+            check_what_is_left(state, checkpoints, self._position, self._options, self._lr_policy, self._rates)
         while not self._is_done():
             state.epoch = state.epochs_done
             self._position.before_epoch(partial(self._reseed, state.epoch))
             callbacks.notify("on_epoch_start", state)
             self._epoch()
+        for lane in self._lanes[1:]:
+            if lane.has_begun:
+                lane.batches.settle()
         self._skipped.report(state.steps_done)
         if state.steps_done > checkpoints.steps_before:  # the last update has no next step whose loss would show it
             self._skipped.check_weights(f"the run ended after {state.steps_done} steps")
