@@ -379,10 +379,14 @@ _GAP = "  "
 
 @dataclass
 class _Set:
-    """The ``count`` evaluations of a set: the last values, the step of the best with what ranks it, by which values."""
+    """The ``count`` evaluations of a set: the last values, the step of the best with what ranks it, by which values.
+
+    ``at_start`` is what ranks the evaluation of untrained weights, which is no best one.
+    """
 
     last: dict[str, float]
     last_step: int = 0
+    at_start: tuple[float, ...] | None = None
     best: tuple[float, ...] | None = None
     best_step: int = 0
     best_values: dict[str, float] = field(default_factory=dict)
@@ -481,6 +485,8 @@ class TerminalLines(Tracker):
         numbers = [-values[name] if directions.get(name) else values[name] for name in names]
         rank = tuple(math.inf if math.isnan(value) else value for value in numbers)
         counts = evaluated.last_step > 0 or self._starts_trained
+        if not counts:
+            evaluated.at_start = rank or None
         if counts and rank and math.isfinite(rank[0]) and (evaluated.best is None or rank < evaluated.best):
             evaluated.best, evaluated.best_step, evaluated.best_values = rank, evaluated.last_step, values
 
@@ -512,10 +518,13 @@ class TerminalLines(Tracker):
         """`` (best)``, or where the best value was; "" for values that do not decide."""
         if name not in evaluated.judged_by[:1] or evaluated.best is None or evaluated.count == 1:
             return ""
+        # A first line of training may be worse than that of step 0, where nothing was learnt yet.
+        is_best_of_all = evaluated.at_start is None or evaluated.best[0] <= evaluated.at_start[0]
+        best = "best" if is_best_of_all else "best of training"
         if evaluated.best_step == evaluated.last_step:
-            return " (best)"
+            return f" ({best})"
         value = evaluated.best_values[name]
-        how = "ties best" if value == evaluated.last[name] else f"best {as_text(value)}"
+        how = f"ties {best}" if value == evaluated.last[name] else f"{best} {as_text(value)}"
         return f" ({how} at {evaluated.best_step})"
 
     def _summary(self, record: Record) -> list[str]:

@@ -319,6 +319,15 @@ def test_an_evaluation_is_one_line_with_the_best_one_before(told):
     ]
 
 
+def test_a_first_evaluation_that_is_worse_than_untrained_weights_is_the_best_of_training(told):
+    lines = told(evaluation(0, 1.0), evaluation(10, 1.4), evaluation(20, 1.5), evaluation(30, 0.9), end())
+    assert [line.partition("  CER")[0] for line in lines[1:4]] == [
+        "dev-clean  WER 140.0 % (best of training)",
+        "dev-clean  WER 150.0 % (best of training 140.0 % at 10)",
+        "dev-clean  WER 90.0 % (best)",
+    ]
+
+
 def test_a_run_that_starts_from_a_trained_model_can_have_its_best_step_at_the_start(told):
     model = {"kind": "model", "step": 0, "set": "dev-clean", "metric": "wer", "value": 0.0, "path": "RUN/model"}
     lines = told(evaluation(0, 0.0), model, evaluation(12, 0.04), end(), starts_trained=True)
