@@ -200,6 +200,7 @@ _NOT_STRUCTURE = bytes(set(range(256)) - set(b"[]{},"))
 _NOT_OPENING = bytes(set(range(256)) - set(b"[{\n"))
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1, ord(","): 0}
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_HALF_SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_DIGITS = 300  # of one number: float() takes as many
 _SHOWN = 40  # characters of a key or a number in a message
 
@@ -250,6 +251,29 @@ def parse_json(data: bytes | str, place: FilePath, kind: FileKind, limits: JsonL
         return _parsed(raw, limits)
     except ValueError as error:
         raise kind.refusal(f"{kind.name} cannot be read: {error}", place) from None
+
+
+def finite_or_null(value: Any) -> Any:
+    """A tree of values for JSON, which has neither NaN nor infinity: None in their place, keys as texts."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): finite_or_null(item) for key, item in value.items()}
+    return [finite_or_null(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def json_text(value: Any, *, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
+    """A value as JSON that UTF-8 can hold: half surrogates, which stand in a name that is no UTF-8, are escaped.
+
+    Args:
+        indent: spaces for each level; None: one line.
+        default: makes a value that JSON has of one that it lacks.
+
+    Raises:
+        TypeError, ValueError, RecursionError: JSON cannot hold it.
+    """
+    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False, default=default)
+    return _HALF_SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def problem_of_json(raw: bytes, limits: JsonLimits = JsonLimits()) -> str:
@@ -822,7 +846,7 @@ def digest_of_package(folder: str | Path) -> str:
     """The sha256 of the names and contents of the Python files of a package and of its sub-packages."""
     digest = hashlib.sha256()
     for path in _source_files(Path(folder)):
-        digest.update(f"{path.relative_to(folder).as_posix()}\n{digest_of_file(path)}\n".encode())
+        digest.update(os.fsencode(f"{path.relative_to(folder).as_posix()}\n{digest_of_file(path)}\n"))
     return digest.hexdigest()
 
 

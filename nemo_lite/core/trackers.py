@@ -5,7 +5,6 @@ No callback in this file: those that make records and numbers are in `callbacks/
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nemo_lite.errors import UsageError, counted
-from nemo_lite.files import AppendedFile, FileKind, JsonLimits, numbered_lines, parse_json
+from nemo_lite.files import AppendedFile, FileKind, JsonLimits, finite_or_null, json_text, numbered_lines, parse_json
 from nemo_lite.utils import logging
 
 if TYPE_CHECKING:  # a command that shows its options starts sooner without it
@@ -332,7 +331,7 @@ class MetricsFile(Tracker):
 
     def write(self, record: Record) -> None:
         """Append one line."""
-        line = json.dumps(_plain(record), ensure_ascii=False, default=str, allow_nan=False)
+        line = json_text(finite_or_null(record), default=str)
         # A process that was killed may have left half a line.
         lead = "" if self._has_written or _ends_a_line(self._file.path) else "\n"
         self._has_written |= self._file.append(f"{lead}{line}\n".encode())
@@ -361,14 +360,6 @@ def _ends_a_line(path: Path) -> bool:
             return file.seek(0, os.SEEK_END) == 0 or (file.seek(-1, os.SEEK_END) >= 0 and file.read(1) == b"\n")
     except OSError:
         return True
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 # TerminalLines: records as lines for people: one a training step, one an evaluation, a summary at the end.

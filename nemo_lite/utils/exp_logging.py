@@ -152,8 +152,8 @@ def _keep(folder: Path, files: Iterable[Path], now: str) -> None:
     """Copy the files and the command line into the folder."""
     for file in files:
         write_atomically(folder / f"{file.stem}_{now}{file.suffix}", partial(shutil.copyfile, file))
-    command = shlex.join(as_typed(sys.argv)) + "\n"
-    write_atomically(folder / f"cmd-args_{now}.log", lambda path: path.write_text(command, encoding="utf-8"))
+    command = os.fsencode(shlex.join(as_typed(sys.argv)) + "\n")  # the bytes of names that are no UTF-8
+    write_atomically(folder / f"cmd-args_{now}.log", lambda path: path.write_bytes(command))
 
 
 # TensorBoard's SummaryWriter on a file that a run can do without. Its packages are slow to import, and most commands

@@ -1,6 +1,7 @@
 """What a training of the speech scripts records, and what of it may fail."""
 
 import json
+import math
 from argparse import Namespace
 from pathlib import Path
 
@@ -142,6 +143,19 @@ def test_a_set_is_scored_and_its_transcripts_are_kept(collected, dev, tmp_path, 
         ("dev3.wav", "aabc", "c"),
     ]
     assert capsys.readouterr().out == ""
+
+
+def test_the_utterances_of_batches_without_a_finite_loss_are_named(dev, capsys):
+    gathered = Collected()
+    for texts, loss in ((["cab", "c"], 2.0), (["a"], math.inf), (["b"] * 7, math.nan)):
+        process_evaluation_batch(wires(texts, texts, loss=loss), gathered, LABELS)
+    gathered.positions = [0, 3, 1, 2, 0, 3, 1, 2, 0, 3]
+    scored = nemo_asr.ScoredSet("dev", dev)
+    assert math.isnan(scored(gathered)["loss"])
+    scored(gathered)
+    places = ", ".join(dev.place_of(position) for position in (1, 2, 0, 3, 1))
+    told = f"dev: the loss is infinite or NaN in the batch of {places} and 3 more"
+    assert [line for line in capsys.readouterr().err.splitlines() if "infinite" in line] == [f"warning: {told}"]
 
 
 def test_a_set_is_scored_by_the_normaliser_of_the_run(collected, dev, tmp_path):

@@ -18,6 +18,7 @@ from nemo_asr.options import unique_tags
         (["dev.json", "dev.json", "dev_1.json"], ["dev_2", "dev_3", "dev_1"]),
         (["dev.v1.json", "dev.v2.json"], ["dev.v1", "dev.v2"]),
         (["", "dev.json,"], ["", "dev+"]),
+        (["d/dev\udcfe.json", "d/dev\udcff.json"], ["d_dev?_1", "d_dev?_2"]),
     ],
 )
 def test_every_set_gets_a_tag_of_its_own(manifests, tags):

@@ -120,6 +120,13 @@ def test_each_record_is_a_line_of_json_at_once(tmp_path):
     assert [record["kind"] for record in read_metrics(path)] == ["start", "train"]
 
 
+def test_a_name_that_is_no_utf_8_is_kept_in_a_record(tmp_path):
+    name, path = os.fsdecode(b"d\xff/train.json"), tmp_path / "metrics.jsonl"
+    MetricsFile(path).write({"kind": "start", "arguments": {"train_dataset": name}, "path": Path(name)})
+    (record,) = read_metrics(path)
+    assert record == {"kind": "start", "arguments": {"train_dataset": name}, "path": name}
+
+
 def test_a_run_that_goes_on_appends_after_a_line_cut_off(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"kind": "start"}\n{"kind": "tra')

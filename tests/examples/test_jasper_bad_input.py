@@ -1,5 +1,7 @@
 """jasper.py with what it cannot use: one line that names the place and the remedy, exit code 2, nothing left behind."""
 
+import json
+import os
 import re
 from pathlib import Path
 
@@ -235,6 +237,53 @@ def test_texts_that_do_not_fit_their_frames_are_listed_and_the_rest_is_trained(l
     assert "1 of 12 texts do not fit their frames: they are left out of training" in finished.err
     assert "not finite" not in finished.err
     assert len(finished.losses) == 11
+
+
+@pytest.mark.parametrize("texts", [1, 4])
+def test_an_evaluation_text_that_does_not_fit_its_frames_is_named_before_training_and_costs_no_checkpoint(
+    texts, lines, corpus, tmp_path
+):
+    dev = [{**line, "text": "abc" * 30} if index < texts else line for index, line in enumerate(lines[:4])]
+    write_manifest(tmp_path / "dev.json", dev)
+    command = (
+        *("jasper.py", "--model_config", corpus / "tones.yaml", "--train_dataset", corpus / "train.json"),
+        *("--eval_datasets", tmp_path / "dev.json", "--batch_size", 4, "--checkpoint_save_freq", 2),
+        *("--work_dir", "runs", "--log_style", "plain", "--max_steps"),
+    )
+    finished = run_script(*command, 3)
+    assert finished.code == 0, finished.err
+    for line in range(1, 1 + texts):
+        assert re.search(rf'dev\.json:{line}: \d+ frames cannot hold "(abc)+ab\.\.\.", which needs 90', finished.err)
+    assert "Evaluation dev at step 0: loss is inf; the run goes on" in finished.err
+    assert run_script(*command, 5).code == 0
+    (run,) = tmp_path.glob("runs/*/metrics.jsonl")
+    records = [json.loads(line) for line in run.read_text().splitlines()]
+    assert next(record["loss"] for record in records if record["kind"] == "evaluation") is None
+    saved = sorted(path.name for path in run.parent.glob("checkpoints/checkpoint-*"))
+    assert saved == [f"checkpoint-STEP-{step}" for step in (2, 3, 4, 5)]
+    assert json.loads((run.parent / "model/model.json").read_text())["rates"][0]["loss"] is None
+    assert (run.parent / "report.html").is_file()
+
+
+def test_a_run_whose_names_are_no_utf_8_is_saved_reported_and_goes_on(lines, corpus, tmp_path):
+    folder, runs = tmp_path / os.fsdecode(b"d\xff"), tmp_path / os.fsdecode(b"runs\xfe")
+    dev, config = folder / os.fsdecode(b"dev\xfe.json"), folder / os.fsdecode(b"t\xff.yaml")
+    folder.mkdir()
+    write_manifest(dev, lines[:4])
+    write_manifest(folder / "train.json", lines)
+    config.write_bytes((corpus / "tones.yaml").read_bytes())
+    sets = ("--train_dataset", folder / "train.json", "--eval_datasets", dev)
+    for steps in (2, 4):
+        finished = run_script(
+            *("jasper.py", "--model_config", config, *sets, "--batch_size", 4, "--work_dir", runs),
+            *("--log_style", "plain", "--max_steps", steps),
+        )
+        assert finished.code == 0, finished.err
+    (run,) = runs.glob("*/metrics.jsonl")
+    assert {"checkpoint-STEP-2", "checkpoint-STEP-4"} <= {path.name for path in run.parent.glob("checkpoints/*")}
+    start, *_ = [json.loads(line) for line in run.read_text().splitlines()]
+    assert start["arguments"]["train_dataset"] == str(folder / "train.json")
+    assert (run.parent / "report.html").is_file()
 
 
 # Configurations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -39,6 +40,13 @@ def test_a_work_dir_holds_checkpoints_curves_log_and_copies(tmp_path, capsys):
     copies = [path.name for path in manager.work_dir.iterdir() if path.suffix == ".yaml"]
     assert re.fullmatch(r"jasper_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d\.yaml", copies[0])
     assert len(list(manager.work_dir.glob("cmd-args_*.log"))) == 1
+
+
+def test_a_command_with_a_name_that_is_no_utf_8_is_kept_in_its_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", [os.fsdecode(b"tr\xff.py"), "--data", os.fsdecode(b"d\xfe/train.json")])
+    manager = made(tmp_path, use_tb=False, add_time=False)
+    (kept,) = manager.work_dir.glob("cmd-args_*.log")
+    assert kept.read_bytes() == b"'tr\xff.py' --data 'd\xfe/train.json'\n"
 
 
 def test_the_time_is_put_below_the_work_dir(tmp_path):

@@ -486,8 +486,8 @@ def unique_tags(manifests: Sequence[str]) -> list[str]:
 
 
 def _parts(manifest: str) -> list[str]:
-    """The folders and the stem of a path."""
-    path = PurePath(manifest.strip())
+    """The folders and the stem of a path; a byte that is no UTF-8, which TensorBoard does not take, is ``?``."""
+    path = PurePath(manifest.strip().encode(errors="replace").decode())
     return [*(folder.strip("/") for folder in path.parts[:-1]), path.stem]
 
 

@@ -38,6 +38,7 @@ from nemo_asr.scoring.callbacks import (
     rate_intervals,
     score_classes,
     score_evaluation,
+    utterances_without_loss,
 )
 from nemo_asr.scoring.rates import Clusters
 from nemo_asr.scoring.report.page import try_report
@@ -82,7 +83,7 @@ from nemo_lite.core.callbacks import TrackingCallback
 from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.show import show_plan, show_precision
 from nemo_lite.core.trackers import TRACKERS, MetricsFile, TensorboardTracker, TerminalLines, Tracker, Trackers
-from nemo_lite.errors import NemoLiteError, UnknownNameError, UsageError
+from nemo_lite.errors import MAX_LISTED, NemoLiteError, UnknownNameError, UsageError
 from nemo_lite.options import factory_arguments
 from nemo_lite.utils.nemo_logging import LogMode
 
@@ -466,6 +467,7 @@ class ScoredSet:
     def __call__(self, collected: Collected) -> dict[str, float]:
         """The set's loss and error rates, with intervals."""
         self._take_references(collected)
+        self._tell_without_loss(collected)
         if logging.style == "nemo":
             process_evaluation_epoch(collected, self._metric, self._name)
         if self._path is not None and collected.positions is not None:
@@ -476,6 +478,15 @@ class ScoredSet:
             except NemoLiteError as error:  # the run is worth more than these files
                 logging.warning("%s", error, mode=LogMode.ONCE)
         return {**score_evaluation(collected), **rate_intervals(collected, self._clusters_of(collected.positions))}
+
+    def _tell_without_loss(self, collected: Collected) -> None:
+        """Name the utterances of batches whose loss is infinite or NaN."""
+        if collected.positions is None or not (items := utterances_without_loss(collected)):
+            return
+        places = ", ".join(self._data_layer.place_of(collected.positions[item]) for item in items[:MAX_LISTED])
+        more = f" and {len(items) - MAX_LISTED} more" if len(items) > MAX_LISTED else ""
+        problem = f"{self._name}: the loss is infinite or NaN in the batch of {places}{more}"
+        logging.warning(problem, mode=LogMode.ONCE)
 
     def _take_references(self, collected: Collected) -> None:
         """Put the utterances' own texts in place of what their label ids say."""

@@ -473,7 +473,7 @@ class DataLayerNM(_WithoutWeights):
     def digest_of(self, items: Iterable[int]) -> str:
         """A hash of the names of items, repeated ones included: equal for equal sets, in any order."""
         names = "\n".join(map(self.id_of, sorted(items)))
-        return hashlib.sha256(names.encode()).hexdigest()[:16]
+        return hashlib.sha256(names.encode(errors="surrogatepass")).hexdigest()[:16]
 
     def copied(self) -> Copied | None:
         """The files of its items, which are to be the same on all machines and are compared; by default none are.

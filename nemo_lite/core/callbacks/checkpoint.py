@@ -20,7 +20,7 @@ from nemo_lite.core.callbacks.base import (
 from nemo_lite.core.callbacks.evaluator import higher_is_better
 from nemo_lite.core.neural_module import NeuralModule, unique_names
 from nemo_lite.errors import CheckpointError, UnknownNameError, UsageError
-from nemo_lite.files import make_writable_folder
+from nemo_lite.files import json_text, make_writable_folder
 from nemo_lite.utils import logging
 
 # Any: what is said about a checkpoint is JSON.
@@ -63,8 +63,9 @@ class CheckpointCallback(NeMoCallback):
             ``Trackers.record``.
 
     Raises:
-        UsageError: a frequency of 0, or fewer than one checkpoint to keep; when training starts: a folder that cannot
-            be written, or ``best_of`` without ``best_is`` for a value of which neither a metric nor its name says it.
+        UsageError: a frequency of 0, fewer than one checkpoint to keep, or an ``about`` that JSON cannot hold; when
+            training starts: a folder that cannot be written, or ``best_of`` without ``best_is`` for a value of which
+            neither a metric nor its name says it.
         CheckpointError: when training starts: a checkpoint that does not fit, none with ``force_load``, or one that
             another number of processes saved.
     """
@@ -109,6 +110,11 @@ class CheckpointCallback(NeMoCallback):
         self._suffix = f".{format}"
         self._best = Best(best_of, best_metric, best_to_keep, best_is == "highest") if best_of else None
         self._best_is, self._tags = best_is, TagOwners()
+        try:
+            json_text(dict(about or {}))
+        except (TypeError, ValueError, RecursionError) as error:
+            problem, wanted = "about cannot be stored as JSON", "texts, finite numbers, and lists and mappings of them"
+            raise UsageError(problem, place="CheckpointCallback", got=str(error), wanted=wanted) from None
         self._force_load, self._about, self._epoch_names = force_load, about, epoch_names
         self._allow_world_size_change, self._record = allow_world_size_change, record
         self._saves = bool(self._step_freq or self._epoch_freq or minutes)

@@ -280,7 +280,7 @@ class EvaluatorCallback(ActionCallback):
         self._wandb = WandbTracker(wandb_project, wandb_name, place="EvaluatorCallback") if uses_wandb else None
         self._name = name
         self._label, self._tags = "EvaluatorCallback", TagOwners()
-        self._so_far = _SoFar()
+        self._so_far, self._not_finite = _SoFar(), set[str]()
 
     def wanted_wires(self) -> Sequence[NmTensor]:
         """None: its wires belong to another DAG than the training."""
@@ -313,7 +313,7 @@ class EvaluatorCallback(ActionCallback):
 
     def on_action_start(self) -> None:
         """Forget an earlier run."""
-        self._so_far = _SoFar()
+        self._so_far, self._not_finite = _SoFar(), set()
 
     def on_epoch_start(self) -> None:
         """Evaluate before the first step; here and not earlier, so that a checkpoint has been restored."""
@@ -421,10 +421,13 @@ class EvaluatorCallback(ActionCallback):
         self._write({f"{self._name}/{tag}" if self._name else tag: value for tag, value in results.items()}, step)
         seconds = time.perf_counter() - started
         self._log("Evaluation time: %.1f seconds", seconds)
+        name = self._name or Dag(self.eval_tensors).data_layer.label
+        values = {tag: plain for tag, value in results.items() if (plain := _plain(value)) is not None}
+        self._warn_of_not_finite(name, values, step)
         return EvaluationResult(
-            name=self._name or Dag(self.eval_tensors).data_layer.label,
+            name=name,
             step=self._so_far.num_steps or step,
-            values={tag: plain for tag, value in results.items() if (plain := _plain(value)) is not None},
+            values=values,
             num_items=evaluated.num_items,
             digest=evaluated.digest,
             seconds=seconds,
@@ -437,6 +440,14 @@ class EvaluatorCallback(ActionCallback):
             return
         scored = f"{num_batches} batches" if evaluated.num_items is None else f"{evaluated.num_items} items"
         self._log("Evaluated %s%s", scored, f", ids {evaluated.digest}" if evaluated.digest else "")
+
+    def _warn_of_not_finite(self, name: str, values: Mapping[str, float | str], step: int) -> None:
+        """Tell each value that is infinite or NaN, the first time that it is."""
+        bad = {tag: value for tag, value in values.items() if isinstance(value, float) and not math.isfinite(value)}
+        if told := ", ".join(f"{tag} is {value}" for tag, value in bad.items() if tag not in self._not_finite):
+            problem = "Evaluation %s at step %d: %s; the run goes on, files get null for it, and it is never the best"
+            logging.warning(problem, name, step, told)
+        self._not_finite |= bad.keys()
 
     def _write(self, results: Mapping[str, Any], step: int) -> None:
         if not results:

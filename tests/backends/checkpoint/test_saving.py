@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
+import signal
+import sys
 import threading
+from contextlib import suppress
 
+import numpy as np
 import pytest
 import torch
 from toys.fake_comm import FakeComm
@@ -20,6 +25,7 @@ from nemo_lite.backends.pytorch.checkpoint.storage import Weights
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.core.callbacks.base import Best
 from nemo_lite.errors import UsageError
+from nemo_lite.interruption import Interrupted
 
 
 class Steps(nemo.NeMoCallback):
@@ -157,6 +163,101 @@ def test_two_callbacks_may_save_in_folders_of_their_own(tmp_path, in_background)
     )
     train(tmp_path / "a", [other], max_steps=4, record=lambda kind, **about: told.append(about["path"]))
     assert sorted(told) == [f"{tmp_path}/{name}/checkpoint-STEP-{step}" for name in "ab" for step in (2, 4)]
+
+
+@pytest.mark.parametrize("spelling", ["../a/checkpoints", "link"])
+def test_a_folder_spelled_in_another_way_is_not_swept_while_the_same_process_writes_there(
+    tmp_path, monkeypatch, in_background, spelling
+):
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    (tmp_path / "a/link").symlink_to("checkpoints")
+    begun, may_go_on, write = threading.Event(), threading.Event(), commit._write
+
+    def slow(*args):
+        begun.set()
+        assert may_go_on.wait(20)
+        return write(*args)
+
+    monkeypatch.setattr(commit, "_write", slow)
+    saving, weights, how = Saving(SingleProcess()), {"Net": Weights("Net", {"w": torch.ones(1)})}, {"keep": 9}
+    saving.open(tmp_path / "a/checkpoints")
+    saving.start(tmp_path / "a/checkpoints", weights, {}, {"kind": "STEP", "number": 2, **how})
+    assert begun.wait(20)
+    saving.open(spelling)
+    may_go_on.set()
+    saving.start(spelling, weights, {}, {"kind": "EPOCH", "number": 2, **how})
+    saving.close()
+    assert [found.tag for found in CheckpointFolder("checkpoints").sets()] == ["STEP-2", "EPOCH-2"]
+
+
+def test_a_script_and_a_folder_whose_names_are_no_utf_8_are_saved_and_restored(tmp_path, monkeypatch):
+    script, folder = tmp_path / os.fsdecode(b"tr\xff.py"), tmp_path / os.fsdecode(b"runs\xfe")
+    script.write_text("x = 1\n")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
+    train(folder, max_steps=2)
+    script.write_text("x = 2\n")
+    weights = train(folder, max_steps=4).fc.weight
+    monkeypatch.undo()
+    assert torch.equal(weights, train(tmp_path / "plain", max_steps=4).fc.weight)
+    (found,) = [name for name in CheckpointFolder(folder).newest().contract["code"] if name.endswith(".py")]
+    assert found == script.name
+
+
+# Results of evaluations that are infinite or NaN: the run goes on, whatever saves.
+
+
+class Results(nemo.EvaluatorCallback):
+    """Gives one result after another, the last one again and again."""
+
+    def __init__(self, wires, *results, **when):
+        given = iter([*results[:-1], *[results[-1]] * 9])
+        super().__init__(wires, lambda values, collected: None, lambda collected: next(given), name="dev", **when)
+
+
+class Interrupts(nemo.NeMoCallback):
+    def on_step_end(self, state):
+        if state.step == 3:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+
+BAD = {"wer": math.nan, "loss": torch.tensor(math.inf), "cer": np.float64(-math.inf), "note": "nan"}
+SAVES = {
+    "steps": ({"step_freq": 2}, []),
+    "epochs": ({"epoch_freq": 1}, []),
+    "minutes": ({"minutes": 1e-9}, []),
+    "end": ({"step_freq": 100}, []),
+    "best": ({"step_freq": 100, "best_of": "dev"}, []),
+    "signal": ({"step_freq": 100}, [Interrupts()]),
+    "torch's files": ({"step_freq": 2, "format": "pt"}, []),
+}
+
+
+@pytest.mark.parametrize(("how", "others"), SAVES.values(), ids=SAVES)
+def test_a_result_that_is_not_finite_keeps_no_checkpoint_from_being_written(tmp_path, how, others):
+    def run(max_steps):
+        made = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)
+        _, loss = build()
+        callbacks = [*others, nemo.CheckpointCallback(tmp_path, **how), Results([loss], BAD, eval_step=1)]
+        with suppress(Interrupted):
+            made.train([loss], "sgd", {"lr": 0.02, "max_steps": max_steps}, callbacks=callbacks)
+
+    run(4)
+    run(6)  # goes on from them
+    sets = CheckpointFolder(tmp_path).sets()
+    assert sets[-1].step == 6
+    wanted = {"wer": None, "loss": None, "cer": None, "note": "nan"}
+    assert all(found["values"] == wanted for stored in sets for found in stored.evaluations)
+    assert sets[-1].evaluations or "best" in how
+
+
+def test_a_result_that_is_not_finite_is_never_the_best(tmp_path):
+    made = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)
+    _, loss = build()
+    values = ({"wer": value} for value in (math.nan, math.inf, 0.5, math.nan, -math.inf, 0.4, 0.6, math.nan))
+    saves = nemo.CheckpointCallback(tmp_path, step_freq=100, checkpoints_to_keep=1, best_of="dev")
+    made.train([loss], "sgd", {"lr": 0.02, "max_steps": 7}, callbacks=[saves, Results([loss], *values, eval_step=1)])
+    assert [found.step for found in CheckpointFolder(tmp_path).sets()] == [2, 5, 7]
 
 
 def test_a_run_holds_its_folder_from_before_it_reads_it_until_its_end(tmp_path):

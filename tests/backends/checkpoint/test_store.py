@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from toys.fake_comm import FakeComm
 from toys.lock_holders import held_elsewhere
@@ -32,11 +34,13 @@ from nemo_lite.backends.pytorch.checkpoint.store import (
     read_index,
     read_record,
     report_of,
+    score_in,
     sweep,
     told_with,
     with_digest,
     write_set,
 )
+from nemo_lite.core.callbacks.base import Best
 from nemo_lite.errors import CheckpointError, UsageError
 
 # Records of checkpoints: what they say, that any change is noticed, what is refused.
@@ -153,10 +157,31 @@ def test_a_record_that_is_nested_without_end_or_no_file_is_refused(folder, damag
         read_record(folder)
 
 
-@pytest.mark.parametrize("about", [{"a": object()}, {"a": float("nan")}, {"a": "\ud800"}])
+@pytest.mark.parametrize("about", [{"a": object()}, {"a": float("nan")}])
 def test_what_json_cannot_hold_is_named(folder, about):
     with pytest.raises(UsageError, match=r"STEP-5: what is said about a checkpoint cannot be stored as JSON: got "):
         dataclasses.replace(described(folder), about=about).record_text()
+
+
+def test_a_result_that_is_infinite_or_nan_is_null_in_a_record_and_no_best(folder):
+    values = {"loss": math.inf, "wer": math.nan, "cer": np.float64(-np.inf), "top": (0.5, math.nan), "note": "inf"}
+    results = [{"name": "dev", "step": 5, "values": values}]
+    made = dataclasses.replace(described(folder), evaluations=results)
+    (folder / "record.json").write_text(made.record_text(), encoding="utf-8")
+    (found,) = read_record(folder).evaluations
+    assert found["values"] == {"loss": None, "wer": None, "cer": None, "top": [0.5, None], "note": "inf"}
+    for evaluations in (results, [found]):
+        assert [score_in(evaluations, 5, Best("dev", tag, 1)) for tag in values] == [None] * 5
+        assert score_in(evaluations, 5, Best("dev", "loss", 1, highest=True)) is None
+
+
+def test_names_that_are_no_utf_8_are_kept_in_a_record(folder):
+    name = os.fsdecode(b"tr\xff.py")
+    contract = {"code": {name: "0123"}, "data": {"manifest": f"/d\udcfe/{name}"}}
+    made = dataclasses.replace(described(folder), contract=contract, about={"from": name, "d": "\ud83d\ude00"})
+    (folder / "record.json").write_text(made.record_text(), encoding="utf-8")
+    found = read_record(folder)
+    assert (found.contract, found.about) == (contract, {"from": name, "d": "\U0001f600"})
 
 
 @pytest.mark.parametrize(
@@ -270,6 +295,37 @@ def test_a_delete_that_was_killed_leaves_nothing_that_looks_damaged(tmp_path, mo
     monkeypatch.undo()
     sweep(tmp_path)
     assert names_in(tmp_path) == []
+
+
+LEFT = ".record.json.some-host.12345.0123abcd.tmp"  # by a process killed while it wrote the record again
+
+
+def test_what_a_killed_note_of_an_evaluation_left_goes_with_its_checkpoint(tmp_path):
+    found = made(tmp_path)
+    (found.path / LEFT).mkdir()
+    (found.path / LEFT / "record.json").write_text("{")
+    delete_set(found)
+    assert names_in(tmp_path) == []
+    found = made(tmp_path)
+    (found.path / LEFT).mkdir()
+    (found.path / "notes.txt").write_text("mine")
+    delete_set(found)
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == [
+        found.path.name,
+        f"{found.path.name}/notes.txt",
+    ]
+
+
+def test_a_sweep_removes_a_folder_that_holds_nothing_else_and_no_other(tmp_path):
+    rest, empty, kept, whole = (tmp_path / f"checkpoint-STEP-{number}" for number in (1, 2, 3, 4))
+    for folder in (rest, kept, whole):
+        (folder / LEFT).mkdir(parents=True)
+    empty.mkdir()
+    (kept / "notes.txt").write_text("mine")
+    (whole / "record.json").write_text("{}")
+    sweep(tmp_path)
+    assert names_in(tmp_path) == [empty.name, kept.name, whole.name]
+    assert (names_in(kept), names_in(whole)) == (["notes.txt"], ["record.json"])
 
 
 def test_a_set_that_cannot_be_deleted_is_named(tmp_path, monkeypatch):

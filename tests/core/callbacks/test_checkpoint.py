@@ -163,6 +163,12 @@ def test_a_checkpoint_that_another_callback_asks_for_is_saved_where_saving_is_on
     assert [(folder, number) for folder, _, number, _ in state.saved] == [("ck", 3), ("ck", 5)]
 
 
+@pytest.mark.parametrize("about", [{"rate": float("inf")}, {"labels": object()}])
+def test_what_json_cannot_hold_is_refused_before_training(about):
+    with pytest.raises(UsageError, match=r"CheckpointCallback: about cannot be stored as JSON: got .*, wanted texts"):
+        CheckpointCallback("ck", step_freq=1, about=about)
+
+
 def test_an_unknown_format_is_answered_with_the_known_ones():
     with pytest.raises(UnknownNameError, match='format "pth" is not known; known: pt, safetensors') as caught:
         CheckpointCallback("ck", step_freq=1, format="pth")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 
@@ -128,6 +129,21 @@ def test_a_result_that_is_no_number_names_its_tag(wires):
     callback = EvaluatorCallback(list(wires), lambda values, collected: None, lambda collected: {"wer": Vector()})
     with pytest.raises(UsageError, match=r'callbacks\[0\] \(EvaluatorCallback\): "wer" is not .*tb_writer_func'):
         train(FakeState(tb_writer=Writer()), [callback], num_epochs=0)
+
+
+def test_a_result_that_is_infinite_or_nan_is_told_once_with_its_step_and_the_run_goes_on(wires, caplog):
+    given = iter([{"wer": 1.0, "loss": math.inf}, {"wer": math.nan, "loss": math.inf}, {"wer": 0.5, "loss": 2.0}])
+    callback = EvaluatorCallback(
+        list(wires), lambda values, collected: None, lambda collected: next(given), eval_step=2, name="dev"
+    )
+    state = FakeState(batches=[[1, 2]])
+    train(state, [callback], steps_per_epoch=4)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told == [
+        "Evaluation dev at step 0: loss is inf; the run goes on, files get null for it, and it is never the best",
+        "Evaluation dev at step 2: wer is nan; the run goes on, files get null for it, and it is never the best",
+    ]
+    assert state.evaluation.values == {"wer": 0.5, "loss": 2.0}
 
 
 def test_results_go_to_wandb_when_it_is_named(wires, wandb):

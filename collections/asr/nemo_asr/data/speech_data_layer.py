@@ -872,9 +872,10 @@ def write_transcripts(
         row |= {"text": text, "recognised": recognised, "score_normalizer": normalizer}
     for row, values in zip(objects, more or (), strict=False):
         row |= values
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in objects)
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in objects)
+    lines = text.encode(errors="replace")  # in the name of a file a byte that is no UTF-8 becomes "?"
     make_writable_folder(path.parent)
-    write_atomically(path, lambda file: file.write_text(lines, encoding="utf-8"))
+    write_atomically(path, lambda file: file.write_bytes(lines))
 
 
 def _about(data_layer: DataLayerNM, item: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -86,6 +87,17 @@ def mean_loss(global_vars: Mapping[str, Any]) -> float:
     sizes: list[int] = global_vars["EvalSize"]
     weighted = sorted(float(loss) * size for loss, size in zip(global_vars["EvalLoss"], sizes, strict=True))
     return sum(weighted) / sum(sizes)
+
+
+def utterances_without_loss(global_vars: Mapping[str, Any]) -> list[int]:
+    """Which of the collected utterances are of a batch whose loss is infinite or NaN: their indices."""
+    found: list[int] = []
+    end = 0
+    for loss, size in zip(global_vars.get("EvalLoss", ()), global_vars.get("EvalSize", ()), strict=True):
+        end += size
+        if not math.isfinite(loss):
+            found.extend(range(end - size, end))
+    return found
 
 
 # The functions that speech recognition hands to callbacks: what to print while training, how to score an evaluation.

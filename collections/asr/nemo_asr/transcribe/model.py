@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import json
 import os
 import platform
 import re
@@ -245,8 +246,15 @@ def versions() -> dict[str, str]:
 
 def card_to_json(card: ModelCard) -> bytes:
     """The card as indented JSON, with the SHA-256 of what it says: labels that a disk has changed must not be read."""
-    fields: dict[str, Any] = msgspec.to_builtins(card)
+    fields = _plain(card)
     return msgspec.json.format(msgspec.json.encode({**fields, _SHA256: _digest_of(fields)}), indent=1)
+
+
+def _plain(card: ModelCard) -> dict[str, Any]:
+    """The card's fields; in the name of a manifest a byte that is no UTF-8 becomes ``?``."""
+    text = json.dumps(msgspec.to_builtins(card), ensure_ascii=False)
+    fields: dict[str, Any] = json.loads(text.encode(errors="replace"))
+    return fields
 
 
 def _digest_of(fields: dict[str, Any]) -> str:
@@ -434,7 +442,7 @@ def sweep_model(folder: Path) -> None:
 def about_checkpoint(card: ModelCard, config: str, tokenizer: Subwords | None = None) -> dict[str, object]:
     """What each checkpoint of a run says about the model: ``CheckpointCallback(about=...)``."""
     carried = {} if tokenizer is None else {"tokenizer": base64.b64encode(tokenizer.model).decode()}
-    return {"model": msgspec.to_builtins(card), "config": config, **carried}
+    return {"model": _plain(card), "config": config, **carried}
 
 
 def _named_by_content(file: Path, name: str) -> StoredFile:

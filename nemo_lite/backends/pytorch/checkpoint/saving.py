@@ -269,7 +269,8 @@ class Saving:
         return self._waits_until is not None and time.monotonic() > self._waits_until
 
     def _folder(self, folder: str | Path) -> CheckpointFolder:
-        return self._folders.setdefault(Path(folder).expanduser(), CheckpointFolder(folder))
+        # One of each: a lock does not keep out its own process, and to open a folder sweeps it.
+        return self._folders.setdefault(Path(os.path.realpath(Path(folder).expanduser())), CheckpointFolder(folder))
 
 
 def _probe(folder: Path) -> Path:

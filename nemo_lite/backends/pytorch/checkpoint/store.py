@@ -32,8 +32,11 @@ from nemo_lite.core.callbacks.base import Best
 from nemo_lite.errors import CheckpointError, NemoLiteError, UsageError
 from nemo_lite.files import (
     FileKind,
+    JsonLimits,
     decode_text,
     digest_of_file,
+    finite_or_null,
+    json_text,
     name_in,
     names_in,
     parse_json,
@@ -54,6 +57,7 @@ _WITHOUT_PARTS = 2  # what older versions read too
 TRAINER = "trainer"
 # A record holds a configuration, labels, a tokenizer and the run contract: kilobytes, with a tokenizer megabytes.
 KIND = FileKind("the record", 64 << 20, CheckpointError)
+_LIMITS = JsonLimits(surrogates=True)  # a name that is no UTF-8, of a script or a folder
 
 
 class StoredFile(NamedTuple):
@@ -144,7 +148,7 @@ class CheckpointSet:
         return ", ".join(filter(None, (file.problem(contents=contents) for file in self.files.values())))
 
     def record_text(self) -> str:
-        """The content of its record.
+        """The content of its record. A result of an evaluation that is infinite or NaN is ``null`` there.
 
         Raises:
             UsageError: ``about`` or ``evaluations`` hold something that JSON cannot.
@@ -158,7 +162,7 @@ class CheckpointSet:
             "files": {name: {"bytes": file.bytes, "sha256": file.sha256} for name, file in self.files.items()},
             "step": self.step,
             "epoch": self.epoch,
-            "evaluations": [dict(evaluation) for evaluation in self.evaluations],
+            "evaluations": finite_or_null(self.evaluations),
             "about": dict(self.about),
             "contract": dict(self.contract),
         }
@@ -177,7 +181,7 @@ def with_digest(content: Mapping[str, Any]) -> str:
 
 
 def _as_text(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+    return json_text(content, indent=1)
 
 
 def _parsed(file_names: Iterable[str]) -> list[CheckpointName]:
@@ -317,7 +321,7 @@ def _read_json(path: Path) -> tuple[str, Any]:
     if not os.path.lexists(path):
         raise CheckpointError(f"lacks {path.name}", place=str(path.parent))
     text = decode_text(read_bytes(path, KIND), path, KIND)
-    return text, parse_json(text, path, KIND)
+    return text, parse_json(text, path, KIND, _LIMITS)
 
 
 def check_names(modules: Iterable[str]) -> None:
@@ -474,13 +478,14 @@ def delete_set(checkpoint: CheckpointSet) -> None:
             # The index goes first, so that a set is never listed without its files.
             for path in (checkpoint.path, *(file.path for file in checkpoint.files.values())):
                 path.unlink(missing_ok=True)
-        elif {path.name for path in checkpoint.path.iterdir()} <= {RECORD, *checkpoint.files}:
+        elif all(name in checkpoint.files or _is_of_record(name) for name in names_in(checkpoint.path)):
             leaving = checkpoint.path.with_name(temporary_name(checkpoint.path.name, _MAKING))
             os.rename(checkpoint.path, leaving)
             shutil.rmtree(leaving, ignore_errors=True)
         else:  # somebody keeps files of their own in it
             for name in (RECORD, *checkpoint.files):
                 (checkpoint.path / name).unlink(missing_ok=True)
+            _sweep_record(checkpoint.path)
         _remove_dead_links(checkpoint.path.parent)
         synchronise(checkpoint.path.parent)
 
@@ -496,6 +501,21 @@ def sweep(folder: Path) -> None:
         for path in list(folder.iterdir()):
             if _is_ours(path, _MAKING):
                 shutil.rmtree(path, ignore_errors=True)
+            elif tag_of_folder(path.name) and not path.is_symlink() and _sweep_record(path):
+                with suppress(OSError):  # somebody keeps files in it; else it is the rest of a deleted checkpoint
+                    path.rmdir()
+
+
+def _is_of_record(name: str) -> bool:
+    return RECORD in (name, name_in(name))
+
+
+def _sweep_record(folder: Path) -> bool:
+    """Remove what a process that was killed while it wrote the record again left beside it; whether it did so."""
+    left = [path for path in folder.glob(".*") if name_in(path.name) == RECORD]
+    for path in left:
+        shutil.rmtree(path, ignore_errors=True)
+    return bool(left)
 
 
 def folders_of_sets(folder: Path) -> list[Path]:
