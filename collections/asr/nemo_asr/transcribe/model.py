@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import json
 import os
 import platform
 import re
@@ -246,15 +245,17 @@ def versions() -> dict[str, str]:
 
 def card_to_json(card: ModelCard) -> bytes:
     """The card as indented JSON, with the SHA-256 of what it says: labels that a disk has changed must not be read."""
-    fields = _plain(card)
+    fields = _as_utf_8(msgspec.to_builtins(card))
     return msgspec.json.format(msgspec.json.encode({**fields, _SHA256: _digest_of(fields)}), indent=1)
 
 
-def _plain(card: ModelCard) -> dict[str, Any]:
-    """The card's fields; in the name of a manifest a byte that is no UTF-8 becomes ``?``."""
-    text = json.dumps(msgspec.to_builtins(card), ensure_ascii=False)
-    fields: dict[str, Any] = json.loads(text.encode(errors="replace"))
-    return fields
+def _as_utf_8(value: Any) -> Any:
+    """The same tree; in the name of a manifest a byte that is no UTF-8 becomes ``?``."""
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return {_as_utf_8(key): _as_utf_8(item) for key, item in value.items()}
+    return [*map(_as_utf_8, value)] if isinstance(value, list) else value
 
 
 def _digest_of(fields: dict[str, Any]) -> str:
@@ -442,7 +443,7 @@ def sweep_model(folder: Path) -> None:
 def about_checkpoint(card: ModelCard, config: str, tokenizer: Subwords | None = None) -> dict[str, object]:
     """What each checkpoint of a run says about the model: ``CheckpointCallback(about=...)``."""
     carried = {} if tokenizer is None else {"tokenizer": base64.b64encode(tokenizer.model).decode()}
-    return {"model": _plain(card), "config": config, **carried}
+    return {"model": _as_utf_8(msgspec.to_builtins(card)), "config": config, **carried}
 
 
 def _named_by_content(file: Path, name: str) -> StoredFile:
