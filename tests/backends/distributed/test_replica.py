@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -95,6 +96,7 @@ def test_gradients_travel_in_bfloat16_by_the_hook_of_torch(monkeypatch):
     class Noted(torch.nn.Module):
         def __init__(self, module, **options):
             super().__init__()
+            self.reducer = Mock()
             made.append(options["static_graph"])
 
         def register_comm_hook(self, state, hook):

@@ -129,19 +129,37 @@ class DataParallel:
         if not self.needs_reach_check:
             return None
         made = DistributedDataParallel(
-            self._module,
+            _LastFirst(self._module),
             device_ids=self._device_ids,
             init_sync=not are_equal,
             forward_sync_buffers=False,
             gradient_as_bucket_view=True,
             static_graph=self._options.static_graph,
         )
+        # DDP would exchange the first step's gradients as one bucket, and those of all others in buckets by the order
+        # in which the gradients of the first came. How gradients lie in buckets decides in which order those of three
+        # and more ranks are added, and so a resumed run would differ. This gives it the order before the first step.
+        made.reducer._push_all_rebuilt_params()
         # A static graph is learnt in an exchange: torch ends with an internal error where the first pass has none. The
         # mean of the first micro-batch is then taken before the others are added: the same sum, but for rounding.
         self._must_exchange = self._options.static_graph
         if self._options.gradient_compression is not None:
             made.register_comm_hook(None, bf16_compress_hook)
         return made
+
+
+class _LastFirst(nn.Module):
+    """A module whose parts are listed from the last to the first: about the order in which their gradients come."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *values: Any) -> Any:
+        return self.module(*values)
+
+    def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
+        yield from reversed(list(super().named_modules(*args, **kwargs)))
 
 
 class _Sending:

@@ -95,6 +95,47 @@ def test_novograd_with_amsgrad_is_resumed_to_the_bit_also_with_half_weights(tmp_
     assert (parts.steps, parts.weights) == (expected.steps, expected.weights)
 
 
+class WideNet(DrawingNet):
+    """So many weights that another order of adding three ranks' gradients shows in any step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = nn.Linear(3, 60), nn.Tanh(), nn.Linear(60, 60), nn.BatchNorm1d(60), nn.Tanh(), nn.Linear(60, 1)
+        self.fc = nn.Sequential(*layers)  # type: ignore[assignment]  # in the place of one layer
+
+
+# What leads gradients another way between ranks.
+EXCHANGES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "two micro-batches": {"batches_per_step": 2},
+    "synced statistics": {"synced_batchnorm": True},
+    "static graph": {"static_graph": True},
+}
+
+
+def stopped_at_each_step(folder: Path) -> dict[str, list[int]]:
+    """For each way, the steps at which a run was stopped and went on to weights unlike those of the whole run."""
+    made, unlike = factory(), {}
+    for way, options in EXCHANGES.items():
+
+        def run(name: str, end: int, options: Any = options, way: str = way) -> Trained:
+            disturb()
+            data = DrawingPoints(n=36)
+            return train(folder / way / name, end, made=made, data=data, net=WideNet(), optimizer="sgd", **options)
+
+        whole = run("whole", 7)
+        unlike[way] = []
+        for cut in (1, 2, 4, 6):
+            run(str(cut), cut)
+            unlike[way] += [cut] if run(str(cut), 7).weights != whole.weights else []
+    return unlike
+
+
+def test_a_run_of_three_ranks_resumed_at_any_step_is_the_uninterrupted_run(tmp_path: Path) -> None:
+    for unlike in results_of(3, stopped_at_each_step, tmp_path):
+        assert unlike == {way: [] for way in EXCHANGES}
+
+
 class Shuffled(Points):
     """A data layer with torch's own DataLoader, which the engine can only read in order."""
 
