@@ -1,7 +1,10 @@
 """Corpora as people have them become manifests: each kind, its languages, and what is wrong with single lines."""
 
 import gzip
+import hashlib
 import json
+import math
+import random
 
 import numpy as np
 import pytest
@@ -446,6 +449,45 @@ def test_sets_are_divided_by_speakers_and_the_same_each_time():
     assert not speakers[0] & speakers[1] | speakers[0] & speakers[2] | speakers[1] & speakers[2]
     again = divided(entries[::-1], {"dev": 0.1, "test": 0.2})
     assert [{entry["speaker"] for entry in part} for part in again.values()] == speakers
+
+
+def divided_by_adding_anew(entries, shares):
+    """The definition: whole sets are added up for each recording."""
+    order = sorted({entry["audio_filepath"] for entry in entries}, key=lambda x: hashlib.sha256(x.encode()).digest())
+    groups = {name: [entry for entry in entries if entry["audio_filepath"] == name] for name in order}
+
+    def seconds(some):
+        return math.fsum(entry["duration"] for entry in some)
+
+    sets = {"train": [], **{name: [] for name in shares}}
+    for group in groups.values():
+        lacking = {name: shares[name] * seconds(entries) - seconds(sets[name]) for name in shares}
+        fewest = max(lacking, key=lacking.get)
+        sets[fewest if lacking[fewest] >= seconds(group) / 2 else "train"] += group
+    return sets
+
+
+class CountedEntry(dict):
+    reads = 0
+
+    def __getitem__(self, key):
+        CountedEntry.reads += key == "duration"
+        return super().__getitem__(key)
+
+
+def test_dividing_a_set_takes_its_sums_once_and_divides_as_sums_made_anew():
+    draw = random.Random(3)
+    for num in (1, 40, 160):
+        durations = (round(draw.uniform(0.1, 9.0), draw.choice((1, 4, 15))) for _ in range(num))
+        entries = [
+            CountedEntry(audio_filepath=f"{draw.randrange(num)}.wav", duration=seconds, text="x")
+            for seconds in durations
+        ]
+        for shares in ({"dev": 0.1}, {"dev": 0.3, "test": 0.3}):
+            CountedEntry.reads = 0
+            sets = divided(entries, shares)
+            assert CountedEntry.reads <= 3 * num
+            assert sets == divided_by_adding_anew(entries, shares)
 
 
 def test_a_folder_around_or_within_a_corpus_names_the_corpus(common_voice):

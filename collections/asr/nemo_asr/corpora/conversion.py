@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -258,10 +259,16 @@ def divided(entries: Sequence[Entry], shares: Mapping[str, float]) -> dict[str, 
     names = sorted(groups, key=lambda name: hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())
     total = math.fsum(entry["duration"] for entry in entries)
     sets: dict[str, list[Entry]] = {"train": [], **{name: [] for name in shares}}
+    exact = dict.fromkeys(shares, Fraction())  # seconds of each set so far: a float would depend on the order
+    lacking = {name: share * total for name, share in shares.items()}
     for name in names:
-        fewest = max(shares, key=lambda part: shares[part] * total - _seconds(sets[part]))
-        wanting = shares[fewest] * total - _seconds(sets[fewest]) >= _seconds(groups[name]) / 2
-        sets[fewest if wanting else "train"] += groups[name]
+        fewest = max(shares, key=lacking.__getitem__)
+        if lacking[fewest] < _seconds(groups[name]) / 2:
+            sets["train"] += groups[name]
+            continue
+        sets[fewest] += groups[name]
+        exact[fewest] += sum(Fraction(entry["duration"]) for entry in groups[name])
+        lacking[fewest] = shares[fewest] * total - float(exact[fewest])
     return sets
 
 
