@@ -295,6 +295,17 @@ class NeuralModuleFactory:
         with self._comm.guarded():
             return self._comm.from_first(make)
 
+    def share_work(self, num_items: int, work: Callable[[range], T]) -> list[T]:
+        """Each rank does a part of a work on many items; what all gave, in the order of the items, on all ranks.
+
+        Args:
+            num_items: how many there are.
+            work: called once on each rank, with the range of its items; gives a tree of tensors, numbers and texts. An
+                error in it ends all ranks.
+        """
+        with self._comm.guarded():
+            return self._comm.share_work(num_items, work)
+
     def create_optimizer(
         self, optimizer: Any, things_to_optimize: Sequence[Any], optimizer_params: Mapping[str, Any]
     ) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nemo_lite.core.neural_types import AxisKind, AxisType, NeuralType
 from nemo_lite.errors import DagError, NemoLiteError, UsageError, with_line
@@ -82,7 +82,7 @@ def named(name: str, size: Size) -> Expr:
     """The same size, shown as ``name``; :func:`definitions` gives the legend."""
     if isinstance(size, Expr) and size.operands:
         return replace(size, name=name)
-    return Expr(str(size), int, (size,), name)
+    return Expr(str(size), operator.pos, (size,), name)
 
 
 def ceil_div(size: Size, divisor: int) -> Size:
@@ -168,7 +168,33 @@ def symbolic_shapes(dag: Dag) -> dict[NmTensor, Shape]:
     return shapes
 
 
-def frames_of(dag: Dag, wire: NmTensor, axis: AxisKind = AxisKind.Time) -> Callable[[int], int]:
+@dataclass(frozen=True)
+class AxisLength:
+    """How long an axis is for an input of a certain length.
+
+    Attributes:
+        size: of the axis.
+        symbol: the one that ``size`` depends on: the length of the input.
+    """
+
+    size: Size
+    symbol: str
+
+    def __call__(self, length: int) -> int:
+        """The length of the axis."""
+        return self.size if isinstance(self.size, int) else self.size.value(**{self.symbol: length})
+
+    def of_all(self, lengths: Any) -> Any:
+        """(N,) the length of the axis for each of (N,) lengths of inputs, NumPy arrays of integers."""
+        return lengths * 0 + (self.size if isinstance(self.size, int) else self.size.value(**{self.symbol: lengths}))
+
+    @property
+    def formula(self) -> str:
+        """The size in full, without names for parts of it: equal where two are computed alike."""
+        return _formula(self.size)
+
+
+def frames_of(dag: Dag, wire: NmTensor, axis: AxisKind = AxisKind.Time) -> AxisLength:
     """How long an axis of a wire is for an input of a certain length: a function of the data layer's own size.
 
     For speech: from samples of audio to frames behind the encoder. Lengths are valid lengths, without padding.
@@ -190,8 +216,7 @@ def frames_of(dag: Dag, wire: NmTensor, axis: AxisKind = AxisKind.Time) -> Calla
     shapes = symbolic_shapes(dag)
     size = shapes[wire][kinds.index(axis)]
     if isinstance(size, int):
-        fixed = size
-        return lambda _: fixed
+        return AxisLength(size, "")
     symbols = symbols_of(size)
     from_data = {name for wire_of_data in dag.inputs for part in shapes[wire_of_data] for name in symbols_of(part)}
     if len(symbols) != 1 or not symbols <= from_data or any(map(is_unknown, symbols)):
@@ -200,7 +225,7 @@ def frames_of(dag: Dag, wire: NmTensor, axis: AxisKind = AxisKind.Time) -> Calla
             got=written(shapes[wire]),
             remedy=f"give an output_shapes to {_first_without_rule(dag, shapes)}",
         )
-    return _with(size, next(iter(symbols)))
+    return AxisLength(size, next(iter(symbols)))
 
 
 def _parts(size: Size) -> Iterable[Expr]:
@@ -226,8 +251,11 @@ def _bracketed(size: Size) -> str:
     return f"({text})" if isinstance(size, Expr) and not size.name and any(sign in text for sign in "+-*/") else text
 
 
-def _with(size: Expr, symbol: str) -> Callable[[int], int]:
-    return lambda value: size.value(**{symbol: value})
+def _formula(size: Size) -> str:
+    if isinstance(size, int) or size.operation is None:
+        return str(size) if isinstance(size, int) else size.text
+    operands = ", ".join(map(_formula, size.operands))
+    return f"{size.operation.__module__}.{size.operation.__qualname__}({operands})"
 
 
 def _first_without_rule(dag: Dag, shapes: dict[NmTensor, Shape]) -> str:

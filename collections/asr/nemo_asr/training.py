@@ -273,9 +273,9 @@ class TrainingRun:
 
     def _check_texts(self, training: Wires, evaluations: Mapping[str, Any]) -> None:
         """Leave out texts that do not fit their frames, and warn of texts that are in several sets."""
-        leave_out_infeasible(self.training_data, training.frames, self.model.loss)
+        leave_out_infeasible(self.training_data, training.frames, self.model.loss, self.factory)
         for tag, wires in evaluations.items():
-            warn_of_infeasible(self.evaluation_data[tag], wires.frames, self.model.loss)
+            warn_of_infeasible(self.evaluation_data[tag], wires.frames, self.model.loss, self.factory)
         self.factory.on_first(lambda: warn_of_leaks(self.training_data, self.evaluation_data))
 
     def _callbacks(

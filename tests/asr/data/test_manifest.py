@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import random
 import re
 
 import numpy as np
@@ -319,6 +320,30 @@ def test_written_paths_are_those_of_the_lines_that_are_left(folder):
     write(folder / "b.json", entry(audio_filepath=None, audio_filename="3.wav"))
     (folder / "b.json").write_bytes((folder / "b.json").read_bytes().rstrip())
     assert list(Manifest.open("a.json,b.json", max_duration=5).written_paths()) == ["2.wav", "3.wav"]
+
+
+def test_texts_of_any_rows_are_those_of_the_utterances_however_long_lines_are(folder):
+    draw = random.Random(2)
+    for name in ("a.json", "b.json"):
+        texts = [draw.choice("abc") * draw.choice((1, 60, 5_000, 70_000)) for _ in range(60)]
+        lines = [entry(text=text, duration=draw.choice((1, 9))) for text in texts]
+        write(folder / name, *(line for pair in zip(lines, [b""] * len(lines), strict=True) for line in pair))
+    (folder / "b.json").write_bytes((folder / "b.json").read_bytes().rstrip())
+    manifest = Manifest.open("a.json,b.json", max_duration=5)
+    wanted = [manifest.utterance(row).text for row in range(len(manifest))]
+    assert list(manifest.texts()) == wanted
+    for first, last in ((0, 0), (3, 7), (0, len(wanted)), (40, len(wanted))):
+        assert list(manifest.texts(range(first, last))) == wanted[first:last]
+    mixed = np.array(draw.sample(range(len(wanted)), 40))
+    assert list(manifest.texts_at(mixed)) == [wanted[row] for row in mixed]
+
+
+def test_texts_of_a_manifest_that_was_replaced_are_refused(folder):
+    write(folder / "train.json", *[entry()] * 3)
+    manifest = Manifest.open("train.json")
+    write(folder / "train.json", *[entry(text="another one")] * 3)
+    with pytest.raises(DataChangedError, match=r"^train\.json: the manifest changed while it was in use"):
+        list(manifest.texts())
 
 
 def test_lines_that_are_not_valid_are_taken_aside_where_the_caller_wants_them(folder):

@@ -1,8 +1,10 @@
 """SpeechDataLayer, what is checked before training, and durations that are not those of the files."""
 
 import hashlib
+import itertools
 import json
 import os
+import random
 import re
 import zipfile
 from collections import Counter
@@ -13,17 +15,19 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from toys.manifests import LABELS, damage, layer_of, make_set
-from toys.ranks import on_ranks
+from toys import tab_manifest as tab_manifest
+from toys.manifests import LABELS, damage, layer_of, make_set, write
+from toys.ranks import on_ranks, results_of
+from toys.tar_shards import write_shard
 from toys.zip_data_layer import ZipDataLayer
 
-from nemo_asr import AudioToTextDataLayer
+from nemo_asr import AudioToTextDataLayer, TarredAudioToTextDataLayer
 from nemo_asr.audio.reading import audio_seconds
 from nemo_asr.data.manifest import Manifest
 from nemo_asr.data.speech_data_layer import _tell_counts, lengths_in_samples, unwritable, with_file_durations
 from nemo_asr.data.utterances import MIXED_DOWN, OTHER_DURATION, RESAMPLED, UNKNOWN
 from nemo_asr.models.losses import ctc_frames_needed
-from nemo_asr.text.parser import make_parser
+from nemo_asr.text.parser import CharParser, make_parser
 from nemo_lite import DeviceType, NeuralModuleFactory
 from nemo_lite.backends.pytorch.data.loaders import settle
 from nemo_lite.backends.pytorch.data.order import Shard
@@ -317,6 +321,111 @@ def test_infeasible_utterances_tell_their_positions(folder):
     found = layer.infeasible(lambda num_samples: 1, ctc_frames_needed)  # one frame: "a" fits, "ab" does not
     assert [infeasible.row for infeasible in found] == [1, 3, 5, 7, 9, 11]
     assert [infeasible.place for infeasible in found] == [layer.place_of(infeasible.row) for infeasible in found]
+
+
+SPOKEN = [
+    "a b c",
+    "AB CA",
+    "Mr. Bc.",
+    "cab, a; bacab!",
+    "a" * 9,
+    "7 abc",
+    "½ b",
+    "",
+    "xyz",
+    "ä bc",
+    "«abc»",
+    "ab\u0301c",
+]
+FAST = {"speed": {"prob": 0.5, "sr": 16000, "min_speed_rate": 0.9, "max_speed_rate": 1.25}}
+
+
+def by_definition(layer, frames_of, augmented):
+    """Each utterance is looked at for itself, and each text is read."""
+    for row, count in enumerate(layer.lengths_in_samples().tolist()):
+        utterance, reading = layer.utterance_of(row), layer._reading
+        ids = layer.new_parser()(utterance.text)
+        if ids is None:
+            continue
+        ids = [*([] if reading.bos_id is None else [reading.bos_id]), *ids]
+        needed = len(ids) + sum(left == right for left, right in itertools.pairwise(ids))
+        frames, fewest = frames_of(count), frames_of(int(count / 1.25) if augmented else count)
+        if needed > frames:
+            yield row, utterance.place, frames, needed, utterance.text, "", True
+        elif needed > fewest:
+            yield row, utterance.place, fewest, needed, utterance.text, " at the fastest speed", False
+
+
+def random_set(folder, draw, num_lines):
+    """Manifests a.json, b.tsv, a third one whose texts are in files, and tar shards of a.json."""
+    for number in range(3):
+        (folder / f"{number}.txt").write_text(SPOKEN[number])
+    texts = [" ".join(draw.choices(SPOKEN, k=draw.randint(1, 3))) for _ in range(num_lines)]
+    seconds = [round(draw.uniform(0.1, 3.0), 3) for _ in texts]
+    lines = [
+        {"audio_filepath": f"{number}.wav", "duration": duration, "text": text}
+        for number, (duration, text) in enumerate(zip(seconds, texts, strict=True))
+    ]
+    write(folder / "a.json", *lines)
+    in_files = [{**line, "text": "", "text_filepath": f"{draw.randrange(3)}.txt"} for line in lines[:5]]
+    write(folder / "c.json", *in_files)
+    rows = [f"{line['duration']}\t{line['audio_filepath']}\t{line['text']}\tx\n" for line in lines]
+    (folder / "b.tsv").write_text("".join(rows))
+    order = draw.sample(range(num_lines), num_lines)
+    write_shard(folder / "0.tar", *((f"{number}.wav", b"x") for number in order))
+
+
+def test_texts_are_found_not_to_fit_as_if_each_was_read_for_itself(folder):
+    draw = random.Random(5)
+    for round_number in range(6):
+        random_set(folder, draw, 80)
+        step, labels = draw.choice((800, 1600)), draw.choice((LABELS, [*" ABC"], [*" abcdefghijklmnopqrstuvwxyz'"]))
+        settings: dict[str, Any] = {
+            "labels": labels,
+            "batch_size": 4,
+            "max_corrupt": 99,
+            "bos_id": draw.choice((None, 2)),
+        }
+        settings |= {"augmentor": draw.choice((None, FAST)), "parser": draw.choice(("auto", "base", "none"))}
+        made = [
+            AudioToTextDataLayer(paths, **settings, load_audio=False)
+            for paths in ("a.json", "b.tsv", "a.json,b.tsv,c.json")
+        ]
+        made.append(TarredAudioToTextDataLayer("0.tar", "a.json", **settings))
+        for layer in made:
+            for training in (False, True):
+                augmented = training and settings["augmentor"] is not None
+                wanted = list(by_definition(layer, lambda count, step=step: count // step, augmented))
+                found = layer.infeasible(lambda count: count // step, ctc_frames_needed, training=training)  # noqa: B023
+                assert list(map(tuple, found)) == wanted, (round_number, settings, layer)
+                assert len(wanted) > 5
+
+
+def of_one_rank(folder):
+    """What a rank finds, and which texts it read itself; where silence is left out too."""
+    os.chdir(folder)
+    factory, read = NeuralModuleFactory(placement=DeviceType.CPU), []
+    encode = CharParser.encode
+    CharParser.encode = lambda parser, text: read.append(text) or encode(parser, text)
+    made = {}
+    for trims in (False, True):
+        layer = layer_of(trim_silence=trims)
+        read.clear()
+        found = layer.infeasible(lambda count: 1, ctc_frames_needed, share_work=factory.share_work)
+        made[trims] = [tuple(each) for each in found], len(read)
+    return made
+
+
+def test_ranks_share_the_texts_and_find_what_one_finds(folder):
+    make_set(folder)
+    alone = {
+        trims: [tuple(each) for each in layer_of(trim_silence=trims).infeasible(lambda count: 1, ctc_frames_needed)]
+        for trims in (False, True)
+    }
+    assert alone[False]
+    for made in results_of(3, of_one_rank, folder):
+        for trims, (found, num_read) in made.items():
+            assert (found, num_read) == (alone[trims], 4), "a third of the texts"
 
 
 # Durations that are not the files': what is measured when, what is told, and what the filters make of it.

@@ -1,5 +1,6 @@
 """Vocabulary, parsers and the English normaliser."""
 
+import itertools
 import string
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys.subwords import small_subwords
 
+from nemo_asr.text import english
 from nemo_asr.text.english import normalize_english
 from nemo_asr.text.parser import CharParser, ENCharParser, make_parser, vocabulary
 from nemo_lite.errors import ConfigError, DataError, UnknownNameError, UsageError
@@ -501,3 +503,79 @@ def test_a_language_that_the_named_parser_does_not_read_is_an_error(name, wanted
 def test_an_unknown_language_gets_the_known_ones():
     with pytest.raises(UnknownNameError, match=r'language "eng" is not known; known: am, .*, zh \(did you mean'):
         make_parser(ENGLISH, "auto", language="eng")
+
+
+# How many ids a text gives at most, without finding them.
+
+GERMAN, TURKISH, CATALAN = (list(f" -'abcdefghijklmnopqrstuvwxyz{more}") for more in ("äöüß", "çğıöşü", "·àçèéíòóúü"))
+PARSERS = {
+    "english": make_parser(ENGLISH, "en", do_lowercase=None),
+    "english capitals": make_parser([label.upper() for label in ENGLISH], "en", do_lowercase=None),
+    "english as written": make_parser([*ENGLISH, *string.ascii_uppercase, ","], "en", do_lowercase=None),
+    "english with points": make_parser([*ENGLISH, *string.ascii_uppercase, ".", ","], "en", do_lowercase=None),
+    "german": make_parser(GERMAN, "auto", language="de", do_lowercase=None),
+    "german capitals": make_parser([label.upper() for label in GERMAN if label != "ß"], "base", do_lowercase=None),
+    "turkish": make_parser([*TURKISH, "i\u0307"], "base", do_lowercase=None),
+    "turkish capitals": make_parser([*"ABCDEFGHI\u0130JKL "], "base", do_lowercase=None),
+    "catalan": make_parser(CATALAN, "auto", language="ca", do_lowercase=None),
+    "arabic": make_parser([" ", *"ابتثجحخد"], "auto", language="ar", do_lowercase=None),
+    "as they are": make_parser(ENGLISH, "none"),
+    "with words": make_parser([*ENGLISH, "<noise>"], "base"),
+    "unknown counts": make_parser(ENGLISH, "base", unk_id=3, blank_id=40),
+    "pieces": make_parser(small_subwords(), "auto", language="en", do_lowercase=None),
+    "pieces as written": make_parser(small_subwords(), "none"),
+}
+ABBREVIATED = [*english._ABBREVIATIONS, *english._TITLES, *english._DEGREES, "www", "oct", "sept", "ft", "w/o", "v"]
+WORDS = [
+    *("the", "cat", "Sat", "MAT", "it's", "naïve", "straße", "ŀ", "ﬁ", "İ", "ǰ", "q̇", "a m", "John", "Henry", "VIII"),
+    *("XXXVIII", "7", "½", "३", "٣", "%", "$", "€5", "&", "'quoted'", "<noise>", "col·legi", "क़ि", "ｶﾞ", "№", "…", "—"),
+    *("one, two; three!", '"so"', "(or)", "well-known", "e.g.", "example.com", "U.S.A.", "\t", "...", "مَرْحَبًا", "שׁ"),
+    *(f"{word}." for word in ABBREVIATED),
+    *(f"{word.title()}. Smith" for word in ABBREVIATED),
+    *(f"{word.upper()}." for word in ABBREVIATED),
+]
+
+
+def check_most_ids(parser, text):
+    most = parser.most_ids(text)
+    assert most is None or len(parser(text) or ()) <= most, text
+    return most is not None
+
+
+@given(
+    st.lists(st.sampled_from(WORDS) | st.text(max_size=4), max_size=8).map(" ".join), st.sampled_from(sorted(PARSERS))
+)
+def test_no_text_has_more_ids_than_it_is_said_to_have_at_most(text, name):
+    check_most_ids(PARSERS[name], text)
+    check_most_ids(PARSERS[name], text.replace(" ", ""))
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_of_each_character_of_unicode_too_few_ids_are_never_said(name):
+    parser = PARSERS[name]
+    # What is normal at once is looked at here, other characters where they stand alone.
+    codes = itertools.chain(range(0x3100), range(0xA640, 0xA800), range(0xF900, 0xFB50), range(0xFE00, 0x10000))
+    for code in codes:
+        character = chr(code)
+        if not 0xD800 <= code < 0xE000 and parser.most_ids(f"a{character}a") is not None:
+            assert len(parser(f"a{character}a") or ()) <= parser.most_ids(f"a{character}a"), hex(code)
+
+
+def test_usual_texts_need_not_be_read_to_know_how_many_ids_they_have_at_most():
+    for name, text in {
+        "english": "It was cold, wasn't it, Mr. Smith?",
+        "english capitals": "it was cold",
+        "german": "Das weiß ich nicht: wirklich?",
+        "arabic": "مرحبا بك",
+        "pieces": "The cat sat.",
+        "as they are": "7 % of €5",
+    }.items():
+        assert check_most_ids(PARSERS[name], text), text
+    for name, text in {"english": "7 of Henry VIII", "german": "7 Tage", "with words": "<noise>"}.items():
+        assert PARSERS[name].most_ids(text) is None
+
+    class Doubling(CharParser):
+        def normalize(self, text):
+            return text * 2
+
+    assert Doubling(ENGLISH).most_ids("a") is None, "what a parser of one's own does is not known"

@@ -30,10 +30,11 @@ def test_a_process_alone_agrees_with_itself():
     assert comm.gather("here") == ["here"]
     assert list(comm.rounds(["a", "b"])) == [["a"], ["b"]]
     assert comm.on_first(lambda: "made") == "made"
+    assert comm.share_work(5, list) == [[0, 1, 2, 3, 4]]
 
 
 def test_a_group_of_ranks_does_itself_whatever_concerns_the_others():
-    of_all = {"all_agree", "on_first", "from_first"}  # made of the others
+    of_all = {"all_agree", "on_first", "from_first", "share_work"}  # made of the others
     methods = {name for name, value in vars(Comm).items() if callable(value) and not name.startswith("_")}
     assert methods - of_all <= vars(ProcessGroup).keys()
 

@@ -6,7 +6,6 @@ No torch in this file: ``nemo-lite transcribe FILE.onnx`` reads manifests, too.
 from __future__ import annotations
 
 import math
-import mmap
 import os
 import re
 import weakref
@@ -31,7 +30,6 @@ from nemo_lite.files import (
     kind_unless_file,
     may_be_deeper,
     open_descriptor,
-    open_file,
     path_in_list,
     problem_of_json,
     read_text,
@@ -47,6 +45,8 @@ U = TypeVar("U", bound="Utterances[Any]")
 Seconds: TypeAlias = "npt.NDArray[np.float32]"
 Integers: TypeAlias = "npt.NDArray[np.integer[Any]]"
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
+
+_ROWS_AT_ONCE = 1 << 16
 
 
 class Span(NamedTuple):
@@ -168,6 +168,17 @@ class Utterances(ABC, Generic[R]):
     def utterance(self, row: int) -> Utterance:
         """The utterance at ``row``."""
         return self.reader.utterance(self.refs([row])[0])
+
+    def texts(self, rows: range | None = None) -> Iterator[str]:
+        """The text of each of these rows, of all by default, as it is written.
+
+        Raises:
+            DataError: as the reader's ``utterance``.
+        """
+        rows = range(len(self)) if rows is None else rows
+        for first in range(rows.start, rows.stop, _ROWS_AT_ONCE):
+            for ref in self.refs(range(first, min(first + _ROWS_AT_ONCE, rows.stop))):
+                yield self.reader.utterance(ref).text
 
     def between(self: U, min_duration: float | None, max_duration: float | None) -> U:
         """Those whose duration is within the limits in seconds, inclusive; None for no limit.
@@ -522,6 +533,7 @@ def _empty(path: str) -> DataError:
 
 _BLOCK_BYTES = 1 << 20  # stays in the second-level cache: scanning whole files at once is bound by memory
 _GUESSED_LINE_BYTES = 1 << 12
+_READ_AHEAD_BYTES = 1 << 16
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NEWLINE, _BRACE = ord("\n"), ord("{")
 # The only character that no path can have, and letters of keys, as JSON may spell them: then a key may be there twice.
@@ -554,11 +566,23 @@ class JsonLines(Source):
             size *= 4
 
     def lines(self, offsets: Iterable[int]) -> Iterator[Line]:
-        """Lines in the order of the file."""
-        with open_file(self.path, MANIFEST) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            for offset in offsets:
-                end = content.find(b"\n", offset)
-                yield _decoder.decode(content[offset : end if end >= 0 else len(content)])
+        """Lines in the order of the file.
+
+        Raises:
+            DataChangedError: the file is another one now, see `descriptor`.
+        """
+        first, data, size = 0, b"", _GUESSED_LINE_BYTES
+        for offset in offsets:
+            end = data.find(b"\n", offset - first) if first <= offset < first + len(data) else -1
+            if end < 0:
+                goes_on = first <= offset <= first + len(data)
+                size = min(4 * size, _READ_AHEAD_BYTES) if goes_on else _GUESSED_LINE_BYTES
+                first, data = offset, os.pread(self.descriptor(), size, offset)
+                end = data.find(b"\n")
+            if end < 0:  # a longer line, or the last one
+                data = self._line_at(offset)
+                end = len(data)
+            yield _decoder.decode(data[offset - first : end])
 
     def other_keys(self, offset: int) -> dict[str, Any]:
         """The keys of a line besides its audio, its duration and its text."""
@@ -841,12 +865,31 @@ class Manifest(Utterances[LineRef]):
         """The audio path of each row as its line has it."""
         return (line.path for line in self.written())
 
-    def texts(self) -> Iterator[str]:
-        """The text of each row as it is written, perhaps in a file of its own."""
-        for source, first, last in zip(self.sources, self.starts, self.starts[1:], strict=False):
-            lines = source.lines(self.offsets[first:last].tolist())
-            for number, line in zip(self.lines[first:last].tolist(), lines, strict=True):
-                yield source.text_of(line, f"{source.path}:{number}")
+    def texts(self, rows: range | None = None) -> Iterator[str]:
+        """The text of each of these rows, of all by default, as it is written, perhaps in a file of its own.
+
+        Where the reader gives classes, these. Much faster than `utterance`, which also finds the audio file.
+        """
+        rows = range(len(self)) if rows is None else rows
+        for first in range(rows.start, rows.stop, _ROWS_AT_ONCE):
+            yield from self.texts_at(np.arange(first, min(first + _ROWS_AT_ONCE, rows.stop)))
+
+    def texts_at(self, rows: Integers) -> Iterator[str]:
+        """The texts of these rows, in any order."""
+        assert isinstance(self.reader, LineReader)
+        sources = np.searchsorted(self.starts, rows, side="right") - 1
+        for part in np.split(rows, np.flatnonzero(np.diff(sources)) + 1):
+            if not len(part):
+                continue
+            source, offsets = self.sources[np.searchsorted(self.starts, part[0], side="right") - 1], self.offsets[part]
+            is_in_order = bool((np.diff(offsets) > 0).all())
+            lines = source.lines(offsets.tolist()) if is_in_order else map(source.line, offsets.tolist())
+            if self.reader.labelled:
+                yield from map(class_of, lines)
+                continue
+            for number, line in zip(self.lines[part].tolist(), lines, strict=True):
+                # As `Source.text_of`, which a line with a text of its own does not need.
+                yield line.text or source.text_of(line, f"{source.path}:{number}")
 
     def only(self, keep: Mask) -> Manifest:
         """Those rows where ``keep`` is true."""

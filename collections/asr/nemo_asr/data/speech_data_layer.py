@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +43,7 @@ from nemo_lite.backends.pytorch.data.worker_server import preload_in_workers
 from nemo_lite.backends.pytorch.nm import Copied, DataLayerNM
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
-from nemo_lite.core.shapes import Shape, symbol
+from nemo_lite.core.shapes import AxisLength, Shape, symbol
 from nemo_lite.errors import DataChangedError, DataError, UsageError, counted, listed
 from nemo_lite.files import Content, digest_of, digest_of_files, make_writable_folder, write_atomically
 from nemo_lite.utils import logging
@@ -53,12 +52,14 @@ from nemo_lite.utils.nemo_logging import LogMode
 # What can be known of a training set before audio is decoded: missing files, unusable texts, CTC feasibility.
 
 
+T = TypeVar("T")
+
 CHECKED_LINES = 20_000
-_BLOCK_LINES = 1 << 16
 _SHOWN_CHARACTERS = 80
 _TRIMMED_SHARE = 0.25
 _TRIMMED_LEAST = 0.99  # durations are rounded
 _TRIMMED, _FASTEST = " without the silence at both ends", " at the fastest speed"
+_FAR_FROM_OVERFLOW = 1 << 40
 _MOST_SECONDS = 1e6  # a larger duration is a mistake, found when the audio is read; here its samples must fit an int64
 
 
@@ -86,6 +87,22 @@ class Infeasible(NamedTuple):
     def __str__(self) -> str:
         text = self.text if len(self.text) <= _SHOWN_CHARACTERS else f"{self.text[:_SHOWN_CHARACTERS]}..."
         return f'{self.place}: {self.frames} frames{self.when} cannot hold "{text}", which needs {self.needed}'
+
+
+# The row of an utterance whose text does not fit, its frames, how many it needs, ``when`` and ``is_always``.
+Misfit: TypeAlias = tuple[int, int, int, str, bool]
+
+
+class ShareWork(Protocol):
+    """Divides work on items among the ranks, as ``NeuralModuleFactory.share_work``."""
+
+    def __call__(self, num_items: int, work: Callable[[range], T]) -> list[T]:
+        """What ``work`` gives for each part of the items, in their order."""
+
+
+def in_one_part(num_items: int, work: Callable[[range], T]) -> list[T]:
+    """All the work here."""
+    return [work(range(num_items))]
 
 
 def unwritable(
@@ -144,11 +161,10 @@ def _samples_left(dataset: SpeechDataset[Any], utterance: Utterance) -> int:
         return sys.maxsize
 
 
-def _all_refs(utterances: Utterances[R]) -> Iterator[tuple[int, R]]:
-    """Each row and its reference; the references of a few rows are held at a time."""
-    for first in range(0, len(utterances), _BLOCK_LINES):
-        rows = range(first, min(first + _BLOCK_LINES, len(utterances)))
-        yield from zip(rows, utterances.refs(rows), strict=True)
+def _frames_of_all(frames_of: Callable[[int], int], lengths: Sequence[int]) -> npt.NDArray[Any]:
+    if isinstance(frames_of, AxisLength) and max(lengths, default=0) < _FAR_FROM_OVERFLOW:
+        return np.asarray(frames_of.of_all(np.array(lengths, np.int64)))
+    return np.array([frames_of(length) for length in lengths])
 
 
 def lengths_in_samples(utterances: Utterances[Any], sample_rate: int) -> npt.NDArray[np.int64]:
@@ -370,6 +386,7 @@ class SpeechDataLayer(SpeechPorts):
         frames_needed: Callable[[Sequence[int]], int],
         *,
         training: bool = False,
+        share_work: ShareWork = in_one_part,
     ) -> list[Infeasible]:
         """The utterances whose text needs more frames than there are. Their loss would be infinite. Reads every text.
 
@@ -380,42 +397,77 @@ class SpeechDataLayer(SpeechPorts):
             frames_of: frames out of the encoder for a number of samples.
             frames_needed: frames that a text of these label ids needs, as a loss says it, at most two for each.
             training: also those whose text does not fit when perturbations make them as short as they can.
+            share_work: divides the work among the ranks: ``share_work`` of the factory, which all ranks then call.
         """
+        return [self.infeasible_of(misfit) for misfit in self.misfits(frames_of, frames_needed, training, share_work)]
+
+    def infeasible_of(self, misfit: Misfit) -> Infeasible:
+        """A misfit with its place and its text."""
+        row, frames, needed, when, is_always = misfit
+        utterance = self.utterance_of(row)
+        return Infeasible(row, utterance.place, frames, needed, utterance.text, when, is_always)
+
+    def misfits(
+        self,
+        frames_of: Callable[[int], int],
+        frames_needed: Callable[[Sequence[int]], int],
+        training: bool,
+        share_work: ShareWork = in_one_part,
+    ) -> list[Misfit]:
+        """See :meth:`infeasible`."""
         augmentor = self._augmentor if training else None
         num_samples, dataset = self.lengths_in_samples(), self._new_dataset()
-        frames_of = functools.cache(frames_of)
         trims = self._reading.trim_silence and self._reading.load_audio
-        misfits: dict[int, Infeasible] = {}
+        share = _TRIMMED_SHARE if trims else 1
 
-        def never_fits(row: int, utterance: Utterance, needed: int, count: int, when: str = "") -> bool:
-            """Whether ``count`` samples cannot hold a text; noted, also if they cannot when perturbed."""
-            frames = frames_of(count)
-            is_always = needed > frames
-            if not is_always and augmentor is not None:
-                frames, when = frames_of(int(augmentor.min_augmentation_length(count))), f"{when}{_FASTEST}"
+        def frames_for(counts: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
+            """The frames of so many samples, and when perturbations make them as short as they can."""
+            lengths, positions = np.unique(counts, return_inverse=True)
+            frames = _frames_of_all(frames_of, lengths.tolist())
+            if augmentor is None:
+                return (frames[positions].tolist(),) * 2
+            shortest = [int(augmentor.min_augmentation_length(count)) for count in lengths.tolist()]
+            return frames[positions].tolist(), _frames_of_all(frames_of, shortest)[positions].tolist()
+
+        def misfit_of(row: int, needed: int, frames: int, least: int, when: str = "") -> Misfit | None:
             if needed > frames:
-                misfits[row] = Infeasible(row, utterance.place, frames, needed, utterance.text, when, is_always)
-            return is_always
+                return row, frames, needed, when, True
+            return (row, least, needed, f"{when}{_FASTEST}", False) if needed > least else None
 
-        tight: list[tuple[float, int, int, Utterance]] = []  # the share of its frames that a text needs; those; the row
-        for (row, ref), count in zip(_all_refs(self.utterances), num_samples.tolist(), strict=True):
-            utterance = self.utterances.reader.utterance(ref)
-            try:
-                ids = dataset.label_ids(utterance)
-            except DataError:
-                continue  # it will be left out for its text
-            least = frames_of(count if augmentor is None else int(augmentor.min_augmentation_length(count)))
-            if 2 * len(ids) <= least * (_TRIMMED_SHARE if trims else 1):
-                continue  # fits in any case; counting equal neighbours takes longer than all the rest
-            needed = frames_needed(ids)
-            if not never_fits(row, utterance, needed, count) and trims and needed > least * _TRIMMED_SHARE:
-                tight.append((needed / max(least, 1), needed, row, utterance))
-        tight = sorted(tight, key=lambda item: -item[0])[:CHECKED_LINES]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            trimmed = list(pool.map(lambda item: _samples_left(dataset, item[-1]), tight))
-        for (_, needed, row, utterance), count in zip(tight, trimmed, strict=True):
+        def read(rows: range) -> tuple[list[Misfit], list[tuple[float, int, int]]]:
+            """Misfits among some rows; where silence is left out also which texts are long for their frames."""
+            found: list[Misfit] = []
+            tight: list[tuple[float, int, int]] = []  # the share of its frames that a text needs; those; the row
+            known = frames_for(num_samples[rows.start : rows.stop])
+            for row, frames, least, text in zip(rows, *known, self.utterances.texts(rows), strict=True):
+                most = dataset.num_ids_at_most(text)
+                if most is not None and 2 * most <= least * share:
+                    continue  # fits in any case; reading a text takes longer than all the rest
+                ids = dataset.label_ids(text)
+                if ids is None or 2 * len(ids) <= least * share:
+                    continue  # it will be left out for its text, or it fits
+                needed = frames_needed(ids)
+                misfit = misfit_of(row, needed, frames, least)
+                found += [] if misfit is None else [misfit]
+                if trims and needed <= frames and needed > least * share:
+                    tight.append((needed / max(least, 1), needed, row))
+            return found, tight
+
+        parts = share_work(len(self), read)
+        misfits = {misfit[0]: misfit for found, _ in parts for misfit in found}
+        tightest = sorted((item for _, tight in parts for item in tight), key=lambda item: -item[0])[:CHECKED_LINES]
+
+        def trim(items: range) -> list[int]:
+            """Samples without silence of some of the tightest."""
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                return list(pool.map(lambda item: _samples_left(dataset, self.utterance_of(tightest[item][2])), items))
+
+        trimmed = [count for part in share_work(len(tightest), trim) for count in part] if tightest else []
+        frames, least = frames_for(np.array(trimmed, np.int64))
+        for (_, needed, row), count, most, fewest in zip(tightest, trimmed, frames, least, strict=True):
             when = _TRIMMED if count < _TRIMMED_LEAST * num_samples[row] else ""
-            never_fits(row, utterance, needed, count, when)
+            if (misfit := misfit_of(row, needed, most, fewest, when)) is not None:
+                misfits[row] = misfit
         return [misfits[row] for row in sorted(misfits)]
 
     def leave_out(self, rows: Sequence[int], reason: str) -> None:

@@ -419,6 +419,10 @@ class TarredUtterances(Utterances[TarRef]):
         spans = (Span(*values) for values in zip(*(column.tolist() for column in columns), strict=True))
         return [TarRef(*both) for both in zip(self.manifest.refs(self.rows[index]), spans, strict=True)]
 
+    def texts(self, rows: range | None = None) -> Iterator[str]:
+        """The text of each of these rows, of all by default, as its line has it."""
+        return self.manifest.texts_at(self.rows if rows is None else self.rows[rows.start : rows.stop])
+
     def only(self, keep: Mask) -> TarredUtterances:
         """Those rows where ``keep`` is true."""
         columns = {name: getattr(self, name)[keep] for name in ("durations", "rows", "shards", "firsts", "sizes")}

@@ -460,7 +460,7 @@ class SpeechDataset(ItemDataset[R, Item]):
         utterance = self.reader.utterance(ref)
         self.parser.unknown.clear()
         try:
-            ids = self._text_ids(utterance, may_be_empty=may_be_empty)
+            ids = self._text_ids(utterance.text, utterance.place, may_be_empty=may_be_empty)
         finally:
             counts[UNKNOWN].update(self.parser.unknown)
         if not self.reading.load_audio:
@@ -476,26 +476,29 @@ class SpeechDataset(ItemDataset[R, Item]):
         """Seconds of audio, without padding."""
         return sum(len(samples) for samples, _ in items) / self.reading.sample_rate
 
-    def label_ids(self, utterance: Utterance, *, may_be_empty: bool = False) -> list[int]:
-        """The ids of its text between ``bos_id`` and ``eos_id``.
+    def label_ids(self, text: str) -> list[int] | None:
+        """The ids of a text between ``bos_id`` and ``eos_id``; None: the vocabulary cannot write it.
 
-        Args:
-            utterance: without its audio.
-            may_be_empty: a text that the vocabulary cannot write has no ids, instead of being an error.
-
-        Raises:
-            DataError: the vocabulary cannot write the text; with ``strict_data``, one of its letters.
+        With ``strict_data`` also None: it cannot write one of its letters.
         """
-        return self._surrounded(self._text_ids(utterance, may_be_empty=may_be_empty))
-
-    def _text_ids(self, utterance: Utterance, *, may_be_empty: bool) -> list[int]:
-        if self.reading.strict_data:
-            self.parser.check_letters(utterance.text, utterance.place)
         try:
-            ids = self.parser.encode(utterance.text)
+            return self._surrounded(self._text_ids(text, "", may_be_empty=False))
+        except DataError:
+            return None
+
+    def num_ids_at_most(self, text: str) -> int | None:
+        """How many ids :meth:`label_ids` gives at most, without reading the text; None where that takes reading it."""
+        most = self.parser.most_ids(text)
+        return None if most is None else most + len(self._surrounded(()))
+
+    def _text_ids(self, text: str, place: str, *, may_be_empty: bool) -> list[int]:
+        if self.reading.strict_data:
+            self.parser.check_letters(text, place)
+        try:
+            ids = self.parser.encode(text)
         except DataError as error:
             if not may_be_empty:
-                raise DataError(error.problem, place=utterance.place, got=error.got) from None
+                raise DataError(error.problem, place=place, got=error.got) from None
             ids = []
         return ids
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Annotated
 
 import torch
@@ -102,7 +102,8 @@ class CTCLossNM(LossNM):
 
 def ctc_frames_needed(labels: Sequence[int]) -> int:
     """One for each label, and one for the blank between equal neighbours."""
-    return len(labels) + sum(left == right for left, right in pairwise(labels))
+    num_repeats: int = sum(map(operator.eq, labels, labels[1:]))
+    return len(labels) + num_repeats
 
 
 def ctc_losses(log_probs: Tensor, targets: Tensor, input_length: Tensor, target_length: Tensor, blank: int) -> Tensor:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from nemo_asr.data.check import Finding
-from nemo_asr.data.speech_data_layer import Infeasible, SpeechDataLayer
+from nemo_asr.data.speech_data_layer import Infeasible, Misfit, SpeechDataLayer, in_one_part
 from nemo_asr.models.losses import ctc_frames_needed
+from nemo_asr.tasks import kept_misfits
 from nemo_asr.tasks.families import connect
 from nemo_asr.tasks.recipe import Recipe
-from nemo_lite import Dag, DataLayerNM, NeuralModule, NmTensor, logging
+from nemo_lite import Dag, DataLayerNM, NeuralModule, NeuralModuleFactory, NmTensor, logging
 from nemo_lite.core.shapes import frames_of
 from nemo_lite.errors import DataError, UsageError
 
 _MAX_SHOWN = 20
 
 
-def leave_out_infeasible(data_layer: DataLayerNM, frames: NmTensor, loss: NeuralModule | None = None) -> int:
+def leave_out_infeasible(
+    data_layer: DataLayerNM,
+    frames: NmTensor,
+    loss: NeuralModule | None = None,
+    factory: NeuralModuleFactory | None = None,
+) -> int:
     """Train without the utterances whose frames, after the encoder's stride, cannot hold their text; list them.
 
     Those that fit, but not when perturbations make them as short as they can, are listed too, and kept: the steps in
@@ -28,6 +35,7 @@ def leave_out_infeasible(data_layer: DataLayerNM, frames: NmTensor, loss: Neural
         frames: the wire whose time axis the text has to fit in: ``Wires.frames``.
         loss: the loss of training; its ``frames_needed(labels)`` says how many frames a text of these label ids
             needs, at most two for each label; a loss without it takes any text. None: as CTC.
+        factory: its ranks share the work, and all call this. None: this process does all of it.
 
     Returns:
         How many there are.
@@ -37,7 +45,7 @@ def leave_out_infeasible(data_layer: DataLayerNM, frames: NmTensor, loss: Neural
     """
     if isinstance(data_layer, SpeechDataLayer):
         data_layer.leave_out_textless()
-    misfits = find_infeasible(data_layer, frames, loss, training=True)
+    misfits = find_infeasible(data_layer, frames, loss, training=True, factory=factory)
     sometimes, always = ([misfit for misfit in misfits if misfit.is_always is wanted] for wanted in (False, True))
     _list(data_layer, sometimes, "steps that make them too short leave them out")
     _list(data_layer, always, "they are left out of training")
@@ -46,17 +54,33 @@ def leave_out_infeasible(data_layer: DataLayerNM, frames: NmTensor, loss: Neural
     return len(always)
 
 
-def warn_of_infeasible(data_layer: DataLayerNM, frames: NmTensor, loss: NeuralModule | None = None) -> int:
-    """List the utterances of an evaluation set whose frames cannot hold their text; returns how many."""
-    misfits = find_infeasible(data_layer, frames, loss)
+def warn_of_infeasible(
+    data_layer: DataLayerNM,
+    frames: NmTensor,
+    loss: NeuralModule | None = None,
+    factory: NeuralModuleFactory | None = None,
+) -> int:
+    """List the utterances of an evaluation set whose frames cannot hold their text; returns how many.
+
+    Arguments as of :func:`leave_out_infeasible`.
+    """
+    misfits = find_infeasible(data_layer, frames, loss, factory=factory)
     _list(data_layer, misfits, "they count as they are recognised, and their loss is infinite")
     return len(misfits)
 
 
 def find_infeasible(
-    data_layer: DataLayerNM, frames: NmTensor, loss: NeuralModule | None = None, *, training: bool = False
+    data_layer: DataLayerNM,
+    frames: NmTensor,
+    loss: NeuralModule | None = None,
+    *,
+    training: bool = False,
+    factory: NeuralModuleFactory | None = None,
 ) -> list[Infeasible]:
-    """The utterances whose frames cannot hold their text; in training also those that may become too short."""
+    """The utterances whose frames cannot hold their text; in training also those that may become too short.
+
+    Of a large set of JSON lines the rows are kept for the next run, see `kept_misfits`.
+    """
     frames_needed: Callable[[Sequence[int]], int] | None = getattr(loss, "frames_needed", None)
     frames_needed = ctc_frames_needed if loss is None else frames_needed
     if frames_needed is None or not isinstance(data_layer, SpeechDataLayer):
@@ -66,7 +90,14 @@ def find_infeasible(
     except UsageError as error:
         logging.warning("Transcripts are not compared with the encoder's output: %s", error)
         return []
-    return data_layer.infeasible(num_frames, frames_needed, training=training)
+    share_work = in_one_part if factory is None else factory.share_work
+    from_first: Callable[[Callable[[], Any]], Any] = (lambda make: make()) if factory is None else factory.from_first
+    name: str = from_first(lambda: kept_misfits.name_of(data_layer, num_frames, loss, training))
+    kept: list[Misfit] | None = from_first(lambda: kept_misfits.read(name, len(data_layer))) if name else None
+    misfits = data_layer.misfits(num_frames, frames_needed, training, share_work) if kept is None else kept
+    if name and kept is None:
+        from_first(lambda: kept_misfits.write(name, misfits))
+    return [data_layer.infeasible_of(misfit) for misfit in misfits]
 
 
 def _list(data_layer: DataLayerNM, misfits: Sequence[Infeasible], consequence: str) -> None:

@@ -486,6 +486,13 @@ class Comm:
         shared: T = self.share(value)
         return shared
 
+    def share_work(self, num_items: int, work: Callable[[range], T]) -> list[T]:
+        """What ``work`` gives for each rank's part of ``range(num_items)``, in order, on all ranks."""
+        first, end = (rank * num_items // self.world_size for rank in (self.rank, self.rank + 1))
+        parts: Any = self.gather(work(range(first, end)))
+        shared: list[T] = self.share(parts)
+        return shared
+
     def barrier(self) -> None:
         """Wait for all ranks; an error names those that do not come."""
 
