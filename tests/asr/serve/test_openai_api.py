@@ -1,5 +1,6 @@
 """Fields of a transcription request, and the shapes of answers."""
 
+import inspect
 import json
 
 import pytest
@@ -33,6 +34,38 @@ def test_lists_come_with_brackets_without_or_as_json():
         assert asked(*fields).keywords == ("a", "b")
 
 
+def test_lists_come_with_an_index_too():
+    found = asked(
+        *(("timestamp_granularities[0]", "word"), ("timestamp_granularities[1]", "segment")),
+        *(("include[0]", "logprobs"), ("keywords[0]", "a"), ("keywords[1]", "b"), ("nonsense[1][x]", "c")),
+    )
+    assert (found.words, found.segments, found.logprobs, found.keywords) == (True, True, True, ("a", "b"))
+    assert found.ignored == ("nonsense[1][x]",)
+
+
+def test_an_empty_field_counts_as_none():
+    names = ("response_format", "timestamp_granularities[]", "include[0]", "stream", "chunking_strategy", "prompt")
+    assert asked(*((name, value) for name in names for value in ("", " "))) == asked()
+    assert asked(("known_speaker_names[]", "")) == asked()
+
+
+def test_what_the_client_of_openai_sends_is_taken_named_as_without_effect_or_refused():
+    openai = pytest.importorskip("openai.resources.audio", reason="pip install openai")
+    sent = inspect.signature(openai.Transcriptions.create).parameters
+    values = {"response_format": "json", "stream": "false", "include": "logprobs", "chunking_strategy": "auto"}
+    values |= {"timestamp_granularities": "word", "keywords": "a"}
+    of_http = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
+    for name in sent.keys() - of_http - {"file", "model", "language"}:
+        if name.startswith("known_speaker"):
+            with pytest.raises(ApiError, match=rf"{name}: this server does not tell speakers apart; leave"):
+                asked((f"{name}[]", "anna"))
+        elif name in values:
+            assert asked((name, values[name])).ignored == ()
+        else:
+            assert name in ("prompt", "temperature", "languages"), "a new parameter: take it, or say that it is not"
+            assert asked((name, "1")).ignored == (name,)
+
+
 def test_fields_without_effect_are_named():
     assert asked(temperature="0", prompt="x", language="en", nonsense="1").ignored == (
         "temperature",
@@ -53,6 +86,7 @@ def test_fields_without_effect_are_named():
         ({"keywords": "@/etc/passwd"}, "keywords", "begins with @"),
         ({"keywords": '["a", "@/etc/passwd"]'}, "keywords", "begins with @"),
         ({"keywords": "x" * 201}, "keywords", "at most 1000 of at most 200 characters"),
+        ({"keywords": json.dumps([f"{n:0200}" for n in range(51)])}, "keywords", "200 characters, 10000 in all"),
         ({"chunking_strategy": "never"}, "chunking_strategy", "got 'never', wanted auto or server_vad"),
         ({"chunking_strategy": '{"type":' * 5000}, "chunking_strategy", "wanted auto or server_vad"),
         ({"chunking_strategy": "{nonsense"}, "chunking_strategy", "wanted auto or server_vad"),
@@ -102,6 +136,14 @@ def test_verbose_json_has_segments_with_their_words_and_words_where_they_are_ask
     only_words = answer(TALK, asked(("timestamp_granularities[]", "word"), response_format="verbose_json"))
     assert "segments" not in only_words
     assert only_words["words"][0] == {"word": "hello", "start": 0.1, "end": 0.5, "confidence": 0.9}
+
+
+def test_each_word_is_in_one_segment_also_where_it_begins_at_the_end_of_one():
+    times = {"yes": (0.2, 0.5), "no": (1.0, 1.0), "go": (1.9, 2.3), "on": (3.0, 3.0)}
+    words = tuple(Word(text, start, end, 0.9) for text, (start, end) in times.items())
+    talk = Transcript("yes no go on", words, 3.0, "a.wav", segments=(Span(0.1, 1.0), Span(2.0, 3.0)))
+    segments = answer(talk, asked(response_format="verbose_json"))["segments"]
+    assert [part["text"] for part in segments] == talk.segment_texts() == ["yes no", "go on"]
 
 
 def test_an_empty_recording_has_an_answer_in_each_format():

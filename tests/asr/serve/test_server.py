@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import re
 import time
 from contextlib import suppress
@@ -141,7 +143,8 @@ def test_metrics_count_requests_and_audio(address):
         (TALK, {"response_format": "xml"}, "response_format: got 'xml', wanted json, text"),
         (TALK, {"keywords": "!"}, "keywords: the labels cannot spell words of the list: got '!'"),
         (TALK, {"keywords": "@/etc/passwd"}, "keywords: got a word that begins with @"),
-        (TALK, {"prompt": "x" * 70_000}, "the form cannot be read: Part exceeded maximum size of 64KB"),
+        (TALK, {"prompt": "x" * 70_000}, "the form cannot be read: the field 'prompt' is longer than 64 KiB"),
+        (TALK, {"x": ["x" * 60_000] * 18}, "the form cannot be read: its fields are longer than 1024 KiB in all"),
     ],
 )
 def test_bad_requests_are_told_in_one_line(address, file, fields, message):
@@ -155,6 +158,41 @@ def test_bad_requests_are_told_in_one_line(address, file, fields, message):
 def test_the_name_of_a_file_in_its_place_is_told(address):
     answer = post(address, form(field="a.wav").replace(b"field", b"file"))
     assert (answer.status, answer.message) == (400, "file: got a text, wanted an audio file (curl: -F file=@a.wav)")
+
+
+def test_a_file_without_a_file_name_is_told_so(address):
+    answer = post(address, form(b"x" * 70_000).replace(b'; filename="a.wav"', b""))
+    told = "the field 'file' is longer than 64 KiB; a file has a file name (curl: -F file=@a.wav)"
+    assert (answer.status, answer.message) == (400, f"the form cannot be read: {told}")
+
+
+def test_the_media_type_of_a_form_has_no_case_and_its_charset_does_not_count(address):
+    boundary = FORM_TYPE["Content-Type"].partition("=")[2]
+    for kind in (
+        f"Multipart/Form-Data; Boundary={boundary}",
+        f'multipart/form-data;boundary="{boundary}"; charset=utf-8',
+        *(f"multipart/form-data; charset={name}; boundary={boundary}" for name in ("undefined", "punycode", "idna")),
+    ):
+        answer = post(address, form(TALK, language="中文", response_format="verbose_json"), kind)
+        assert (answer.status, answer.json["language"]) == (200, "中文"), kind
+
+
+@pytest.mark.parametrize("charset", ["punycode", "utf-8"])
+def test_long_fields_of_any_charset_are_read_in_no_time(address, charset):
+    value = ("a" * 25000 + "\U0001f600" * 30000).encode("punycode")[:65000].decode()
+    kind = f"{FORM_TYPE['Content-Type']}; charset={charset}"
+    started = time.monotonic()
+    assert post(address, form(TALK, prompt=[value] * 10), kind).status == 200
+    assert time.monotonic() - started < 3  # seconds; with the codec of the client's choice 10
+
+
+def test_a_form_that_is_not_utf_8_is_told_so(address):
+    body = form(TALK, keywords="Z\N{LATIN SMALL LETTER U WITH DIAERESIS}rich").replace(b"\xc3\xbc", b"\xfc")
+    answer = post(address, body)
+    told = "the form cannot be read: a field 'keywords' is not UTF-8: got the byte 0xfc"
+    assert (answer.status, answer.message) == (400, told)
+    assert post(address, form(TALK, language="\\ud800", response_format="verbose_json")).json["language"] == "\\ud800"
+    assert post(address, form(TALK).replace(b"a.wav", b"\xfc.wav")).json["text"] == TEXT
 
 
 def test_what_is_no_form_is_refused(address, caplog):
@@ -313,7 +351,8 @@ def test_what_is_no_http_is_refused(address):
     assert transcribe(address, TALK).json["text"] == TEXT
 
 
-def test_temporary_files_are_gone_after_each_request(model, monkeypatch, tmp_path):
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="files have names there")
+def test_temporary_files_have_no_names_and_are_gone_after_each_request(model, monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     large = wav(5, *[8] * 25)
     assert len(large) > 1 << 20
@@ -324,11 +363,30 @@ def test_temporary_files_are_gone_after_each_request(model, monkeypatch, tmp_pat
         body = form(large)
         gone = raw(address, head_of_post(len(body)) + body)
         wait_for(lambda: metric(address, "waiting_audio_seconds") > 0)
-        assert len(list(tmp_path.iterdir())) == 1
+        assert not list(tmp_path.iterdir())  # it has no name, so it stays nowhere where the process is killed
         gone.close()
         wait_for(lambda: metric(address, "open_requests") == 0)
         model.free.set()
         assert not list(tmp_path.iterdir())
+        assert not [path for path in map(os.path.realpath, Path("/proc/self/fd").iterdir()) if str(tmp_path) in path]
+
+
+def test_temporary_files_with_names_are_removed_too(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(uploads, "_OPEN_FILES", tmp_path / "none")
+    with served() as address:
+        assert transcribe(address, wav(5, *[8] * 25)).status == 200
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_told_without_names_of_the_server(address, monkeypatch):
+    def write(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp/secret")
+
+    monkeypatch.setattr("starlette.datastructures.UploadFile.write", write)
+    answer = transcribe(address, TALK)
+    assert (answer.status, answer.message) == (507, "the server's disk is full; try again later")
+    assert answer.headers["retry-after"] == "60"
 
 
 # Streams

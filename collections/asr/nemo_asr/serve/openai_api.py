@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +21,10 @@ MEDIA_TYPES = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text
 OPENAI_MODELS = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-transcribe")
 """Names that clients send by default: they mean the first model."""
 _READ = ("file", "model", "language", "response_format", "stream", "timestamp_granularities", "include", "keywords")
+_OF_SPEAKERS = ("known_speaker_names", "known_speaker_references")
+_INDEX = re.compile(r"\[\d{0,4}\]$", re.ASCII)  # lists come as name[] and as name[0], name[1]
 _JSON = FileKind("the JSON", 1 << 20)
-_MOST_KEYWORDS, _MOST_KEYWORD_CHARACTERS = 1000, 200
+_MOST_KEYWORDS, _MOST_KEYWORD_CHARACTERS, _MOST_CHARACTERS = 1000, 200, 10_000  # how many, of one, of all
 _LEAST_PROBABILITY = 5e-4  # confidences have three digits
 
 
@@ -81,16 +84,19 @@ def asked_for(fields: Sequence[tuple[str, Any]], cutting: Cutting | None) -> Ask
     """What the fields of a form ask for.
 
     Args:
-        fields: names and texts, in their order; ``name[]`` counts as ``name``.
+        fields: names and texts, in their order; ``name[]`` and ``name[0]`` count as ``name``, empty texts as none.
         cutting: where recordings are cut if ``chunking_strategy`` does not say it.
 
     Raises:
-        ApiError: a value that is not known.
+        ApiError: a value that is not known, or a field that this server cannot take.
     """
     values: dict[str, list[str]] = {}
     for name, value in fields:
-        if isinstance(value, str):
-            values.setdefault(name.removesuffix("[]"), []).append(value)
+        if isinstance(value, str) and value.strip():
+            values.setdefault(_INDEX.sub("", name), []).append(value)
+    for name in set(_OF_SPEAKERS) & values.keys():
+        text = f"{name}: this server does not tell speakers apart; leave the field out"
+        raise ApiError(400, text, param=name)
     response_format = _choice(values, "response_format", RESPONSE_FORMATS) or "json"
     granularities = _choices(values, "timestamp_granularities", ("word", "segment"))
     stream = _choice(values, "stream", ("true", "false", "True", "False", "1", "0")) in ("true", "True", "1")
@@ -118,8 +124,11 @@ def checked_keywords(words: Sequence[str]) -> tuple[str, ...]:
         ApiError: they are too many or too long, or one names a file.
     """
     keywords = tuple(dict.fromkeys(filter(None, (word.strip() for word in words))))
-    if len(keywords) > _MOST_KEYWORDS or any(len(word) > _MOST_KEYWORD_CHARACTERS for word in keywords):
-        wanted = f"at most {_MOST_KEYWORDS} of at most {_MOST_KEYWORD_CHARACTERS} characters"
+    lengths = [len(word) for word in keywords]
+    is_long = max(lengths, default=0) > _MOST_KEYWORD_CHARACTERS or sum(lengths) > _MOST_CHARACTERS
+    if len(keywords) > _MOST_KEYWORDS or is_long:
+        each = f"at most {_MOST_KEYWORDS} of at most {_MOST_KEYWORD_CHARACTERS} characters"
+        wanted = f"{each}, {_MOST_CHARACTERS} in all"
         raise ApiError(400, f"keywords: there is too much of them: wanted {wanted}", param="keywords")
     if any(word.startswith("@") for word in keywords):  # on a command line it is a file with words
         raise ApiError(400, "keywords: got a word that begins with @, wanted words or phrases", param="keywords")
@@ -157,7 +166,7 @@ def _choices(values: Mapping[str, list[str]], name: str, known: Sequence[str]) -
 
 
 def _choice(values: Mapping[str, list[str]], name: str, known: Sequence[str]) -> str:
-    return ([""] + [value for value in _choices(values, name, known) if value])[-1]
+    return (["", *_choices(values, name, known)])[-1]
 
 
 def _cutting(fields: Mapping[str, str], cutting: Cutting | None) -> Cutting | None:
@@ -235,11 +244,10 @@ def _log(confidence: float) -> float:
 
 def _parts(transcript: Transcript) -> list[tuple[Span, list[Word], str]]:
     """Each segment of a recording with its words and what stands between them."""
-    spans = transcript.segments or (Span(0.0, transcript.duration),)
-    return [
-        (span, [word for word in transcript.words if span.start <= word.start < span.end], transcript.separator)
-        for span in spans
-    ]
+    if not transcript.segments:
+        return [(Span(0.0, transcript.duration), list(transcript.words), transcript.separator)]
+    words = transcript.segment_words()
+    return [(span, inside, transcript.separator) for span, inside in zip(transcript.segments, words, strict=True)]
 
 
 def _segment(number: int, span: Span, words: Sequence[Word], separator: str) -> dict[str, Any]:

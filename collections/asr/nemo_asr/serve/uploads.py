@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator
@@ -12,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
@@ -25,14 +27,23 @@ from nemo_lite.errors import DataError
 IN_MEMORY_BYTES = 1 << 20
 """Larger files are temporary ones."""
 _GRACE_SECONDS, _LEAST_RATE = 20.0, 20_000.0  # a body has so long, and a second more for so many bytes of it
-_FIELD_BYTES, _MOST_FIELDS = 1 << 16, 2000
+_FIELD_BYTES, _FIELDS_BYTES, _MOST_FIELDS = 1 << 16, 1 << 20, 2000  # of one field, of all, and how many
 _OVERHEAD_BYTES = 1 << 18  # of a form, beside its file
+# Source: RFC 2046, section 5.1.1. Other parameters of the media type do not count: a form is UTF-8 (RFC 7578, section
+# 5.1.2), and some charsets of Python take the square of a text's length to decode.
+_BOUNDARY = re.compile(
+    r";[ \t]*boundary=(?:\"([\w'()+,./:=? -]{1,70})\"|([\w'()+./:=?-]{1,70}))", re.ASCII | re.IGNORECASE
+)
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_OPEN_FILES = Path("/proc/self/fd")  # Linux: each descriptor can be opened anew by its path
 # Its warnings tell of a client's mistakes, which the answer tells the client.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 
 class Upload:
-    """The file of a request: in memory where it is small, else a temporary file, which `close` removes.
+    """The file of a request: in memory where it is small, else a temporary file, which is gone after `close`.
+
+    On Linux the file has no name, so nothing stays behind where the process is killed.
 
     Attributes:
         name: the client's.
@@ -42,12 +53,17 @@ class Upload:
     def __init__(self) -> None:
         self.name = ""
         self.audio: bytes | str = b""
+        self._descriptor = -1
 
     async def take(self, file: UploadFile) -> None:
         """Take the content over."""
-        self.name = os.path.basename(file.filename or "file")[:200] or "file"
+        name = _utf_8(file.filename or "", "replace")
+        self.name = os.path.basename(name)[:200] or "file"
         if (file.size or 0) <= IN_MEMORY_BYTES:
             self.audio = await file.read()
+        elif _OPEN_FILES.is_dir():
+            self._descriptor = os.dup(file.file.fileno())
+            self.audio = str(_OPEN_FILES / str(self._descriptor))
         else:
             await asyncio.to_thread(self._copy, file)
 
@@ -62,7 +78,10 @@ class Upload:
         if self.audio:
             with suppress(DataError):
                 forget_audio(self.audio)
-        if isinstance(self.audio, str):
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        elif isinstance(self.audio, str):
             Path(self.audio).unlink(missing_ok=True)
         self.audio = b""
 
@@ -76,17 +95,26 @@ async def read_form(request: Request, upload: Upload, most_bytes: int) -> list[t
         most_bytes: of the file.
 
     Raises:
-        ApiError: it is no form, has no file, is too large or too slow.
+        ApiError: it is no form, has no file, is too large or too slow; or the disk is full.
     """
     kind = request.headers.get("content-type", "")
-    if not kind.startswith("multipart/form-data"):
+    if kind.partition(";")[0].strip().lower() != "multipart/form-data":
         raise ApiError(400, f"Content-Type: got {kind[:80] or 'nothing'}, wanted multipart/form-data")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > most_bytes + _OVERHEAD_BYTES:
         raise _too_large(most_bytes)
-    form = await _parsed(request, most_bytes)
     try:
-        fields = form.multi_items()
+        return await _taken(await _parsed(request, most_bytes), upload, most_bytes)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise disk_is_full() from None
+        raise
+
+
+async def _taken(form: FormData, upload: Upload, most_bytes: int) -> list[tuple[str, Any]]:
+    """The fields of a form, of which its file is taken over."""
+    try:
+        fields = [(_decoded("name of a field", name), _value(name, value)) for name, value in form.multi_items()]
         file = next((value for name, value in fields if name == "file" and isinstance(value, UploadFile)), None)
         if file is None:
             got = "got a text" if any(name == "file" for name, _ in fields) else "there is none"
@@ -115,7 +143,12 @@ async def _parsed(request: Request, most_bytes: int) -> FormData:
             limit.reschedule(started + _GRACE_SECONDS + num_bytes / _LEAST_RATE)
             yield chunk
 
-    parser = _FormParser(request.headers, body(), max_files=1, max_fields=_MOST_FIELDS, max_part_size=_FIELD_BYTES)
+    boundary = _BOUNDARY.search(request.headers["content-type"])
+    if boundary is None:
+        raise ApiError(400, "Content-Type: got no boundary as of RFC 2046, wanted multipart/form-data; boundary=...")
+    # As Latin-1 each byte is kept, and texts are decoded later, see `_decoded`.
+    kind = f'multipart/form-data; charset=latin-1; boundary="{boundary[1] or boundary[2]}"'
+    parser = _FormParser(Headers({"content-type": kind}), body(), max_files=1, max_fields=_MOST_FIELDS)
     try:
         async with asyncio.timeout(_GRACE_SECONDS) as limit:
             form = await parser.parse()
@@ -131,13 +164,48 @@ async def _parsed(request: Request, most_bytes: int) -> FormData:
 
 
 class _FormParser(MultiPartParser):
-    """Knows whether the form has ended: what was cut off has no last boundary."""
+    """Knows whether the form has ended: what was cut off has no last boundary. Bounds the fields that are texts."""
 
     spool_max_size = IN_MEMORY_BYTES
     is_complete = False
+    _num_bytes = 0
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        part = self._current_part
+        if part.file is None:
+            self._num_bytes += end - start
+            if len(part.data) + end - start > _FIELD_BYTES:
+                name = _utf_8(part.field_name[:60], "replace")
+                remedy = f"; a file has a file name (curl: -F {name}=@a.wav)" if name == "file" else ""
+                raise MultiPartException(f"the field {name!r} is longer than {_FIELD_BYTES >> 10} KiB{remedy}")
+            if self._num_bytes > _FIELDS_BYTES:
+                raise MultiPartException(f"its fields are longer than {_FIELDS_BYTES >> 10} KiB in all")
+        super().on_part_data(data, start, end)
 
     def on_end(self) -> None:
         self.is_complete = True
+
+
+def _value(name: str, value: str | UploadFile) -> str | UploadFile:
+    return _decoded(f"field {_utf_8(name, 'replace')[:60]!r}", value) if isinstance(value, str) else value
+
+
+def _decoded(what: str, text: str) -> str:
+    """The text of a form, whose bytes came as Latin-1."""
+    try:
+        return _utf_8(text)
+    except UnicodeDecodeError as error:
+        got = f"the byte 0x{error.object[error.start]:02x}"
+        raise ApiError(400, f"the form cannot be read: a {what} is not UTF-8: got {got}") from None
+
+
+def _utf_8(text: str, errors: str = "strict") -> str:
+    return text.encode("latin-1").decode("utf-8", errors)
+
+
+def disk_is_full() -> ApiError:
+    """There is no place for a temporary file."""
+    return ApiError(507, "the server's disk is full; try again later", code="insufficient_storage", retry_after=60)
 
 
 def _too_large(most_bytes: int) -> ApiError:

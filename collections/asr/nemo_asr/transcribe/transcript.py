@@ -99,13 +99,17 @@ class Transcript:
         """What stands between two words: a space, or nothing."""
         return "" if len(self.words) > 1 and "".join(word.text for word in self.words) == self.text else " "
 
-    def segment_texts(self) -> list[str]:
-        """The words of each segment, by where the middle of a word lies."""
-        words: list[list[str]] = [[] for _ in self.segments]
+    def segment_words(self) -> list[list[Word]]:
+        """The words of each segment, by where the middle of a word lies: each word is in one segment."""
+        words: list[list[Word]] = [[] for _ in self.segments]
         starts = [span.start for span in self.segments]
         for word in self.words if words else ():
-            words[max(bisect_right(starts, (word.start + word.end) / 2) - 1, 0)].append(word.text)
-        return [self.separator.join(of_segment) for of_segment in words]
+            words[max(bisect_right(starts, (word.start + word.end) / 2) - 1, 0)].append(word)
+        return words
+
+    def segment_texts(self) -> list[str]:
+        """The text of each segment; see `segment_words`."""
+        return [self.separator.join(word.text for word in words) for words in self.segment_words()]
 
 
 class Transcribed(NamedTuple):
