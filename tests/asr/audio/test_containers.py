@@ -211,6 +211,42 @@ def test_a_film_without_sound_holds_no_audio(decoder, tmp_path):
     assert "holds no audio" in refusal(str(tmp_path / "a.mp4"))
 
 
+@needs_decoder
+def test_a_watch_ends_the_decoding_as_soon_as_it_may(decoder, tmp_path):
+    told = []
+
+    def watch(num_values):
+        told.append(num_values)
+        raise DataError("it is enough")
+
+    path = make(tmp_path / "a.m4a", tones(60 * RATE))
+    for source in (path, Path(path).read_bytes()):
+        with pytest.raises(DataError, match="it is enough"), open_part(source, watch=watch):
+            pass
+    assert len(told) == 2
+    assert max(told) < 20 * RATE
+    assert not containers._kept
+
+
+@pytest.mark.parametrize("kind", ["FLAC", "WAV", "OGG"])
+def test_a_watch_ends_the_reading_of_pieces(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr("nemo_asr.audio.reading._PIECE_VALUES", 2000)
+    told = []
+
+    def watch(num_values):
+        told.append(num_values)
+        if num_values > 5000:
+            raise DataError("it is enough")
+
+    soundfile.write(tmp_path / "a", tones(RATE, 2), RATE, format=kind)
+    with open_part(str(tmp_path / "a"), exact=True, watch=watch) as part:
+        pieces = part.pieces()
+        assert [len(next(pieces)) for _ in range(2)] == [1000, 1000]
+        with pytest.raises(DataError, match="it is enough"):
+            next(pieces)
+    assert told == [2000, 4000, 6000]
+
+
 def test_a_full_disk_is_one_line(decoder, tmp_path, monkeypatch):
     path = make(tmp_path / "a.m4a", tones(RATE))
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 import json
 import os
 import re
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 from toys.served import FORM_TYPE, TellsLength, ask, form, head_of_post, raw, served, transcribe, wav
 
 import nemo_asr.serve.uploads as uploads
+from nemo_asr.audio.reading import AudioFile
 from nemo_asr.serve.openai_api import RESPONSE_FORMATS
 
 pytest.importorskip("starlette")
@@ -78,6 +82,16 @@ def test_texts_of_segments_come_as_events(address):
     assert [event["type"].rpartition(".")[2] for event in events] == ["delta", "delta", "done"]
     assert "".join(event["delta"] for event in events[:-1]) == events[-1]["text"] == TEXT
     assert [token["token"] for token in events[-1]["logprobs"]] == ["8", " 11"]
+
+
+def test_events_that_are_waited_for_have_comments_and_proxies_hand_them_on_at_once(model, address, monkeypatch):
+    monkeypatch.setattr("nemo_asr.serve.app._COMMENT_SECONDS", 0.05)
+    model.free.clear()
+    threading.Timer(0.3, model.free.set).start()
+    answer = transcribe(address, TALK, stream="true")
+    assert answer.headers["x-accel-buffering"] == "no"
+    assert answer.text.startswith(": the model computes\n\n: the model computes\n\n")
+    assert f'"text": "{TEXT}"' in answer.text
 
 
 def test_a_short_recording_takes_no_thread_but_that_of_its_model(address, monkeypatch):
@@ -285,6 +299,63 @@ def test_what_is_queued_of_a_client_that_left_is_not_computed(model, address):
     assert model.num_rows < 40
 
 
+@pytest.fixture
+def slow_reading(monkeypatch):
+    """Recordings that are read in pieces of 0.1 s of work each; how many pieces."""
+    pieces, read = [], AudioFile._read
+
+    def read_slowly(file, count, dtype):
+        pieces.append(file)
+        time.sleep(0.1)
+        return read(file, count, dtype)
+
+    monkeypatch.setattr("nemo_asr.audio.reading._PIECE_VALUES", 16_000)
+    monkeypatch.setattr(AudioFile, "_read", read_slowly)
+    return pieces
+
+
+LONG = wav(*[8] * 60)  # 109 s: 109 pieces
+
+
+def test_what_is_read_of_a_client_that_left_ends_within_a_second(slow_reading, address):
+    body = form(LONG)
+    gone = raw(address, head_of_post(len(body)) + body)
+    wait_for(lambda: slow_reading)
+    gone.close()
+    started = time.monotonic()
+    wait_for(lambda: metric(address, "open_requests") == 0)
+    assert time.monotonic() - started < 1
+    time.sleep(0.3)
+    num_pieces = len(slow_reading)
+    time.sleep(0.3)
+    assert len(slow_reading) == num_pieces < 20
+    assert metric(address, 'requests_total{path="/v1/audio/transcriptions",status="499"}') == 1
+
+
+def test_reading_has_the_deadline_of_its_request(slow_reading):
+    with served(seconds=0.3) as address:
+        started = time.monotonic()
+        answer = transcribe(address, LONG)
+        assert (answer.status, answer.json["error"]["code"]) == (503, "timeout")
+        assert time.monotonic() - started < 2
+        time.sleep(0.3)
+        num_pieces = len(slow_reading)
+        time.sleep(0.3)
+        assert len(slow_reading) == num_pieces < 20
+
+
+def test_long_recordings_do_not_keep_a_short_one_waiting(slow_reading):
+    with served() as address:
+        body = form(LONG)
+        long = [raw(address, head_of_post(len(body)) + body) for _ in range(3 * (os.cpu_count() or 1))]
+        wait_for(lambda: metric(address, "open_requests") == len(long))
+        started = time.monotonic()
+        assert transcribe(address, TALK, keywords="nairobi").json["text"] == TEXT
+        assert time.monotonic() - started < 4  # seconds; the long ones take 10 s each
+        for connection in long:
+            connection.close()
+
+
 def test_a_client_that_leaves_its_events_is_forgotten(model, address):
     model.free.clear()
     body = form(wav(*[1] * 40), stream="true")
@@ -377,6 +448,18 @@ def test_temporary_files_with_names_are_removed_too(monkeypatch, tmp_path):
     with served() as address:
         assert transcribe(address, wav(5, *[8] * 25)).status == 200
     assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_told_without_names_of_the_server_also_where_it_decodes(address, monkeypatch):
+    def add(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp/secret")
+
+    monkeypatch.setattr("nemo_asr.audio.containers._Samples.add", add)
+    content = io.BytesIO()
+    samples, rate = soundfile.read(io.BytesIO(TALK))
+    soundfile.write(content, samples, rate, format="OGG")
+    answer = transcribe(address, content.getvalue())
+    assert (answer.status, answer.message) == (507, "the server's disk is full; try again later")
 
 
 def test_a_full_disk_is_told_without_names_of_the_server(address, monkeypatch):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import time
 
 import numpy as np
 import pytest
 import soundfile
 from toys.served import TellsLength, search_for, wav
 
+from nemo_asr.audio import containers, reading
 from nemo_asr.audio.segments import DEFAULT_CUTTING
 from nemo_asr.serve.batching import Batcher
 from nemo_asr.serve.models import ServedModel
@@ -20,6 +22,7 @@ pytest.importorskip("python_multipart")
 from nemo_asr.serve.openai_api import ApiError, asked_for
 from nemo_asr.serve.transcription import Transcription
 from nemo_asr.serve.uploads import IN_MEMORY_BYTES, Upload
+from nemo_asr.serve.watching import Turns, Watch
 
 
 @pytest.fixture
@@ -33,11 +36,12 @@ def batcher():
 def new(batcher):
     model = ServedModel("toy", [" ", "a"], 16000, batcher, search_for)
 
-    def new(audio, keywords="", detector=None, most_seconds=60.0):
+    def new(audio, keywords="", detector=None, most_seconds=60.0, most_values=1 << 30):
         upload = Upload()
         upload.name, upload.audio = "a.wav", audio
         asked = asked_for([("keywords", keywords)], DEFAULT_CUTTING)
-        return Transcription(model, asked, upload, most_seconds, detector)
+        watch = Watch(Turns(2), most_values, time.monotonic() + 60.0, ApiError(503, "too late"))
+        return Transcription(model, asked, upload, most_seconds, detector, watch)
 
     return new
 
@@ -83,6 +87,46 @@ def test_what_was_read_at_once_is_refused_as_in_a_thread(new):
             messages.append(error.value.message)
         assert messages[0] == messages[1]
         assert told in messages[0]
+
+
+def test_a_recording_with_more_samples_than_may_be_is_refused_before_any_is_decoded(new, monkeypatch):
+    monkeypatch.setattr("nemo_asr.audio.reading.AudioFile._read", None)
+    many = np.zeros((8000, 8), np.int16)
+    for audio in (content("FLAC", many), content("WAV", many, subtype="FLOAT")):
+        work = new(audio, most_values=63_999)
+        message = "file: it has too many samples, wanted at most 63999 of all channels; resample it"
+        with pytest.raises(ApiError, match=message) as told:
+            work.begin_in_turn(None, lambda: None)
+        assert (told.value.status, told.value.code) == (413, "file_too_large")
+
+
+def test_parts_of_a_compressed_recording_are_decoded_before_the_model_has_them(new, monkeypatch):
+    decoded = []
+    decode = containers.decode_pieces
+    monkeypatch.setattr(reading, "decode_pieces", lambda *args, **named: decoded.append(1) or decode(*args, **named))
+    speech, pause = 0.3 * np.sin(np.arange(16000) * 0.2), np.zeros(16000)
+    work = new(content("OGG", np.concatenate([pause, speech, pause, speech, pause])))
+    work.begin_in_turn(None, lambda: None)
+    work.job.result.result(30)
+    assert len(work.transcript().segments) == 2
+    assert decoded
+
+
+def test_what_has_ended_is_not_computed(new):
+    work = new(wav(5, 8), keywords="nairobi")
+    work._watch.end(ApiError(499, "the client has left"))
+    with pytest.raises(ApiError, match="the client has left"):
+        work.begin_in_turn(None, lambda: None)
+    assert work.job is None
+
+
+def test_channels_that_cancel_each_other_are_told_also_of_a_short_recording(new, caplog):
+    tone = 0.3 * np.sin(np.arange(16000) * 0.2)
+    for phase, told in ((1.0, False), (-1.0, True)):
+        for kind in ("WAV", "FLAC"):
+            caplog.clear()
+            assert new(content(kind, np.stack([tone, phase * tone], 1), subtype="PCM_16")).read_if_quick()
+            assert ("a.wav: its channels cancel each other when they are averaged" in caplog.text) == told
 
 
 def test_the_model_waits_for_a_request_until_its_segments_are_queued_and_no_longer(new, batcher):

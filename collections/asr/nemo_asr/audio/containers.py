@@ -29,6 +29,8 @@ import numpy.typing as npt
 from nemo_lite.errors import DataError
 
 Frames: TypeAlias = "npt.NDArray[np.float32]"  # (T, channels)
+Watch: TypeAlias = "Callable[[int], None]"
+"""Told how many samples of all channels of a file are decoded, or are about to be; ends it by a DataError."""
 
 SUFFIXES = frozenset({".m4a", ".m4b", ".mp4", ".mov", ".3gp", ".webm", ".mka", ".mkv", ".amr", ".awb", ".aac", ".wma"})
 REMEDY = "pip install av (the extra formats of nemo-lite) or install ffmpeg; or convert it to 16-bit WAV or FLAC"
@@ -47,6 +49,8 @@ _CODECS = (
     "pcm_alaw,pcm_mulaw,adpcm_ima_qt,adpcm_ms"
 )
 KINDS = tuple(_KINDS)
+DISK_PROBLEM = "cannot be decoded into a temporary file"
+"""In the message about a disk that is full."""
 _SAMPLE_BYTES = 4
 _MOST_BYTES = 1 << 35  # of one file, decoded: 25 hours of two channels at 48 kHz
 KEPT_BYTES = 1 << 32  # of decoded files that are kept, as a recording is measured, cut and read one after the other
@@ -110,8 +114,8 @@ class Decoded:
 class _Samples:
     """The temporary file while it is written."""
 
-    def __init__(self, dtype: str = "float32") -> None:
-        self.dtype = dtype
+    def __init__(self, dtype: str = "float32", watch: Watch | None = None) -> None:
+        self.dtype, self._watch = dtype, watch
         self.file: IO[bytes] = tempfile.TemporaryFile(prefix="nemo-lite.")  # noqa: SIM115 - `Decoded` keeps it
         self.num_bytes = 0
 
@@ -119,10 +123,12 @@ class _Samples:
         """Append (T, channels).
 
         Raises:
-            DataError: it is too much. Its text completes "a.m4a ...".
+            DataError: it is too much, or the watch ends it. Its text completes "a.m4a ...".
             OSError: the disk is full.
         """
         self.num_bytes += samples.size * _SAMPLE_BYTES
+        if self._watch is not None:
+            self._watch(self.num_bytes // _SAMPLE_BYTES)
         if self.num_bytes > _MOST_BYTES:
             wanted = f"at most {_MOST_BYTES >> 30} GiB of samples"
             raise DataError("is too long", wanted=wanted, remedy="convert it to FLAC, or cut it")
@@ -150,19 +156,20 @@ def num_bytes(frames: int, num_channels: int) -> int:
     return frames * num_channels * _SAMPLE_BYTES
 
 
-def decode(handle: int | io.BytesIO, kind: str, identity: Hashable) -> Decoded:
+def decode(handle: int | io.BytesIO, kind: str, identity: Hashable, watch: Watch | None = None) -> Decoded:
     """All samples of a file, decoded now or a moment ago.
 
     Args:
         handle: a descriptor, or the content.
         kind: see `kind_of_container`.
         identity: of the content: another one where it is changed.
+        watch: may end it.
 
     Raises:
-        DataError: no decoder is installed, there is no audio, its codec is not allowed, or it is damaged. Its text
-            completes "a.m4a ...".
+        DataError: no decoder is installed, there is no audio, its codec is not allowed, it is damaged, or the watch
+            ends it. Its text completes "a.m4a ...".
     """
-    return _kept_or(identity, lambda: _decode(handle, kind))
+    return _kept_or(identity, lambda: _decode(handle, kind, watch))
 
 
 def decode_pieces(
@@ -217,7 +224,7 @@ def _disk_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        problem = f"cannot be decoded into a temporary file in {tempfile.gettempdir()} ({error.strerror})"
+        problem = f"{DISK_PROBLEM} in {tempfile.gettempdir()} ({error.strerror})"
         raise DataError(problem, remedy="free space there, or set TMPDIR to another folder") from None
 
 
@@ -253,22 +260,22 @@ def check_boxes(read_at: Callable[[int, int], bytes], size: int) -> None:
         raise DataError(problem, remedy="copy it anew; a recording that was broken off may never have had it")
 
 
-def _decode(handle: int | io.BytesIO, kind: str) -> Decoded:
+def _decode(handle: int | io.BytesIO, kind: str, watch: Watch | None) -> Decoded:
     _, demuxer = _KINDS[kind]
     if has_av():
-        return _decode_with_av(handle, demuxer)
+        return _decode_with_av(handle, demuxer, watch)
     if (program := shutil.which("ffmpeg")) is not None:
-        return _decode_with_ffmpeg(program, handle, demuxer)
+        return _decode_with_ffmpeg(program, handle, demuxer, watch)
     raise DataError(f"is {kind}, which only PyAV and ffmpeg decode", remedy=REMEDY)
 
 
 # PyAV: FFmpeg's libraries as a wheel.
 
 
-def _decode_with_av(handle: int | io.BytesIO, demuxer: str) -> Decoded:
+def _decode_with_av(handle: int | io.BytesIO, demuxer: str, watch: Watch | None) -> Decoded:
     import av
 
-    samples = _Samples()
+    samples = _Samples(watch=watch)
     source = handle if isinstance(handle, io.BytesIO) else os.fdopen(os.dup(handle), "rb")
     options = {"codec_whitelist": _CODECS}
     try:
@@ -343,8 +350,8 @@ def _check_promise(held: float, promised: float) -> None:
 # The command ffmpeg, where PyAV is not installed. It writes an AU file of floats into a pipe.
 
 
-def _decode_with_ffmpeg(program: str, handle: int | io.BytesIO, demuxer: str) -> Decoded:
-    samples = _Samples()
+def _decode_with_ffmpeg(program: str, handle: int | io.BytesIO, demuxer: str, watch: Watch | None) -> Decoded:
+    samples = _Samples(watch=watch)
     temporary = tempfile.TemporaryFile
     with temporary() as content, temporary() as messages, temporary() as packets:
         if isinstance(handle, io.BytesIO):

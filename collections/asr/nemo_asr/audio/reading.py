@@ -21,7 +21,7 @@ import soundfile
 import soxr
 
 from nemo_asr.audio import containers
-from nemo_asr.audio.containers import Decoded, check_boxes, decode, decode_pieces, kind_of_container
+from nemo_asr.audio.containers import Decoded, Watch, check_boxes, decode, decode_pieces, kind_of_container
 from nemo_lite.errors import DataError, counted
 from nemo_lite.files import FileKind, open_descriptor
 from nemo_lite.files import kind_unless_file as kind_unless_file
@@ -271,10 +271,13 @@ class AudioFile:
         frames: samples a channel.
         has_16_bits: its samples are whole numbers of 16 bits.
         decoded_bytes: of the temporary file from which its parts are read; 0: they are read from the file.
+        watch: may end the reading; None: nothing does.
 
     Raises:
         DataError: its codec, rate or number of samples is not usable, or its head promises more than there is.
     """
+
+    watch: Watch | None = None
 
     def __init__(self, file: soundfile.SoundFile, kind: str, read_at: ReadAt, size: int, path: str, place: str) -> None:
         self._file, self.kind, self.path, self.place = file, kind, path, place
@@ -357,7 +360,7 @@ class AudioFile:
             observe: gets the samples (T, channels) of each piece before they become one channel.
 
         Raises:
-            DataError: there are fewer, or some are NaN, infinite or beyond ``MAX_AMPLITUDE``.
+            DataError: there are fewer, or some are NaN, infinite or beyond ``MAX_AMPLITUDE``; or the watch ends it.
         """
         if first:
             self._seek(first)
@@ -368,6 +371,8 @@ class AudioFile:
         most, done = max(1, _PIECE_VALUES // self.num_channels), 0
         while done < count:
             wanted = min(most, count - done)
+            if self.watch is not None:
+                self.watch((done + wanted) * self.num_channels)
             read = self._read(wanted, dtype)
             done += len(read)
             if len(read) < wanted:
@@ -450,6 +455,8 @@ class _ExactFile(AudioFile):
         assert self._file.tell() == 0, "of an open file either a part is read, or the whole"
         done, most = 0, max(1, _PIECE_VALUES // self.num_channels)
         while done < self.frames:
+            if self.watch is not None:
+                self.watch(done * self.num_channels)
             piece = super()._read(min(most, self.frames - done), dtype)
             if not len(piece):  # told where they are missing
                 return
@@ -512,7 +519,9 @@ def scaled(samples: npt.NDArray[Any]) -> Samples:
 
 
 @contextmanager
-def open_audio(source: str | bytes, path: str, place: str, exact: bool = False) -> Iterator[AudioFile]:
+def open_audio(
+    source: str | bytes, path: str, place: str, exact: bool = False, watch: Watch | None = None
+) -> Iterator[AudioFile]:
     """The path or the content of an audio file, opened after a look at what it is.
 
     By libsndfile; MP4, WebM, AMR, AAC and WMA are decoded as a whole, see `nemo_asr.audio.containers`.
@@ -522,6 +531,7 @@ def open_audio(source: str | bytes, path: str, place: str, exact: bool = False) 
         path: what messages call it.
         place: where it is named.
         exact: parts of MP3, Vorbis and Opus are to the bit those of the whole, which is decoded once for all of them.
+        watch: may end the decoding, and the reading of pieces.
 
     Raises:
         DataError: it is missing, empty, damaged or of another kind; also inside the block.
@@ -530,17 +540,19 @@ def open_audio(source: str | bytes, path: str, place: str, exact: bool = False) 
         with _opened(source, place) as opened:
             handle, read_at, size, identity = opened
             if (container := kind_of_container(read_at(_HEAD_BYTES, 0))) is not None:
-                yield DecodedFile(_decoded(opened, container, path, place), container, path, place)
+                decoded = DecodedFile(_decoded(opened, container, path, place, watch), container, path, place)
+                decoded.watch = watch
+                yield decoded
                 return
             kind = check_head(read_at, path, place)
             with _quiet(kind), _SoundFile(handle, closefd=False) as file:
                 if kind == "OGG" and not _ends_ogg(read_at, size):
                     problem = "ends without its last page: what is there is read, the rest was cut off"
                     logging.warning(f"{path} {problem}", mode=LogMode.ONCE)
-                if exact:
-                    yield _ExactFile(file, kind, read_at, size, path, place, identity)
-                else:
-                    yield AudioFile(file, kind, read_at, size, path, place)
+                about = file, kind, read_at, size, path, place
+                audio = _ExactFile(*about, identity) if exact else AudioFile(*about)
+                audio.watch = watch
+                yield audio
     except (soundfile.SoundFileError, OSError) as error:
         # The whole text of a libsndfile error would name our descriptor as the file.
         text = getattr(error, "error_string", str(error)).rstrip(".")
@@ -606,11 +618,11 @@ def forget_audio(source: str | bytes) -> None:
         containers.forget(opened.identity)
 
 
-def _decoded(opened: _Opened, kind: str, path: str, place: str) -> Decoded:
+def _decoded(opened: _Opened, kind: str, path: str, place: str, watch: Watch | None) -> Decoded:
     try:
         if kind == "MP4":
             check_boxes(opened.read_at, opened.size)
-        return decode(opened.handle, kind, opened.identity)
+        return decode(opened.handle, kind, opened.identity, watch)
     except DataError as error:
         problem = f"{path} {error.problem}"
         raise DataError(problem, place=place, got=error.got, wanted=error.wanted, remedy=error.remedy) from None
@@ -767,7 +779,13 @@ class AudioPart:
             self._first, self.num_samples, channel=self.channel, int_values=int_values, observe=observe
         )
 
-    def samples(self, sample_rate: int | None, *, int_values: bool = False) -> Samples:
+    def samples(
+        self,
+        sample_rate: int | None,
+        *,
+        int_values: bool = False,
+        observe: Callable[[Samples], None] | None = None,
+    ) -> Samples:
         """(T,) mono samples at ``sample_rate``, or at the file's rate.
 
         Pieces that are resampled one after the other are, to the bit, what they are if resampled at once.
@@ -776,7 +794,7 @@ class AudioPart:
             DataError: there are too many, see `check_size`, or one is not usable, see `AudioFile.pieces`.
         """
         self.check_size()
-        pieces = self.pieces(int_values=int_values)
+        pieces = self.pieces(int_values=int_values, observe=observe)
         rate = self.source_rate if sample_rate is None else sample_rate
         piece = next(pieces)
         if len(piece) == self.num_samples:
@@ -809,6 +827,7 @@ def read_audio(
     exact: bool = False,
     name: str = "the audio",
     place: str = "",
+    watch: Watch | None = None,
 ) -> Audio:
     """Read a recording, or a part of it, as mono at ``sample_rate``.
 
@@ -827,12 +846,13 @@ def read_audio(
             otherwise they are sought, and the first moments of a part may differ.
         name: what messages call a source that is no path.
         place: where the source is named (``manifest:line``), for messages.
+        watch: may end it.
 
     Raises:
         DataError: the file is missing, empty, damaged, of another kind, shorter or longer than allowed, has no such
-            channel, or has samples that are not finite, are too large or too many.
+            channel, or has samples that are not finite, are too large or too many; or the watch ends it.
     """
-    with open_audio(source, name if isinstance(source, bytes) else source, place, exact) as file:
+    with open_audio(source, name if isinstance(source, bytes) else source, place, exact, watch) as file:
         part = _chosen(file, offset, duration, channel, strict)
         samples = part.samples(sample_rate, int_values=int_values)
     loud = loud_part(samples) if trim_silence else slice(0, len(samples))
@@ -850,12 +870,13 @@ def open_part(
     exact: bool = False,
     name: str = "the audio",
     place: str = "",
+    watch: Watch | None = None,
 ) -> Iterator[AudioPart]:
     """A recording, or a part of it, of any length, whose samples are not decoded yet.
 
     Arguments and errors as `read_audio`; that a part is too long for one array is told by `AudioPart.samples`.
     """
-    with open_audio(source, name if isinstance(source, bytes) else source, place, exact) as file:
+    with open_audio(source, name if isinstance(source, bytes) else source, place, exact, watch) as file:
         yield _chosen(file, offset, duration, channel, strict)
 
 

@@ -41,6 +41,7 @@ from nemo_asr.serve.openai_api import (
 from nemo_asr.serve.stream import StreamSettings, run_stream
 from nemo_asr.serve.transcription import Transcription
 from nemo_asr.serve.uploads import Upload, read_form
+from nemo_asr.serve.watching import Turns, Watch
 from nemo_asr.transcribe.transcript import Transcript
 
 # Any: bodies in JSON.
@@ -56,7 +57,11 @@ _PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
+# Proxies hand each event on at once: nginx knows the last header.
+_EVENT_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _CLIENT_LEFT = 499  # nginx's number; nobody reads the answer
+_USUAL_VALUES = 2 * 48000  # a second of two channels: of more channels or higher rates less may last
+_COMMENT_SECONDS = 15.0  # events that are waited for: proxies close connections on which nothing comes for 60 s
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,8 @@ class Server:
         self._created = int(time.time())
         self._num_open = self._num_streams = 0
         self._busy_seconds = self._computed_seconds = 0.0
-        self._threads = ThreadPoolExecutor(os.cpu_count(), "uploads")
+        self._turns = Turns(os.cpu_count() or 1)
+        self._threads = ThreadPoolExecutor(limits.requests, "uploads")  # most of which wait for their turn
         gauges: dict[str, Callable[[], float]] = {
             "open_requests": lambda: self._num_open,
             "open_streams": lambda: self._num_streams,
@@ -254,6 +260,7 @@ class Server:
 
     async def _transcription(self, request: Request, upload: Upload) -> Response:
         fields = await read_form(request, upload, self._limits.upload_bytes)
+        deadline = time.monotonic() + self._limits.seconds
         asked = asked_for(fields, self._cutting)
         model = self._model(asked.model)
         headers = {"X-Model": quote(model.name)}
@@ -266,20 +273,44 @@ class Server:
             loop.call_soon_threadsafe(texts.put_nowait, text)
 
         on_row = (lambda _, transcript: tell(transcript)) if asked.stream else None
-        work = Transcription(model, asked, upload, self._limits.audio_seconds, self._detector)
+        most_values = math.ceil(self._limits.audio_seconds * _USUAL_VALUES)
+        watch = Watch(self._turns, most_values, deadline, self._timed_out())
+        work = Transcription(model, asked, upload, self._limits.audio_seconds, self._detector, watch)
         with model.batcher.expected() as has_come:
-            begin = functools.partial(work.begin, on_row, has_come)
             if work.read_if_quick():
-                begin()
+                work.begin(on_row, has_come)
             else:
-                await loop.run_in_executor(self._threads, begin)
+                begun = loop.run_in_executor(self._threads, work.begin_in_turn, on_row, has_come)
+                upload.keep_for(begun)
+                try:
+                    await self._unless_client_leaves(request, begun, deadline)
+                    begun.result()
+                except BaseException:
+                    watch.end(ApiError(_CLIENT_LEFT, "nobody waits for the answer any more"))
+                    raise
+        assert work.job is not None, "it has begun"
         if not asked.stream:
-            return _response(await self._result(request, work), asked, headers)
+            return _response(await self._result(request, work, watch, deadline), asked, headers)
         work.job.result.add_done_callback(lambda _: tell(None))
-        events = self._events(work, asked, texts)
-        return StreamingResponse(
-            events, media_type="text/event-stream", headers={**headers, "Cache-Control": "no-store"}
-        )
+        events = self._events(work, watch, asked, texts, deadline)
+        return StreamingResponse(events, media_type="text/event-stream", headers={**headers, **_EVENT_HEADERS})
+
+    async def _unless_client_leaves(self, request: Request, result: asyncio.Future[Any], deadline: float) -> None:
+        """Wait until a result is there. ClientDisconnect, or ApiError behind the deadline: then it goes on."""
+        left: asyncio.Future[Any] = asyncio.create_task(_client_leaves(request))
+        try:
+            seconds = max(0.0, deadline - time.monotonic())
+            await asyncio.wait([left, result], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if left.done() and not result.done():
+                raise ClientDisconnect()
+            if not result.done():
+                raise self._timed_out()
+        finally:
+            left.cancel()
+
+    def _timed_out(self) -> ApiError:
+        text = f"the answer took longer than {self._limits.seconds:.0f} s"
+        return ApiError(503, text, code="timeout", retry_after=self._retry_after)
 
     def _model(self, name: str) -> ServedModel:
         """The model of this name; OpenAI's names, and with one model every name, mean the first."""
@@ -289,46 +320,56 @@ class Server:
             raise self._unknown_model(name)
         return next(iter(self._models.values()))
 
-    async def _result(self, request: Request, work: Transcription) -> Transcript:
+    async def _result(self, request: Request, work: Transcription, watch: Watch, deadline: float) -> Transcript:
         """The transcript of the recording; where the client leaves, what is queued of it is dropped."""
-        left: asyncio.Future[Any] = asyncio.create_task(_client_leaves(request))
+        assert work.job is not None, "it has begun"
         result: asyncio.Future[Any] = asyncio.wrap_future(work.job.result)
         try:
-            await asyncio.wait([left, result], timeout=self._limits.seconds, return_when=asyncio.FIRST_COMPLETED)
-            if left.done() and not result.done():
-                raise ClientDisconnect()
-            if not result.done():
-                text = f"the answer took longer than {self._limits.seconds:.0f} s"
-                raise ApiError(503, text, code="timeout", retry_after=self._retry_after)
+            await self._unless_client_leaves(request, result, deadline)
             return self._whole(work)
         finally:
-            left.cancel()
-            work.job.result.cancel()
+            self._drop(work, watch)
+
+    def _drop(self, work: Transcription, watch: Watch) -> None:
+        """Nobody waits for what is still queued or decoded."""
+        watch.end(ApiError(_CLIENT_LEFT, "nobody waits for the answer any more"))
+        work.cancel()
 
     def _whole(self, work: Transcription) -> Transcript:
-        if work.job.result.cancelled():
+        if work.job is None or work.job.result.cancelled():
             raise ApiError(503, "the server is about to end", code="shutdown", retry_after=self._retry_after)
         return work.transcript()
 
     async def _events(
-        self, work: Transcription, asked: Asked, texts: asyncio.Queue[Transcript | None]
+        self,
+        work: Transcription,
+        watch: Watch,
+        asked: Asked,
+        texts: asyncio.Queue[Transcript | None],
+        deadline: float,
     ) -> AsyncIterator[str]:
         """Server-sent events: the text of each segment as soon as it is known, then the whole."""
         separator = ""
         try:
-            async with asyncio.timeout(self._limits.seconds):
-                while (transcript := await texts.get()) is not None:
-                    if transcript.text:
-                        yield _event(delta_event(separator + transcript.text))
-                        separator = work.separator
+            while True:
+                left = deadline - time.monotonic()
+                try:
+                    transcript = await asyncio.wait_for(texts.get(), max(0.0, min(left, _COMMENT_SECONDS)))
+                except TimeoutError:
+                    if left <= _COMMENT_SECONDS:
+                        raise self._timed_out() from None
+                    yield ": the model computes\n\n"
+                    continue
+                if transcript is None:
+                    break
+                if transcript.text:
+                    yield _event(delta_event(separator + transcript.text))
+                    separator = work.separator
             yield _event(done_event(self._whole(work), asked))
         except ApiError as error:
             yield _event(error.as_json())
-        except TimeoutError:
-            text = f"the answer took longer than {self._limits.seconds:.0f} s"
-            yield _event(ApiError(503, text, code="timeout").as_json())
         finally:
-            work.job.result.cancel()
+            self._drop(work, watch)
 
     # Streams.
 

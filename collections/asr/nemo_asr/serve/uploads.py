@@ -54,6 +54,11 @@ class Upload:
         self.name = ""
         self.audio: bytes | str = b""
         self._descriptor = -1
+        self._reader: asyncio.Future[Any] | None = None
+
+    def keep_for(self, reader: asyncio.Future[Any]) -> None:
+        """The file stays until somebody who reads it in another thread has ended, also behind `close`."""
+        self._reader = reader
 
     async def take(self, file: UploadFile) -> None:
         """Take the content over."""
@@ -74,7 +79,18 @@ class Upload:
             shutil.copyfileobj(file.file, copy, 1 << 20)
 
     def close(self) -> None:
-        """Remove the file, and what was decoded of it."""
+        """Remove the file, and what was decoded of it, as soon as nobody reads it."""
+        if self._reader is not None and not self._reader.done():
+            self._reader.add_done_callback(self._ended)
+        else:
+            self._close()
+
+    def _ended(self, reader: asyncio.Future[Any]) -> None:
+        if not reader.cancelled():
+            reader.exception()  # nobody else asks for it, and the loop would tell it
+        self._close()
+
+    def _close(self) -> None:
         if self.audio:
             with suppress(DataError):
                 forget_audio(self.audio)

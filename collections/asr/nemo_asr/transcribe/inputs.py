@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -28,7 +28,7 @@ from nemo_asr.audio.reading import (
     open_part,
     read_audio,
 )
-from nemo_asr.audio.segments import Span
+from nemo_asr.audio.segments import ChannelEnergies, Span
 from nemo_asr.data.manifest import MIX, Utterance, UtteranceReader, kind_of, read_lines
 from nemo_lite.errors import MAX_LISTED, DataError, UsageError, counted
 from nemo_lite.files import is_address
@@ -55,6 +55,7 @@ class Recording:
         channel: of the audio, from 0; None: the average of all.
         decoded_bytes: of the temporary file from which its parts are read, see `AudioFile`; 0 until it is measured.
         strict: it cannot be measured where its duration is not that of the file; see `read_audio`.
+        watch: may end its reading and decoding; None: nothing does.
     """
 
     source: str
@@ -66,6 +67,7 @@ class Recording:
     channel: int | None = None
     decoded_bytes: int = 0
     strict: bool = False
+    watch: containers.Watch | None = field(default=None, compare=False, repr=False)
 
     def measured(self) -> Recording:
         """The same with its length, which the head of the file says; itself where it is known.
@@ -119,9 +121,15 @@ class Recording:
             measured = self._measured_by(part)
             if not part.has_16_bits or part.num_samples * part.num_channels > most_values:
                 return measured
-            return replace(measured, audio=part.samples(None), sample_rate=part.source_rate)
+            channels = ChannelEnergies()
+            is_averaged = self.channel is None and part.num_channels > 1
+            samples = part.samples(None, observe=channels.add if is_averaged else None)
+            warn_if_cancelled(self.source, channels)
+            return replace(measured, audio=samples, sample_rate=part.source_rate)
 
     def _measured_by(self, part: AudioPart) -> Recording:
+        if self.watch is not None:  # before anything is decoded, where the head says how much there is
+            self.watch(part.num_samples * part.num_channels)
         return self if self.seconds else replace(self, seconds=part.seconds, decoded_bytes=part.decoded_bytes)
 
     @contextmanager
@@ -129,7 +137,13 @@ class Recording:
         """The part of its file; that of samples cannot be opened. Errors as of `open_part`."""
         assert not isinstance(self.audio, np.ndarray)
         open_it = partial(
-            open_part, self.audio, offset=self.offset, duration=self.duration, channel=self.channel, exact=True
+            open_part,
+            self.audio,
+            offset=self.offset,
+            duration=self.duration,
+            channel=self.channel,
+            exact=True,
+            watch=self.watch,
         )
         if self.strict and not self.seconds:
             with open_it(strict=True):
@@ -175,6 +189,7 @@ class Recording:
             trim_silence=trim_silence,
             strict=False,
             exact=True,
+            watch=self.watch,
         )
 
 
@@ -197,6 +212,13 @@ def recording_of_utterance(
         channel=utterance.channel,
         strict=strict,
     )
+
+
+def warn_if_cancelled(source: str, channels: ChannelEnergies) -> None:
+    """Say that the channels of a recording cancel each other, where they do."""
+    if channels.lost_db:
+        problem = "its channels cancel each other when they are averaged (opposite phases)"
+        logging.warning(f'{source}: {problem}; take one: --channel 0, or "channel": 0 in a manifest')
 
 
 def _mono(samples: Samples, channel: int | None) -> Samples:

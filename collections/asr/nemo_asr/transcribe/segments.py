@@ -23,10 +23,9 @@ from nemo_asr.audio.segments import (
     speech_spans,
 )
 from nemo_asr.text.labels import separator_of
-from nemo_asr.transcribe.inputs import Recording, named
+from nemo_asr.transcribe.inputs import Recording, named, warn_if_cancelled
 from nemo_asr.transcribe.transcript import ScoredText, Transcribed, Transcript, transcribed
 from nemo_lite.errors import DataError
-from nemo_lite.utils import logging
 
 
 class Segmented:
@@ -118,9 +117,7 @@ class Activity:
         channels = ChannelEnergies()
         with recording.pieces(channels.add) as (self.recording, pieces, sample_rate):
             self._levels, self._seconds = frame_levels(pieces, sample_rate), frame_samples(sample_rate) / sample_rate
-        if channels.lost_db:
-            problem = "its channels cancel each other when they are averaged (opposite phases)"
-            logging.warning(f'{recording.source}: {problem}; take one: --channel 0, or "channel": 0 in a manifest')
+        warn_if_cancelled(recording.source, channels)
         self._is_speech: Decisions | None = None
         if detector is not None:
             with recording.pieces() as (_, pieces, sample_rate):
