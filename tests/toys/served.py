@@ -68,13 +68,14 @@ def search_for(words):
 
 
 @contextmanager
-def served(compute=None, names=("toy",), token="", models=(), **limits):
+def served(compute=None, names=("toy",), token="", models=(), allowed=None, **limits):
     """The address of a server of toys, or of some models."""
     import uvicorn
 
     from nemo_asr.serve.app import Limits, Server
+    from nemo_asr.serve.origins import DEFAULT_ALLOWED
 
-    server = Server(DEFAULT_CUTTING, None, token, Limits(**limits))
+    server = Server(DEFAULT_CUTTING, None, token, Limits(**limits), allowed or DEFAULT_ALLOWED)
     for model in models:
         server.add(model)
     for name in names if not models else ():
@@ -144,6 +145,6 @@ def raw(address, content):
 
 def head_of_post(length):
     return (
-        f"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n"
+        f"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n"
         f"Content-Type: {FORM_TYPE['Content-Type']}\r\n\r\n"
     ).encode()

@@ -19,7 +19,7 @@ from toys.tone_model import train_tones
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_asr.cli.serve import ServeParser, listening_socket, main
+from nemo_asr.cli.serve import ServeParser, allowed_of, listening_socket, main
 from nemo_asr.transcribe.model import TrainedModel, describe
 from nemo_lite.errors import UsageError
 
@@ -47,6 +47,50 @@ def test_an_address_that_others_reach_needs_a_token(host, monkeypatch, capsys):
 def test_an_address_of_this_machine_needs_none(host, monkeypatch):
     monkeypatch.delenv("NEMO_LITE_SERVE_TOKEN", raising=False)
     assert parsed("--host", host).token == ""
+
+
+def test_a_token_is_taken_without_the_line_end_of_its_file_and_with_no_other(monkeypatch, capsys):
+    monkeypatch.setenv("NEMO_LITE_SERVE_TOKEN", " p\xe4ss w\xe0\xa0\r\n")
+    assert parsed().token == "p\xe4ss w\xe0\xa0"
+    for token in ("a\nb", "a\0", "\x7f"):
+        with pytest.raises(SystemExit):
+            parsed("--token", token)
+        assert "--token: it has control characters or line ends" in capsys.readouterr().err
+    monkeypatch.delenv("NEMO_LITE_SERVE_TOKEN")
+    with pytest.raises(SystemExit):
+        parsed("--host", "0.0.0.0", "--token", " \n")
+
+
+def test_hosts_and_origins_are_lists_and_what_is_none_is_told(capsys):
+    args = parsed(
+        "--allowed_hosts", "ASR.example.org, *.example.net,[fe80::1]", "--allowed_origins", "http://a:3000,null"
+    )
+    assert args.allowed_hosts == ("asr.example.org", "*.example.net", "[fe80::1]")
+    assert args.allowed_origins == ("http://a:3000", "null")
+    assert parsed("--allowed_origins", "*").allowed_origins == ("*",)
+    for words, told in (
+        (("--allowed_hosts", "a:80"), "got 'a:80', wanted names or addresses without ports"),
+        (("--allowed_hosts", "a.*"), "wanted names or addresses without ports: asr.example.org"),
+        (("--allowed_origins", "a.org"), "got 'a.org', wanted schemes and hosts, no paths: https://example.org"),
+        (("--allowed_origins", "https://a.org/"), "got 'https://a.org/', wanted schemes and hosts"),
+    ):
+        with pytest.raises(SystemExit):
+            parsed(*words)
+        assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "hosts"),
+    [
+        ((), ("127.0.0.1",)),
+        (("--token", "x"), None),
+        (("--token", "x", "--allowed_hosts", "a.org"), ("127.0.0.1", "a.org")),
+        (("--host", "localhost", "--allowed_hosts", "a.org"), ("localhost", "a.org")),
+    ],
+)
+def test_hosts_are_checked_where_there_is_no_token_or_some_are_named(words, hosts, monkeypatch):
+    monkeypatch.delenv("NEMO_LITE_SERVE_TOKEN", raising=False)
+    assert allowed_of(parsed(*words)).hosts == hosts
 
 
 def test_an_answers_body_does_not_wait_until_its_head_is_acknowledged():

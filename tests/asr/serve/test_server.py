@@ -239,6 +239,17 @@ def test_a_server_with_a_token_wants_it():
         assert stream(address, TALK, token="secret")[-1] == {"type": "done", "text": TEXT}
 
 
+@pytest.mark.parametrize("token", ["p\xe4sswort \xe0", "\u5bc6\u7801", "a b"])
+def test_a_token_of_any_letters_is_taken_as_utf_8_or_latin_1(token):
+    with served(token=token) as address:
+        for encoding in ("utf-8", "latin-1"):
+            with suppress(UnicodeEncodeError):
+                sent = token.encode(encoding).decode("latin-1")  # as the header's bytes
+                assert ask(address, "GET", "/v1/models", Authorization=f"bearer  {sent} ").status == 200
+                assert ask(address, "GET", "/v1/models", Authorization=f"Bearer {sent}x").status == 401
+        assert stream(address, TALK, token=token)[-1] == {"type": "done", "text": TEXT}
+
+
 def test_files_that_are_too_large_or_too_long_are_refused():
     with served(upload_bytes=1 << 20, audio_seconds=5.0) as address:
         in_chunks = iter([form(bytes(2 << 20))])  # without Content-Length

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging as standard_logging
 import os
+import re
 import socket
 import sys
 import time
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, ClassVar, Literal
@@ -48,6 +50,26 @@ _VARIABLE = "NEMO_LITE_SERVE_TOKEN"
 _INSTALL = "starlette uvicorn python-multipart websockets"
 _HEAD_SECONDS = 20.0  # in which a client has to send the head of a request
 _MOST_MESSAGE_BYTES = 1 << 20  # of a websocket
+_NAME = r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]"
+_HOST, _ORIGIN = rf"\*|(?:\*\.)?(?:{_NAME})", rf"\*|null|[a-z][a-z0-9+.-]*://(?:{_NAME})(?::\d{{1,5}})?"
+
+
+def host_names(text: str) -> tuple[str, ...]:
+    """An argparse type: names of hosts, without ports."""
+    return _listed(text, _HOST, "wanted names or addresses without ports: asr.example.org,*.example.net or *")
+
+
+def origins(text: str) -> tuple[str, ...]:
+    """An argparse type: origins of pages."""
+    return _listed(text, _ORIGIN, "wanted schemes and hosts, no paths: https://example.org,http://localhost:3000 or *")
+
+
+def _listed(text: str, pattern: str, wanted: str) -> tuple[str, ...]:
+    values = tuple(filter(None, (value.strip().lower() for value in text.split(","))))
+    for value in values:
+        if not re.fullmatch(pattern, value):
+            raise ArgumentTypeError(f"got {value[:80]!r}, {wanted}")
+    return values
 
 
 @option_group
@@ -58,6 +80,10 @@ class Serving(OwnModules):
         host: address to listen on; another one than this machine's own needs --token.
         port: port to listen on; 0: any that is free.
         token: requests must say it (Authorization: Bearer TOKEN); by default the value of NEMO_LITE_SERVE_TOKEN.
+        allowed_hosts: names of this server in addresses, with commas between them, beside localhost; *: any, as with a
+            token by default.
+        allowed_origins: pages of other addresses that may ask, with commas between them (https://example.org); *: all.
+        access_log: a line on stderr for each request.
         max_upload: MiB of a file.
         max_minutes: of a recording.
         max_requests: transcriptions that wait or are computed at once; more are told to try again later.
@@ -73,6 +99,9 @@ class Serving(OwnModules):
     host: str = option("127.0.0.1", metavar="ADDRESS")
     port: Annotated[int, Between(0, 65535)] = 8000
     token: str | None = None
+    allowed_hosts: tuple[str, ...] | None = option(None, type=host_names, metavar="NAMES")
+    allowed_origins: tuple[str, ...] | None = option(None, type=origins, metavar="ORIGINS")
+    access_log: bool = False
     max_upload: Annotated[int, Between(1, 2048)] = 100
     max_minutes: PositiveFloat = 240.0
     max_requests: PositiveInt = 64
@@ -106,7 +135,10 @@ class ServeParser(OneLineParser):
         check_search_options(self, parsed)
         check_segments(self, parsed)
         fold_precision(self, parsed)
-        parsed.token = parsed.token if parsed.token is not None else os.environ.get(_VARIABLE, "")
+        token = parsed.token if parsed.token is not None else os.environ.get(_VARIABLE, "")
+        parsed.token = token.strip(" \t\r\n")  # a line end, where it comes from a file
+        if re.search(r"[\0-\x1f\x7f]", parsed.token):
+            self.error("--token: it has control characters or line ends, which a header cannot have")
         if not parsed.token and not _is_own_address(parsed.host):
             self.error(f"--host {parsed.host} can be reached from other machines; give --token TOKEN or {_VARIABLE}")
 
@@ -136,6 +168,8 @@ def main(arguments: Sequence[str]) -> int:
         problem, remedy = f"the package {error.name} is not installed", f"pip install {_INSTALL}"
         raise UsageError(problem, place=PROGRAM, remedy=remedy) from None
     with logging.patch_stdout_handler(sys.stderr):
+        if args.access_log:
+            _log_requests()
         limits = Limits(
             upload_bytes=args.max_upload << 20,
             audio_seconds=60 * args.max_minutes,
@@ -143,7 +177,8 @@ def main(arguments: Sequence[str]) -> int:
             streams=args.max_streams,
             seconds=args.timeout,
         )
-        server = Server(cutting_of(args), load_detector(args.vad) if args.vad else None, args.token, limits)
+        detector = load_detector(args.vad) if args.vad else None
+        server = Server(cutting_of(args), detector, args.token, limits, allowed_of(args))
         factory = _factory(args)
         for path, name in zip(args.models, names_of_models(args.models), strict=True):
             model = serve_model(
@@ -161,13 +196,31 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def allowed_of(args: Namespace) -> Any:
+    """Who may ask; see `nemo_asr.serve.origins.Allowed`."""
+    from nemo_asr.serve.origins import Allowed
+
+    # With a token, a page that leads a name of its own here gets nothing.
+    hosts = None if args.token and args.allowed_hosts is None else (args.host, *(args.allowed_hosts or ()))
+    return Allowed(hosts, args.allowed_origins or ())
+
+
+def _log_requests() -> None:
+    """Lines of uvicorn for each request; in its path control characters are escaped."""
+    handler = standard_logging.StreamHandler(sys.stderr)
+    handler.setFormatter(standard_logging.Formatter("%(asctime)s %(message)s"))
+    access = standard_logging.getLogger("uvicorn.access")
+    access.addHandler(handler)
+    access.setLevel(standard_logging.INFO)
+
+
 def _settings(args: Namespace) -> dict[str, Any]:
     """uvicorn's."""
     return {
         "host": args.host,
         "port": args.port,
         "log_config": None,
-        "access_log": False,
+        "access_log": args.access_log,
         "server_header": False,
         "http": "h11",  # the same whatever else is installed
         "ws_max_size": _MOST_MESSAGE_BYTES,

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -19,6 +19,8 @@ from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
@@ -38,6 +40,7 @@ from nemo_asr.serve.openai_api import (
     delta_event,
     done_event,
 )
+from nemo_asr.serve.origins import DEFAULT_ALLOWED, Allowed, Gate
 from nemo_asr.serve.stream import StreamSettings, run_stream
 from nemo_asr.serve.transcription import Transcription
 from nemo_asr.serve.uploads import Upload, read_form
@@ -59,6 +62,7 @@ _PAGE_HEADERS = {
 }
 # Proxies hand each event on at once: nginx knows the last header.
 _EVENT_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_TOLD_HEADERS = ["X-Model", "X-Ignored-Fields", "Retry-After"]  # to pages of other origins
 _CLIENT_LEFT = 499  # nginx's number; nobody reads the answer
 _USUAL_VALUES = 2 * 48000  # a second of two channels: of more channels or higher rates less may last
 _COMMENT_SECONDS = 15.0  # events that are waited for: proxies close connections on which nothing comes for 60 s
@@ -91,6 +95,7 @@ class Server:
         detector: says where somebody speaks; None: levels.
         token: requests must have it; "": none is needed.
         limits: of requests.
+        allowed: hosts and origins that may ask.
     """
 
     def __init__(
@@ -99,9 +104,11 @@ class Server:
         detector: Detector | None = None,
         token: str = "",
         limits: Limits = Limits(),
+        allowed: Allowed = DEFAULT_ALLOWED,
     ) -> None:
         self._models: dict[str, ServedModel] = {}
-        self._cutting, self._detector, self._token, self._limits = cutting, detector, token, limits
+        self._cutting, self._detector, self._limits, self._allowed = cutting, detector, limits, allowed
+        self._tokens = _as_bytes(token)
         self._created = int(time.time())
         self._num_open = self._num_streams = 0
         self._busy_seconds = self._computed_seconds = 0.0
@@ -145,7 +152,11 @@ class Server:
             HTTPException: self._refused_by_route,
             Exception: self._failed,
         }
-        return Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
+        middleware = [Middleware(Gate, allowed=self._allowed)]
+        if self._allowed.origins:
+            cors = {"allow_origins": self._allowed.origins, "allow_headers": ["*"], "expose_headers": _TOLD_HEADERS}
+            middleware.append(Middleware(CORSMiddleware, allow_methods=["GET", "POST"], **cors))
+        return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers, lifespan=self._lifespan)
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -157,7 +168,7 @@ class Server:
     # Small answers.
 
     async def _health(self, request: Request) -> Response:
-        return JSONResponse({"status": "ok", "models": list(self._models), "token_needed": bool(self._token)})
+        return JSONResponse({"status": "ok", "models": list(self._models), "token_needed": bool(self._tokens)})
 
     async def _show_metrics(self, request: Request) -> Response:
         self._check_token(request.headers)
@@ -209,8 +220,9 @@ class Server:
     def _check_token(self, headers: Mapping[str, str], also: str = "") -> None:
         """ApiError where the token is not the server's."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = token.strip() if scheme.lower() == "bearer" else also
-        if self._token and not hmac.compare_digest(given.encode(), self._token.encode()):
+        # A header is bytes, which are told as Latin-1.
+        given = token.strip(" \t").encode("latin-1") if scheme.lower() == "bearer" else also.encode()
+        if self._tokens and not any(hmac.compare_digest(given, token) for token in self._tokens):
             problem = "wrong token" if given else "no token"
             raise ApiError(401, f"{problem}: wanted the header Authorization: Bearer TOKEN", code="invalid_api_key")
 
@@ -400,6 +412,14 @@ class Server:
         """Seconds that what is queued will take, by the speed so far."""
         speed = self._busy_seconds / self._computed_seconds if self._computed_seconds else 0.1
         return max(1, min(600, math.ceil(self._waiting_seconds * speed)))
+
+
+def _as_bytes(token: str) -> list[bytes]:
+    """A token as clients send it: most as UTF-8, some as Latin-1."""
+    forms = [token.encode("utf-8", "surrogateescape")]
+    with suppress(UnicodeEncodeError):
+        forms.append(token.encode("latin-1"))
+    return list(filter(None, forms))
 
 
 def _response(transcript: Transcript, asked: Asked, headers: Mapping[str, str]) -> Response:
