@@ -119,12 +119,35 @@ def test_what_is_queued_of_a_cancelled_request_is_never_computed(model, batcher,
     assert batcher.waiting_seconds == 0
 
 
-def test_a_batch_that_fails_ends_its_requests_and_no_others(model, batcher, caplog):
+def test_a_row_that_makes_the_model_fail_ends_its_own_request_and_no_others(model, batcher, busy, caplog):
+    jobs = {name: batcher.submit([row(name)]) for name in ("a", "broken", "b", "c")}
+    model.free.set()
+    with pytest.raises(RuntimeError, match="out of memory"):
+        jobs["broken"].result.result(10)
+    assert [texts(jobs[name])[0] for name in "abc"] == [{0: "a"}, {0: "b"}, {0: "c"}]
+    assert model.batches[1:] == [["a", "broken", "b", "c"], ["a"], ["broken"], ["b"], ["c"]]
+    assert "A batch of 4 rows failed: RuntimeError: out of memory" in caplog.text
+
+
+def test_of_a_request_that_has_failed_nothing_more_is_computed(model, batcher):
     job = batcher.submit([row("broken"), *(row(f"rest {number}") for number in range(9))])
     with pytest.raises(RuntimeError, match="out of memory"):
         job.result.result(10)
     assert texts(batcher.submit([row("a")]))[0] == {0: "a"}
-    assert len(model.batches) == 2
+    assert len(model.batches) == 3
+
+
+def test_a_batch_that_is_too_large_for_the_memory_is_computed_row_by_row():
+    def compute(rows, search):
+        if len(rows) > 1:
+            raise MemoryError("a batch")
+        return Transcribed([Transcript(rows[0].source, (), 1.0, rows[0].source)], {}, 0.0)
+
+    batcher, told = Batcher(compute, batch_size=4), []
+    job = batcher.submit([row(name) for name in "abcdefg"], on_row=lambda number, _: told.append(number))
+    assert texts(job)[0] == dict(enumerate("abcdefg"))
+    assert told == list(range(7))
+    batcher.close()
 
 
 def test_a_batch_waits_for_a_request_that_is_about_to_come(model):

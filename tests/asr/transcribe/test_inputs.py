@@ -3,10 +3,12 @@
 import io
 import sys
 
+import numpy as np
 import pytest
+import soundfile
 from toys.tone_corpus import record, write_manifest
 
-from nemo_asr.transcribe.inputs import recordings_of
+from nemo_asr.transcribe.inputs import Recording, recordings_of
 from nemo_lite.errors import DataError, UsageError
 
 
@@ -92,3 +94,13 @@ def test_a_folder_without_audio_and_bad_manifests_are_named(tmp_path):
             recordings_of([str(write_manifest(tmp_path / "m.json", lines))])
     with pytest.raises(DataError, match=r"none\.json: the manifest cannot be opened \(No such file"):
         recordings_of([str(tmp_path / "none.json")])
+
+
+def test_few_samples_of_a_high_rate_are_one_at_a_low_one(tmp_path):
+    for num_samples in (1, 10):
+        soundfile.write(tmp_path / "a.wav", np.full(num_samples, 0.3), 768_000)
+        for recording in (
+            Recording("a", str(tmp_path / "a.wav")),
+            Recording("a", np.full(num_samples, 0.3, np.float32), 768_000),
+        ):
+            assert recording.read(16_000).samples.tolist() == [0.0]

@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -82,7 +83,7 @@ class WordByWord:
         if len(self._scores) > _MOST_SCORES:
             self._scores = {}  # another one: other threads may look into it
         known, pairs = self._scores, list(zip(states.tolist(), words.tolist(), strict=True))
-        for state, word in set(pairs).difference(known):
+        for state, word in {pair for pair in pairs if pair not in known}:  # no walk through what other threads change
             # The empty word is in no model.
             known[state, word] = self.score(state, "" if word == UNKNOWN else self.words[word])
         scores, following = zip(*(known[pair] for pair in pairs), strict=True) if pairs else ((), ())
@@ -91,7 +92,7 @@ class WordByWord:
     def end_batch(self, states: Ids) -> Scores:
         """States (N,) to scores (N,)."""
         numbers = states.tolist()
-        for state in set(numbers).difference(self._ends):
+        for state in {number for number in numbers if number not in self._ends}:
             self._ends[state] = self.end(state)
         return np.array([self._ends[state] for state in numbers], np.float64)
 
@@ -653,6 +654,7 @@ class KenlmModel(WordByWord):
         self._model.BeginSentenceWrite(first)
         self._states: list[Any] = [first]
         self._numbers: dict[Any, int] = {first: 0}
+        self._lock = Lock()  # two threads would give one number to two states
 
     def start(self) -> int:
         """The state in front of a text's first word."""
@@ -662,9 +664,10 @@ class KenlmModel(WordByWord):
         """log10 P(word | state), and the state behind the word. A word that is not known is scored as ``<unk>``."""
         after = self._new_state()
         score: float = self._model.BaseScore(self._states[state], word, after)
-        number = self._numbers.setdefault(after, len(self._states))
-        if number == len(self._states):
-            self._states.append(after)
+        with self._lock:
+            number = self._numbers.setdefault(after, len(self._states))
+            if number == len(self._states):
+                self._states.append(after)
         return score, number
 
     def end(self, state: int) -> float:

@@ -53,7 +53,8 @@ class Batcher:
     """Computes the rows of jobs in one thread.
 
     A batch begins with a row of the request whose turn it is, and takes rows of like length of all requests in turn: a
-    request with one row waits for a batch or two, not for the hour in front of it.
+    request with one row waits for a batch or two, not for the hour in front of it. Where a batch fails, its rows are
+    computed one by one: a row that makes the model fail ends its own request alone.
 
     Args:
         compute: runs the model; called in the thread alone.
@@ -174,10 +175,14 @@ class Batcher:
         rows = [row for _, _, row in batch]
         try:
             found = self._compute(rows, batch[0][0].search)
-        except Exception as error:  # of a model: this batch is lost, and the server goes on
+        except Exception as error:  # of a model, or of its memory: the rows that can be computed alone are
             logging.error("A batch of %d rows failed: %s: %s", len(rows), type(error).__name__, error)
-            for job in {job for job, _, _ in batch}:
-                self._fail(job, error)
+            if len(batch) > 1:
+                for one in batch:
+                    if not one[0].result.done():
+                        self._finish([one])
+            else:
+                self._fail(batch[0][0], error)
             return
         self._observe(len(rows), sum(row.seconds for row in rows), time.monotonic() - started)
         readable = iter(found.transcripts)

@@ -162,7 +162,7 @@ class Recording:
         return replace(self, offset=offset, duration=seconds, seconds=seconds)
 
     def read(self, sample_rate: int, *, trim_silence: bool = False, int_values: bool = False) -> Audio:
-        """Mono samples at a rate, read as a data layer reads an utterance of this offset and duration.
+        """Mono samples at a rate, one at least, read as a data layer reads an utterance of this offset and duration.
 
         Args:
             sample_rate: samples a second.
@@ -178,8 +178,8 @@ class Recording:
             if self.sample_rate != sample_rate:
                 samples = soxr.resample(samples, self.sample_rate, sample_rate)
             loud = loud_part(samples) if trim_silence else slice(0, len(samples))
-            return Audio(samples[loud], self.sample_rate, 1, start=loud.start)
-        return read_audio(
+            return _with_a_sample(Audio(samples[loud], self.sample_rate, 1, start=loud.start))
+        audio = read_audio(
             self.audio,
             sample_rate=sample_rate,
             offset=self.offset,
@@ -191,6 +191,12 @@ class Recording:
             exact=True,
             watch=self.watch,
         )
+        return _with_a_sample(audio)
+
+
+def _with_a_sample(audio: Audio) -> Audio:
+    """Few samples of a high rate are none at a low one, and models take one at least."""
+    return audio if len(audio.samples) else replace(audio, samples=np.zeros(1, np.float32))
 
 
 def recording_of_utterance(

@@ -1,6 +1,9 @@
 """Binaries of KenLM: the scores of the ARPA file that they were built from; what is refused."""
 
 import sys
+import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 from toys.ngrams import TINY_BINARY
@@ -42,3 +45,49 @@ def test_without_the_package_the_remedy_is_told(path, monkeypatch):
     monkeypatch.setitem(sys.modules, "kenlm", None)
     with pytest.raises(UsageError, match=r"needs a package; pip install ufal-kenlm, or give the ARPA file"):
         KenlmModel(path)
+
+
+class _State:
+    """In the place of KenLM's; its hash lets other threads go on."""
+
+    def __init__(self):
+        self.words = ()
+
+    def __hash__(self):
+        time.sleep(0.001)
+        return hash(self.words)
+
+    def __eq__(self, other):
+        return self.words == other.words
+
+
+class _Model:
+    def __init__(self, path):
+        pass
+
+    def BeginSentenceWrite(self, state):  # noqa: N802 - KenLM's name
+        state.words = ("<s>",)
+
+    def BaseScore(self, state, word, after):  # noqa: N802 - KenLM's name
+        after.words = (word,)
+        return -1.0
+
+
+def test_states_that_threads_meet_at_once_have_a_number_each(path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "kenlm", SimpleNamespace(Model=_Model, State=_State))
+    model, numbers = KenlmModel(path), {}
+    barrier = threading.Barrier(4)
+
+    def score(names):
+        barrier.wait()
+        for name in names:
+            numbers[name] = model.score(model.start(), name)[1]
+
+    threads = [threading.Thread(target=score, args=([f"{k} {n}" for n in range(10)],)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(numbers.values()) == list(range(1, 41))
+    again = {name: model.score(model.start(), name)[1] for name in numbers}
+    assert again == numbers
