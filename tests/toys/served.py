@@ -9,13 +9,14 @@ import json
 import socket
 import threading
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 import soundfile
 
 from nemo_asr.audio.segments import DEFAULT_CUTTING
-from nemo_asr.cli.serve import listening_socket, serve_on
+from nemo_asr.cli.serve import listening_socket, serve_on, uvicorn_settings
 from nemo_asr.serve.batching import Batcher
 from nemo_asr.serve.models import ServedModel
 from nemo_asr.transcribe.transcript import Transcribed, Transcript, Word
@@ -70,6 +71,13 @@ def search_for(words):
 @contextmanager
 def served(compute=None, names=("toy",), token="", models=(), allowed=None, **limits):
     """The address of a server of toys, or of some models."""
+    with serving(compute, names, token, models, allowed, **limits) as (_, _, address):
+        yield address
+
+
+@contextmanager
+def serving(compute=None, names=("toy",), token="", models=(), allowed=None, **limits):
+    """Uvicorn's server, the application and the address of `served`."""
     import uvicorn
 
     from nemo_asr.serve.app import Limits, Server
@@ -81,12 +89,15 @@ def served(compute=None, names=("toy",), token="", models=(), allowed=None, **li
     for name in names if not models else ():
         batcher = Batcher(compute or TellsLength(), observe=server.observe)
         server.add(ServedModel(name, [" ", "a"], RATE, batcher, search_for))
-    running = uvicorn.Server(uvicorn.Config(server.app(), port=0, log_level="critical", http="h11"))
+    options = {"host": "127.0.0.1", "port": 0, "access_log": False, "timeout": 30}
+    options |= {"max_requests": Limits(**limits).requests, "max_streams": Limits(**limits).streams}
+    settings = {**uvicorn_settings(SimpleNamespace(**options)), "log_level": "critical", "limit_concurrency": None}
+    running = uvicorn.Server(uvicorn.Config(server.app(), **settings))
     listening = listening_socket(running.config)
     thread = threading.Thread(target=lambda: asyncio.run(serve_on(running, listening)))
     thread.start()
     try:
-        yield listening.getsockname()
+        yield running, server, listening.getsockname()
     finally:
         running.should_exit = True
         thread.join(30)

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import http.client
 import io
 import json
 import os
 import re
+import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
-from toys.served import FORM_TYPE, TellsLength, ask, form, head_of_post, raw, served, transcribe, wav
+from toys.served import FORM_TYPE, TellsLength, ask, form, head_of_post, raw, served, serving, transcribe, wav
 
 import nemo_asr.serve.uploads as uploads
 from nemo_asr.audio.reading import AudioFile
+from nemo_asr.cli.serve import tell_the_end
 from nemo_asr.serve.openai_api import RESPONSE_FORMATS
 
 pytest.importorskip("starlette")
@@ -426,6 +429,29 @@ def test_a_connection_on_which_no_request_arrives_is_closed(monkeypatch):
         assert transcribe(address, TALK).json["text"] == TEXT
 
 
+def test_a_connection_that_is_used_stays_open_as_does_one_that_rests(monkeypatch):
+    monkeypatch.setattr("nemo_asr.cli.serve._HEAD_SECONDS", 0.3)
+    with served() as address:
+        used, resting = (http.client.HTTPConnection(*address, timeout=10) for _ in range(2))
+        resting.request("GET", "/health")
+        resting.getresponse().read()
+        for _ in range(10):
+            used.request("GET", "/health")
+            assert used.getresponse().read()
+            time.sleep(0.1)
+        resting.request("GET", "/health")
+        assert resting.getresponse().read()
+        with raw(address, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") as half:
+            answer = b""
+            while not answer.endswith(b"}"):
+                answer += half.recv(1000)
+            half.sendall(b"GET /he")  # the head of a second request, which never ends
+            half.settimeout(5)
+            assert half.recv(1000) == b""
+        used.close()
+        resting.close()
+
+
 def test_what_is_no_http_is_refused(address):
     noise = raw(address, b"\x00\x01\x02 nonsense\r\n\r\n")
     assert noise.recv(1 << 16).startswith(b"HTTP/1.1 400")
@@ -483,13 +509,77 @@ def test_a_full_disk_is_told_without_names_of_the_server(address, monkeypatch):
     assert answer.headers["retry-after"] == "60"
 
 
+# The end
+
+
+def test_requests_that_were_read_are_answered_and_those_that_come_later_are_told_that_the_server_ends(model):
+    with serving(model) as (running, application, address):
+        model.free.clear()
+        body = form(TALK)
+        first = raw(address, head_of_post(len(body)) + body)
+        wait_for(lambda: metric(address, "open_requests") == 1)
+        half = raw(address, head_of_post(len(body)) + body[:100])
+        wait_for(lambda: metric(address, "open_requests") == 2)
+        kept = http.client.HTTPConnection(*address, timeout=10)
+        kept.request("GET", "/health")
+        assert kept.getresponse().read()
+        ending = threading.Thread(target=tell_the_end, args=(running, application, 10.0))
+        ending.start()
+        wait_for(application._ending.is_set)
+        for connection in (kept, http.client.HTTPConnection(*address, timeout=10)):
+            connection.request("POST", "/v1/audio/transcriptions", form(TALK), FORM_TYPE)
+            answer = connection.getresponse()
+            told = json.loads(answer.read())["error"]
+            assert (answer.status, answer.getheader("connection"), answer.getheader("retry-after")) == (
+                503,
+                "close",
+                "1",
+            )
+            assert (told["message"], told["code"]) == ("the server is about to end", "shutdown")
+        with pytest.raises(exceptions.InvalidStatus, match="503"):
+            client.connect(url(address))
+        half.sendall(body[100:])
+        time.sleep(0.2)
+        model.free.set()
+        for connection in (first, half):
+            with connection, connection.makefile("rb") as until_closed:
+                answer = until_closed.read().lower()
+            assert answer.startswith(b"http/1.1 200")
+            assert b"\r\nconnection: close\r\n" in answer
+        ending.join(10)
+        wait_for(lambda: not running.server_state.connections)
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(address[:2], timeout=5)
+
+
+def test_what_a_stream_has_sent_is_transcribed_before_the_server_ends():
+    with serving() as (running, application, address), client.connect(url(address)) as talking:
+        talking.send(TALK[44:])
+        wait_for(lambda: application.num_streams == 1)
+        tell_the_end(running, application, 10.0)
+        messages, closed = ending_of(talking)
+    assert messages[-1] == {"type": "done", "text": TEXT}
+    assert closed == (1012, "the server is about to end")
+
+
+def test_a_server_on_which_nothing_is_open_ends_at_once():
+    with serving() as (running, application, _):
+        started = time.monotonic()
+        tell_the_end(running, application, 10.0)
+        assert time.monotonic() - started < 0.5
+
+
 # Streams
+
+
+def url(address):
+    return f"ws://{address[0]}:{address[1]}/v1/stream"
 
 
 def stream(address, file, block=3000, **start):
     """The messages of a websocket that gets the samples of a WAV file."""
     samples = np.frombuffer(file[44:], np.int16).tobytes()
-    with client.connect(f"ws://{address[0]}:{address[1]}/v1/stream") as socket:
+    with client.connect(url(address)) as socket:
         if start:
             socket.send(json.dumps({"type": "start", **start}))
         try:
@@ -516,7 +606,7 @@ def test_a_stream_has_the_texts_of_the_recording(model, address):
 
 
 def test_a_stream_that_stops_before_it_began_has_an_empty_text(address):
-    with client.connect(f"ws://{address[0]}:{address[1]}/v1/stream") as socket:
+    with client.connect(url(address)) as socket:
         socket.send('{"type": "stop"}')
         assert [json.loads(message) for message in socket] == [{"type": "done", "text": ""}]
 
@@ -548,7 +638,7 @@ def test_a_stream_may_have_another_rate_and_keywords(model, address):
     ],
 )
 def test_a_stream_that_begins_wrongly_is_told_so(address, message, told):
-    with client.connect(f"ws://{address[0]}:{address[1]}/v1/stream") as socket:
+    with client.connect(url(address)) as socket:
         socket.send(message)
         answer = json.loads(socket.recv(timeout=30))
         assert (answer["type"], answer["message"][: len(told)]) == ("error", told)
@@ -556,8 +646,9 @@ def test_a_stream_that_begins_wrongly_is_told_so(address, message, told):
 
 
 def test_a_broken_frame_ends_its_stream_only(address):
-    with client.connect(f"ws://{address[0]}:{address[1]}/v1/stream") as other:
-        with client.connect(f"ws://{address[0]}:{address[1]}/v1/stream") as socket:
+    with client.connect(url(address)) as other:
+        other.send('{"type": "start"}')
+        with client.connect(url(address)) as socket:
             socket.send(b"\0\0" * 1000)
             socket.socket.sendall(b"\xff\xff\xff\xff nonsense")
         wait_for(lambda: metric(address, "open_streams") == 1)
@@ -567,16 +658,130 @@ def test_a_broken_frame_ends_its_stream_only(address):
 
 
 def test_a_client_that_leaves_its_stream_is_forgotten(address):
-    with client.connect(f"ws://{address[0]}:{address[1]}/v1/stream") as socket:
+    with client.connect(url(address)) as socket:
         socket.send(TALK[44:])
         wait_for(lambda: metric(address, "open_streams") == 1)
         socket.socket.close()
     wait_for(lambda: metric(address, "open_streams") == 0)
 
 
+def ending_of(socket):
+    """The messages of a websocket, and the code and the reason of its closing frame."""
+    messages = []
+    frame = None
+    try:
+        while True:
+            messages.append(json.loads(socket.recv(timeout=10)))
+    except exceptions.ConnectionClosed as closed:
+        frame = closed.rcvd
+    assert frame is not None, "there was no closing frame"
+    return messages, (frame.code, frame.reason)
+
+
+def test_silent_websockets_take_no_place_and_are_closed(monkeypatch):
+    monkeypatch.setattr("nemo_asr.serve.stream._FIRST_SECONDS", 1.0)
+    with served(streams=1, token="secret") as address, ExitStack() as stack:
+        silent = [stack.enter_context(client.connect(url(address))) for _ in range(3)]
+        stranger = stack.enter_context(client.connect(url(address)))
+        stranger.send(b"\0\0")
+        assert ending_of(stranger)[1][0] == 1008
+        assert stream(address, TALK, token="secret")[-1]["text"] == TEXT
+        with client.connect(url(address), additional_headers={"Authorization": "Bearer secret"}) as socket:
+            socket.send('{"type": "stop"}')
+            assert json.loads(socket.recv(timeout=10)) == {"type": "done", "text": ""}
+        for socket in silent:
+            messages, closed = ending_of(socket)
+            assert messages == [{"type": "error", "message": "there was no message for 1 s"}]
+            assert closed == (1008, "there was no message for 1 s")
+
+
+def test_a_stream_whose_model_fails_is_told_so(caplog):
+    def fail(rows, search):
+        raise RuntimeError("CUDA out of memory")
+
+    with served(fail) as address, client.connect(url(address)) as socket:
+        socket.send(TALK[44:])
+        socket.send('{"type": "stop"}')
+        messages, closed = ending_of(socket)
+    assert messages == [{"type": "error", "message": "the model has failed; the server's log says why"}]
+    assert closed == (1011, messages[0]["message"])
+    assert "A stream failed: RuntimeError: CUDA out of memory" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_the_reason_of_a_closing_frame_is_cut_between_letters(address):
+    with client.connect(url(address)) as socket:
+        socket.send(json.dumps({"type": "start", "model": "", "keywords": "x", "token": ""}))
+        assert ending_of(socket)[1] == (1008, "keywords: wanted a list of texts")
+    with served(names=("\u5317" * 80, "\u4eac")) as address, client.connect(url(address)) as socket:
+        socket.send(json.dumps({"type": "start", "model": "x"}))
+        (message,), (code, reason) = ending_of(socket)
+    assert code == 1008
+    assert message["message"].startswith(reason)
+    assert 120 < len(reason.encode()) <= 123
+
+
+@pytest.mark.parametrize("message", [bytes((1 << 20) + 2), "x" * (5 << 20), bytes(20 << 20)], ids="123")
+def test_a_message_that_is_too_large_closes_its_stream_with_the_code_for_it(address, message):
+    with client.connect(url(address), max_size=None, compression=None) as socket:
+        with suppress(exceptions.ConnectionClosed):
+            socket.send(message)
+        _, (code, reason) = ending_of(socket)
+    assert code == 1009
+    assert "1048576" in reason
+    assert stream(address, TALK)[-1]["text"] == TEXT
+
+
+def mp3_frames(header, size, number=3):
+    return (header + bytes(size - len(header))) * number
+
+
+FILES = {
+    "WebM": b"\x1a\x45\xdf\xa3" + bytes(5000),
+    "OGG": b"OggS" + bytes(5000),
+    "WAV": TALK,
+    "FLAC": b"fLaC" + bytes(5000),
+    "MP4": b"\0\0\0\x20ftypisom" + bytes(5000),
+    "MP3": b"ID3\4" + bytes(5000),
+}
+MP3_FRAMES = {
+    "MPEG 1": mp3_frames(b"\xff\xfb\x90\x64", 417),  # 128 kbit/s, 44.1 kHz
+    "with padding": mp3_frames(b"\xff\xfb\x92\x64", 418),
+    "MPEG 2": mp3_frames(b"\xff\xf3\x40\x64", 104),  # 32 kbit/s, 22.05 kHz
+    "MPEG 2.5": mp3_frames(b"\xff\xe3\x48\x64", 288),  # 32 kbit/s, 8 kHz
+}
+AAC_FRAMES = mp3_frames(b"\xff\xf1\x50\x80\x2e\x7f\xfc", 371)
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [*FILES.items(), *(("MP3", content) for content in MP3_FRAMES.values()), ("AAC", AAC_FRAMES)],
+    ids=[*FILES, *MP3_FRAMES, "AAC"],
+)
+def test_the_bytes_of_a_file_are_no_samples_and_its_kind_is_told(address, kind, content):
+    for block in (7, 4000):
+        with client.connect(url(address)) as socket:
+            with suppress(exceptions.ConnectionClosed):
+                for first in range(0, len(content[:4000]), block):
+                    socket.send(content[first : first + block])
+                socket.send('{"type": "stop"}')
+            (message,), (code, _) = ending_of(socket)
+        told = (
+            f"these are the bytes of a file ({kind}), wanted samples of 16 bits of one channel, without a head; decode"
+        )
+        assert (code, message["message"][: len(told)]) == (1003, told)
+
+
+def test_samples_that_look_like_a_frame_are_samples(address):
+    samples = np.frombuffer(TALK[44:], np.int16).copy()
+    for first in (b"\xff\xfb", b"\xff\xf1"):
+        samples[:1] = np.frombuffer(first, np.int16)
+        assert stream(address, TALK[:44] + samples.tobytes())[-1] == {"type": "done", "text": TEXT}
+
+
 def test_more_streams_than_there_may_be_are_refused():
     with served(streams=1) as address:
-        with client.connect(f"ws://{address[0]}:{address[1]}/v1/stream") as first:
+        with client.connect(url(address)) as first:
             first.send(b"\0\0")
             wait_for(lambda: metric(address, "open_streams") == 1)
             (message,) = stream(address, TALK)

@@ -49,6 +49,10 @@ PROGRAM = "nemo-lite serve"
 _VARIABLE = "NEMO_LITE_SERVE_TOKEN"
 _INSTALL = "starlette uvicorn python-multipart websockets"
 _HEAD_SECONDS = 20.0  # in which a client has to send the head of a request
+# Connections on which nothing comes are kept longer than proxies keep them (nginx: 60 s). Else a proxy may send a
+# request on one that is closed at this moment.
+_KEPT_SECONDS = 65
+_LAST_SECONDS = 1.0  # in which kept connections are told that the server ends
 _MOST_MESSAGE_BYTES = 1 << 20  # of a websocket
 _NAME = r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]"
 _HOST, _ORIGIN = rf"\*|(?:\*\.)?(?:{_NAME})", rf"\*|null|[a-z][a-z0-9+.-]*://(?:{_NAME})(?::\d{{1,5}})?"
@@ -192,7 +196,7 @@ def main(arguments: Sequence[str]) -> int:
                 arguments_of(args, OnnxRuntime),
             )
             server.add(model)
-        _run(uvicorn.Server(uvicorn.Config(server.app(), **_settings(args))))
+        _run(uvicorn.Server(uvicorn.Config(server.app(), **uvicorn_settings(args))), server, args.timeout)
     return 0
 
 
@@ -214,8 +218,14 @@ def _log_requests() -> None:
     access.setLevel(standard_logging.INFO)
 
 
-def _settings(args: Namespace) -> dict[str, Any]:
-    """uvicorn's."""
+def uvicorn_settings(args: Namespace) -> dict[str, Any]:
+    """Of ``uvicorn.Config``."""
+    try:
+        from nemo_asr.serve.protocol import LingeringWebSocket
+
+        websockets: Any = LingeringWebSocket
+    except ImportError:  # of another version
+        websockets = "auto"
     return {
         "host": args.host,
         "port": args.port,
@@ -223,7 +233,9 @@ def _settings(args: Namespace) -> dict[str, Any]:
         "access_log": args.access_log,
         "server_header": False,
         "http": "h11",  # the same whatever else is installed
+        "ws": websockets,
         "ws_max_size": _MOST_MESSAGE_BYTES,
+        "timeout_keep_alive": _KEPT_SECONDS,
         "timeout_graceful_shutdown": round(args.timeout),
         "limit_concurrency": 8 * (args.max_requests + args.max_streams),
     }
@@ -238,7 +250,7 @@ def _factory(args: Namespace) -> Any:
     return nemo_lite.NeuralModuleFactory(**arguments_of(args, Device))
 
 
-def _run(server: Any) -> None:
+def _run(server: Any, application: Any, timeout: float) -> None:
     """Until a signal, which ends the main thread's waiting; uvicorn finishes in a thread of its own what runs."""
     sock = listening_socket(server.config)
     host, port = sock.getsockname()[:2]
@@ -250,8 +262,25 @@ def _run(server: Any) -> None:
             running.result()
         except KeyboardInterrupt:
             logging.info("Ending: what runs is finished first; a second signal leaves at once")
-            server.should_exit = True
+            tell_the_end(server, application, timeout)
             running.result()
+
+
+def tell_the_end(server: Any, application: Any, timeout: float) -> None:
+    """End a server of uvicorn: for a moment requests on open connections are told so, and streams are finished.
+
+    Args:
+        server: of uvicorn.
+        application: the `Server` that it runs.
+        timeout: seconds that streams may take.
+    """
+    application.end()
+    started = time.monotonic()
+    while server.server_state.connections and time.monotonic() - started < _LAST_SECONDS:
+        time.sleep(_LAST_SECONDS / 20)
+    while application.num_streams and time.monotonic() - started < timeout:
+        time.sleep(_LAST_SECONDS / 20)
+    server.should_exit = True
 
 
 def listening_socket(config: Any) -> Any:
@@ -282,17 +311,21 @@ async def serve_on(server: Any, sock: Any) -> None:
 
 async def _close_slow_heads(server: Any) -> None:
     """Close connections on which the head of a request does not arrive: uvicorn would wait for ever."""
-    since: dict[Any, float] = {}
+    since: dict[Any, tuple[Any, float]] = {}  # by connection: its last request, and since when the head does not come
     while True:
         await asyncio.sleep(_HEAD_SECONDS / 20)
         now = time.monotonic()
-        without = [c for c in server.server_state.connections if _has_no_request(c)]
-        since = {connection: since.get(connection, now) for connection in without}
-        for connection, first in since.items():
-            if now - first > _HEAD_SECONDS:
+        waiting = [connection for connection in server.server_state.connections if _waits_for_head(connection)]
+        before, since = since, {}
+        for connection in waiting:
+            last, first = before.get(connection, (None, now))
+            since[connection] = (connection.cycle, first if last is connection.cycle else now)
+            if now - since[connection][1] > _HEAD_SECONDS:
                 connection.transport.close()
 
 
-def _has_no_request(connection: Any) -> bool:
+def _waits_for_head(connection: Any) -> bool:
+    """Whether a head has begun, or has never come; kept connections on which nothing comes are closed by uvicorn."""
     cycle = getattr(connection, "cycle", None)
-    return hasattr(connection, "cycle") and (cycle is None or cycle.response_complete)
+    is_kept = getattr(connection, "timeout_keep_alive_task", None) is not None
+    return hasattr(connection, "cycle") and not is_kept and (cycle is None or cycle.response_complete)

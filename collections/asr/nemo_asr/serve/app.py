@@ -9,9 +9,9 @@ import json
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -28,6 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from nemo_asr.audio.segments import Cutting, Detector
+from nemo_asr.serve.ending import Ending, is_about_to_end
 from nemo_asr.serve.metrics import Metrics
 from nemo_asr.serve.models import ServedModel
 from nemo_asr.serve.openai_api import (
@@ -41,7 +42,7 @@ from nemo_asr.serve.openai_api import (
     done_event,
 )
 from nemo_asr.serve.origins import DEFAULT_ALLOWED, Allowed, Gate
-from nemo_asr.serve.stream import StreamSettings, run_stream
+from nemo_asr.serve.stream import TRY_LATER, StreamError, StreamSettings, run_stream
 from nemo_asr.serve.transcription import Transcription
 from nemo_asr.serve.uploads import Upload, read_form
 from nemo_asr.serve.watching import Turns, Watch
@@ -62,6 +63,7 @@ _PAGE_HEADERS = {
 }
 # Proxies hand each event on at once: nginx knows the last header.
 _EVENT_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_MORE_THREADS = 4  # beside those of streams
 _TOLD_HEADERS = ["X-Model", "X-Ignored-Fields", "Retry-After"]  # to pages of other origins
 _CLIENT_LEFT = 499  # nginx's number; nobody reads the answer
 _USUAL_VALUES = 2 * 48000  # a second of two channels: of more channels or higher rates less may last
@@ -110,13 +112,15 @@ class Server:
         self._cutting, self._detector, self._limits, self._allowed = cutting, detector, limits, allowed
         self._tokens = _as_bytes(token)
         self._created = int(time.time())
-        self._num_open = self._num_streams = 0
+        self._ending = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None  # while it runs
+        self._num_open = self.num_streams = 0
         self._busy_seconds = self._computed_seconds = 0.0
         self._turns = Turns(os.cpu_count() or 1)
         self._threads = ThreadPoolExecutor(limits.requests, "uploads")  # most of which wait for their turn
         gauges: dict[str, Callable[[], float]] = {
             "open_requests": lambda: self._num_open,
-            "open_streams": lambda: self._num_streams,
+            "open_streams": lambda: self.num_streams,
             "waiting_audio_seconds": lambda: self._waiting_seconds,
         }
         self.metrics = Metrics(gauges)
@@ -132,6 +136,11 @@ class Server:
         self.metrics.count("audio_seconds_total", audio_seconds)
         self.metrics.count("busy_seconds_total", took)
         self.metrics.observe("batch_rows", rows)
+
+    def end(self) -> None:
+        """The server is about to end, said in any thread: requests that come from now on are told so."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._ending.set)
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -152,7 +161,7 @@ class Server:
             HTTPException: self._refused_by_route,
             Exception: self._failed,
         }
-        middleware = [Middleware(Gate, allowed=self._allowed)]
+        middleware = [Middleware(Ending, ending=self._ending), Middleware(Gate, allowed=self._allowed)]
         if self._allowed.origins:
             cors = {"allow_origins": self._allowed.origins, "allow_headers": ["*"], "expose_headers": _TOLD_HEADERS}
             middleware.append(Middleware(CORSMiddleware, allow_methods=["GET", "POST"], **cors))
@@ -160,6 +169,9 @@ class Server:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self._loop = asyncio.get_running_loop()
+        # Each stream waits for its model in a thread.
+        self._loop.set_default_executor(ThreadPoolExecutor(self._limits.streams + _MORE_THREADS, "streams"))
         yield
         for model in self._models.values():
             await asyncio.to_thread(model.batcher.close)
@@ -349,7 +361,7 @@ class Server:
 
     def _whole(self, work: Transcription) -> Transcript:
         if work.job is None or work.job.result.cancelled():
-            raise ApiError(503, "the server is about to end", code="shutdown", retry_after=self._retry_after)
+            raise is_about_to_end(self._retry_after)
         return work.transcript()
 
     async def _events(
@@ -393,13 +405,20 @@ class Server:
         settings = StreamSettings(
             model_of=self._model,
             check_token=lambda token: self._check_token(websocket.headers, token),
-            is_full=self._num_streams >= self._limits.streams,
+            place=self._place_of_stream,
+            ending=self._ending,
         )
-        self._num_streams += 1
+        await run_stream(websocket, settings)
+
+    @contextmanager
+    def _place_of_stream(self) -> Iterator[None]:
+        if self.num_streams >= self._limits.streams:
+            raise StreamError(TRY_LATER, "there are too many streams; try again later")
+        self.num_streams += 1
         try:
-            await run_stream(websocket, settings)
+            yield
         finally:
-            self._num_streams -= 1
+            self.num_streams -= 1
 
     # Shared.
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from nemo_asr.audio.reading import kind_of_audio
 from nemo_asr.audio.segments import Samples
 from nemo_asr.serve.models import ServedModel
 from nemo_asr.serve.openai_api import ApiError, checked_keywords, json_of
@@ -19,14 +21,25 @@ from nemo_asr.transcribe.inputs import Recording
 from nemo_asr.transcribe.stream import Partial, SegmentStream, Stream, message_of
 from nemo_asr.transcribe.transcript import Transcript
 from nemo_lite.errors import DataError, UsageError
+from nemo_lite.utils import logging
 
 # Any: values of JSON.
 
 _RATE = 16000  # where the client does not say it
 _WAITING_MESSAGES = 32  # then the client has to wait
 _MOST_BYTES = 1 << 20  # of samples that are looked at together
-_IDLE_SECONDS = 120.0  # without a message
-_POLICY, _UNSUPPORTED, _TRY_LATER, _NORMAL = 1008, 1003, 1013, 1000  # RFC 6455, section 7.4.1, and its registry
+_FIRST_SECONDS, _IDLE_SECONDS = 10.0, 120.0  # until the first message, and between two
+# RFC 6455, section 7.4.1, and its registry.
+_NORMAL, _UNSUPPORTED, _POLICY, _FAILED, _RESTART, TRY_LATER = 1000, 1003, 1008, 1011, 1012, 1013
+_LAST_SECONDS = 0.05  # for what has arrived when the server is about to end
+_REASON_BYTES = 123  # of a closing frame
+_HEAD_BYTES = 4096  # in which the head of a file is looked for
+# Source: ISO/IEC 11172-3, 2.4.2.3, and 13818-3: kbit/s of layer III by the code, for MPEG 1 and for 2 and 2.5.
+_MP3_BITRATES = (
+    (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 0),
+    (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160, 0),
+)
+_MP3_RATES = (44100, 48000, 32000, 0)  # of MPEG 1; half of it for 2, a quarter for 2.5
 
 
 @dataclass(frozen=True)
@@ -36,12 +49,14 @@ class StreamSettings:
     Attributes:
         model_of: the model of a name; "" is the default one. ApiError for unknown names.
         check_token: ApiError for a wrong token.
-        is_full: there are too many streams.
+        place: the stream counts inside of it; StreamError where there are too many.
+        ending: set when the server is about to end.
     """
 
     model_of: Callable[[str], ServedModel]
     check_token: Callable[[str], None]
-    is_full: bool
+    place: Callable[[], AbstractContextManager[None]]
+    ending: asyncio.Event
 
 
 class StreamError(Exception):
@@ -66,27 +81,40 @@ async def run_stream(websocket: WebSocket, settings: StreamSettings) -> None:
     """
     await websocket.accept()
     try:
-        if settings.is_full:
-            raise StreamError(_TRY_LATER, "there are too many streams; try again later")
-        first = await _message(websocket)
+        first = await _message(websocket, _FIRST_SECONDS)
         opening = _opening(first) if isinstance(first, str) else {}
-        stream = await asyncio.to_thread(_new_stream, opening, settings)
-        content = b"" if isinstance(first, str) else first
-        await _Session(websocket, stream).run(content, is_last=opening.get("type") == "stop")
+        try:
+            settings.check_token(_text(opening, "token"))
+        except ApiError as error:
+            raise StreamError(_POLICY, error.message) from None
+        with settings.place():
+            stream = await asyncio.to_thread(_new_stream, opening, settings)
+            content = b"" if isinstance(first, str) else first
+            session = _Session(websocket, stream, settings.ending)
+            await session.run(content, is_last=opening.get("type") == "stop")
     except WebSocketDisconnect:
         return
     except StreamError as refused:
+        await _end(websocket, refused)
+    except Exception as error:  # of the model
+        logging.error("A stream failed: %s: %s", type(error).__name__, error)
+        await _end(websocket, StreamError(_FAILED, "the model has failed; the server's log says why"))
+
+
+async def _end(websocket: WebSocket, refused: StreamError) -> None:
+    """Tell the client why, if it is still there."""
+    with suppress(WebSocketDisconnect, RuntimeError):  # RuntimeError: it was closed already
         await _send(websocket, {"type": "error", "message": refused.message})
-        await websocket.close(refused.code, refused.message[:100])
+        await websocket.close(refused.code, refused.message.encode()[:_REASON_BYTES].decode(errors="ignore"))
 
 
 class _Session:
     """Takes messages while samples are transcribed in a thread: what came meanwhile is looked at together."""
 
-    def __init__(self, websocket: WebSocket, stream: Stream) -> None:
-        self._websocket, self._stream = websocket, stream
+    def __init__(self, websocket: WebSocket, stream: Stream, ending: asyncio.Event) -> None:
+        self._websocket, self._stream, self._ending = websocket, stream, ending
         self._messages: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(_WAITING_MESSAGES)
-        self._num_bytes, self._rest = 0, b""
+        self._head, self._rest = b"", b""
 
     async def run(self, content: bytes, is_last: bool) -> None:
         receiving = asyncio.create_task(self._receive())
@@ -100,15 +128,28 @@ class _Session:
                     await self._tell(await asyncio.to_thread(self._stream.accept, samples))
             await self._tell(await asyncio.to_thread(self._stream.finish))
             await _send(self._websocket, {"type": "done", "text": self._stream.text})
-            await self._websocket.close(_NORMAL)
+            if self._ending.is_set():
+                await self._websocket.close(_RESTART, "the server is about to end")
+            else:
+                await self._websocket.close(_NORMAL)
         finally:
             receiving.cancel()
 
     async def _receive(self) -> None:
-        """Queue messages; a full queue keeps the client waiting."""
+        """Queue messages until the last one, or the end of the server; a full queue keeps the client waiting."""
+        ending = asyncio.ensure_future(self._ending.wait())
         try:
             while True:
-                message = await _message(self._websocket)
+                coming = asyncio.ensure_future(_message(self._websocket, _IDLE_SECONDS))
+                try:
+                    await asyncio.wait([coming, ending], return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait([coming], timeout=_LAST_SECONDS) if ending.done() else None
+                finally:
+                    coming.cancel()  # what has come stays
+                if not coming.done():
+                    await self._messages.put(None)
+                    return
+                message = coming.result()
                 if isinstance(message, bytes):
                     await self._messages.put(message)
                 elif _object(message).get("type") == "stop":
@@ -118,6 +159,8 @@ class _Session:
                     raise StreamError(_UNSUPPORTED, 'wanted binary messages with samples, or {"type": "stop"}')
         except (WebSocketDisconnect, StreamError) as error:
             await self._messages.put(error)
+        finally:
+            ending.cancel()
 
     async def _next(self) -> tuple[bytes, bool]:
         """All samples that have come, and whether they are the last ones."""
@@ -134,7 +177,13 @@ class _Session:
             message = self._messages.get_nowait()
 
     def _samples(self, content: bytes) -> Samples:
-        """Of full scale 1; half a sample waits for its other half."""
+        """Of full scale 1; half a sample waits for its other half. StreamError for the bytes of a file."""
+        if len(self._head) < _HEAD_BYTES:
+            self._head += content[:_HEAD_BYTES]
+            if kind := _kind_of_file(self._head):
+                wanted = "wanted samples of 16 bits of one channel, without a head"
+                problem = f"these are the bytes of a file ({kind}), {wanted}"
+                raise StreamError(_UNSUPPORTED, f"{problem}; decode it, or post it to /v1/audio/transcriptions")
         content = self._rest + content
         whole = len(content) // 2 * 2
         self._rest = content[whole:]
@@ -145,12 +194,29 @@ class _Session:
             await _send(self._websocket, message_of(event))
 
 
-async def _message(websocket: WebSocket) -> str | bytes:
+def _kind_of_file(start: bytes) -> str:
+    """The kind of the audio file that begins so; "": it may be samples."""
+    kind = kind_of_audio(start)
+    if kind not in ("MP3", "AAC") or start.startswith(b"ID3"):
+        return kind or ""
+    # Samples may be the first two bytes of a frame. A second frame behind it is no chance.
+    header = int.from_bytes(start[:7].ljust(7, b"\0"), "big")
+    if kind == "AAC":
+        size = header >> 13 & 0x1FFF
+    else:
+        version, bitrate, rate = header >> 43 & 3, header >> 36 & 15, _MP3_RATES[header >> 34 & 3]  # version 3: MPEG 1
+        unit = 144 if version == 3 else 72
+        rate >>= {3: 0, 2: 1}.get(version, 2)
+        size = unit * 1000 * _MP3_BITRATES[version != 3][bitrate] // rate + (header >> 33 & 1) if rate else 0
+    return kind if size and start[size : size + 2] == start[:2] else ""
+
+
+async def _message(websocket: WebSocket, most_seconds: float) -> str | bytes:
     """The next message."""
     try:
-        message = await asyncio.wait_for(websocket.receive(), _IDLE_SECONDS)
+        message = await asyncio.wait_for(websocket.receive(), most_seconds)
     except TimeoutError:
-        raise StreamError(_POLICY, f"there was no message for {_IDLE_SECONDS:.0f} s") from None
+        raise StreamError(_POLICY, f"there was no message for {most_seconds:g} s") from None
     if message["type"] == "websocket.disconnect":
         raise WebSocketDisconnect(message.get("code", _NORMAL))
     content: str | bytes | None = message.get("bytes")
@@ -178,7 +244,6 @@ def _opening(text: str) -> dict[str, Any]:
 def _new_stream(start: dict[str, Any], settings: StreamSettings) -> Stream:
     """A stream as the client asks for it. In a thread: it may make a search."""
     try:
-        settings.check_token(_text(start, "token"))
         model = settings.model_of(_text(start, "model"))
         keywords = start.get("keywords") or []
         if not isinstance(keywords, list) or not all(isinstance(word, str) for word in keywords):
