@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -17,11 +20,14 @@ from toys.tone_model import train_tones
 import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.audio.segments import DEFAULT_CUTTING
-from nemo_asr.serve.models import names_of_models, serve_model
+from nemo_asr.decoding.ngram import NgramCounter, estimate, load_language_model, write_arpa
+from nemo_asr.decoding.prefix_beam_search import TextSearch
+from nemo_asr.serve.models import Searches, names_of_models, serve_model
 from nemo_asr.transcribe.inputs import recordings_in
 from nemo_asr.transcribe.model import TrainedModel, describe
 from nemo_asr.transcribe.onnx_model import OnnxModel
 from nemo_asr.transcribe.segments import Segmented
+from nemo_lite.errors import UsageError
 
 RATE = 16000
 
@@ -156,6 +162,72 @@ def test_a_websocket_streams_by_frames_also_with_hot_words(serve, tmp_path, fact
             assert [word["start"] for word in final["words"]] == [word.start for word in whole.words]
             texts.append(done["text"])
     assert texts[0] == "cabcab" != texts[1]
+
+
+class Sized:
+    """In the place of a search."""
+
+    def __init__(self, hotwords=(), lm=None, num_bytes=1, problem=""):
+        if problem:
+            raise UsageError(problem)
+        self.hotwords, self.lm, self.num_bytes = hotwords, lm, num_bytes
+
+
+def test_a_search_is_made_once_also_for_requests_that_come_at_once():
+    made, may_go_on = [], threading.Event()
+
+    def new_search(**options):
+        made.append(options)
+        assert may_go_on.wait(10)
+        return Sized(**options)
+
+    searches, found = Searches(new_search, None), []
+    threads = [threading.Thread(target=lambda: found.append(searches(("a",)))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    may_go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert len(found) == 4
+    assert len(set(map(id, found))) == len(made) == 1
+    assert searches(()) is None
+    assert Searches(Sized, {"hotwords": ["x"], "lm": "a"})(("b",)).hotwords == ["x", "b"]
+
+
+def test_a_search_that_cannot_be_made_is_tried_again():
+    searches = Searches(functools.partial(Sized, problem="the labels cannot spell it"), None)
+    for _ in range(2):
+        with pytest.raises(UsageError, match="the labels cannot spell it"):
+            searches(("a",))
+    assert not searches._made
+
+
+def test_searches_are_kept_up_to_a_number_and_a_size():
+    searches = Searches(Sized, None)
+    first, *others = [searches((str(number),)) for number in range(17)]
+    assert not searches.keeps(first)
+    assert all(map(searches.keeps, others))
+    others[3].num_bytes = 200 << 20  # tables grow while it searches
+    others[5].num_bytes = 100 << 20
+    last = searches(("large",))
+    assert [searches.keeps(search) for search in (*others, last)] == [False] * 4 + [True] * 13
+    last.num_bytes = 1 << 40
+    newest = searches(("newest",))
+    assert (searches.keeps(newest), searches.keeps(last)) == (True, False)
+
+
+def test_searches_with_a_language_model_share_it_and_say_their_size(tmp_path):
+    words = ["".join(letters) for letters in itertools.product("abcdefgh", repeat=3)]
+    counter = NgramCounter(2)
+    counter.add(words)
+    write_arpa(tmp_path / "a.arpa", estimate(counter).tables)
+    searches = Searches(functools.partial(TextSearch, [" ", *"abcdefgh"]), {"lm": str(tmp_path / "a.arpa")})
+    always, hot, other = searches(()), searches(("aaa",)), searches(("bbb",))
+    assert always._words._model is hot._words._model is other._words._model
+    assert 1_000 < hot.num_bytes < 1_000_000
+    assert TextSearch(["a"]).num_bytes == 0
+    (tmp_path / "a.arpa").touch()
+    assert load_language_model(tmp_path / "a.arpa") is not always._words._model
 
 
 def test_a_served_onnx_file_has_the_transcripts_of_its_model(serve, tmp_path):

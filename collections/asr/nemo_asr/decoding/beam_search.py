@@ -113,6 +113,11 @@ class BeamSearchCTCDecoder(NonTrainableNM):
         """As given."""
         return self._search.beam_size
 
+    @property
+    def num_bytes(self) -> int:
+        """About what its words take in memory now; see `TextSearch`."""
+        return self._search.num_bytes
+
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         """How many labels are found, is not known before."""
         return {"predictions": (shapes["log_probs"][0], symbol("labels"))}
@@ -224,6 +229,11 @@ class NBestCTCDecoder(NonTrainableNM):
     def __init__(self, decoder: BeamSearchCTCDecoder, nbest: BeamSize, name: str | None = None) -> None:
         super().__init__(name)
         self._decoder, self._nbest = decoder, nbest
+
+    @property
+    def num_bytes(self) -> int:
+        """About what its words take in memory now; see `TextSearch`."""
+        return self._search.num_bytes
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         """How many labels are found, is not known before."""

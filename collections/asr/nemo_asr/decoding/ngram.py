@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import IO, Any, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -808,8 +809,14 @@ def _smooth(counts: Ids, histories: Ids, num_histories: int, discounts: Discount
 # load_language_model: a file of an n-gram model, whatever its format.
 
 
+_loaded: WeakValueDictionary[tuple[int, ...], LanguageModel] = WeakValueDictionary()
+_loading = Lock()
+
+
 def load_language_model(path: str | Path) -> LanguageModel:
     """The n-gram model in a file: ARPA, perhaps compressed by gzip, or a binary of KenLM.
+
+    It is one object for all that use it at a time, also in several threads: none of them changes it.
 
     Raises:
         DataError: there is no such file, or it is damaged or of another format; of ARPA files with the line.
@@ -819,6 +826,11 @@ def load_language_model(path: str | Path) -> LanguageModel:
     if not path.is_file():
         problem = "the language model is a folder" if path.is_dir() else "the language model does not exist"
         raise DataError(problem, place=str(path), wanted="an ARPA file or a binary of KenLM")
-    if is_kenlm_binary(path):
-        return KenlmModel(path)
-    return NgramModel(read_arpa(path))
+    status = path.stat()
+    identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    with _loading:
+        model = _loaded.get(identity)
+        if model is None:
+            model = KenlmModel(path) if is_kenlm_binary(path) else NgramModel(read_arpa(path))
+            _loaded[identity] = model
+        return model

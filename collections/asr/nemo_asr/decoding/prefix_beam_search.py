@@ -835,6 +835,11 @@ class TextSearch:
         self.beam_size, self._limits = beam_size, Limits(beam_size, min_log_prob)
         self._words = word_scores(labels, lexicon, lm, hotwords, self.weights)
 
+    @property
+    def num_bytes(self) -> int:
+        """About what its words take in memory now, but for the language model, which other searches use too."""
+        return self._words.num_bytes if self._words else 0
+
     def use(self, weights: Weights) -> None:
         """Search with other weights from now on."""
         self.weights = weights

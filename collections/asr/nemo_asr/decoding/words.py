@@ -382,6 +382,13 @@ class HotPhrases:
             self._shorter[level] = self._step(self._shorter[before[level - 1]], characters[level - 1])
         self.start = 1 if spelling.has_words else ROOT
 
+    @property
+    def num_bytes(self) -> int:
+        """About what they take in memory now; the tables take it as they are filled."""
+        tables = self._labels, self._following, self._worth
+        unused = sum((len(table) - self._num_kept) * table.itemsize for table in tables)
+        return _bytes_of_arrays(self) - unused
+
     def use(self, weights: Sequence[float], word_bonus: float) -> None:
         """Score with these weights, one for each phrase, and this bonus for each word, from now on."""
         self._word_bonus = word_bonus
@@ -598,6 +605,7 @@ def _spread(first: Ids, lengths: Ids) -> tuple[Ids, Ids]:
 
 
 _LN10 = math.log(10)
+_WORD_BYTES = 64  # of a word in a list
 
 
 Alpha: TypeAlias = Annotated[float, ALPHAS]
@@ -707,6 +715,12 @@ class WordScores:
             beta = 0.0 if self.has_tree else weights.beta
             self.phrases.use([weights.hotword_weight if own is None else own for own in self._hot.values()], beta)
 
+    @property
+    def num_bytes(self) -> int:
+        """About what it takes in memory now, but for the language model, which others use too."""
+        of_phrases = self.phrases.num_bytes if self.phrases else 0
+        return _bytes_of_arrays(self) + _bytes_of_arrays(self.tree) + _WORD_BYTES * len(self.tree.words) + of_phrases
+
     def start(self) -> int:
         """The state of the language model in front of a text."""
         return self._model.start() if self._model else 0
@@ -758,6 +772,10 @@ def word_scores(
     model: LanguageModel | None = None if lm is None else load_language_model(lm)
     words = None if lexicon is None else read_words(lexicon)
     return WordScores(Spelling(labels), words, model, hotwords, weights, place=str(lexicon or ""))
+
+
+def _bytes_of_arrays(holder: object) -> int:
+    return sum(value.nbytes for value in vars(holder).values() if isinstance(value, np.ndarray))
 
 
 def _check_hot_words(hot_words: Sequence[str], tree: Lexicon, spelling: Spelling) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from nemo_lite.errors import UsageError
 
 # Any: the search of a model, torch's or not; a factory, which is not imported for ONNX files.
 
-_KEPT_SEARCHES = 16  # of the last requests with hot words
+_KEPT_SEARCHES, _KEPT_BYTES = 16, 256 << 20  # of the last requests with hot words
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def serve_model(
     """
     if path.endswith(SUFFIX):
         model = load_onnx_model(path, **(runtime or {}))
-        search_for = _searches(functools.partial(TextSearch, model.labels), options)
+        search_for = Searches(functools.partial(TextSearch, model.labels), options)
         batcher = Batcher(model.transcribe_batch, batch_size, batch_seconds, observe=observe)
         return ServedModel(name, model.labels, model.sample_rate, batcher, search_for)
     return _torch_model(path, name, options, batch_size, batch_seconds, observe, factory)
@@ -90,15 +92,14 @@ def _torch_model(
 
     model = load_model(path, factory=factory)
     labels = model.card.labels
-    search_for = _searches(functools.partial(BeamSearchCTCDecoder, labels), options)
-    transcribers: OrderedDict[Any, Any] = OrderedDict()  # by search; used in the model's thread alone
+    search_for = Searches(functools.partial(BeamSearchCTCDecoder, labels), options)
+    transcribers: dict[Any, Any] = {}  # by search; used in the model's thread alone
 
     def compute(rows: Sequence[Recording], search: Any) -> Transcribed:
+        for other in [other for other in transcribers if not search_for.keeps(other)]:
+            del transcribers[other]
         if search not in transcribers:
             transcribers[search] = model.batch_transcriber(factory, batch_seconds=batch_seconds, decoder=search)
-            if len(transcribers) > _KEPT_SEARCHES:
-                transcribers.popitem(last=False)
-        transcribers.move_to_end(search)
         found: Transcribed = transcribers[search](rows)
         return found
 
@@ -111,18 +112,62 @@ def _torch_model(
     return ServedModel(name, labels, model.card.sample_rate, batcher, search_for, streams)
 
 
-def _searches(new_search: Callable[..., Any], options: Mapping[str, Any] | None) -> Callable[[tuple[str, ...]], Any]:
-    """The search for the hot words of a request; those of the last requests are kept."""
-    always = None if options is None else new_search(**options)
+class Searches:
+    """The searches for the hot words of requests. Each is made once; those of the last requests are kept.
 
-    @functools.lru_cache(_KEPT_SEARCHES)
-    def search_for(words: tuple[str, ...]) -> Any:
+    Args:
+        new_search: makes one, with options as keyword arguments.
+        options: of all; None: greedy decoding, where a request has no hot words.
+    """
+
+    def __init__(self, new_search: Callable[..., Any], options: Mapping[str, Any] | None) -> None:
+        self._new_search, self._options = new_search, dict(options or {})
+        self._always = None if options is None else new_search(**options)
+        self._made: OrderedDict[tuple[str, ...], Future[Any]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __call__(self, words: tuple[str, ...]) -> Any:
+        """The search for these hot words beside those of the server; made now, or by a request before.
+
+        Raises:
+            UsageError: the labels cannot spell them.
+        """
         if not words:
-            return always
-        given = dict(options or {})
-        return new_search(**{**given, "hotwords": [*(given.get("hotwords") or ()), *words]})
+            return self._always
+        with self._lock:
+            is_new = words not in self._made
+            made = self._made.setdefault(words, Future())
+            self._made.move_to_end(words)
+        if is_new:
+            try:
+                made.set_result(self._new(words))
+            except BaseException as error:
+                with self._lock:
+                    self._made.pop(words, None)
+                made.set_exception(error)
+        self._forget()
+        return made.result()
 
-    return search_for
+    def keeps(self, search: Any) -> bool:
+        """Whether requests may come that use it again."""
+        with self._lock:
+            return search is self._always or any(search is one for one in self._finished())
+
+    def _new(self, words: tuple[str, ...]) -> Any:
+        hotwords = [*(self._options.get("hotwords") or ()), *words]
+        return self._new_search(**{**self._options, "hotwords": hotwords})
+
+    def _finished(self) -> list[Any]:
+        return [made.result() for made in self._made.values() if made.done() and not made.exception()]
+
+    def _forget(self) -> None:
+        """Drop the oldest ones, but for the last, where they are too many or too large. They grow while they search."""
+        with self._lock:
+            while len(self._made) > 1:
+                num_bytes = sum(search.num_bytes for search in self._finished())
+                if len(self._made) <= _KEPT_SEARCHES and num_bytes <= _KEPT_BYTES:
+                    break
+                self._made.popitem(last=False)
 
 
 def names_of_models(paths: Sequence[str]) -> list[str]:
