@@ -809,6 +809,16 @@ def test_the_page_comes_from_this_server_alone(address):
         assert not re.findall(r"https?://(?!\S*\$\{)\S+", file.read_text(encoding="utf-8")), file
 
 
+def test_the_page_names_no_address_from_the_root_so_it_works_behind_a_prefix(address):
+    for path in ("/", "/docs"):
+        assert re.findall(r'(?:src|href)="/[^"]*"', ask(address, "GET", path).text) == []
+    for file in page_files():
+        if file.suffix == ".js":
+            assert (
+                re.findall(r"""["'`]/(?:v1|page|docs|health|openapi)[^"'`]*""", file.read_text(encoding="utf-8")) == []
+            )
+
+
 def test_the_page_has_each_text_in_both_languages():
     (script,) = (file.read_text(encoding="utf-8") for file in page_files() if file.name == "page.js")
     (page,) = (file.read_text(encoding="utf-8") for file in page_files() if file.name == "index.html")
@@ -832,7 +842,7 @@ def test_the_description_of_the_api_is_that_of_the_routes(address):
     about = described["paths"]["/v1/audio/transcriptions"]["post"]
     fields = about["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
     assert tuple(fields["response_format"]["enum"]) == RESPONSE_FORMATS
-    assert {"400", "401", "404", "408", "413", "429", "500", "503"} < set(about["responses"])
+    assert {"400", "401", "403", "404", "408", "413", "429", "500", "503", "507"} < set(about["responses"])
 
 
 def test_each_part_of_the_api_is_described(address):

@@ -22,7 +22,7 @@ function typeOf(schema) {
   return schema.format === "binary" ? "file" : schema.type || "";
 }
 
-const api = await (await fetch("/openapi.json")).json();
+const api = await (await fetch("openapi.json")).json();
 const page = document.getElementById("api");
 page.append(made("p", api.info.description));
 for (const [path, methods] of Object.entries(api.paths)) {
@@ -44,6 +44,6 @@ for (const [path, methods] of Object.entries(api.paths)) {
     table.append(row("th", "status", "answer"));
     for (const [status, answer] of Object.entries(about.responses)) table.append(row("td", status, answer.description));
     page.append(table);
-    if (about["x-example"]) page.append(made("pre", about["x-example"].replaceAll("ADDRESS", location.origin)));
+    if (about["x-example"]) page.append(made("pre", about["x-example"].replaceAll("ADDRESS", new URL(".", location.href).href.slice(0, -1))));
   }
 }

@@ -175,7 +175,7 @@ async function transcribeFile(file) {
   form.append("timestamp_granularities[]", "word");
   form.append("timestamp_granularities[]", "segment");
   for (const word of keywords()) form.append("keywords[]", word);
-  run.open("POST", "/v1/audio/transcriptions");
+  run.open("POST", "v1/audio/transcriptions");
   if (token()) run.setRequestHeader("Authorization", `Bearer ${token()}`);
   run.upload.onprogress = (event) => {
     const share = Math.floor((100 * event.loaded) / event.total);
@@ -275,7 +275,7 @@ async function startMicrophone() {
   mic.taker = new AudioWorkletNode(mic.context, "taker");
   mic.taker.port.onmessage = (event) => takeBlock(mic, event.data);
   mic.source.connect(mic.taker); // what is said before the socket is open waits in mic.blocks
-  mic.socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/stream`);
+  mic.socket = new WebSocket(new URL("v1/stream", location.href).href.replace(/^http/, "ws"));
   mic.socket.onopen = () => {
     const start = { type: "start", sample_rate: state.rate, model: $("model").value, keywords: keywords(), token: token() };
     mic.socket.send(JSON.stringify(start));
@@ -293,7 +293,7 @@ async function startMicrophone() {
 
 async function audioContext(options) {
   const context = new AudioContext(options);
-  await context.audioWorklet.addModule("/page/worklet.js");
+  await context.audioWorklet.addModule("page/worklet.js");
   return context;
 }
 
@@ -549,7 +549,7 @@ function askForToken() {
 
 async function loadModels() {
   try {
-    const health = await (await fetch("/health")).json();
+    const health = await (await fetch("health")).json();
     $("model").replaceChildren(...health.models.map((name) => new Option(name, name)));
     document.querySelector(".model").hidden = false;
     if (health.token_needed) {
