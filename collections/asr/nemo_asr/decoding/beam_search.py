@@ -230,11 +230,6 @@ class NBestCTCDecoder(NonTrainableNM):
         super().__init__(name)
         self._decoder, self._nbest = decoder, nbest
 
-    @property
-    def num_bytes(self) -> int:
-        """About what its words take in memory now; see `TextSearch`."""
-        return self._search.num_bytes
-
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         """How many labels are found, is not known before."""
         batch, labels = shapes["log_probs"][0], symbol("labels")

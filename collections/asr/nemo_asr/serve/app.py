@@ -163,8 +163,14 @@ class Server:
         }
         middleware = [Middleware(Ending, ending=self._ending), Middleware(Gate, allowed=self._allowed)]
         if self._allowed.origins:
-            cors = {"allow_origins": self._allowed.origins, "allow_headers": ["*"], "expose_headers": _TOLD_HEADERS}
-            middleware.append(Middleware(CORSMiddleware, allow_methods=["GET", "POST"], **cors))
+            cors = functools.partial(
+                CORSMiddleware,
+                allow_origins=self._allowed.origins,
+                allow_methods=["GET", "POST"],
+                allow_headers=["*"],
+                expose_headers=_TOLD_HEADERS,
+            )
+            middleware.append(Middleware(cors))
         return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers, lifespan=self._lifespan)
 
     @asynccontextmanager
