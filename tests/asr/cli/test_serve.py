@@ -10,10 +10,13 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from toys.served import ask, transcribe, wav
+from toys.served import ask, form, head_of_post, raw, transcribe, wav
 from toys.tone_corpus import record
 from toys.tone_model import train_tones
 
@@ -143,26 +146,61 @@ def server(folder):
     process.communicate()
 
 
+NAMES = ["cabbac", "abc", "ccab", "bab", "acb", "cc"]
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory):
+    """Paths."""
+    folder = tmp_path_factory.mktemp("recordings")
+    for name in NAMES:
+        record(folder / f"{name}.wav", name)
+    return [folder / f"{name}.wav" for name in NAMES]
+
+
+def texts_of(address, contents, num_clients):
+    """The texts of recordings, asked for by so many clients at once, in the order of the recordings."""
+    answers = [""] * len(contents)
+
+    def ask_for(first):
+        for number in range(first, len(contents), num_clients):
+            answers[number] = transcribe(address, contents[number]).json["text"]
+
+    with ThreadPoolExecutor(num_clients) as clients:
+        list(clients.map(ask_for, range(num_clients)))
+    return answers
+
+
 @pytest.mark.slow
-def test_texts_are_those_of_transcribe_also_of_many_clients_at_once(server, folder, tmp_path):
+def test_texts_are_those_of_transcribe_also_of_64_clients_at_once(server, folder, recordings):
     _, address = server
-    names = ["cabbac", "abc", "ccab", "bab", "acb", "cc"] * 2
-    for name in names:
-        record(tmp_path / f"{name}.wav", name)
     factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, set_default=False)
     model = nemo_asr.load_model(folder, factory=factory)
-    expected = [found.text for found in model.transcribe([str(tmp_path / f"{n}.wav") for n in names], factory=factory)]
-    answers = {}
+    found = model.transcribe([str(path) for path in recordings], factory=factory)
+    expected = [transcript.text for transcript in found]
+    contents = [path.read_bytes() for path in recordings]
+    assert texts_of(address, contents, 1) == expected
+    assert texts_of(address, contents * 11, 64) == expected * 11
 
-    def ask_for(number, name):
-        answers[number] = transcribe(address, (tmp_path / f"{name}.wav").read_bytes()).json["text"]
 
-    threads = [threading.Thread(target=ask_for, args=item) for item in enumerate(names)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [answers[number] for number in range(len(names))] == expected
+@pytest.mark.long
+def test_memory_is_flat_and_texts_stay_the_same_over_3000_requests_and_killed_clients(server, recordings):
+    process, address = server
+    contents = [path.read_bytes() for path in recordings]
+    expected = texts_of(address, contents, 1)
+    sizes = []
+    for num_clients in (1, 8, 64, 64, 64):
+        assert texts_of(address, contents * 100, num_clients) == expected * 100
+        killed = [raw(address, head_of_post(len(form(file))) + form(file)) for file in contents]
+        killed += [raw(address, head_of_post(10_000) + form(contents[0])[:1000]) for _ in range(30)]
+        for connection in killed:
+            connection.close()
+        time.sleep(1.0)  # in which the places of clients that left are free again
+        assert "nemo_lite_open_requests 0\n" in ask(address, "GET", "/metrics").text
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+        sizes.append(int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1024)
+    print("MiB behind each 600 requests:", *(f"{size:.1f}" for size in sizes))
+    assert sizes[-1] - sizes[-3] < 8, sizes
 
 
 @pytest.mark.slow
