@@ -12,10 +12,12 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from toys.onnx_toy import write_toy
 from toys.served import ask, form, head_of_post, raw, transcribe, wav
 from toys.tone_corpus import record
 from toys.tone_model import train_tones
@@ -134,16 +136,25 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(folder):
     """A process that serves, and its address."""
-    command = [sys.executable, "-m", "nemo_lite", "serve", str(folder), "--port", "0", "--placement", "CPU"]
+    with running("serve", folder, "--port", "0", "--placement", "CPU") as found:
+        yield found
+
+
+@contextmanager
+def running(*words):
+    """A process of the command, and the address at which it serves."""
+    command = [sys.executable, "-m", "nemo_lite", *map(str, words)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    lines = []
-    while not (lines and (found := re.search(r"Serving at http://([\d.]+):(\d+)", lines[-1]))):
-        line = process.stderr.readline()
-        assert line, "".join(lines)
-        lines.append(line)
-    yield process, (found[1], int(found[2]))
-    process.kill()
-    process.communicate()
+    try:
+        lines = []
+        while not (lines and (found := re.search(r"Serving at http://([\d.]+):(\d+)", lines[-1]))):
+            line = process.stderr.readline()
+            assert line, "".join(lines)
+            lines.append(line)
+        yield process, (found[1], int(found[2]))
+    finally:
+        process.kill()
+        process.communicate()
 
 
 NAMES = ["cabbac", "abc", "ccab", "bab", "acb", "cc"]
@@ -232,6 +243,22 @@ def test_the_client_of_openai_works(server, tmp_path):
     assert [model.id for model in client.models.list()] == ["tones"]
     with pytest.raises(openai.BadRequestError, match="response_format: got 'diarized_json'"):
         create(response_format="diarized_json")
+
+
+@pytest.mark.slow
+def test_an_access_log_has_a_line_for_each_request(tmp_path):
+    pytest.importorskip("onnxruntime")
+    model = write_toy(tmp_path / "toy.onnx")
+    with running("serve", model, "--port", "0", "--threads", "1", "--access_log") as (process, address):
+        assert ask(address, "GET", "/v1/models/x%0Ay%1B[31m").status == 404
+        assert ask(address, "GET", "/health").status == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        lines = process.stderr.read().splitlines()
+    found = [re.fullmatch(r"\d{4}-\S+ \S+ 127\.0\.0\.1:\d+ - \"(.*)\" (\d+)", line) for line in lines]
+    asked = [(line[1], line[2]) for line in found if line]
+    assert asked[0] == ("GET /v1/models/x%0Ay%1B%5B31m HTTP/1.1", "404")
+    assert asked[1] == ("GET /health HTTP/1.1", "200")
 
 
 @pytest.mark.slow

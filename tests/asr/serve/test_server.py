@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import http.client
 import io
 import json
@@ -242,15 +243,32 @@ def test_a_server_with_a_token_wants_it():
         assert stream(address, TALK, token="secret")[-1] == {"type": "done", "text": TEXT}
 
 
-@pytest.mark.parametrize("token", ["p\xe4sswort \xe0", "\u5bc6\u7801", "a b"])
+def test_a_request_whose_model_fails_is_told_so_and_its_neighbours_have_their_texts(caplog):
+    def compute(rows, search):
+        if any(row.source == "bad.wav" for row in rows):
+            raise RuntimeError("CUDA out of memory")
+        return TellsLength()(rows, search)
+
+    with served(compute) as address:
+        answer = transcribe(address, TALK, name="bad.wav")
+        assert (answer.status, answer.json["error"]["code"]) == (500, "model_failed")
+        assert answer.message == "the model has failed; the server's log says why"
+        assert transcribe(address, TALK).json["text"] == TEXT
+        gc.collect()
+    assert "CUDA out of memory" in caplog.text
+    assert "Traceback" not in caplog.text
+    assert "never retrieved" not in caplog.text
+
+
+@pytest.mark.parametrize("token", [" p\xe4sswort \xe0\n", "\u5bc6\u7801", "a b"])
 def test_a_token_of_any_letters_is_taken_as_utf_8_or_latin_1(token):
     with served(token=token) as address:
         for encoding in ("utf-8", "latin-1"):
             with suppress(UnicodeEncodeError):
-                sent = token.encode(encoding).decode("latin-1")  # as the header's bytes
+                sent = token.strip().encode(encoding).decode("latin-1")  # as the header's bytes
                 assert ask(address, "GET", "/v1/models", Authorization=f"bearer  {sent} ").status == 200
                 assert ask(address, "GET", "/v1/models", Authorization=f"Bearer {sent}x").status == 401
-        assert stream(address, TALK, token=token)[-1] == {"type": "done", "text": TEXT}
+        assert stream(address, TALK, token=token.strip())[-1] == {"type": "done", "text": TEXT}
 
 
 def test_files_that_are_too_large_or_too_long_are_refused():

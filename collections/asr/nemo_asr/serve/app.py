@@ -335,6 +335,8 @@ class Server:
                 raise ClientDisconnect()
             if not result.done():
                 raise self._timed_out()
+            if not result.cancelled():
+                result.exception()  # told by who asks for the result; the loop would tell it, too
         finally:
             left.cancel()
 
@@ -441,6 +443,7 @@ class Server:
 
 def _as_bytes(token: str) -> list[bytes]:
     """A token as clients send it: most as UTF-8, some as Latin-1."""
+    token = token.strip(" \t\r\n")  # as headers are
     forms = [token.encode("utf-8", "surrogateescape")]
     with suppress(UnicodeEncodeError):
         forms.append(token.encode("latin-1"))
