@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -43,7 +43,7 @@ from nemo_asr.serve.openai_api import (
 )
 from nemo_asr.serve.origins import DEFAULT_ALLOWED, Allowed, Gate
 from nemo_asr.serve.stream import TRY_LATER, StreamError, StreamSettings, run_stream
-from nemo_asr.serve.transcription import Transcription
+from nemo_asr.serve.transcription import CLIENT_LEFT, Transcription
 from nemo_asr.serve.uploads import Upload, read_form
 from nemo_asr.serve.watching import Turns, Watch
 from nemo_asr.transcribe.transcript import Transcript
@@ -65,7 +65,6 @@ _PAGE_HEADERS = {
 _EVENT_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _MORE_THREADS = 4  # beside those of streams
 _TOLD_HEADERS = ["X-Model", "X-Ignored-Fields", "Retry-After"]  # to pages of other origins
-_CLIENT_LEFT = 499  # nginx's number; nobody reads the answer
 _USUAL_VALUES = 2 * 48000  # a second of two channels: of more channels or higher rates less may last
 _COMMENT_SECONDS = 15.0  # events that are waited for: proxies close connections on which nothing comes for 60 s
 
@@ -257,19 +256,19 @@ class Server:
             self._count(429)
             raise ApiError(429, text, code="rate_limit_exceeded", retry_after=self._retry_after)
         self._num_open += 1
-        started, upload, status = time.monotonic(), Upload(), 500
+        started, behind, status = time.monotonic(), ExitStack(), 500
 
         def close() -> None:
             self._num_open -= 1
-            upload.close()
+            behind.close()
             self._count(status)
             self.metrics.observe("request_seconds", time.monotonic() - started)
 
         try:
-            response = await self._transcription(request, upload)
+            response = await self._transcription(request, behind)
         except BaseException as error:
             status = error.status if isinstance(error, ApiError) else status
-            status = _CLIENT_LEFT if isinstance(error, ClientDisconnect) else status
+            status = CLIENT_LEFT if isinstance(error, ClientDisconnect) else status
             close()
             if isinstance(error, ClientDisconnect):
                 return Response(status_code=status)
@@ -288,7 +287,10 @@ class Server:
     def _count(self, status: int) -> None:
         self.metrics.count("requests_total", path="/v1/audio/transcriptions", status=status)
 
-    async def _transcription(self, request: Request, upload: Upload) -> Response:
+    async def _transcription(self, request: Request, behind: ExitStack) -> Response:
+        """The response; ``behind`` gets what is to be done when it was sent, or nobody waits for it any more."""
+        upload = Upload()
+        behind.callback(upload.close)
         fields = await read_form(request, upload, self._limits.upload_bytes)
         deadline = time.monotonic() + self._limits.seconds
         asked = asked_for(fields, self._cutting)
@@ -306,23 +308,21 @@ class Server:
         most_values = math.ceil(self._limits.audio_seconds * _USUAL_VALUES)
         watch = Watch(self._turns, most_values, deadline, self._timed_out())
         work = Transcription(model, asked, upload, self._limits.audio_seconds, self._detector, watch)
+        behind.callback(work.cancel)
         with model.batcher.expected() as has_come:
             if work.read_if_quick():
                 work.begin(on_row, has_come)
             else:
                 begun = loop.run_in_executor(self._threads, work.begin_in_turn, on_row, has_come)
                 upload.keep_for(begun)
-                try:
-                    await self._unless_client_leaves(request, begun, deadline)
-                    begun.result()
-                except BaseException:
-                    watch.end(ApiError(_CLIENT_LEFT, "nobody waits for the answer any more"))
-                    raise
+                await self._unless_client_leaves(request, begun, deadline)
+                begun.result()
         assert work.job is not None, "it has begun"
         if not asked.stream:
-            return _response(await self._result(request, work, watch, deadline), asked, headers)
+            await self._unless_client_leaves(request, asyncio.wrap_future(work.job.result), deadline)
+            return _response(self._whole(work), asked, headers)
         work.job.result.add_done_callback(lambda _: tell(None))
-        events = self._events(work, watch, asked, texts, deadline)
+        events = self._events(work, asked, texts, deadline)
         return StreamingResponse(events, media_type="text/event-stream", headers={**headers, **_EVENT_HEADERS})
 
     async def _unless_client_leaves(self, request: Request, result: asyncio.Future[Any], deadline: float) -> None:
@@ -352,33 +352,13 @@ class Server:
             raise self._unknown_model(name)
         return next(iter(self._models.values()))
 
-    async def _result(self, request: Request, work: Transcription, watch: Watch, deadline: float) -> Transcript:
-        """The transcript of the recording; where the client leaves, what is queued of it is dropped."""
-        assert work.job is not None, "it has begun"
-        result: asyncio.Future[Any] = asyncio.wrap_future(work.job.result)
-        try:
-            await self._unless_client_leaves(request, result, deadline)
-            return self._whole(work)
-        finally:
-            self._drop(work, watch)
-
-    def _drop(self, work: Transcription, watch: Watch) -> None:
-        """Nobody waits for what is still queued or decoded."""
-        watch.end(ApiError(_CLIENT_LEFT, "nobody waits for the answer any more"))
-        work.cancel()
-
     def _whole(self, work: Transcription) -> Transcript:
         if work.job is None or work.job.result.cancelled():
             raise is_about_to_end(self._retry_after)
         return work.transcript()
 
     async def _events(
-        self,
-        work: Transcription,
-        watch: Watch,
-        asked: Asked,
-        texts: asyncio.Queue[Transcript | None],
-        deadline: float,
+        self, work: Transcription, asked: Asked, texts: asyncio.Queue[Transcript | None], deadline: float
     ) -> AsyncIterator[str]:
         """Server-sent events: the text of each segment as soon as it is known, then the whole."""
         separator = ""
@@ -400,8 +380,6 @@ class Server:
             yield _event(done_event(self._whole(work), asked))
         except ApiError as error:
             yield _event(error.as_json())
-        finally:
-            self._drop(work, watch)
 
     # Streams.
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from nemo_asr.audio.reading import kind_of_audio
+from nemo_asr.audio.kinds import HEAD_BYTES, kind_of_bytes
 from nemo_asr.audio.segments import Samples
 from nemo_asr.serve.models import ServedModel
 from nemo_asr.serve.openai_api import ApiError, checked_keywords, json_of
@@ -33,13 +33,6 @@ _FIRST_SECONDS, _IDLE_SECONDS = 10.0, 120.0  # until the first message, and betw
 _NORMAL, _UNSUPPORTED, _POLICY, _FAILED, _RESTART, TRY_LATER = 1000, 1003, 1008, 1011, 1012, 1013
 _LAST_SECONDS = 0.05  # for what has arrived when the server is about to end
 _REASON_BYTES = 123  # of a closing frame
-_HEAD_BYTES = 4096  # in which the head of a file is looked for
-# Source: ISO/IEC 11172-3, 2.4.2.3, and 13818-3: kbit/s of layer III by the code, for MPEG 1 and for 2 and 2.5.
-_MP3_BITRATES = (
-    (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 0),
-    (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160, 0),
-)
-_MP3_RATES = (44100, 48000, 32000, 0)  # of MPEG 1; half of it for 2, a quarter for 2.5
 
 
 @dataclass(frozen=True)
@@ -178,9 +171,9 @@ class _Session:
 
     def _samples(self, content: bytes) -> Samples:
         """Of full scale 1; half a sample waits for its other half. StreamError for the bytes of a file."""
-        if len(self._head) < _HEAD_BYTES:
-            self._head += content[:_HEAD_BYTES]
-            if kind := _kind_of_file(self._head):
+        if len(self._head) < HEAD_BYTES:
+            self._head += content[:HEAD_BYTES]
+            if kind := kind_of_bytes(self._head):
                 wanted = "wanted samples of 16 bits of one channel, without a head"
                 problem = f"these are the bytes of a file ({kind}), {wanted}"
                 raise StreamError(_UNSUPPORTED, f"{problem}; decode it, or post it to /v1/audio/transcriptions")
@@ -192,23 +185,6 @@ class _Session:
     async def _tell(self, events: Sequence[Partial]) -> None:
         for event in events:
             await _send(self._websocket, message_of(event))
-
-
-def _kind_of_file(start: bytes) -> str:
-    """The kind of the audio file that begins so; "": it may be samples."""
-    kind = kind_of_audio(start)
-    if kind not in ("MP3", "AAC") or start.startswith(b"ID3"):
-        return kind or ""
-    # Samples may be the first two bytes of a frame. A second frame behind it is no chance.
-    header = int.from_bytes(start[:7].ljust(7, b"\0"), "big")
-    if kind == "AAC":
-        size = header >> 13 & 0x1FFF
-    else:
-        version, bitrate, rate = header >> 43 & 3, header >> 36 & 15, _MP3_RATES[header >> 34 & 3]  # version 3: MPEG 1
-        unit = 144 if version == 3 else 72
-        rate >>= {3: 0, 2: 1}.get(version, 2)
-        size = unit * 1000 * _MP3_BITRATES[version != 3][bitrate] // rate + (header >> 33 & 1) if rate else 0
-    return kind if size and start[size : size + 2] == start[:2] else ""
 
 
 async def _message(websocket: WebSocket, most_seconds: float) -> str | bytes:

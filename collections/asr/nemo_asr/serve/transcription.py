@@ -19,6 +19,8 @@ from nemo_asr.transcribe.transcript import Transcript
 from nemo_lite.errors import DataError, UsageError
 
 _IN_MEMORY_VALUES = IN_MEMORY_BYTES // 2  # samples of 16 bits of a file that is in memory, too
+CLIENT_LEFT = 499
+"""The status of requests whose client has left, as nginx has it; nobody reads the answer."""
 _WITH_A_HEAD = (b"RIFF", b"fLaC")  # opened by their head; other files are searched or decoded for their length
 
 
@@ -98,7 +100,8 @@ class Transcription:
             self.cancel()
 
     def cancel(self) -> None:
-        """Drop what is queued; segments that are being computed are not told."""
+        """Nobody waits for it any more: what is read and queued of it is dropped."""
+        self._watch.end(ApiError(CLIENT_LEFT, "nobody waits for the answer any more"))
         if self.job is not None:
             self.job.result.cancel()
 
