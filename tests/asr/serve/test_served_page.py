@@ -182,3 +182,15 @@ def test_the_page_fits_a_phone_and_follows_a_dark_system(page):
             page.open(f"{root(address)}docs")
             page.wait("document.querySelectorAll('h2').length === 6")
             assert page.value("document.documentElement.scrollWidth") <= width
+
+
+def test_a_page_of_another_origin_opens_no_stream_unless_it_is_allowed(page):
+    from nemo_asr.serve.origins import Allowed
+
+    opening = "new Promise((told) => {{ const socket = new WebSocket('ws://127.0.0.1:{port}/v1/stream');"
+    opening += " socket.onopen = () => told('open'); socket.onerror = () => told('refused'); }})"
+    with served() as stranger, served() as address, served(allowed=Allowed((), [root(stranger)[:-1]])) as free:
+        page.open(root(stranger))
+        found = [page.value(opening.format(port=other[1])) for other in (stranger, address, free)]
+    assert found == ["open", "refused", "open"]
+    page.problems.clear()  # the browser notes what was refused
