@@ -66,6 +66,8 @@ def test_one_file_holds_weights_names_and_metadata_and_takes_any_size(tmp_path):
     assert [(each.name, each.shape) for each in session.get_outputs()] == [("sums", ["batch"]), ("more", ["batch"])]
     meta = session.get_modelmeta()
     assert (meta.producer_name, meta.custom_metadata_map["unit"]) == ("nemo_lite", "none")
+    file = onnx.load(tmp_path / "m.onnx")  # ONNX Runtime 1.17 reads versions up to 9
+    assert (file.ir_version, [each.version for each in file.opset_import if not each.domain]) == (9, [20])
 
 
 class Masks(nn.Module):

@@ -37,6 +37,7 @@ from nemo_lite.utils import logging
 
 INSTALL = "pip install onnx onnxscript onnxruntime"
 _EXPORTERS_LOG = "torch.onnx"
+_IR_VERSION = 9  # which came with opset 20; torch's exporter writes a later one, which ONNX Runtime refuses before 1.18
 _DYNAMIC: dict[AxisKindAbstract, str] = {AxisKind.Batch: "batch", AxisKind.Time: "time"}
 
 
@@ -132,6 +133,7 @@ def write_onnx(
     check_replaceable(path)
     program = _program(module, arguments, outputs, path.name)
     program.model.producer_name = "nemo_lite"
+    program.model.ir_version = _IR_VERSION
     program.model.metadata_props.update(metadata or {})
     _multiply_by_masks(program.model.graph)
 
