@@ -10,10 +10,12 @@ import pytest
 import soundfile
 from toys.onnx_toy import METADATA, RATE, write_toy
 
+from nemo_asr.audio.segments import Cutting
 from nemo_asr.cli.transcribe import main
 from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.transcribe.inputs import Recording
 from nemo_asr.transcribe.onnx_model import OnnxModel, load_onnx_model
+from nemo_asr.transcribe.transcript import Transcript
 from nemo_lite.errors import CheckpointError, UsageError
 
 
@@ -198,6 +200,26 @@ def test_hot_phrases_of_the_command_change_what_an_onnx_file_hears(tmp_path, cap
     assert [line.split("\t")[-1] for line in heard] == ["a bc", "ab bc", "a bc"]
     with pytest.raises(UsageError, match=r"hot words: .* got 'ab xyz' \(no label has x y z\); write them in"):
         main([str(toy), str(tmp_path / "a.wav"), "--hotwords", "ab xyz"])
+
+
+@pytest.mark.parametrize(
+    ("labels", "text"), [(["你", "好", "吗", "们"], "你好吗你好吗"), ([" ", "a", "b", "c"], "abc abc")]
+)
+def test_segments_of_a_stream_are_joined_as_words_of_the_labels_are(labels, text, tmp_path, monkeypatch):
+    metadata = METADATA | {"sample_rate": "1000", "frame_seconds": "0.001", "labels": json.dumps(labels)}
+    stream = OnnxModel(write_toy(tmp_path / "toy.onnx", metadata)).stream(cutting=Cutting(min_pause=0.3, padding=0.0))
+    ids = [1, 2, 3] if " " in labels else [0, 1, 2]
+
+    def transcribe(recording):
+        return Transcript("".join(labels[number] for number in ids), (), 1.0, recording.source)
+
+    monkeypatch.setattr(stream, "_transcribe", transcribe)
+    noise = np.random.default_rng(0).normal(0, 0.1, 800).astype(np.float32)
+    silence = np.zeros(1000, np.float32)
+    for piece in (silence, noise, silence, noise, silence):
+        stream.accept(piece)
+    stream.finish()
+    assert stream.text == text
 
 
 def test_a_search_for_other_labels_is_refused(toy):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from nemo_asr.audio.reading import Audio, Samples
 from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting, Detector
 from nemo_asr.scoring.calibration import Calibration, usual_confidence
-from nemo_asr.text.labels import is_piece
+from nemo_asr.text.labels import is_piece, separator_of
 from nemo_asr.transcribe.inputs import (
     BATCH_SECONDS,
     BATCH_SIZE,
@@ -212,7 +212,8 @@ class OnnxModel(DescribedFile):
         def transcribe(recording: Recording) -> Transcript:
             return self.transcribe([recording], search=search, cutting=None).transcripts[0]
 
-        return SegmentStream(transcribe, sample_rate or self.sample_rate, **settings)
+        rate = sample_rate or self.sample_rate
+        return SegmentStream(transcribe, rate, separator=separator_of(self.labels), **settings)
 
     def align(
         self,
