@@ -139,6 +139,28 @@ def test_content_and_tensors_are_recordings_too(tmp_path):
     assert len(samples_of(recording_of(sound(8000), 8000, 0))) == 16000
 
 
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        ("int8", [-128, 64]),
+        ("uint8", [0, 192]),
+        ("int16", [-(2**15), 2**14]),
+        (">i2", [-(2**15), 2**14]),
+        ("uint16", [0, 3 * 2**14]),
+        ("int32", [-(2**31), 2**30]),
+        ("uint32", [0, 3 * 2**30]),
+        ("int64", [-(2**15), 2**14]),
+        ("int64", [-(2**31), 2**30]),
+        ("float16", [-1, 0.5]),
+        ("float32", [-1, 0.5]),
+        ("float64", [-1, 0.5]),
+        ("longdouble", [-1, 0.5]),
+    ],
+)
+def test_arrays_of_any_kind_of_number_have_full_scale_1(dtype, values):
+    assert samples_of(recording_of(np.array(values, dtype), 16000, 0)).tolist() == [-1.0, 0.5]
+
+
 @pytest.mark.parametrize("channels", [1, 2, 6])
 def test_channels_are_averaged_on_whichever_axis_they_are(channels, tmp_path):
     """soundfile and scipy give (T, channels), torchaudio and librosa (channels, T)."""
@@ -160,6 +182,13 @@ def test_channels_are_averaged_on_whichever_axis_they_are(channels, tmp_path):
         (np.zeros(0), 16000, r"this is no audio: got \(0,\)"),
         (np.array(["a"]), 16000, "this is no audio"),
         (np.array([np.nan]), 16000, "NaN or infinite"),
+        (
+            np.array([0, 2**40]),
+            16000,
+            r"samples are too large: got 0 to 1099511627776, wanted floats of full scale 1, or",
+        ),
+        (np.array([True, False]), 16000, "this is no audio"),
+        (np.array([1j]), 16000, "this is no audio"),
     ],
 )
 def test_arrays_that_are_no_audio_are_refused(array, rate, told):

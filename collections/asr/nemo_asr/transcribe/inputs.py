@@ -408,14 +408,15 @@ def recordings_in(audio: Sequence[Any], sample_rate: int | None, channel: int | 
 
     Args:
         audio: paths; content of audio files; `Recording` objects; or arrays, also torch's, of (T,), (channels, T) or
-            (T, channels) samples, floats of full scale 1 or whole numbers of 16 or 32 bits. Of two axes the shorter one
-            is that of the channels.
+            (T, channels) samples: floats of full scale 1, or whole numbers of 8, 16 or 32 bits, without sign around the
+            middle of their range. Those of 64 bits, numpy's default, have the values of 16 bits, or else of 32. Of two
+            axes the shorter one is that of the channels.
         sample_rate: of arrays, in Hz.
         channel: as of `with_channels`.
 
     Raises:
         UsageError: this can be no channel; or an array without a sample rate, of another shape or kind, empty, or with
-            values that are not finite.
+            values that are not finite, or beyond 32 bits.
     """
     is_mixed = channel_choice(channel) in (None, MIX)
     recordings = [_recording_of(item, sample_rate, number, is_mixed) for number, item in enumerate(audio)]
@@ -434,16 +435,34 @@ def _recording_of(audio: Any, sample_rate: int | None, number: int, is_mixed: bo
         return Recording(str(audio), str(audio))
     if sample_rate is None or sample_rate < 1:
         raise UsageError("an array has no sample rate", place=place, remedy="give sample_rate=16000, or what it is")
-    if audio.ndim not in (1, 2) or audio.size == 0 or audio.dtype.kind not in "if":
+    if audio.ndim not in (1, 2) or audio.size == 0 or audio.dtype.kind not in "iuf":
         wanted = "(T,), (channels, T) or (T, channels) floats or whole numbers"
         raise UsageError("this is no audio", place=place, got=f"{audio.shape} {audio.dtype}", wanted=wanted)
-    scale = np.float32(2.0 ** (1 - 8 * audio.dtype.itemsize) if audio.dtype.kind == "i" else 1.0)
-    samples = audio.astype(np.float32) * scale
+    samples = _of_full_scale(audio, place)
     if samples.ndim == 2 and samples.shape[0] <= samples.shape[1]:
         samples = samples.T
     if not np.isfinite(samples).all():
         raise UsageError("samples are NaN or infinite", place=place)
     return Recording(place, _mono(samples, None) if is_mixed else samples, sample_rate)
+
+
+def _of_full_scale(audio: npt.NDArray[Any], place: str) -> Samples:
+    """Samples of any kind of number as floats of full scale 1."""
+    if audio.dtype.kind == "f":
+        floats: Samples = audio.astype(np.float32)
+        return floats
+    bits, middle = 8 * audio.dtype.itemsize, 0.0
+    if bits > 32:
+        least, most = int(audio.min()), int(audio.max())
+        bits = 16 if least >= -(2**15) and most < 2**15 else 32
+        if least < -(2**31) or most >= 2**31:
+            wanted = "floats of full scale 1, or whole numbers of 16 or 32 bits"
+            raise UsageError("samples are too large", place=place, got=f"{least} to {most}", wanted=wanted)
+    elif audio.dtype.kind == "u":
+        middle = 2.0 ** (bits - 1)
+    # In float64: a whole number of 32 bits loses its last bits only once it is a small float.
+    floats = ((audio.astype(np.float64) - middle) * 2.0 ** (1 - bits)).astype(np.float32)
+    return floats
 
 
 # Which recordings a command line names: files, folders, manifests and stdin. None of them is decoded in here.
