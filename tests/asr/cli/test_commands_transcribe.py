@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+from argparse import Namespace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from toys.tone_corpus import CONFIG, record, write_manifest
 from toys.tone_model import train_tones
 
 import nemo_asr
-from nemo_asr.cli.transcribe import file_names, main
+from nemo_asr.cli.transcribe import _write, file_names, main
 from nemo_asr.transcribe.inputs import recordings_of
 from nemo_asr.transcribe.model import Rate, TrainedModel, describe, load_model, trained_modules
 from nemo_asr.transcribe.onnx_export import export_onnx
@@ -289,6 +290,14 @@ def test_names_that_are_no_utf8_are_escaped(model, talks, capsys):
     assert json.loads(line)["audio_filepath"] == "talks/\udcff.wav"
     assert main([model, "talks/a.wav", "talks/\udcff.wav", *CPU]) == 0
     assert capsys.readouterr().out == "talks/a.wav: cab\ntalks/\\udcff.wav: bc\n"
+
+
+def test_a_name_with_line_ends_is_one_line_of_text(tmp_path, capsys):
+    transcripts = [Transcript("a b", (), 1.0, str(tmp_path / name)) for name in ("a\nb.wav", "c\r\u2028.wav")]
+    _write(Namespace(format="text", out=None), transcripts, is_one=False)
+    assert capsys.readouterr().out.splitlines() == [f"{tmp_path}/a\\nb.wav: a b", f"{tmp_path}/c\\r\\u2028.wav: a b"]
+    _write(Namespace(format="json", out=None), transcripts, is_one=False)
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["audio_filepath"] == str(tmp_path / "a\nb.wav")
 
 
 def test_nothing_but_bad_files_is_exit_code_2(model, talks, capsys):

@@ -5,6 +5,7 @@ An ONNX file needs no torch, so this file imports nothing that does: ``nemo_asr.
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from argparse import ArgumentTypeError, Namespace
@@ -411,6 +412,9 @@ def _warn(what: str, names: Sequence[str], count: int, remedy: str = "") -> None
         print(f"{PROGRAM}: {marked('warning:')} {what} {printable(some)}{more}{remedy}", file=sys.stderr)
 
 
+_NEW_LINE = re.compile(r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")  # as of str.splitlines
+
+
 def _write(args: Namespace, transcripts: Sequence[Transcript], is_one: bool) -> None:
     write = FORMATS[args.format]
     if args.format in SUBTITLES and (not is_one or is_folder(args.out)):
@@ -419,7 +423,7 @@ def _write(args: Namespace, transcripts: Sequence[Transcript], is_one: bool) -> 
         return
     with_names = args.format == "text" and not is_one
     lines = (
-        (transcript.name, line)
+        (_NEW_LINE.sub(lambda found: ascii(found[0])[1:-1], transcript.name), line)
         for transcript in transcripts
         for line in write(transcript).removesuffix("\n").split("\n")
     )
