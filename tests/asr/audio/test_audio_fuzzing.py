@@ -4,6 +4,7 @@ The seed of every case is in the message of a failure; ``NEMO_LITE_FUZZ_SEED`` s
 """
 
 import os
+import re
 import time
 
 import numpy as np
@@ -57,7 +58,8 @@ def check(kind, num_channels, content, damaged, samples, monkeypatch, rng):
         if kind == "FLAC":  # its frames have check sums: what is read is the beginning of what was written
             np.testing.assert_array_equal(read, samples[: len(read)])
         elif damaged[:WAV_HEAD] == content[:WAV_HEAD] and content[BITS] == 16:
-            there = np.frombuffer(damaged, "<i2", len(samples) * num_channels, WAV_HEAD).reshape(-1, num_channels)
+            assert len(read) >= 0.9 * len(samples)  # a small lack is allowed
+            there = np.frombuffer(damaged, "<i2", len(read) * num_channels, WAV_HEAD).reshape(-1, num_channels)
             np.testing.assert_array_equal(read, (there / np.float32(32768)).mean(axis=1))
     options = {"sample_rate": RATE, "strict": bool(rng.integers(2)), "int_values": bool(rng.integers(2))}
     options |= {"offset": 0.01 * rng.random(), "duration": 0.1 * rng.random()} if rng.integers(2) else {}
@@ -89,7 +91,7 @@ def test_a_damaged_file_gives_an_error_or_samples_of_the_file(kind, num_channels
             num_refused += check(kind, num_channels, content, damaged, samples, monkeypatch, rng)
         except Exception as error:
             raise AssertionError(f"NEMO_LITE_FUZZ_SEED={SEED}, case {number}: {error!r}") from error
-    assert capfd.readouterr() == ("", "")
+    assert re.fullmatch("(warning: the audio holds more than its head counts, .*\n)?", capfd.readouterr().err)
     print(f"seed {SEED}: {num_files} {kind} files, {num_channels} channels, {num_refused} refused")
     assert 0.2 * num_files < num_refused < num_files  # neither everything nor nothing: the damages are real
 

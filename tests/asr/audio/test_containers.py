@@ -102,10 +102,24 @@ def test_a_channel_is_that_channel(decoder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "codec"), [("a.webm", "libopus"), ("a.mp4", "aac"), ("a.mka", "flac"), ("a.wma", "wmav2")]
+    ("name", "codec"),
+    [
+        ("a.webm", "libopus"),
+        ("a.mp4", "aac"),
+        ("a.mka", "flac"),
+        ("a.wma", "wmav2"),
+        ("a.ts", "aac"),
+        ("a.m2ts", "mp2"),
+        ("a.avi", "pcm_s16le"),
+        ("a.ac3", "ac3"),
+        ("a.eac3", "eac3"),
+        ("a.mp2", "mp2"),
+        ("a.caf", "alac"),
+        ("a.oga", "flac"),
+    ],
 )
 def test_other_containers_are_read(name, codec, decoder, tmp_path):
-    if name == "a.wma" and not FFMPEG:
+    if name not in ("a.webm", "a.mp4", "a.mka") and not FFMPEG:
         pytest.skip("PyAV cannot make one")
     path = make(tmp_path / name, tones(RATE), codec)
     audio = read_audio(path, sample_rate=RATE)
@@ -186,6 +200,90 @@ def test_a_file_that_ends_between_two_packets_is_damaged(decoder, tmp_path):
         assert "is damaged" in refusal(content[:end])
 
 
+def remuxed(source, path, change):
+    """The packets of a file in another one: of ``change(packet, seconds)`` seconds, or without it for None."""
+    import av
+
+    with av.open(source) as old, av.open(str(path), "w") as new:
+        stream, first = new.add_stream_from_template(old.streams.audio[0]), None
+        for packet in old.demux(old.streams.audio[0]):
+            if packet.dts is not None:
+                at = float(packet.pts * packet.time_base)
+                first = at if first is None else first
+                at -= first
+                if (moved := change(at)) is not None:
+                    packet.pts += round((moved - at) / packet.time_base)
+                    packet.dts += round((moved - at) / packet.time_base)
+                    packet.stream = stream
+                    new.mux(packet)
+    return str(path)
+
+
+def loud_spans(path, **options):
+    """Seconds in which there is sound, to 50 ms, and the length."""
+    audio = read_audio(path, sample_rate=None, **options)
+    hop = audio.source_rate // 20
+    levels = np.abs(audio.samples[: len(audio.samples) // hop * hop]).reshape(-1, hop).max(axis=1) > 0.05
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], levels, [False]]))) / 20
+    return edges.reshape(-1, 2).tolist(), len(audio.samples) / audio.source_rate
+
+
+needs_av = pytest.mark.skipif(not HAS_AV, reason="PyAV makes the file")
+TIMED = [("a.mkv", "libopus"), ("a.webm", "libopus"), ("a.m4a", "aac"), ("a.mkv", "aac"), ("a.ts", "aac")]
+
+
+@needs_av
+@pytest.mark.parametrize(("name", "codec"), TIMED)
+def test_a_pause_of_the_container_is_silence_and_times_behind_it_are_right(name, codec, decoder, tmp_path):
+    source = make(tmp_path / f"source{name[1:]}", tones(3 * RATE), codec)
+    for change, loud in (
+        (lambda at: at if at < 1 else at + 2, [[0, 1], [3, 5]]),  # it stops for a while
+        (lambda at: None if 1 <= at < 1.5 else at, [[0, 1], [1.5, 3]]),  # packets are lost
+    ):
+        path = remuxed(source, tmp_path / name, change)
+        spans, seconds = loud_spans(path)
+        np.testing.assert_allclose(spans, loud, atol=0.13)  # a packet of AAC lasts 64 ms
+        assert seconds == pytest.approx(loud[-1][1], abs=0.1)
+        assert audio_seconds(path) == seconds
+        part = read_audio(path, sample_rate=None, offset=0.8, duration=2.0, strict=False)
+        whole = read_audio(path, sample_rate=None).samples
+        begin = round(0.8 * part.source_rate)
+        assert part.samples.tobytes() == whole[begin : begin + len(part.samples)].tobytes()
+        assert loud_spans(Path(path).read_bytes()) == (spans, seconds)
+
+
+@needs_av
+@pytest.mark.parametrize(("name", "codec"), [each for each in TIMED if each[0] != "a.ts"])
+def test_sound_that_begins_late_does_so_in_what_is_read(name, codec, decoder, tmp_path):
+    source = make(tmp_path / f"source{name[1:]}", tones(2 * RATE), codec)
+    path = remuxed(source, tmp_path / name, lambda at: at + 1.5)
+    spans, seconds = loud_spans(path)
+    np.testing.assert_allclose(spans, [[1.5, 3.5]], atol=0.13)
+    assert seconds == pytest.approx(3.5, abs=0.15)
+
+
+@needs_av
+def test_small_differences_of_times_put_no_silence_between_frames(decoder, tmp_path):
+    source = make(tmp_path / "source.mkv", tones(3 * RATE), "libopus")
+    rng = np.random.default_rng(0)
+    path = remuxed(source, tmp_path / "a.mkv", lambda at: max(0, at + rng.uniform(-0.004, 0.004)))
+    plain, moved = (read_audio(each, sample_rate=None).samples for each in (source, path))
+    assert abs(len(plain) - len(moved)) < 100
+    np.testing.assert_array_equal(plain[-48000:], moved[-48000:])
+
+
+@needs_av
+@pytest.mark.parametrize("jump", [3 * 3600, 1e6])
+def test_times_that_jump_are_no_hours_of_silence(jump, decoder, tmp_path, capsys):
+    source = make(tmp_path / "source.mkv", tones(3 * RATE), "libopus")
+    path = remuxed(source, tmp_path / f"{jump:g}.mkv", lambda at: at if at < 1.5 else at + jump)
+    assert audio_seconds(path) == pytest.approx(3, abs=0.1)
+    told = f"{path}: times in it jump by {jump:.0f} s, which is no silence: it is read without them"
+    assert told in capsys.readouterr().err
+    path = remuxed(source, tmp_path / f"begins at {jump:g}.mkv", lambda at: at + jump)
+    assert audio_seconds(path) == pytest.approx(3, abs=0.1)
+
+
 def test_bytes_that_only_begin_like_a_container_are_refused_in_one_line(decoder):
     for start in (
         b"\0\0\0\x20ftypM4A ",
@@ -255,6 +353,38 @@ def test_a_full_disk_is_one_line(decoder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(containers._Samples, "add", full)
     assert "(No space left on device); free space there, or set TMPDIR" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [("a.webm", "libopus"), ("a.m4a", "aac"), ("a.aac", "aac"), ("a.wma", "wmav2"), ("a.oga", "flac"), ("a.ts", "aac")],
+)
+def test_joined_files_are_read_one_behind_the_other(name, codec, decoder, tmp_path):
+    if not FFMPEG:
+        pytest.skip("ffmpeg makes the files")
+    one, other = (
+        Path(make(tmp_path / f"{seconds}{name}", tones(seconds * RATE), codec)).read_bytes() for seconds in (2, 1)
+    )
+    alone = [read_audio(each, sample_rate=None).samples for each in (one, other)]
+    whole = read_audio(one + other, sample_rate=None).samples
+    if name in ("a.aac", "a.ts"):  # frames that go on: the decoder hears them as one
+        assert len(whole) == pytest.approx(sum(map(len, alone)), abs=0.15 * RATE)
+    else:
+        np.testing.assert_array_equal(whole, np.concatenate(alone))
+    rate = read_audio(one, sample_rate=None).source_rate
+    part = read_audio(one + other, sample_rate=None, offset=1.9, duration=0.2).samples
+    assert part.tobytes() == whole[round(1.9 * rate) :][: len(part)].tobytes()
+
+
+def test_joined_amr_is_read_one_behind_the_other(decoder):
+    assert len(read_audio(AMR + AMR, sample_rate=None).samples) == 2 * 50 * 160
+
+
+def test_the_codecs_of_a_caf_file_that_libsndfile_reads_need_no_decoder(nothing_installed, tmp_path):
+    soundfile.write(tmp_path / "a.caf", tones(RATE), RATE, "PCM_24")
+    assert audio_seconds(str(tmp_path / "a.caf")) == 1.0
+    soundfile.write(tmp_path / "b.caf", tones(RATE), RATE, "ALAC_16")
+    assert "is CAF (ALAC and others), which only PyAV and ffmpeg decode; pip" in refusal(str(tmp_path / "b.caf"))
 
 
 @needs_decoder

@@ -521,13 +521,16 @@ def test_a_part_of_more_than_an_hour_is_opened_for_its_pieces_and_its_samples_ar
             part.samples(RATE)
 
 
-def test_a_flac_file_of_unknown_length_says_so_and_a_part_of_it_can_be_read():
+def test_a_flac_file_that_does_not_say_its_length_is_read_to_its_end():
     samples = speech_like(8000)[:, 0]
     content = claiming(encoded(samples, "FLAC"), 0)
-    with pytest.raises(DataError, match="the audio does not say how long it is; write it again"):
-        read_audio(content, sample_rate=RATE)
-    part = read_audio(content, sample_rate=RATE, duration=0.25, strict=False).samples
-    np.testing.assert_array_equal(part, (samples[:4000] / 32768).astype(np.float32))
+    floats = (samples / 32768).astype(np.float32)
+    np.testing.assert_array_equal(read_audio(content, sample_rate=RATE).samples, floats)
+    assert audio_seconds(content) == 0.5
+    part = read_audio(content, sample_rate=RATE, offset=0.25, duration=0.125).samples
+    np.testing.assert_array_equal(part, floats[4000:6000])
+    # Cut off within its last frame, as while it is written: the frames before it are read.
+    np.testing.assert_array_equal(read_audio(content[:-100], sample_rate=RATE).samples, floats[:4096])
 
 
 @pytest.mark.parametrize("offset", [1e308, 1e18, float("inf"), float("nan"), -0.1])

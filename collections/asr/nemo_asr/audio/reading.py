@@ -8,8 +8,9 @@ import math
 import os
 import re
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from threading import Lock
@@ -22,6 +23,7 @@ import soxr
 
 from nemo_asr.audio import containers
 from nemo_asr.audio.containers import Decoded, Watch, check_boxes, decode, decode_pieces, kind_of_container
+from nemo_asr.audio.joined import Part, Window, is_small_lack, mp3_frame, parts_of
 from nemo_lite.errors import DataError, counted
 from nemo_lite.files import FileKind, open_descriptor
 from nemo_lite.files import kind_unless_file as kind_unless_file
@@ -61,6 +63,7 @@ _KIND = re.compile(b"|".join(b"(?P<%b>%b)" % (kind.encode(), start) for kind, st
 _MS_ADPCM, _IMA_ADPCM, _EXTENSIBLE = 0x0002, 0x0011, 0xFFFE
 _HEAD_BYTES = 4096  # read at once; most heads end within them
 _MAX_CHUNKS = 64
+_MOST_BYTES = 1 << 62  # beyond this no file has a byte: W64 says so where a size was not known
 _FMT_BYTES = 26  # of a format: up to the codec of an extensible one
 
 
@@ -90,10 +93,6 @@ def check_head(read_at: ReadAt, path: str, place: str) -> str:
     start = read_at(_HEAD_BYTES, 0)
     if not start:
         raise DataError(f"{path} is empty (0 bytes)", place=place)
-
-    def read(count: int, at: int) -> bytes:
-        return start[at : at + count] if at + count <= len(start) else read_at(count, at)
-
     match = _KIND.match(start)
     if match is None:
         problem = f"{path} is not a {KINDS} file, nor {CONTAINER_KINDS}"
@@ -101,12 +100,33 @@ def check_head(read_at: ReadAt, path: str, place: str) -> str:
     kind = str(match.lastgroup)
     try:
         if kind == "FLAC":
-            check_flac(read)
+            check_flac(read_at)
         elif kind in ("WAV", "W64"):
-            _check_adpcm(read, start)
+            _check_adpcm(read_at, start)
     except DataError as error:
         raise DataError(f"{path} {error.problem}", place=place, got=error.got, wanted=error.wanted) from None
     return kind
+
+
+# Whose first bytes may as well be samples.
+_SHORT_MARKS = ("MP3", "AAC", "AC-3", "E-AC-3", "MP2")
+
+
+def kind_of_start(start: bytes) -> str | None:
+    """The kind of file that begins so, where samples without a header are wanted; None: these may be samples.
+
+    Args:
+        start: the first bytes; of kinds with short marks, as MP3 and AAC, enough for a frame and the next one's mark.
+    """
+    match = _KIND.match(start)
+    kind = str(match.lastgroup) if match else kind_of_container(start)
+    if kind not in _SHORT_MARKS or start.startswith(b"ID3"):
+        return kind
+    frame = mp3_frame(start[:4]) if kind == "MP3" else None
+    num_bytes = frame.num_bytes if frame else 0
+    if kind == "AAC" and len(start) > 5:
+        num_bytes = (start[3] & 3) << 11 | start[4] << 3 | start[5] >> 5
+    return kind if num_bytes > 4 and start[num_bytes : num_bytes + 2] == start[:2] else None
 
 
 def _check_adpcm(read_at: ReadAt, start: bytes) -> None:
@@ -140,6 +160,8 @@ def _formats(read_at: ReadAt, order: str, *, is_w64: bool) -> Iterator[bytes]:
         else:
             size = head_bytes + struct.unpack_from(f"{order}I", chunk, 4)[0]
         position += size + -size % unit
+        if position > _MOST_BYTES:
+            return
 
 
 # Whether the head of a FLAC file agrees with its first frame. Source: RFC 9639, sections 8 and 9.1.
@@ -317,7 +339,8 @@ class AudioFile:
             raise self.refusal("is damaged: its samples have another size (block align)", got=got, wanted=wanted)
         for name in ("data", "SSND", "Data Size"):
             stated, held = sizes.get(name, (0, 0))
-            if held < stated and not _LEAST_UNKNOWN_SIZE <= stated <= _MOST_UNKNOWN_SIZE:
+            is_unknown = _LEAST_UNKNOWN_SIZE <= stated <= _MOST_UNKNOWN_SIZE
+            if held < stated and not is_unknown and not is_small_lack(stated - held, stated, self.rate * codec_bytes):
                 raise self.refusal(f"is damaged: {stated} bytes of samples promised, {held} are there")
         in_rf64, _ = sizes.get("Data size", (0, 0))
         if in_rf64 > file_bytes:
@@ -329,10 +352,10 @@ class AudioFile:
             self.frames = min(self.frames, sizes["data"][1] // frame_bytes * samples_per_block)
 
     def _promise(self, frames: int) -> None:
-        """Take the number of samples from the head; DataError where libsndfile finds fewer."""
-        if self.frames < frames:
+        """Take the number of samples from the head; DataError where libsndfile finds fewer, but for 0.1 s."""
+        if not is_small_lack(frames - self.frames, frames, self.rate):
             raise self.refusal(f"is damaged: {frames} samples promised, {self.frames} are there")
-        self.frames = frames
+        self.frames = min(self.frames, frames)
 
     @property
     def seconds(self) -> float:
@@ -496,6 +519,84 @@ class DecodedFile(AudioFile):
         return samples[:, 0] if self.num_channels == 1 else samples
 
 
+class _JoinedFile(AudioFile):
+    """Recordings behind each other in one file, as one. Those of another rate or number of channels are left out.
+
+    Args:
+        parts: where they are.
+        open_one: opens one, behind so many samples of all channels of others.
+        stack: closes the one that is open.
+        path: what messages call the file.
+        place: where it is named.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        open_one: Callable[[Part, int], AbstractContextManager[AudioFile]],
+        stack: ExitStack,
+        path: str,
+        place: str,
+    ) -> None:
+        self._parts: list[Part] = []
+        self._open_one, self._stack, self.path, self.place = open_one, stack, path, place
+        self._ends: list[int] = []
+        self._number, self._position, self.decoded_bytes = 0, 0, 0
+        self._open: AudioFile | None = None
+        left_out: dict[tuple[int, int], float] = {}
+        num_values = 0  # of all channels, of the parts before
+        for part in parts:
+            with open_one(part, num_values) as file:
+                num_values += file.frames * file.num_channels
+                if not self._parts:
+                    self.kind, self.rate, self.num_channels = file.kind, file.rate, file.num_channels
+                    self._subtype, self.has_16_bits, self.frames = file._subtype, file.has_16_bits, 0
+                if (file.rate, file.num_channels) != (self.rate, self.num_channels):
+                    layout = file.rate, file.num_channels
+                    left_out[layout] = left_out.get(layout, 0.0) + file.seconds
+                    continue
+                self.frames += file.frames
+                self.decoded_bytes += file.decoded_bytes
+                self.has_16_bits &= file.has_16_bits
+                self._subtype = file._subtype if file._subtype in ("FLOAT", "DOUBLE") else self._subtype
+            self._parts.append(part)
+            self._ends.append(self.frames)
+        for (rate, num_channels), seconds in left_out.items():
+            problem = f"{seconds:.3f} s of {rate} Hz, {counted(num_channels, 'channel')} are left out"
+            begin = f"it begins with {self.rate} Hz, {counted(self.num_channels, 'channel')}"
+            logging.warning(f"{path} holds {counted(len(parts), 'recording')}: {problem}; {begin}", mode=LogMode.ONCE)
+
+    def _seek(self, first: int) -> None:
+        number = bisect_right(self._ends, first)
+        self._turn_to(number)
+        if (begin := self._ends[number - 1] if number else 0) < first:
+            assert self._open is not None
+            self._open._seek(first - begin)
+        self._position = first
+
+    def _turn_to(self, number: int) -> None:
+        self._stack.close()
+        num_before = self._ends[number - 1] * self.num_channels if number else 0
+        self._number, self._open = number, self._stack.enter_context(self._open_one(self._parts[number], num_before))
+
+    def _read(self, count: int, dtype: str) -> npt.NDArray[Any]:
+        pieces: list[npt.NDArray[Any]] = []
+        while count > 0 and self._position < self.frames:
+            if self._open is None or self._position >= self._ends[self._number]:
+                self._turn_to(bisect_right(self._ends, self._position))
+            assert self._open is not None
+            wanted = min(count, self._ends[self._number] - self._position)
+            piece = self._open._read(wanted, dtype)
+            pieces.append(piece)
+            self._position += len(piece)
+            count -= len(piece)
+            if len(piece) < wanted:
+                break
+        if len(pieces) == 1:
+            return pieces[0]
+        return np.concatenate(pieces) if pieces else np.empty((0,), dtype)
+
+
 def check_channel(channel: int | None, num_channels: int, path: str, place: str = "") -> None:
     """Raise DataError if there is no such channel, counted from 0; None is the average of all.
 
@@ -530,7 +631,8 @@ def open_audio(
 ) -> Iterator[AudioFile]:
     """The path or the content of an audio file, opened after a look at what it is.
 
-    By libsndfile; MP4, WebM, AMR, AAC and WMA are decoded as a whole, see `nemo_asr.audio.containers`.
+    By libsndfile; MP4, WebM and others are decoded as a whole, see `nemo_asr.audio.containers`. Where recordings begin
+    and end in it, and which heads cannot be right: see `nemo_asr.audio.joined`.
 
     Args:
         source: path or content.
@@ -544,26 +646,53 @@ def open_audio(
     """
     try:
         with _opened(source, place) as opened:
-            handle, read_at, size, identity = opened
-            if (container := kind_of_container(read_at(_HEAD_BYTES, 0))) is not None:
-                decoded = DecodedFile(_decoded(opened, container, path, place, watch), container, path, place)
-                decoded.watch = watch
-                yield decoded
+            opened = opened.with_head(opened.read_at(_HEAD_BYTES, 0))
+            parts = parts_of(opened.read_at, opened.size, opened.identity)
+            if any(part.is_longer for part in parts):
+                problem = "holds more than its head counts, as a file that grew: it is read to its end"
+                logging.warning(f"{path} {problem}", mode=LogMode.ONCE)
+            if parts and parts[-1].end < opened.size:
+                rest = counted(opened.size - parts[-1].end, "byte")
+                problem = f"is read up to byte {parts[-1].end}: the {rest} behind it are left out"
+                logging.warning(f"{path} {problem}", mode=LogMode.ONCE)
+            if len(parts) < 2:
+                with _opened_one(opened.part(*parts), path, place, exact, watch) as file:
+                    yield file
                 return
-            kind = check_head(read_at, path, place)
-            with _quiet(kind), _SoundFile(handle, closefd=False) as file:
-                if kind == "OGG" and not _ends_ogg(read_at, size):
-                    problem = "ends without its last page: what is there is read, the rest was cut off"
-                    logging.warning(f"{path} {problem}", mode=LogMode.ONCE)
-                about = file, kind, read_at, size, path, place
-                audio = _ExactFile(*about, identity) if exact else AudioFile(*about)
-                audio.watch = watch
-                yield audio
+            with ExitStack() as stack:
+
+                def open_one(part: Part, num_before: int) -> AbstractContextManager[AudioFile]:
+                    behind = None if watch is None else lambda count: watch(num_before + count)
+                    return _opened_one(opened.part(part), path, place, exact, behind)
+
+                joined = _JoinedFile(parts, open_one, stack, path, place)
+                joined.watch = watch
+                yield joined
     except (soundfile.SoundFileError, OSError) as error:
         # The whole text of a libsndfile error would name our descriptor as the file.
         text = getattr(error, "error_string", str(error)).rstrip(".")
         reason = _REASONS.get(getattr(error, "code", 0), text)
         raise DataError(f"{path} is damaged ({reason})", place=place) from None
+
+
+@contextmanager
+def _opened_one(opened: _Opened, path: str, place: str, exact: bool, watch: Watch | None) -> Iterator[AudioFile]:
+    """A file, or a part of one, that is one recording; see `open_audio`."""
+    handle, read_at, size, identity, _ = opened
+    if (container := kind_of_container(read_at(_HEAD_BYTES, 0))) is not None:
+        decoded = DecodedFile(_decoded(opened, container, path, place, watch), container, path, place)
+        decoded.watch = watch
+        yield decoded
+        return
+    kind = check_head(read_at, path, place)
+    with _quiet(kind), _SoundFile(handle, closefd=False) as file:
+        if kind == "OGG" and not _ends_ogg(read_at, size):
+            problem = "ends without its last page: what is there is read, the rest was cut off"
+            logging.warning(f"{path} {problem}", mode=LogMode.ONCE)
+        about = file, kind, read_at, size, path, place
+        audio = _ExactFile(*about, identity) if exact else AudioFile(*about)
+        audio.watch = watch
+        yield audio
 
 
 # libmpg123 tells of damage in words of its own, on the standard error of C, of which libsndfile has no switch. What is
@@ -628,7 +757,11 @@ def _decoded(opened: _Opened, kind: str, path: str, place: str, watch: Watch | N
     try:
         if kind == "MP4":
             check_boxes(opened.read_at, opened.size)
-        return decode(opened.handle, kind, opened.identity, watch)
+        decoded = decode(opened.handle, kind, opened.identity, watch, is_behind=opened.is_behind)
+        if decoded.jump:
+            problem = f"{path}: times in it jump by {decoded.jump:.0f} s, which is no silence: it is read without them"
+            logging.warning(problem, mode=LogMode.ONCE)
+        return decoded
     except DataError as error:
         problem = f"{path} {error.problem}"
         raise DataError(problem, place=place, got=error.got, wanted=error.wanted, remedy=error.remedy) from None
@@ -652,12 +785,31 @@ class _Opened(NamedTuple):
         read_at: reads bytes without moving the decoder's position.
         size: bytes.
         identity: of the content.
+        is_behind: it follows another recording in the same file.
     """
 
-    handle: int | io.BytesIO
+    handle: int | io.BytesIO | Window
     read_at: ReadAt
     size: int
     identity: Hashable
+    is_behind: bool = False
+
+    def with_head(self, head: bytes) -> _Opened:
+        """Itself, whose first bytes are read already: one call of the system in the place of four."""
+        read_at, end = self.read_at, len(head)
+
+        def read(size: int, start: int) -> bytes:
+            return head[start : start + size] if start + size <= end else read_at(size, start)
+
+        return _Opened(self.handle, read, self.size, self.identity, self.is_behind)
+
+    def part(self, part: Part | None = None) -> _Opened:
+        """One recording of it as a file of its own; without one, itself."""
+        if part is None:
+            return self
+        window = Window(self.read_at, part.stretches)
+        opened = _Opened(window, window.read_at, window.size, (self.identity, part.start), part.start > 0)
+        return opened.with_head(window.read_at(_HEAD_BYTES, 0))
 
 
 @contextmanager
