@@ -16,6 +16,7 @@ import numpy as np
 
 import nemo_lite
 from nemo_asr.audio.growing import growing_audio
+from nemo_asr.audio.reading import kind_of_start
 from nemo_asr.audio.segments import Samples, in_chunks
 from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.options import search_arguments
@@ -26,6 +27,9 @@ from nemo_asr.transcribe.onnx_stream import OnnxStreamedModel
 from nemo_asr.transcribe.stream import Partial, Stream, message_of
 from nemo_lite.errors import UsageError
 from nemo_lite.options import Device, Launch, arguments_of
+
+_START_BYTES = 4096  # of stdin that are looked at: a frame of MP3 or AAC, and the beginning of the next one
+_REMEDY = "decode it into samples (ffmpeg -i FILE -f s16le -ac 1 -ar 16000 -), or name the file"
 
 # Any: values of JSON, and of a package that may be missing.
 
@@ -154,8 +158,13 @@ def _chunk_samples(args: Namespace, rate: int) -> int:
 
 def _of_bytes(file: Any, size: int) -> Iterator[Samples]:
     """Samples of 16 bits, little-endian, as they come: at most ``size`` at a time, and never waiting for more."""
-    rest = b""
+    rest = start = b""
     while content := file.read1(2 * size):  # read() would wait until all bytes are there
+        if len(start) < _START_BYTES:
+            start += content
+            if (kind := kind_of_start(start)) is not None:
+                wanted = "samples of 16 bits without a header, little-endian, one channel"
+                raise UsageError("stdin is a file, not a stream", place=STDIN, got=kind, wanted=wanted, remedy=_REMEDY)
         content = rest + content
         whole = len(content) // 2 * 2
         rest = content[whole:]

@@ -84,6 +84,8 @@ def test_what_is_written_later_is_heard_and_the_end_is_waited_for(tmp_path):
     [
         ("a.flac", b"fLaC" + bytes(90), r"a\.flac cannot be read while it is being written: got \.flac"),
         ("a.wav", b"RF64" + bytes(90), r"got \.wav, which does not begin as WAV does"),
+        ("a", b"\x1a\x45\xdf\xa3" + bytes(90), "cannot be read while it is being written: got WebM, wanted WAV, or"),
+        ("a", b"OggS" + bytes(90), "got OGG, wanted WAV, or samples without a header"),
         ("a.wav", wav(0, (3, 1, 32)), "got WAV of format 3, 32 bits, 1 channels, wanted WAV of whole numbers; record"),
         ("a.wav", wav(0, (1, 0, 16)), "16 bits, 0 channels"),
         ("a.wav", wav(0)[:20], "a WAV file without a format"),

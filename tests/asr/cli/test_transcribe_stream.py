@@ -20,6 +20,7 @@ from toys.tone_model import train_tones
 
 import nemo_asr
 from nemo_asr.cli.transcribe import main
+from nemo_asr.streaming import _of_bytes
 from nemo_asr.transcribe.model import TrainedModel, describe
 from nemo_lite.errors import CheckpointError, UsageError
 
@@ -111,6 +112,30 @@ def test_samples_on_stdin_and_pauses_that_end_parts(model, talk, capsys, monkeyp
     assert done["text"] == 2 * "cababc"
     assert done["duration"] == round(2 * len(samples) / 16000 + 2, 3)
     assert {"partial", "final"} == {event["type"] for event in events}
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("WebM", b"\x1a\x45\xdf\xa3" + bytes(3000)),
+        ("OGG", b"OggS" + bytes(3000)),
+        ("WAV", b"RIFF\0\0\0\0WAVEfmt " + bytes(3000)),
+        ("FLAC", b"fLaC" + bytes(3000)),
+        ("MP3", (b"\xff\xfb\x90\0" + bytes(413)) * 8),
+        ("MP3", b"ID3" + bytes(3000)),
+        ("AAC", (b"\xff\xf1\x60\x40\x20\0" + bytes(250)) * 8),
+        ("MP4", b"\0\0\0\x20ftypM4A " + bytes(3000)),
+    ],
+)
+def test_a_file_on_stdin_is_no_stream_of_samples_and_its_kind_is_named(kind, content):
+    with pytest.raises(UsageError, match=f"-: stdin is a file, not a stream: got {kind}, wanted samples of 16 bits"):
+        list(_of_bytes(Stdin(content).buffer, 8000))
+
+
+def test_samples_that_begin_like_a_short_mark_are_samples():
+    for mark in (b"\xff\xfb\x90\0", b"\xff\xf1\x60\x40", b"\x0b\x77", b"\xff\xfc"):
+        content = mark + np.random.default_rng(0).bytes(9001)
+        assert sum(map(len, _of_bytes(Stdin(content).buffer, 8000))) == len(content) // 2
 
 
 @pytest.mark.slow

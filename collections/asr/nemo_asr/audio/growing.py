@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 
 import soundfile
 
-from nemo_asr.audio.reading import Samples, audio_suffixes, check_channel
+from nemo_asr.audio.reading import Samples, audio_suffixes, check_channel, kind_of_start
 from nemo_lite.errors import DataError
 from nemo_lite.files import FileKind, open_file
 
@@ -93,6 +93,9 @@ def growing_audio(
         elif (suffix := Path(path).suffix.lower()) in audio_suffixes():
             got, wanted = f"{suffix}, which does not begin as WAV does", "WAV, or samples without a header"
             raise DataError(f"{path} cannot be read while it is being written", got=got, wanted=wanted, remedy=_REMEDY)
+        elif (kind := kind_of_start(head)) is not None:
+            problem = f"{path} cannot be read while it is being written"
+            raise DataError(problem, got=kind, wanted="WAV, or samples without a header", remedy=_REMEDY)
         check_channel(channel, layout.num_channels, path)
         yield layout.sample_rate, _samples(growing, head, layout, size, channel)
 
