@@ -200,22 +200,24 @@ def test_a_file_that_ends_between_two_packets_is_damaged(decoder, tmp_path):
         assert "is damaged" in refusal(content[:end])
 
 
-def remuxed(source, path, change):
-    """The packets of a file in another one: of ``change(packet, seconds)`` seconds, or without it for None."""
+def remuxed(source, path, change, last=None):
+    """The packets of a file in another one: heard at ``change(seconds)``, or left out for None; the last one lasts."""
     import av
 
     with av.open(source) as old, av.open(str(path), "w") as new:
         stream, first = new.add_stream_from_template(old.streams.audio[0]), None
-        for packet in old.demux(old.streams.audio[0]):
-            if packet.dts is not None:
-                at = float(packet.pts * packet.time_base)
-                first = at if first is None else first
-                at -= first
-                if (moved := change(at)) is not None:
-                    packet.pts += round((moved - at) / packet.time_base)
-                    packet.dts += round((moved - at) / packet.time_base)
-                    packet.stream = stream
-                    new.mux(packet)
+        packets = [packet for packet in old.demux(old.streams.audio[0]) if packet.dts is not None]
+        if last is not None:
+            packets[-1].duration = round(last / packets[-1].time_base)
+        for packet in packets:
+            at = float(packet.pts * packet.time_base)
+            first = at if first is None else first
+            at -= first
+            if (moved := change(at)) is not None:
+                packet.pts += round((moved - at) / packet.time_base)
+                packet.dts += round((moved - at) / packet.time_base)
+                packet.stream = stream
+                new.mux(packet)
     return str(path)
 
 
@@ -260,6 +262,14 @@ def test_sound_that_begins_late_does_so_in_what_is_read(name, codec, decoder, tm
     spans, seconds = loud_spans(path)
     np.testing.assert_allclose(spans, [[1.5, 3.5]], atol=0.13)
     assert seconds == pytest.approx(3.5, abs=0.15)
+
+
+@needs_av
+def test_a_last_packet_that_lasts_is_followed_by_silence(decoder, tmp_path):
+    path = remuxed(make(tmp_path / "source.m4a", tones(2 * RATE)), tmp_path / "a.m4a", lambda at: at, last=1.5)
+    spans, seconds = loud_spans(path)
+    np.testing.assert_allclose(spans, [[0, 2]], atol=0.13)
+    assert seconds == pytest.approx(3.5, abs=0.1)
 
 
 @needs_av

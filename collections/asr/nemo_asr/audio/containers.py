@@ -47,7 +47,7 @@ _KINDS = {
     "AMR": (rb"#!AMR(?:-WB)?\n", "amr"),
     "AAC": (rb"\xff[\xf0\xf1\xf8\xf9]", "aac"),
     "WMA": (rb"\x30\x26\xb2\x75\x8e\x66\xcf\x11", "asf"),
-    "MPEG-TS": (rb"\x47.{187}\x47|.{4}\x47.{191}\x47", "mpegts"),
+    "MPEG-TS": (rb"\x47.{187}\x47|(?!RIF|ID3|\xff).{4}(?:\x47.{191}){2}\x47", "mpegts"),
     "AVI": (rb"RIFF....AVI ", "avi"),
     "AC-3": (rb"\x0b\x77...[\x00-\x57]", "ac3"),
     "E-AC-3": (rb"\x0b\x77...[\x58-\x87]", "eac3"),
@@ -173,13 +173,20 @@ class _Samples:
         """Forget samples behind so many values, where they are no more than an encoder fills its last packet with."""
         if 0 < self.num_bytes // _SAMPLE_BYTES - size < _MOST_FILLED:
             self.num_bytes = size * _SAMPLE_BYTES
+            self.file.seek(self.num_bytes)
 
     def decoded(self, rate: int, num_channels: int) -> Decoded:
         """The whole file. DataError where there are no samples."""
         self.file.flush()
+        self.file.truncate(self.num_bytes)  # longer, where it ends in silence
         if not self.num_bytes:
             raise DataError("holds no samples")
         return Decoded(rate, num_channels, self.num_bytes // (_SAMPLE_BYTES * num_channels), self.file, self.dtype)
+
+
+def _silence_behind(num_lacking: float, rate: int) -> int:
+    """Samples of silence behind the last frame, where its packet lasts so many samples longer than it."""
+    return round(num_lacking) if _LEAST_LEAD_SECONDS <= num_lacking / max(rate, 1) <= _MOST_GAP_SECONDS else 0
 
 
 class _Clock:
@@ -393,6 +400,7 @@ def _decode_with_av(
                 gap = clock.silence_before(time, len(frame.samples), rate)
                 samples.add_silence(gap * num_channels)
                 samples.add(frame.samples)
+                samples.add_silence(_silence_behind(frame.num_lacking, rate) * num_channels)
             decoded = samples.decoded(rate, num_channels)
             decoded.jump = clock.jump
             held = decoded.frames / rate
@@ -411,10 +419,11 @@ class _Frame:
     rate: int
     num_channels: int
     time: float | None
+    num_lacking: float = 0.0
 
 
 def _frames(container: Any, stream: Any, *, is_mov: bool) -> Iterator[_Frame]:
-    """The frames of a stream; of the last one in MP4 only as many samples as its packet says to last."""
+    """The frames of a stream; the last one in MP4 with as many samples as its packet says to last, or what it lacks."""
     last = None
     for frame in container.decode(stream):
         if last is not None:
@@ -422,12 +431,14 @@ def _frames(container: Any, stream: Any, *, is_mov: bool) -> Iterator[_Frame]:
         last = frame
     if last is None:
         return
-    count = last.samples
+    count, held = last.samples, last.samples
     if is_mov and last.duration and last.time_base:
         held = last.duration * last.time_base * last.sample_rate
         if held.denominator == 1 and 0 < held < count:
             count = int(held)
-    yield _frame_of(last, count)
+    frame = _frame_of(last, count)
+    frame.num_lacking = float(held - count)
+    yield frame
 
 
 def _frame_of(frame: Any, count: int) -> _Frame:
@@ -512,8 +523,9 @@ def _decode_with_ffmpeg(
                 gaps.append((position, gap))
             position += count
         if demuxer == "mov" and rate:
-            inner = sum(gap for at, gap in gaps if at)
-            samples.cut((_num_lasting(packets, rate) - inner) * num_channels)
+            lasting = _num_lasting(packets, rate) - sum(gap for at, gap in gaps if at) - round(clock.jump * rate)
+            samples.cut(lasting * num_channels)
+            samples.add_silence(_silence_behind(lasting - position, rate) * num_channels)
     decoded = samples.decoded(rate, num_channels)
     if gaps:
         decoded = _with_gaps(decoded, gaps)
