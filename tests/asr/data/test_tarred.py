@@ -169,7 +169,10 @@ def matched(tmp_path, capsys):
     def run(shards, *paths, strict=False):
         lines = [path if isinstance(path, dict) else entry(audio_filepath=path) for path in paths]
         manifest = Manifest.open(write(tmp_path / "m.json", *lines), strict=True)
-        members = [[(name, b"x" * (size or 1)) for name, size in shard.items()] for shard in shards]
+        members = [
+            [(name, size if isinstance(size, bytes) else b"x" * size) for name, size in shard.items()]
+            for shard in shards
+        ]
         written = [write_shard(tmp_path / f"{number}.tar", *each) for number, each in enumerate(members)]
         with logging.temp_verbosity(logging.WARNING):
             found = match(manifest, written, strict=strict)
@@ -179,9 +182,59 @@ def matched(tmp_path, capsys):
     return run
 
 
-def test_a_member_belongs_to_the_line_of_its_base_name_in_the_order_of_the_shards(matched):
+def test_a_member_belongs_to_the_line_of_its_path_in_the_order_of_the_shards(matched):
     shards = [{"c.flac": 1, "./b.wav": 2}, {"any/a.wav": 3}]
-    assert matched(shards, "x/a.wav", "/data/b.wav", "c.wav") == ([(2, 0), (1, 0), (0, 1)], "")
+    assert matched(shards, "x/any/a.wav", "/data/b.wav", "c.wav") == ([(2, 0), (1, 0), (0, 1)], "")
+
+
+@pytest.mark.parametrize(
+    ("member", "line"),
+    [
+        ("yes/abc.wav", "yes/abc.wav"),
+        ("./yes/abc.wav", "/data/clips/yes/abc.wav"),
+        ("clips/yes/abc.flac", "yes/abc.wav"),
+        ("yes/abc.wav", "../clips/./yes/abc.wav"),
+        ("yes/abc.wav", "~/yes//abc"),
+        ("/data/yes/abc.wav", "yes/abc.wav"),
+        ("a/yes/abc.wav", "abc.wav"),
+        ("abc.wav", "yes/abc.wav"),
+    ],
+)
+def test_a_line_and_its_member_may_begin_with_other_folders(member, line, matched):
+    assert matched([{member: 1, "other.wav": 1}], line, "other.wav") == ([(0, 0), (1, 0)], "")
+
+
+def test_a_part_of_a_corpus_gets_its_own_recordings_out_of_all_shards(matched):
+    shards = [{"no/abc.wav": 9, "yes/abc.wav": 9}, {"up/abc.wav": 9}]
+    rows, told = matched(shards, "yes/abc.wav")
+    assert rows == [(0, 0)]
+    assert "2 recordings (0.tar:no/abc.wav, 1.tar:up/abc.wav) in the tar shards without a manifest line" in told
+    rows, told = matched([{"no/abc.wav": 9}, {"b.wav": 1}], "yes/abc.wav", "b.wav")
+    assert rows == [(1, 1)]
+    assert "1 of 2 lines whose recording is in no tar shard (m.json:1; of another folder is" in told
+    assert "of another folder is 0.tar:no/abc.wav, not yes/abc.wav): not used" in told
+
+
+def test_the_nearest_path_is_taken_and_then_the_same_ending(matched):
+    shards = [{"abc.wav": 9, "yes/abc.wav": 9, "yes/abc.flac": 9, "a/yes/abc.wav": 9}]
+    assert matched(shards, "yes/abc.flac", "abc.wav", "/b/yes/abc.wav")[0] == [(1, 0), (2, 0), (0, 0)]
+
+
+def test_a_line_that_two_recordings_fit_is_an_error_with_both(matched):
+    with pytest.raises(
+        DataError, match=r"m\.json:2: two recordings may be meant by abc\.wav: got .*0\.tar:no/abc\.wav and"
+    ):
+        matched([{"b.wav": 1, "no/abc.wav": 9}, {"yes/abc.wav": 9}], "b.wav", "abc.wav")
+    with pytest.raises(
+        DataError, match=r"may be meant by a\.mp3: got .*0\.tar:a\.wav and .*0\.tar:a\.flac; write the paths"
+    ):
+        matched([{"a.wav": 9, "a.flac": 9}], "a.mp3")
+
+
+def test_a_recording_that_lines_of_two_folders_mean_is_an_error_with_both(matched):
+    got = r"got bob/1\.wav, and ann/1\.wav in .*m\.json:1; write the paths of the manifest"
+    with pytest.raises(DataError, match=rf"m\.json:3: two lines mean one recording, .*0\.tar:1\.wav: {got}"):
+        matched([{"1.wav": 5}], "ann/1.wav", "/data/ann/1.wav", "bob/1.wav")
 
 
 def test_members_without_a_line_and_lines_without_a_member_are_counted(matched):
@@ -217,11 +270,14 @@ def test_recordings_of_one_name_in_two_folders_are_told_apart_by_their_whole_pat
 
 
 def test_a_repeated_recording_is_not_used_and_another_one_of_the_same_name_is_an_error(matched):
-    rows, told = matched([{"a.wav": 7}, {"a.wav": 7}], "a.wav")
+    rows, told = matched([{"a.wav": 7}, {"./a.wav": 7}], "a.wav")
     assert rows == [(0, 0)]
-    assert "1 recording (1.tar:a.wav) in the tar shards with the name and size of another one: not used" in told
-    with pytest.raises(DataError, match=r"1\.tar:b/a\.wav: two recordings cannot be told apart: .*0\.tar:a\.wav"):
-        matched([{"a.wav": 7}, {"b/a.wav": 8}], "a.wav")
+    assert "1 recording (1.tar:./a.wav) in the tar shards with the name and content of another one: not used" in told
+    for other in (8, b"yyyyyyy"):
+        with pytest.raises(
+            DataError, match=r"1\.tar:a\.wav: two recordings have one name: the other is .*0\.tar:a\.wav"
+        ):
+            matched([{"a.wav": 7}, {"a.wav": other}], "a.wav")
 
 
 # Utterances in tar shards: lines, durations and bytes belong together, also after filters and in another process.

@@ -112,6 +112,7 @@ def _expanded(pattern: str) -> list[str]:
 _SHARD = FileKind("the tar shard", 1 << 42)
 _LIMITS = TarLimits(members=1 << 22, expanded_bytes=1 << 42)  # it is not compressed: the file's size bounds it
 _BLOCK = 512  # bytes: the unit of tar files
+_CHUNK_BYTES = 1 << 20
 _AGAIN = "copy it or make it again"
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 # Places in a header, see the POSIX description of ustar.
@@ -220,13 +221,22 @@ def _plain_member(header: bytes, start: int) -> Member | None:
 
 
 # Which recording in the tar shards belongs to which line of a manifest. No audio, no durations.
-# A member belongs to the lines whose audio path has its name, without folders and without the ending.
+# Paths decide: the path of a line and that of its member are the same, or one is the end of the other. Endings of names
+# do not count, for shards may hold the recordings in another format.
 
 
 IN_NO_SHARD = "whose recording is in no tar shard"
 _COLUMNS = ("rows", "shards", "firsts", "sizes")
 # What lies beside recordings in shards that other tools made, under the same names.
 _NO_RECORDINGS = frozenset({".txt", ".json", ".jsonl", ".lab", ".trn", ".cls", ".csv", ".tsv", ".npy", ".md"})
+_AS_IN_SHARDS = "write the paths of the manifest as the tar shards have them"
+
+
+class _Found(NamedTuple):
+    """A member, and the number of its shard."""
+
+    member: Member
+    shard: int
 
 
 def match(manifest: Manifest, paths: Sequence[str], *, strict: bool = False) -> Mapping[str, npt.NDArray[np.int64]]:
@@ -242,54 +252,157 @@ def match(manifest: Manifest, paths: Sequence[str], *, strict: bool = False) -> 
         (``shards``), the byte at which its recording starts there (``firsts``), and how many bytes it has (``sizes``).
 
     Raises:
-        DataError: see `members_of`; two recordings have one name; or with ``strict`` as said there.
+        DataError: see `members_of`; a line that two recordings may belong to, or a recording that two lines of
+            different paths may mean; or with ``strict`` as said there.
     """
     written = list(manifest.written_paths())
     rows_by_stem: dict[str, list[int]] = defaultdict(list)
     for row, path in enumerate(written):
         rows_by_stem[_stem(path)].append(row)
-    columns = {name: array("q") for name in _COLUMNS}
-    member_of_row: dict[int, tuple[str, int]] = {}  # its place and size
-    without_line, repeated = Problems(), Problems()
+    members_by_stem: dict[str, list[_Found]] = defaultdict(list)
+    without_line, repeated, elsewhere = Problems(), Problems(), Problems()
     for shard, path in enumerate(paths):
         for member in members_of(path):
-            if os.path.splitext(member.name)[1].lower() in _NO_RECORDINGS:
+            stem, ending = os.path.splitext(os.path.basename(member.name))
+            if ending.lower() in _NO_RECORDINGS:
                 continue
-            place, rows = f"{path}:{member.name}", rows_by_stem.get(_stem(member.name), [])
-            if len({written[row] for row in rows}) > 1:  # files of several folders have this name
-                rows = [row for row in rows if os.path.normpath(written[row]) == os.path.normpath(member.name)]
-            if not rows:
-                without_line.add(place)
+            if stem in rows_by_stem:
+                members_by_stem[stem].append(_Found(member, shard))
+            else:
+                without_line.add(f"{path}:{member.name}")
+    columns = {name: array("q") for name in _COLUMNS}
+    lost: list[int] = []
+    for stem, rows in rows_by_stem.items():
+        if stem not in members_by_stem:
+            lost += rows
+            continue
+        members = _without_repeated(members_by_stem[stem], paths, repeated)
+        rows_of_member: dict[str, list[int]] = {}
+        for row in rows:
+            found = _member_of(written[row], members, paths, manifest, row)
+            if found is None:
+                lost.append(row)
+                elsewhere.add(f"{_place(members[0], paths)}, not {written[row]}")
                 continue
-            before, size = member_of_row.get(rows[0], ("", 0))
-            if before and size != member.size:
-                problem = f"two recordings cannot be told apart: {before} has the same name"
-                remedy = "give recordings different names, as nemo-lite data tar does"
-                raise DataError(problem, place=place, remedy=remedy)
-            if before:
-                repeated.add(place)
-                continue
-            for row in rows:
-                member_of_row[row] = place, member.size
-                for column, value in zip(columns.values(), (row, shard, member.first, member.size), strict=True):
-                    column.append(value)
-    lost = [row for row in range(len(manifest)) if row not in member_of_row]
-    _tell_unused(manifest, lost, without_line, repeated, strict)
-    return {name: np.array(column, np.int64) for name, column in columns.items()}
+            others = rows_of_member.setdefault(found.member.name, [])
+            if others and not _may_be_one(written[others[0]], written[row]):
+                problem = f"two lines mean one recording, {_place(found, paths)}"
+                got = f"{written[row]}, and {written[others[0]]} in {manifest.place(others[0])}"
+                raise DataError(problem, place=manifest.place(row), got=got, remedy=_AS_IN_SHARDS)
+            others.append(row)
+            for column, value in zip(columns.values(), (row, found.shard, *found.member[1:]), strict=True):
+                column.append(value)
+        if len(rows_of_member) < len(members):
+            for found in members:
+                if found.member.name not in rows_of_member:
+                    without_line.add(_place(found, paths))
+    _tell_unused(manifest, sorted(lost), without_line, repeated, elsewhere, strict)
+    matched = {name: np.array(column, np.int64) for name, column in columns.items()}
+    order = np.lexsort([matched[name] for name in ("rows", "firsts", "shards")])
+    return {name: column[order] for name, column in matched.items()}
+
+
+def _member_of(
+    path: str, members: Sequence[_Found], paths: Sequence[str], manifest: Manifest, row: int
+) -> _Found | None:
+    """The member that a line means: of several the one with the most folders in common, or else of the same ending.
+
+    Raises:
+        DataError: there are two such.
+    """
+    if len(members) == 1:
+        return members[0] if _may_be_one(path, members[0].member.name) else None
+    parts = _parts(path)
+    fitting = [(num_common, found) for found in members if (num_common := _num_common(parts, found.member.name))]
+    if len(fitting) < 2:
+        return fitting[0][1] if fitting else None
+    most = max(num_common for num_common, _ in fitting)
+    nearest = [found for num_common, found in fitting if num_common == most]
+    exact = [found for found in nearest if _parts(found.member.name) == parts] or nearest
+    ending = os.path.splitext(path)[1]
+    one, *others = [found for found in exact if os.path.splitext(found.member.name)[1] == ending] or exact
+    if others:
+        problem = f"two recordings may be meant by {path}"
+        got = f"{_place(one, paths)} and {_place(others[0], paths)}"
+        raise DataError(problem, place=manifest.place(row), got=got, remedy=f"{_AS_IN_SHARDS}, folders included")
+    return one
+
+
+def _without_repeated(members: list[_Found], paths: Sequence[str], repeated: Problems) -> list[_Found]:
+    """The members without those of the very path and content of another one, which are counted.
+
+    Raises:
+        DataError: two of one path have different contents.
+    """
+    if len(members) < 2:
+        return members
+    first: dict[str, _Found] = {}
+    for found in members:
+        name = os.path.normpath(found.member.name)
+        before = first.setdefault(name, found)
+        if before is found:
+            continue
+        if not _have_one_content(before, found, paths):
+            problem = f"two recordings have one name: the other is {_place(before, paths)}"
+            remedy = "give recordings different names, as nemo-lite data tar does"
+            raise DataError(problem, place=_place(found, paths), remedy=remedy)
+        repeated.add(_place(found, paths))
+    return list(first.values())
+
+
+def _have_one_content(one: _Found, other: _Found, paths: Sequence[str]) -> bool:
+    if one.member.size != other.member.size:
+        return False
+    with open_file(paths[one.shard], _SHARD) as its_file, open_file(paths[other.shard], _SHARD) as other_file:
+        for first in range(0, one.member.size, _CHUNK_BYTES):
+            size = min(_CHUNK_BYTES, one.member.size - first)
+            content = os.pread(its_file.fileno(), size, one.member.first + first)
+            if content != os.pread(other_file.fileno(), size, other.member.first + first):
+                return False
+    return True
+
+
+def _num_common(parts: Sequence[str], name: str) -> int:
+    """How many parts two paths have in common, if one is the end of the other; else 0."""
+    others = _parts(name)
+    num_common = min(len(parts), len(others))
+    return num_common if parts[-num_common:] == others[-num_common:] else 0
+
+
+def _may_be_one(one: str, other: str) -> bool:
+    """Whether two paths may be those of one recording. Nearly all that are can be told without taking them apart."""
+    is_end = one == other or one.endswith(f"/{other}") or other.endswith(f"/{one}")
+    return is_end or _num_common(_parts(one), other) > 0
+
+
+def _parts(path: str) -> list[str]:
+    """The folders of a path, without what leads to them, and its name without the ending."""
+    folder, name = os.path.split(os.path.normpath(path))
+    return [*(part for part in folder.split(os.sep) if part not in ("", os.curdir, os.pardir)), _stem(name)]
+
+
+def _place(found: _Found, paths: Sequence[str]) -> str:
+    return f"{paths[found.shard]}:{found.member.name}"
 
 
 def _tell_unused(
-    manifest: Manifest, lost: Sequence[int], without_line: Problems, repeated: Problems, strict: bool
+    manifest: Manifest,
+    lost: Sequence[int],
+    without_line: Problems,
+    repeated: Problems,
+    elsewhere: Problems,
+    strict: bool,
 ) -> None:
     """Warn of what is not used, or raise it."""
     problems = []
     if lost:
         places = _shortened(", ".join(manifest.place(row) for row in lost[:MAX_LISTED]), len(lost))
-        problems.append(f"{len(lost)} of {len(manifest)} lines {IN_NO_SHARD} ({places})")
+        named = f"; of another folder is {elsewhere.first[0]}" if elsewhere.count else ""
+        problems.append(f"{len(lost)} of {len(manifest)} lines {IN_NO_SHARD} ({places}{named})")
     if without_line.count:
         problems.append(f"{_recordings_at(without_line)} in the tar shards without a manifest line")
     if repeated.count:
-        problems.append(f"{_recordings_at(repeated)} in the tar shards with the name and size of another one")
+        problems.append(f"{_recordings_at(repeated)} in the tar shards with the name and content of another one")
     if problems and strict:
         remedy = "make the tar shards again (nemo-lite data tar), or leave out strict_data"
         raise DataError("; ".join(problems), place=manifest.name, remedy=remedy)
@@ -382,8 +495,8 @@ class TarredUtterances(Utterances[TarRef]):
                 a duration of 0 or less, are errors.
 
         Raises:
-            DataError: a manifest or a shard that cannot be used, two recordings of one name, or no recording that is in
-                both.
+            DataError: a manifest or a shard that cannot be used, a line that two recordings fit, lines of two paths
+                that mean one, or no recording that is in both.
         """
         paths = expanded(shards)
         manifest = Manifest.open(
@@ -435,7 +548,8 @@ class TarredUtterances(Utterances[TarRef]):
 class TarredAudioToTextDataLayer(SpeechDataLayer):
     """Utterances of tar shards: audio (B, T) at ``sample_rate``, label ids (B, U), and their lengths (B,).
 
-    A recording in a shard belongs to the manifest line whose audio path has its name, without folders and ending.
+    A recording in a shard belongs to the manifest line whose audio path, without its ending, is the same, or the end of
+    the recording's, or ends with it.
     Recordings without a line, and lines without a recording, are counted, warned of and not used; the others are
     ``len(layer)``. Recordings are read from the shards; nothing is unpacked to disk.
 
@@ -477,7 +591,7 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
     Raises:
         UsageError: arguments that contradict each other.
         DataError: a shard that is missing, damaged, compressed or ends early; a manifest that is missing, empty or has
-            lines that are not valid; two recordings of one name.
+            lines that are not valid; a line that two recordings fit, or lines of two paths that mean one.
         ConfigError: labels that cannot be a vocabulary.
     """
 
