@@ -1,5 +1,6 @@
 """Score normalisers: which differences between texts are no errors."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from nemo_lite.errors import UnknownNameError
     [
         ("  It's\tFIVE - p.m.? ", "It's FIVE - p.m.?"),
         ("<noise> Ünal", "<noise> Ünal"),
+        ("Cafe\u0301 ﬁn", "Caf\u00e9 ﬁn"),  # one text for Unicode
     ],
 )
 def test_none_changes_white_space_only(written, scored):
@@ -30,6 +32,10 @@ def test_none_changes_white_space_only(written, scored):
         ("co\u00adoperate \ufeffyes", "cooperate yes"),
         ("'quoted' and rock 'n' roll", "quoted and rock n roll"),
         ("5% & more", "5 % & more"),
+        ("ﬁnd the oﬃce, ﬁ", "find the office fi"),
+        ("ﻛﺘﺎﺏ على علي", "كتاب على علي"),  # the last two are two words
+        ("น\u0e4d\u0e49า", "น้ำ"),
+        ("one\u200btwo", "one two"),
         ("<noise> hello, [SPN]!", "<noise> hello spn"),
     ],
 )
@@ -40,6 +46,22 @@ def test_basic_leaves_letters_digits_and_signs_that_are_read_aloud(written, scor
 def test_turkish_has_two_letters_i():
     assert score_normalizer("basic", "tr")("IŞIK İstanbul") == "ışık istanbul"
     assert score_normalizer("basic")("ISTANBUL İstanbul") == "istanbul istanbul"
+
+
+def test_vietnamese_tones_have_two_places():
+    basic = score_normalizer("basic", "vi")
+    old, new = "Hòa, khỏe! thủy LÓA hòe", "hoà khoẻ thuỷ loá hoè"
+    assert basic(old) == basic(new) == "hòa khỏe thủy lóa hòe"
+    assert basic("hoàng toán khoẻn quý thuế") == "hoàng toán khoẻn quý thuế"
+    assert score_normalizer("basic")("hoà") == "hoà"
+
+
+@pytest.mark.parametrize("piece", ["[", "<", "(", " ", "[ ", "((]", "\t", "[a>("])
+@pytest.mark.parametrize("name", ["basic", "english", "whisper-like"])
+def test_a_long_text_of_brackets_or_blanks_is_scored_in_less_than_two_seconds(name, piece):
+    start = time.process_time()
+    score_normalizer(name)(piece * (100_000 // len(piece)))
+    assert time.process_time() - start < 2.0
 
 
 def test_english_writes_numbers_in_words():

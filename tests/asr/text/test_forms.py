@@ -32,6 +32,10 @@ LABELS = {
     "ru": " абвгдеёжзийклмнопрстуфхцчшщъыьэюя",
     "ar": " ءآأؤإئابةتثجحخدذرزسشصضطظعغفقكلمنهوىي",
     "fa": " آأئابتثجحخدذرزسشصضطظعغفقلمنهوپچژکگی",
+    "ur": " اآبپتٹثجچحخدڈذرڑزژسشصضطظعغفقکگلمنںوہھءیےئ",
+    "az": " abcçdeəfgğhxıijkqlmnoöprsştuüvyz",
+    "hr": LATIN + "čćđšž",
+    "el": " αβγδεζηθικλμνξοπρσςτυφχψωάέήίόύώϊϋΐΰ",
     "he": " אבגדהוזחטיךכלםמןנסעףפץצקרשת",
     "hi": " अआइईउऊएऐओऔकखगघचछजझटठडढणतथदधनपफबभमयरलवशषसहािीुूृेैोौंँ़्",
     "th": " กขคฆงจฉชซญดตถทธนบปผฝพฟภมยรลวศษสหฬอฮะาำเแโใไๆั็่้๊๋์ิีึืุู",
@@ -83,12 +87,28 @@ PHRASES = [
     ("zh", "今天３点，气温好！", "今天三点气温好"),
     ("zh", "约翰·史密斯", "约翰史密斯"),
     ("ko", "한국어-책을 읽다, 1,000", "한국어 책을 읽다 천"),
+    # Letters as keyboards, old fonts and PDF files write them are those of the labels.
+    ("fa", "كتاب ايران کتابي", "کتاب ایران کتابی"),
+    ("fa", "خانۀ ما، خانهٔ ما", "خانه ما خانه ما"),
+    ("fa", "ﻛﺘﺎﺏ ﻱﮎ ﻻﻟﻪ", "کتاب یک لاله"),
+    ("ar", "ﻻ شیء، ﷲ کتاب", "لا شيء الله كتاب"),
+    ("ur", "كهانی میں", "کہانی میں"),
+    ("he", "שׁלום ﬡבגּ", "שלום אבג"),
+    ("ro", "Ştiinţă, ştiinţă, fraţi", "știință știință frați"),
+    ("tr", "Ișık ve șeker", "ışık ve şeker"),
+    ("az", "ǝlifba Ǝ", "əlifba ə"),
+    ("th", "น\u0e4d\u0e49า น\u0e49\u0e4dา ท\u0e4dา เเม่", "น้ำ น้ำ ทำ แม่"),
+    ("de", "ﬁnden, Kaﬀee, eﬃzient, ﬆark", "finden kaffee effizient stark"),
+    ("de", "𝐇aus und ℋaus", "haus und haus"),
+    ("hr", "ǆep, ǈubav, Ǌega", "džep ljubav njega"),
+    ("el", "Τὸ φῶς, ἡ ἀρχὴ ᾠδῆς", "τό φώς η αρχή ωδής"),
+    ("zh", "二〇二四年⼀⽉", "二零二四年一月"),
 ]
 
 
 def parser_of(language, labels=None, **settings):
     labels = list(dict.fromkeys(labels or LABELS[language]))
-    code = None if language in ("br", "hi") else language  # their numbers are not known
+    code = None if language in ("br", "hi", "ur", "hr", "el") else language  # their numbers are not known
     return make_parser(labels, "auto", do_lowercase=None, language=code, **settings)
 
 
@@ -110,6 +130,33 @@ def test_an_apostrophe_takes_the_form_that_the_labels_have(mark, own):
     parser = make_parser([*" aehjlmorud", own], "base")
     assert spell(parser, f"aujourd{mark}hu l{mark}home") == f"aujourd{own}hu l{own}home"
     assert parser.reference(f"l{mark}home") == f"l{own}home"
+
+
+@pytest.mark.parametrize(
+    ("labels", "text"),
+    [
+        ("ﬁnd", "ﬁnd"),
+        ("كکيیىهہ ", "كک يیى هہ"),
+        ("şș", "şș"),
+        ("〇零", "〇零"),
+        ("ὸό", "ὸό"),
+    ],
+)
+def test_letters_that_are_labels_in_both_forms_both_stay(labels, text):
+    assert spell(make_parser([*labels], "base"), text) == text
+
+
+@pytest.mark.parametrize(
+    ("labels", "text", "written"),
+    [
+        (" abcdef", "½ a² ① № ª ™ ㎏ Ⅳ … d", "a d"),  # signs say more than the letters in them
+        (" كتعلي", "على", "عل"),  # another word: "Ali"
+        (" ابعلي", "ﺃب", "ب"),  # no letter of another form than the labels have
+        (" абвсе", "cе", "е"),  # the first is Latin
+    ],
+)
+def test_signs_and_letters_of_other_words_take_no_other_form(labels, text, written):
+    assert spell(make_parser([*labels], "base"), text) == written
 
 
 def test_two_apostrophes_that_are_labels_both_stay():

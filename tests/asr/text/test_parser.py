@@ -1,6 +1,7 @@
 """Vocabulary, parsers and the English normaliser."""
 
 import itertools
+import re
 import string
 import subprocess
 import sys
@@ -123,8 +124,11 @@ def test_labels_of_several_characters_match_whole_words_only():
 
 def test_an_upper_case_label_of_several_characters_survives_lowering():
     parser = make_parser([*ENGLISH, "[SPN]"], "en")
-    assert parser("Yes [SPN], no; [SPN]") == [25, 5, 19, 0, *parser("[spn]"), 0, 14, 15, 0, 28]
+    assert parser("Yes [SPN], no; [SPN]") == [25, 5, 19, 0, 28, 0, 14, 15, 0, 28]
     assert parser("[SPN]") == [28]
+    assert parser.unknown == {}
+    assert parser("[spn]") is None
+    assert parser.unknown == {"[spn]": 1}
 
 
 def test_a_label_of_several_characters_does_not_change_how_punctuation_is_read():
@@ -311,8 +315,8 @@ def test_english_capitals_get_english_rewriting_in_capitals():
 
 def test_characters_that_cannot_be_seen_are_reported_by_their_code_point():
     parser = by_labels(RUSSIAN)
-    parser("да\u200bнет\u0301")
-    assert parser.report() == "2 characters outside the vocabulary: U+200B x1 U+0301 x1"
+    parser("да\u200dнет\u0301")
+    assert parser.report() == "2 characters outside the vocabulary: U+200D x1 U+0301 x1"
 
 
 @pytest.mark.parametrize(
@@ -457,11 +461,55 @@ def test_words_of_another_script_leave_single_spaces():
 
 def test_letters_that_the_labels_lack_are_an_error_where_asked_and_signs_are_not():
     parser = by_labels(GERMAN)
-    parser.check_letters("Stra\u00dfe, 5 % & so", "a.json:3")
+    parser.check_letters("Stra\u00dfe, f\u00fcnf % & so", "a.json:3")
     with pytest.raises(
         DataError, match=r'a\.json:3: letters that the labels lack: got "\u043c" x2 "\u00e9" x1; add them'
     ):
         parser.check_letters("\u043c\u043c caf\u00e9", "a.json:3")
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        ("в 2024 г.", '"2024" x1'),
+        ("5-летний и 5-летний", '"5" x2'),
+        ("пол-литра и ½", '"½" x1'),
+        ("глава ⅳ", '"ⅳ" x1'),
+        ("да <unk> нет", '"<unk>" x1'),
+    ],
+)
+def test_numbers_and_marks_that_are_not_read_are_an_error_where_asked(text, lost):
+    parser = make_parser(RUSSIAN, "auto", do_lowercase=None, language="ru")
+    problem = f"a.json:3: letters, numbers or marks that the labels lack: got {lost}; add them to the labels, change"
+    with pytest.raises(DataError, match=re.escape(problem)):
+        parser.check_letters(text, "a.json:3")
+    parser.check_letters("в две тысячи, двадцать четвёртом; 3 мая", "a.json:3")
+
+
+@pytest.mark.parametrize("name", ["en", "base"])
+def test_marks_that_are_no_words_are_left_out_and_counted(name):
+    parser = make_parser(ENGLISH, name)
+    text = "<unk> five {NOISE}, [laughter]. [door slams] two (zero) <unk>"
+    assert spell(parser, parser(text)) == "five two zero" == parser.reference(text)
+    assert parser.unknown == {"<unk>": 2, "{NOISE}": 1, "[laughter]": 1, "[door slams]": 1}
+    assert parser("[laughter]") is None
+    assert parser.refused == {"the text is empty": 1}
+
+
+def test_brackets_that_are_labels_or_part_of_words_are_no_marks():
+    assert make_parser().unknown == {}
+    printable = make_parser(do_lowercase=False)
+    assert spell(printable, printable("a [b] <c> {d}")) == "a [b] <c> {d}"
+    parser = make_parser(ENGLISH)
+    assert spell(parser, parser("a <b and c> d, e[f] g < h")) == "a b and c d e f g h"
+
+
+def test_a_zero_width_space_parts_two_words():
+    for name, labels in (("en", ENGLISH), ("base", ENGLISH), ("base", GERMAN)):
+        parser = make_parser(labels, name)
+        assert spell(parser, parser("one\u200btwo")) == "one two" == parser.reference("one\u200btwo")
+        assert parser.report() == ""
+    assert by_labels(CHINESE).reference("今天\u200b天气") == "今天天气"
 
 
 def test_english_letters_lose_accents_and_that_is_told():

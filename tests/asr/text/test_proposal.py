@@ -70,6 +70,11 @@ def test_rare_characters_of_han_are_labels():
     assert proposal.rare == {}
 
 
+def test_labels_are_letters_in_their_usual_forms_and_none_of_marks():
+    assert propose_labels(["да <unk> нет", "[laughter] ﬁn"]).labels == [" ", *sorted("данетfin")]
+    assert propose_labels(["ﻻ ﻛﺘﺎب"]).labels == [" ", *sorted("لاكتب")]
+
+
 def test_digits_are_labels_where_no_language_reads_them_out_and_that_is_told():
     proposal = propose_labels(["Größe 42"])
     assert [*"0123456789"] == [label for label in proposal.labels if label.isdigit()]

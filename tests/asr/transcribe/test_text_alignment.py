@@ -1,6 +1,7 @@
 """Known texts in made frames: times, sentences, scores, and the files."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -119,6 +120,17 @@ def test_sentences_end_at_marks_and_lines_and_marks_of_chinese_need_no_space():
         "\u4f60\u597d\u3002",
         "\u597d\u3002",
     ]
+
+
+def test_marks_in_a_text_to_align_are_no_words():
+    found = sentences_of("ab <unk> c.\n[laughter]\nba!", make_parser(LABELS, "base"))
+    assert [sentence.text for sentence in found] == ["ab <unk> c.", "ba!"]
+
+
+def test_a_long_run_of_blanks_is_cut_in_less_than_two_seconds():
+    start = time.process_time()
+    assert len(sentences("ab." + " " * 1_000_000 + "c\nba" + "\t" * 1_000_000)) == 3
+    assert time.process_time() - start < 2.0
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from nemo_asr.decoding.ngram import NgramModel, write_arpa
 from nemo_asr.options import Overrides, OwnModules
 from nemo_asr.tasks.fitting import misfits_in
 from nemo_asr.tasks.recipe import Recipe, labels_are_auto, labels_for, load_recipe, recipe_from_text, with_labels
-from nemo_asr.text.labels import APOSTROPHES, NO_LANGUAGE, WORD_MARK, folded, language_code, language_of
+from nemo_asr.text.labels import APOSTROPHES, NO_LANGUAGE, WORD_MARK, language_code, language_of, plain_letters
 from nemo_asr.text.parser import CharParser, make_parser
 from nemo_asr.text.proposal import AUTO
 from nemo_asr.text.readings import read_out
@@ -346,7 +346,7 @@ def _parser_for(texts: Sequence[str], options: Any) -> CharParser:
 
 def _letters_of(texts: Iterable[str]) -> set[str]:
     """The characters that become labels: in lower case, of all apostrophes ``'``, and no digits."""
-    characters = {c for text in texts for c in unicodedata.normalize("NFC", folded(text).lower())}
+    characters = {c for text in texts for c in unicodedata.normalize("NFC", plain_letters(text).lower())}
     visible = {c for c in characters if c.isprintable() and not (c.isspace() or c.isdigit() or c == WORD_MARK)}
     return visible - {*APOSTROPHES} | ({"'"} if visible & {*APOSTROPHES} else set())
 

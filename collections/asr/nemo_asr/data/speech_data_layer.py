@@ -119,7 +119,7 @@ def unwritable(
 
     Args:
         files_too: whether the audio has to be there.
-        strict: whether letters that the labels lack are an error.
+        strict: whether letters, numbers and marks that the labels lack are an error.
 
     Returns:
         (N,) true where the vocabulary cannot write the text or there is none, and whether all were looked at.
@@ -762,7 +762,7 @@ class AudioToTextDataLayer(SpeechDataLayer):
             reads numbers out in that language, ``none`` leaves them. None: what the script of the labels tells.
         pin_memory: page-locked tensors, which go to a GPU faster. None: where there is one.
         strict_data: a duration that is not its file's, a path that does not start at the manifest's folder, and a line
-            without a text are errors, and so is a text with letters that the labels lack.
+            without a text are errors, and so is a text with letters, numbers or marks that the labels lack.
         strip_marks: leave out the vowel marks of Arabic and Hebrew, and tatweel, in training, references and what is
             compared with them. None: where the labels have none. Not with ``parser: none`` and ``en``.
         name: the module's name.

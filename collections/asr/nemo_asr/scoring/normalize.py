@@ -21,7 +21,13 @@ Normalizer: TypeAlias = Callable[[str], str]
 # Languages whose small i without a dot is another letter than the one with it.
 _DOTLESS = frozenset({"tr", "az"})
 # Any script: apostrophes within words stay, all other punctuation becomes a space.
-_FORMS = Forms(" '", strip_marks=True)
+_FORMS = Forms(" '", strip_marks=True, are_known=False)
+# Vietnamese has two usual places for the mark of a tone on oa, oe, uy at the end of a syllable: hòa, hoà. Here the
+# first vowel has it; the u of qu is none.
+_TONE_MARKS = "\u0300\u0301\u0303\u0309\u0323"
+_SECOND_VOWEL_MARKED = re.compile(
+    f"(?<=o)([ae])([{_TONE_MARKS}])(?![^\\W_])|(?<=u)(?<!qu)(y)([{_TONE_MARKS}])(?![^\\W_])"
+)
 _WORD_LABEL = re.compile(r"(?<!\S)(<[^\s<>]+>|\[[^\s\[\]]+\])(?!\S)")
 
 
@@ -29,11 +35,12 @@ def score_normalizer(name: str, language: str = "none") -> Normalizer:
     """The function from a text to the text that is scored.
 
     Args:
-        name: ``none``: texts as written, words apart by white space. ``basic``: any language, without case,
-            punctuation, widths and vowel marks of Arabic and Hebrew. ``english``: as ``basic``, and numbers,
-            abbreviations, symbols as English words. ``whisper-like``: English as the normaliser published with Whisper
-            leaves it: numbers as digits, contractions written out, American spelling, no fillers, nothing in brackets.
-        language: of the texts, for ``basic``: the case of Turkish.
+        name: ``none``: texts as written (Unicode NFC), words apart by white space. ``basic``: any language, without
+            case, punctuation, widths, ligatures and vowel marks of Arabic and Hebrew. ``english``: as ``basic``, and
+            numbers, abbreviations, symbols as English words. ``whisper-like``: English as the normaliser published with
+            Whisper leaves it: numbers as digits, contractions written out, American spelling, no fillers, nothing in
+            brackets.
+        language: of the texts, for ``basic``: the case of Turkish, the places of tone marks of Vietnamese.
 
     Raises:
         UnknownNameError: there is no such normaliser.
@@ -41,7 +48,7 @@ def score_normalizer(name: str, language: str = "none") -> Normalizer:
     if name not in SCORE_NORMALIZERS:
         raise UnknownNameError("score normaliser", name, SCORE_NORMALIZERS)
     of_name: dict[str, Normalizer] = {
-        "none": _single_spaces,
+        "none": lambda text: _single_spaces(unicodedata.normalize("NFC", text)),
         "basic": partial(basic, language=language),
         "english": _english,
         "whisper-like": whisper_like,
@@ -72,8 +79,20 @@ def basic(text: str, language: str = "none") -> str:
     text = unicodedata.normalize("NFC", _FORMS.unify(unicodedata.normalize("NFC", text)))
     # Soft hyphens, byte order marks, joiners: they are not seen.
     visible = text if text.isascii() else "".join(c for c in text if unicodedata.category(c) != "Cf")
+    visible = without_case(visible, language)
+    if language == "vi":
+        visible = _with_tones_on_first_vowels(visible)
     # Apostrophes at the ends of words are mostly quotation marks.
-    return " ".join(word.strip(APOSTROPHES) for word in without_punctuation(without_case(visible, language)).split())
+    return " ".join(word.strip(APOSTROPHES) for word in without_punctuation(visible).split())
+
+
+def _with_tones_on_first_vowels(text: str) -> str:
+    return unicodedata.normalize("NFC", _SECOND_VOWEL_MARKED.sub(_moved, unicodedata.normalize("NFD", text)))
+
+
+def _moved(match: re.Match[str]) -> str:
+    vowel, tone = match[1] or match[3], match[2] or match[4]
+    return tone + vowel
 
 
 def _english(text: str) -> str:
@@ -84,7 +103,7 @@ def _english(text: str) -> str:
 # 2022, appendix C). The rules are ours: tests hold phrases of which the published normaliser gives the same.
 
 
-_BRACKETED = re.compile(r"[<\[][^>\]]*[>\]]|\([^)]*\)")
+_BRACKETED = ((re.compile(r"[<\[][^>\]]*[>\]]"), ">]"), (re.compile(r"\([^)]+\)"), ")"))  # each with its ends
 _FILLERS = re.compile(r"\b(?:hmm|mm|mhm|mmm|uh|um)\b")
 _CONTRACTIONS = tuple(
     (re.compile(pattern), words)
@@ -150,9 +169,12 @@ _LETTERS = str.maketrans(
 
 def whisper_like(text: str) -> str:
     """English ``text`` as `score_normalizer` says of ``whisper-like``."""
-    text = _BRACKETED.sub("", text.lower())
+    text = text.lower()
+    for pattern, ends in _BRACKETED:
+        end = max(map(text.rfind, ends)) + 1  # from a bracket behind it all the rest would be searched for an end
+        text = pattern.sub("", text[:end]) + text[end:]
     text = re.sub("[\u2018\u2019\u02bc]", "'", text)
-    text = re.sub(r"\s+'", "'", _FILLERS.sub("", text))
+    text = re.sub(r"(?<!\s)\s+'", "'", _FILLERS.sub("", text))
     for pattern, words in _CONTRACTIONS:
         text = pattern.sub(words, text)
     text = re.sub(r"(\d),(?=\d)", r"\1", text)

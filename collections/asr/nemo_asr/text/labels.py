@@ -205,6 +205,35 @@ def shown_symbols(counts: Counter[str]) -> str:
     return f"{' '.join(kinds)}{more}"
 
 
+# What stands in a text for a sound or a remark: <unk>, [laughter], {NOISE}. Never longer than a few words.
+_BRACKETS = {"<": r"<[^\s<>]{1,60}>", "[": r"\[[^\[\]]{1,60}\]", "{": r"\{[^{}]{1,60}\}"}
+
+
+class Marks:
+    """Finds the marks of texts that are no words: ``<unk>``, ``[laughter]``, ``{NOISE}``.
+
+    Args:
+        labels: one that is such a mark is none here, and none begins with a bracket that is a label.
+    """
+
+    def __init__(self, labels: Iterable[str] = ()) -> None:
+        self._labels = frozenset(labels)
+        kinds = [pattern for bracket, pattern in _BRACKETS.items() if bracket not in self._labels]
+        self._mark = re.compile(rf"(?<!\w)(?:{'|'.join(kinds)})(?!\w)") if kinds else None
+
+    def in_text(self, text: str) -> list[str]:
+        """The marks of a text, in order."""
+        if not ("<" in text or "[" in text or "{" in text) or self._mark is None:  # nearly every text ends here
+            return []
+        return [mark for mark in self._mark.findall(text) if mark not in self._labels]
+
+    def left_out(self, text: str) -> str:
+        """The text with a space in place of each mark; those that are labels stand apart from what is around them."""
+        if not ("<" in text or "[" in text or "{" in text) or self._mark is None:
+            return text
+        return self._mark.sub(lambda match: f" {match[0]} " if match[0] in self._labels else " ", text)
+
+
 def is_letter(symbol: str) -> bool:
     """A letter, a mark on one, or a word-like label: no punctuation, sign, digit or white space."""
     return unicodedata.category(symbol[0])[0] in "LM"
@@ -248,6 +277,28 @@ _FAMILIES = (
     _Family("-\u2010\u2011", "\u2012\u2013\u2212", joins=False),
     _Family("\u00b7", "\u2027\u2219\u22c5\u2022", joins=True),  # Catalan: col·legi
 )
+# One letter in two alphabets or standards, which keyboards and old fonts write with the other's: the Arabic and the
+# Persian kaf and yeh, comma below and cedilla, the Azerbaijani schwa; the zero of Chinese dates.
+_SAME_LETTERS = (
+    *("\u0643\u06a9\u06aa", "\u064a\u06cc", "\u0219\u015f", "\u0218\u015e", "\u021b\u0163", "\u021a\u0162"),
+    *("\u0259\u01dd", "\u018f\u018e", "\u96f6\u3007"),
+)
+# What stands for the second one only where the labels lack the first: Arabic letters on other keyboards.
+_INSTEAD = {"\u0649": "\u06cc", "\u0647": "\u06c1", "\u06c1": "\u0647", "\u06be": "\u0647", "\u06d5": "\u0647"}
+_TAKEN_APART = {"\u06c0": "\u0647\u0654", "\u06c2": "\u06c1\u0654"}  # heh with hamza
+# Unicode's kinds of other forms of a letter. Not superscripts, circles, squares and fractions: they say more.
+_FORMS_OF_LETTERS = ("<compat>", "<font>", "<initial>", "<medial>", "<final>", "<isolated>")
+_RADICALS = ("KANGXI RADICAL", "CJK RADICAL")  # in place of the characters, in texts out of PDF files
+# Thai and Lao vowels in one, and the same in two parts, perhaps with the mark of a tone between them; the first part.
+_TWO_PARTS = {
+    "\u0e33": ("\u0e4d([\u0e48-\u0e4b]?)\u0e32", "\u0e4d"),
+    "\u0eb3": ("\u0ecd([\u0ec8-\u0ecb]?)\u0eb2", "\u0ecd"),
+    "\u0e41": ("\u0e40()\u0e40", "\u0e40\u0e40"),
+    "\u0ec1": ("\u0ec0()\u0ec0", "\u0ec0\u0ec0"),
+}
+# Accents of Greek before 1982: two became the one of today, the others nothing.
+_OLD_GREEK = {0x300: "\u0301", 0x342: "\u0301", 0x313: "", 0x314: "", 0x345: ""}
+ZERO_WIDTH_SPACE = "\u200b"  # parts words
 _OKINA = "\u02bb"  # a letter where no label is an apostrophe
 _L_WITH_DOT = {"\u0140": "l\u00b7", "\u013f": "L\u00b7"}
 # Hebrew acronyms have one of these before the last letter.
@@ -267,12 +318,15 @@ class Forms:
         characters: those of the labels; each stays as it is.
         strip_marks: leave out the vowel marks of Arabic and Hebrew, and tatweel, the stroke that lengthens an Arabic
             word. None: the marks where no label is one of them, tatweel where it is no label.
+        are_known: False where the characters are not all that a text may have: then every letter in another form, such
+            as a ligature, is written in the usual one, and not only where the labels have that.
 
     Attributes:
         strips_labels: whether labels are left out: a model of these labels then writes what references have not.
     """
 
-    def __init__(self, characters: Iterable[str], strip_marks: bool | None = None) -> None:
+    def __init__(self, characters: Iterable[str], strip_marks: bool | None = None, *, are_known: bool = True) -> None:
+        self._are_known = are_known
         labels = self._labels = frozenset(characters)
         has_marks, has_tatweel = any(map(_is_vowel_mark, labels)), _TATWEEL in labels
         self._strips_vowels = not has_marks if strip_marks is None else strip_marks
@@ -281,6 +335,8 @@ class Forms:
         digits = {unicodedata.decimal(label, -1): label for label in sorted(labels, reverse=True)}  # ASCII is the last
         self._digits = {value: label for value, label in digits.items() if value >= 0}
         self._has_spaces = " " in labels
+        in_two_parts = [(whole, *parts) for whole, parts in _TWO_PARTS.items() if whole in labels or not are_known]
+        self._two_parts = [(first, re.compile(pattern), rf"\1{whole}") for whole, pattern, first in in_two_parts]
         self._same: dict[str, str] = {}
         self._within: dict[str, str] = {}
         for forms, inner, joins in _FAMILIES:
@@ -296,12 +352,17 @@ class Forms:
         self._unifying, self._spacing = _Table(self._unified), _Table(self._spaced)
 
     def unify(self, text: str) -> str:
-        """``text`` with widths and digits in the forms of the labels, without the marks that are stripped.
+        """``text`` with letters, widths and digits in the forms of the labels, without the marks that are stripped.
 
-        Digits that the labels have in no form become ASCII.
+        Digits that the labels have in no form become ASCII. A zero-width space becomes a space.
         """
         is_usual = text.isascii() and all(digit.isascii() for digit in self._digits.values())
-        return text if is_usual else text.translate(self._unifying)
+        if is_usual:
+            return text
+        for first, pattern, whole in self._two_parts:
+            if first in text:
+                text = pattern.sub(whole, text)
+        return text.translate(self._unifying)
 
     def punctuate(self, text: str) -> str:
         """``text`` with apostrophes, hyphens and middle dots as the labels have them.
@@ -325,8 +386,35 @@ class Forms:
             return ""
         if character in self._labels:
             return character
+        if character == ZERO_WIDTH_SPACE:
+            return " " if self._has_spaces else ""
         usual = _L_WITH_DOT.get(character) or _usual(character)
-        return self._digits.get(unicodedata.decimal(usual, -1), usual) if len(usual) == 1 else usual
+        if len(usual) > 1:
+            return usual
+        return self._digits.get(unicodedata.decimal(usual, -1)) or self._in_labels(usual)
+
+    def _in_labels(self, character: str) -> str:
+        """The form of a letter that the labels have; itself where they have none."""
+        if same := self._same_letter(character):
+            return same
+        for form in _forms_of(character, self._are_known):
+            letters = [c if self._has(c) else self._same_letter(c) for c in form]
+            if all(letters):
+                return "".join("" if self._strips(c) else c for c in letters)
+        return character
+
+    def _same_letter(self, character: str) -> str:
+        """The letter of the labels that is this one in another alphabet, or ""; "" where the labels are not known."""
+        family = "".join(letters for letters in _SAME_LETTERS if character in letters)
+        others = (family + _INSTEAD.get(character, "")) if self._are_known else ""
+        return next(filter(self._has, others.replace(character, "")), "")
+
+    def _has(self, character: str) -> bool:
+        is_label = not {character, character.lower(), character.upper()}.isdisjoint(self._labels)
+        return not self._are_known or is_label or not character.isalpha() or self._strips(character)
+
+    def _strips(self, character: str) -> bool:
+        return self._strips_vowels and _is_vowel_mark(character)
 
     def _spaced(self, character: str) -> str:
         if character in self._labels:
@@ -361,6 +449,20 @@ def folded(text: str) -> str:
     return text if text.isascii() else text.translate(_FOLDING)
 
 
+def _forms_of(character: str, are_known: bool) -> Iterator[str]:
+    """What may be written for a letter: its usual form, its accents of today."""
+    if character in _TAKEN_APART:
+        yield _TAKEN_APART[character]
+    kind, *codes = unicodedata.decomposition(character).split() or [""]
+    name = unicodedata.name(character, "")
+    is_form = kind in _FORMS_OF_LETTERS and (are_known or character not in _TWO_PARTS)
+    if is_form and (character.isalpha() or name.startswith(_RADICALS)):
+        yield "".join(chr(int(code, 16)) for code in codes)
+    if are_known and name.startswith("GREEK ") and " WITH " in name:
+        base, *accents = unicodedata.normalize("NFD", character).translate(_OLD_GREEK)
+        yield from (unicodedata.normalize("NFC", "".join([base, *accents])), base)
+
+
 def _usual(character: str) -> str:
     kind, *codes = unicodedata.decomposition(character).split() or [""]
     if kind in ("<wide>", "<narrow>"):
@@ -386,3 +488,11 @@ def _is_of_word(character: str) -> bool:
 
 def _is_vowel_mark(character: str) -> bool:
     return _ARABIC_AND_HEBREW.match(character) is not None and unicodedata.category(character) == "Mn"
+
+
+_LETTERS, _NO_WORDS = Forms(" ", strip_marks=False, are_known=False), Marks()
+
+
+def plain_letters(text: str) -> str:
+    """``text`` as labels are taken from it: its letters in their usual forms, without marks such as ``<unk>``."""
+    return _LETTERS.unify(_NO_WORDS.left_out(text))

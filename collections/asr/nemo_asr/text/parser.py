@@ -18,7 +18,9 @@ from nemo_asr.text.labels import (
     APOSTROPHES,
     NO_LANGUAGE,
     OTHER_CASES,
+    ZERO_WIDTH_SPACE,
     Forms,
+    Marks,
     case_of,
     characters_of,
     is_letter,
@@ -87,8 +89,9 @@ class CharParser:
     """Turns a transcript into label ids, counting what the vocabulary cannot write.
 
     Normalising strips the text, makes one space of any white space, composes accents (NFC) and changes the case; no
-    letter becomes another one. Apostrophes, hyphens, digits, full and half width take the form that the labels have,
-    and punctuation that is no label becomes a space: see `nemo_asr.text.labels.Forms`. Labels of several characters
+    letter becomes another one. Apostrophes, hyphens, digits, full and half width and other forms of a letter take the
+    form that the labels have, and punctuation that is no label becomes a space: see `nemo_asr.text.labels.Forms`. Marks
+    that are no words and no labels, such as ``[laughter]``, are left out and counted. Labels of several characters
     match whole words, before any normalising, so ``<noise>`` survives in running text; a letter with its accents is a
     label like any other, also where Unicode has no single code point for it.
 
@@ -136,6 +139,7 @@ class CharParser:
         # Texts are compared with the labels in NFC; of two labels that are equal in it, the one that is in NFC counts.
         self._ids = {_nfc(label): i for label, i in ids.items()} | ids if do_normalize else ids
         self._forms = Forms((c for label in self._ids if is_one_letter(label) for c in label), strip_marks)
+        self._marks = Marks(self._ids)
         words = "|".join(re.escape(label) for label in self.labels if not is_one_letter(label))
         self._word_labels = re.compile(rf"(?<!\S)({words})(?!\S)") if words else None
         with_marks = sorted((re.escape(label) for label in self._ids if label[1:] and is_one_letter(label)), key=len)
@@ -162,6 +166,8 @@ class CharParser:
         if not isinstance(text, str):
             raise DataError("the text is not a string", got=type(text).__name__)
         normal = self.normalize(text)
+        if self._do_normalize and normal is not text and (marks := self._marks.in_text(text)):
+            self.unknown.update(marks)
         if not normal:
             raise DataError("the text is empty", got=repr(text))
         ids = self._to_ids(normal)
@@ -185,16 +191,22 @@ class CharParser:
         return [i for number, ids in enumerate(texts) for i in ([*between, *ids] if number else ids)]
 
     def check_letters(self, text: str, place: str) -> None:
-        """Refuse a text with letters that the labels lack; punctuation and digits do not count.
+        """Refuse a text with letters, numbers or marks such as ``<unk>`` that the labels lack; punctuation may be.
 
         Raises:
-            DataError: with the letters.
+            DataError: with what they lack.
         """
         normal = self.normalize(text)
         symbols = self._symbols.findall(normal) if self._symbols else normal
-        if lost := Counter(symbol for symbol in symbols if symbol not in self._ids and is_letter(symbol)):
+        lost = Counter(symbol for symbol in symbols if symbol not in self._ids and spoken(symbol))
+        if any(symbol.isdigit() for symbol in lost):  # whole numbers are told
+            lost = Counter({symbol: count for symbol, count in lost.items() if not _DIGIT.fullmatch(symbol)})
+            lost.update(_WITH_DIGIT.findall(normal))
+        lost.update(self._marks.in_text(text) if self._do_normalize else ())
+        if lost:
+            kind = "letters" if all(map(is_letter, lost)) else "letters, numbers or marks"
             remedy = "add them to the labels, change the text, or leave out strict_data"
-            raise DataError("letters that the labels lack", place=place, got=shown_symbols(lost), remedy=remedy)
+            raise DataError(f"{kind} that the labels lack", place=place, got=shown_symbols(lost), remedy=remedy)
 
     def normalize(self, text: str) -> str:
         """``text`` as the vocabulary is meant to write it."""
@@ -202,7 +214,7 @@ class CharParser:
             return text
         if self._word_labels is None:
             return self._normalize(text)
-        pieces = self._word_labels.split(text)  # odd pieces are labels
+        pieces = self._word_labels.split(self._marks.left_out(text))  # odd pieces are labels
         return " ".join(filter(None, (piece if i % 2 else self._normalize(piece) for i, piece in enumerate(pieces))))
 
     def reference(self, text: str) -> str:
@@ -240,7 +252,7 @@ class CharParser:
         return f"{self.about}, {case}" if self._do_normalize else "as written"
 
     def _normalize(self, text: str) -> str:
-        return self._written(self._unified(text))
+        return self._written(self._unified(self._marks.left_out(text)))
 
     def _most_characters(self, text: str) -> int | None:
         """How many characters a text has at most when it is normalised; None where it takes normalising it."""
@@ -329,6 +341,7 @@ class ENCharParser(CharParser):
         # Compiling its rules takes 0.1 s, for which no command waits that reads no text.
         from nemo_asr.text.english import accented_letters, normalize_english
 
+        text = self._marks.left_out(text).replace(ZERO_WIDTH_SPACE, " ")
         self.unaccented.update(accented_letters(text, self._keep))
         text = normalize_english(text, self._keep, lowercase=self._case != "kept")
         return self._in_case(text) if self._case == "upper" else text
@@ -358,7 +371,7 @@ class SpokenNumbersParser(CharParser):
         self.about = f"Unicode NFC, numbers in words ({language})"
 
     def _normalize(self, text: str) -> str:
-        text = self._unified(text)
+        text = self._unified(self._marks.left_out(text))
         if _DIGIT.search(text):
             text = read_out(text, self.language, self._can_write)
             if len(self._unread) < _SHOWN_NUMBERS:

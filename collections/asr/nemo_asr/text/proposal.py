@@ -18,6 +18,7 @@ from nemo_asr.text.labels import (
     is_without_spaces,
     language_code,
     language_of,
+    plain_letters,
     shown_symbols,
 )
 from nemo_asr.text.readings import read_out
@@ -123,7 +124,9 @@ def propose_labels(texts: Iterable[str], language: str | None = None, punctuated
 
 def _usual(text: str) -> str:
     """In lower case, composed, with usual widths. The dotted capital I would become two characters."""
-    return unicodedata.normalize("NFC", folded(text).replace("\u0130", "i").lower())
+    return unicodedata.normalize(
+        "NFC", plain_letters(unicodedata.normalize("NFC", text)).replace("\u0130", "i").lower()
+    )
 
 
 def _rare_among(letters: Counter[str]) -> Counter[str]:

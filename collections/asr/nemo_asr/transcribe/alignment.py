@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.audio.segments import DEFAULT_CUTTING, LONG_PAUSE, Cutting, Detector, Span
-from nemo_asr.text.labels import separator_of, shown_symbols, spelled
+from nemo_asr.text.labels import plain_letters, separator_of, shown_symbols, spelled
 from nemo_asr.text.parser import CharParser
 from nemo_asr.transcribe.inputs import Recording, named
 from nemo_asr.transcribe.segments import Activity
@@ -52,7 +52,7 @@ _NEAR_END = 0.5  # seconds from the last label to the end of its sound; speech t
 _NEAR_ONSET = 0.25  # seconds; a first label farther from the beginning of speech is not of that sound
 _IMPOSSIBLE = -1e4  # log-probability of a label between two parts
 # The end of a sentence: a line's end, or a mark with a space behind it; the marks of Chinese and Japanese need none.
-_SENTENCE_END = re.compile("(?<=[.?!;\u061f\u0964])\\s+|(?<=[\u3002\uff1f\uff01\uff1b])|\\s*\\n\\s*")
+_SENTENCE_END = re.compile("(?<=[.?!;\u061f\u0964])\\s+|(?<=[\u3002\uff1f\uff01\uff1b])|(?<!\\s)\\s*\\n\\s*")
 # A point that ends no sentence: of an initial, an ordinal (3. Mai), a title, or a word that others follow.
 _ABBREVIATED = re.compile(
     "\\b(?:[A-Z\u00c0-\u00de\u0410-\u042f]|[0-9]{1,2}|(?i:mrs?|ms|drs?|prof|st|rev|hon|gen|col|capt|lt|sgt|messrs|"
@@ -244,7 +244,7 @@ def sentences_of(text: str, parser: CharParser) -> list[Sentence]:
     pairs = [(part.strip(), parser(part)) for part in _cut_behind_sentences(text) if part.strip()]
     parts = [Sentence(part, ids) for part, ids in pairs if ids]
     lost = {symbol: count for symbol, count in (parser.unknown - before).items() if _is_said(symbol)}
-    lost |= {symbol: 1 for part, ids in pairs if not ids for symbol in part if _is_said(symbol)}
+    lost |= {symbol: 1 for part, ids in pairs if not ids for symbol in plain_letters(part) if _is_said(symbol)}
     if lost:
         remedy = "write the text in the labels' letters, or take a model that has them"
         raise DataError("the labels cannot spell the text", got=shown_symbols(Counter(lost)), remedy=remedy)

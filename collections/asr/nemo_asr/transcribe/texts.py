@@ -27,7 +27,7 @@ from nemo_asr.scoring.calibration import (
     right_words,
 )
 from nemo_asr.tasks.recipe import Recipe, load_recipe
-from nemo_asr.text.labels import APOSTROPHES, folded, has_words, spelled
+from nemo_asr.text.labels import APOSTROPHES, has_words, plain_letters, spelled
 from nemo_asr.text.parser import CharParser, make_parser
 from nemo_asr.transcribe.engine import transcripts_or_error
 from nemo_asr.transcribe.inputs import recording_of_utterance
@@ -199,7 +199,7 @@ def _speller_of_letters(utterances: Utterances[Any]) -> Speller:
     """Lower case, in the letters that the texts have; digits and punctuation are no letters, an apostrophe is one."""
     characters: set[str] = set()
     for text in texts_of(utterances):
-        characters.update(unicodedata.normalize("NFC", folded(text).lower()))
+        characters.update(unicodedata.normalize("NFC", plain_letters(text).lower()))
     letters = sorted(c for c in characters - {*APOSTROPHES} if c.isalpha() or unicodedata.category(c).startswith("M"))
     labels = [" ", "'", *letters]
     return Speller(make_parser(labels, "auto", do_lowercase=None), labels)
