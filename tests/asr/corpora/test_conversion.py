@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import random
+import re
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from toys.tar_shards import write_shard
 
 from nemo_asr.cli.data import main
 from nemo_asr.corpora.conversion import KINDS, divided, kind_of, make
+from nemo_asr.corpora.lists import words_of
 from nemo_asr.corpora.tables import table_utterances
 from nemo_asr.data.manifest import Manifest
 from nemo_asr.data.tarred import TarredAudioToTextDataLayer
@@ -88,7 +90,7 @@ def test_missing_damaged_and_wordless_recordings_are_a_line_each_and_others_go_o
         == f"{table}:4: the audio file {common_voice}/clips/gone.mp3 cannot be opened (No such file or directory)"
     )
     assert lines[2].startswith(f"{table}:5: the text is empty; ")
-    assert lines[3] == f"{table}:6: the line has too few columns: got 1, wanted at least 4"
+    assert lines[3] == f"{table}:6: the line has too few columns: got 1, wanted 5, as in the first line"
     assert len(lines) == 4
     assert f"{common_voice}/train.json: 1 utterance, " in out
     assert out.endswith("4 problems: see above; the other utterances are in the manifests\n")
@@ -315,7 +317,7 @@ def test_kaldi_segments_are_parts_of_recordings(tmp_path):
     )
     assert "segments:4: the part is not in its recording: got 1.5 to 9 s, wanted a part of" in beyond
     assert unknown == f"{folder}/segments:5: rec9 is no recording: wanted a line in {folder}/wav.scp"
-    assert broken == f"{folder}/segments:6: this is no segment: got rec1 x, wanted ID RECORDING START END"
+    assert broken == f"{folder}/segments:6: this is no segment: got rec1 x, wanted ID RECORDING START END [CHANNEL]"
     assert silent == f"{folder}/segments:7: u7 has no text: wanted a line in {folder}/text"
 
 
@@ -542,3 +544,312 @@ def test_what_is_no_corpus_is_told_with_the_kinds(tmp_path):
     with pytest.raises(UnknownNameError, match=r'kind "kaldy" is not known; known: .*\(did you mean kaldi\?\)'):
         make(tmp_path, kind="kaldy")
     assert [*KINDS] == ["common_voice", "kaldi", "shar", "lhotse", "wenet", "lists", "stm", "table", "folder"]
+
+
+# Lists as people write them: what cannot be read as it stands is named, and nothing is changed in silence.
+
+
+def table(folder, *rows, name="t.csv", head="path,sentence", encoding="utf-8"):
+    """A folder with six recordings and a table of these rows: what was made of it."""
+    for number in range(6):
+        record(folder / f"wav/r{number}.wav", 0.2 + number / 10)
+    (folder / name).write_bytes(("\n".join([*([head] if head else []), *rows]) + "\n").encode(encoding))
+    made = make(folder, overwrite=True)
+    texts = [entry["text"] for entries in made.manifests.values() for entry in entries]
+    return texts, [problem.removeprefix(f"{folder}/") for problem in made.problems]
+
+
+@pytest.mark.parametrize(
+    ("rows", "texts", "problem"),
+    [
+        (["wav/r1.wav,stop, go, stop"], [], "t.csv:3: the line has too many columns: got 4, wanted 2, as in the first"),
+        (['wav/r1.wav, "stop, go"'], ["stop, go"], ""),
+        (['wav/r1.wav,"stop, ""go"""'], ['stop, "go"'], ""),
+        (["wav/r1.wav,stop,,", "", "wav/r2.wav,go"], ["stop", "go"], ""),
+        (['wav/r1.wav,"two', 'lines"', "wav/r2.wav,go"], ["two lines", "go"], ""),
+        (['wav/r1.wav,"seven', "wav/r2.wav,go"], ["go"], "t.csv:3: a quotation mark is opened and not closed in this"),
+        (
+            ['wav/r1.wav,"seven', 'wav/r2.wav,go"', "wav/r3.wav,up"],
+            ['go"', "up"],
+            "t.csv:3: a quotation mark is opened",
+        ),
+        (['wav/r1.wav,"seven', 'wav/r2.wav,"stop, go"'], ["stop, go"], "t.csv:3: a quotation mark is opened and not"),
+        (['wav/r1.wav,5" long', 'wav/r2.wav,5" or "6"'], ['5" long', '5" or "6"'], ""),
+        (['wav/r1.wav,"5" long'], [], "t.csv:3: the row cannot be read: got"),
+        (['wav/r1.wav,"a" "b"'], [], "t.csv:3: the row cannot be read: got \"',' expected after '\"'\"; a cell in"),
+        (["wav/r1.wav"], [], "t.csv:3: the line has too few columns: got 1, wanted 2, as in the first line"),
+    ],
+)
+def test_rows_of_csv_are_read_whole_or_named(tmp_path, rows, texts, problem):
+    got, problems = table(tmp_path, "wav/r0.wav,first", *rows)
+    assert got == ["first", *texts]
+    assert [line[: len(problem)] for line in problems] == [problem] * len(problems)
+    assert bool(problems) == bool(problem)
+
+
+def test_an_open_quotation_mark_before_the_recording_is_named(tmp_path):
+    got, (problem,) = table(
+        tmp_path, '"seven,wav/r1.wav', 'go",wav/r2.wav', '"two', 'lines",wav/r3.wav', head="sentence,path"
+    )
+    assert got == ['go"', "two lines"]
+    assert problem.startswith('t.csv:2: a quotation mark is opened and not closed in this row: got "seven,wav/r1.wav;')
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "rows", "texts", "problem"),
+    [
+        ("t.tsv", "path\tsentence", ["wav/r1.wav\tstop\tgo", 'wav/r2.wav\t"up'], ['"up'], "too many"),
+        ("t.tsv", "path\tsentence\tup", ["wav/r1.wav\tstop", "go\t1", "wav/r2.wav\tup\t2"], ["up"], "too few"),
+        ("t.csv", "", ["wav/r1.wav|yes, 1|yes, one", "wav/r2.wav|yes | no|yes no"], ["yes, one"], "too many"),
+        ("t.csv", "", ["wav/r1.wav|a | b|a b", *["wav/r2.wav|no 1|no one"] * 2], ["no one"] * 2, "too many"),
+    ],
+)  # fmt: skip
+def test_rows_by_tabs_and_bars_are_read_whole_or_named(tmp_path, name, head, rows, texts, problem):
+    got, problems = table(tmp_path, *rows, name=name, head=head)
+    assert got == texts
+    assert re.match(rf"{re.escape(name)}:[12]: the line has {problem}", problems[0])
+
+
+def test_parts_and_channels_of_tables_are_read(tmp_path):
+    record(tmp_path / "a.wav", 2.0, channels=2)
+    (tmp_path / "t.csv").write_text(
+        "path,start,end,channel,text\na.wav,0.5,1.5,1,yes\na.wav,1,,A,no\na.wav,x,,,up\na.wav,,,2,go\na.wav,,,,all\n"
+    )
+    made = make(tmp_path)
+    ((first, second, whole),) = made.manifests.values()
+    assert (first["offset"], first["duration"], first["channel"]) == (0.5, 1.0, 1)
+    assert (second["offset"], second["duration"], second["channel"]) == (1.0, 1.0, 0)
+    assert whole == {"audio_filepath": "a.wav", "duration": 2.0, "text": "all"}
+    assert "t.csv:4: the row has no times of a part: got \"could not convert string to float: 'x'\"" in made.problems[0]
+    assert "a.wav has no such channel: got channel 2, counted from 0, wanted one of its 2" in made.problems[1]
+    assert made.notes == [
+        f"1 utterance of recordings with several channels, and none is named: their average is heard ({tmp_path}/a.wav)"
+    ]
+
+
+def test_tables_of_excel_and_in_other_encodings_are_read_or_told_as_such(tmp_path):
+    assert table(tmp_path / "sep", "path;sentence", "wav/r1.wav;stop, go", head="sep=;") == (["stop, go"], [])
+    got, (problem,) = table(tmp_path / "latin", "wav/r1.wav,caf\u00e9", "wav/r2.wav,go", encoding="latin-1")
+    assert got == ["go"]
+    assert problem == "t.csv:2: the line is not UTF-8: got the byte 0xe9; save it as UTF-8"
+    with pytest.raises(
+        DataError, match=r"can be used; a list there is not read: .*t\.csv: the table is UTF-16 \(save it"
+    ):
+        table(tmp_path / "wide", "wav/r1.wav,go", encoding="utf-16")
+    (tmp_path / "sep/other.csv").write_bytes("path,text\n".encode("utf-16"))
+    (tmp_path / "sep/third.csv").write_text("id,words\n1,go\n")
+    (tmp_path / "sep/t.tsv").write_text("path\ttext\nwav/r2.wav\tgo\n")
+    made = make(tmp_path / "sep", overwrite=True)
+    assert sorted(path.name for path in made.manifests) == ["t_csv.json", "t_tsv.json"]
+    assert made.problems[0] == f"{tmp_path}/sep/other.csv: the table is UTF-16; save it as UTF-8"
+    (note,) = made.notes
+    assert note.startswith(f"{tmp_path}/sep/third.csv is not read: the first line names no columns of audio and text")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("recordings.jsonl", '{"id": "r", "sources": []}', "recordings or supervisions of lhotse: make cuts of them"),
+        ("supervisions.jsonl.gz", '{"recording_id": "r", "text": "go"}', "supervisions of lhotse: make cuts of them"),
+        (
+            "metadata.jsonl",
+            '{"file_name": "r.wav", "transcription": "go"}',
+            "objects with file_name, transcription: write",
+        ),
+        (
+            "train.json",
+            '{"audio_filepath": "r.wav", "duration": 1, "text": "go"}',
+            "a manifest already: name it where a",
+        ),
+        ("t.csv", "id,words", r"the first line names no columns of audio and text \(id,words\)"),
+        ("t.xlsx", "PK", "this kind is not read: save it as CSV"),
+        ("text", "r go", "a list of Kaldi without wav.scp beside it"),
+    ],
+)
+def test_a_folder_without_texts_names_its_lists_and_why_they_are_not_read(tmp_path, name, content, reason):
+    record(tmp_path / "r.wav")
+    (tmp_path / name).write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
+    with pytest.raises(DataError, match=rf"a list there is not read: .*/{name}: .*{reason}"):
+        make(tmp_path)
+    if name not in ("t.csv", "text"):  # named itself
+        with pytest.raises(DataError, match=rf"{name}: this is no corpus of a known kind: got .*{reason}"):
+            make(tmp_path / name)
+
+
+def test_ids_that_occur_twice_are_named_and_equal_lines_are_one(tmp_path):
+    folder = tmp_path / "kaldi"
+    for number in range(4):
+        record(folder / f"r{number}.wav")
+    (folder / "wav.scp").write_text("r0 r0.wav\nr1 r1.wav\nr2 r2.wav\nr3 r3.wav\nr0 r0.wav\nr2 r1.wav\n")
+    (folder / "text").write_text("r0 yes\nr1 no\nr2 up\nr3 go\nr3 stop\nr0 yes\n\u3000\n")
+    made = make(folder)
+    assert [entry["text"] for entries in made.manifests.values() for entry in entries] == ["yes", "no"]
+    text, scp = made.problems
+    assert text == (
+        f"{folder}/text:5: r3 occurs a second time: got stop, wanted what line 4 has: go; "
+        "keep the right line; both are left out"
+    )
+    assert scp.startswith(f"{folder}/wav.scp:6: r2 occurs a second time: got r1.wav, wanted what line 3 has: r2.wav")
+    lists = tmp_path / "lists"
+    for name in ("a/1", "a/2", "b/2", "3"):
+        record(lists / f"{name}.wav")
+    record(lists / "3.ogg")
+    (lists / "transcripts.txt").write_text("1 yes\n1 yes\n2 no\n3 up\n\u00a0\n1b x\n3 up\n")
+    made = make(lists)
+    assert [entry["text"] for entries in made.manifests.values() for entry in entries] == ["yes", "up"]
+    assert made.problems[0].startswith(
+        f"{lists}/transcripts.txt:3: two recordings are called 2: got {lists}/a/2.wav and"
+    )
+    (lists / "transcripts.txt").write_text("1 yes\n3 up\n1 no\n")
+    made = make(lists, overwrite=True)
+    assert [problem.rpartition("txt:")[2][1:26] for problem in made.problems] == [": 1 occurs with two texts"] * 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "channels"),
+    [
+        ("r A ann 0 0.4 yes\nr B bob 0 0.4 no", [0, 1]),
+        ("r a ann 0 0.4 yes\nr b bob 0 0.4 no", [0, 1]),
+        ("r 1 ann 0 0.4 yes\nr 2 bob 0 0.4 no", [0, 1]),
+        ("r 0 ann 0 0.4 yes\nr 1 bob 0 0.4 no", [0, 1]),
+        ("r ch1 ann 0 0.4 yes\nr ch2 bob 0 0.4 no", [0, 1]),
+        ("r left ann 0 0.4 yes\nr R bob 0 0.4 no", [0, 1]),
+    ],
+)
+def test_channels_of_stm_stay_apart_in_all_their_spellings(tmp_path, lines, channels):
+    record(tmp_path / "r.wav", channels=2)
+    (tmp_path / "r.stm").write_text(lines)
+    made = make(tmp_path)
+    assert [entry["channel"] for entries in made.manifests.values() for entry in entries] == channels
+    assert made.problems == made.notes == []
+
+
+def test_a_channel_that_nobody_understands_or_that_is_not_there_is_named(tmp_path):
+    record(tmp_path / "two.wav", channels=2)
+    record(tmp_path / "one.wav")
+    (tmp_path / "r.stm").write_text(
+        "two main ann 0 0.4 yes\ntwo 3 bob 0 0.4 no\none main ann 0 0.4 up\none 1 ann 0 0.4 go\none B bob 0 0.4 x\n"
+        "two 1 ann 0.0.1 0.4 no\n"
+    )
+    made = make(tmp_path)
+    assert [entry["text"] for entries in made.manifests.values() for entry in entries] == ["up", "go"]
+    unknown, third, second, broken = made.problems
+    assert "two.wav has no such channel: got 'main', wanted one of its 2" in unknown.partition("r.stm:1: ")[2]
+    assert "got channel 2, counted from 0, wanted one of its 2" in third.partition("r.stm:2: ")[2]
+    assert "one.wav has no such channel: got channel 1, counted from 0" in second.partition("r.stm:5: ")[2]
+    assert "r.stm:6: this is no segment: got two 1 ann 0.0.1 0.4 no, wanted RECORDING CHANNEL" in broken
+
+
+def test_kaldi_lists_name_channels_in_three_places(tmp_path):
+    for name in ("a", "b", "c"):
+        record(tmp_path / f"{name}.wav", channels=2)
+    record(tmp_path / "7.flac")
+    (tmp_path / "wav.scp").write_text(
+        "a a.wav\nb sph2pipe -f wav -p -c2 b.wav |\nc c.wav\nd sph2pipe -t 0:1 c.wav |\ne flac -d -s 7.flac |\n"
+        "f flac -d --skip=5 7.flac |\n"
+    )
+    (tmp_path / "segments").write_text(
+        "a0 a 0 0.4 0\na1 a 0 0.4 1\na2 a 0 0.4 -1\nb0 b 0 0.4 0\nc0 c 0 0.4\nd0 d 0 1\ne0 e 0 0.4\nf0 f 0 1\n"
+        "a3 a 0 0.4 1 x\n"
+    )
+    names = ("a0", "a1", "a2", "a3", "b0", "c0", "d0", "e0", "f0")
+    (tmp_path / "reco2file_and_channel").write_text("c c B\ne e A\n")
+    (tmp_path / "text").write_text("".join(f"{name} {name}\n" for name in names))
+    made = make(tmp_path)
+    ((*entries,),) = made.manifests.values()
+    assert {entry["text"]: entry.get("channel") for entry in entries} == {
+        "a0": 0, "a1": 1, "a2": None, "b0": 1, "c0": 1, "e0": None
+    }  # fmt: skip
+    assert [problem.partition(": ")[2][:44] for problem in made.problems] == [
+        "the recording is a command, which is not run",
+        "the recording is a command, which is not run",
+        "this is no segment: got a 0 0.4 1 x, wanted ",
+    ]
+
+
+def test_null_and_lists_in_place_of_texts_and_speakers_are_named(tmp_path):
+    record(tmp_path / "a.wav", 2.0, channels=2)
+    base = {"key": "a", "wav": "a.wav", "txt": "yes"}
+    rows = [
+        {**base, "speaker": None}, {**base, "txt": None}, {**base, "txt": ["a", "b"]}, {**base, "speaker": ["x"]},
+        {**base, "wav": None}, {**base, "txt": 5}, {**base, "speaker": 7, "start": None},
+    ]  # fmt: skip
+    (tmp_path / "data.list").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = make(tmp_path / "data.list")
+    assert written(tmp_path / "data.json") == [
+        {"audio_filepath": "a.wav", "duration": 2.0, "text": "yes"},
+        {"audio_filepath": "a.wav", "duration": 2.0, "text": "yes", "speaker": "7"},
+    ]
+    told = [
+        "txt is no text: got null",
+        "txt is no text: got list ['a', 'b'], wanted words in quotation",
+        "speaker is no text: got list ['x']",
+        "wav is no text: got null",
+        "txt is no text: got int 5",
+    ]
+    for number, (problem, start) in enumerate(zip(made.problems, told, strict=True), 2):
+        assert problem.startswith(f"{tmp_path}/data.list:{number}: {start}")
+
+
+def test_supervisions_of_lhotse_keep_their_channels_and_are_texts(tmp_path):
+    record(tmp_path / "a.wav", 2.0, channels=2)
+    parts = [
+        {"channel": 1, "text": "one"}, {"channel": [0], "text": "zero"}, {"channel": [0, 1], "text": "both"},
+        {"text": "of the cut"}, {"channel": "x", "text": "none"}, {"channel": 0, "text": ["a", "b"]},
+        {"channel": 0, "text": "go", "speaker": ["x"]}, {"channel": 0, "text": None},
+    ]  # fmt: skip
+    source = {"type": "file", "channels": [0, 1], "source": "a.wav"}
+    sound = {"type": "MultiCut", "id": "c", "start": 0, "duration": 2, "channel": [0, 1]}
+    sound["recording"] = {"id": "a", "sources": [source]}
+    sound["supervisions"] = [{"start": 0, "duration": 1 + number / 10, **part} for number, part in enumerate(parts)]
+    features = {
+        "type": "MonoCut",
+        "id": "f",
+        "start": 0,
+        "duration": 2,
+        "channel": 0,
+        "supervisions": [{}],
+        "features": {},
+    }
+    (tmp_path / "cuts.jsonl").write_text(json.dumps(sound) + "\n" + json.dumps(features) + "\n")
+    made = make(tmp_path)
+    ((*entries,),) = made.manifests.values()
+    assert [(entry["text"], entry.get("channel")) for entry in entries] == [
+        ("one", 1), ("zero", 0), ("both", None), ("of the cut", None)
+    ]  # fmt: skip
+    name, text, speaker, empty, no_recording = (problem.partition("jsonl:")[2] for problem in made.problems)
+    assert name.startswith("1: an utterance has one channel, or all: got channel x")
+    assert text.startswith("1: text is no text: got list ['a', 'b'], wanted words in quotation marks")
+    assert speaker.startswith("1: speaker is no text: got list")
+    assert empty.startswith("1: the text is empty")
+    assert no_recording.startswith("2: the cut has features and no recording: got type, id, start")
+
+
+@pytest.mark.parametrize(
+    ("written", "words", "notation"),
+    [
+        ("zero two(2) <unk> {NOISE}", "zero two <unk> {NOISE}", ["(2)"]),
+        ("{ going to / gonna } go", "going to go", ["{ going to / gonna }"]),
+        ("{ @ / uh } { a / { b / c } }", "uh a", ["{ @ / uh }", "{ b / c }", "{ a / b }"]),
+        ("oh (zero) (%hesitation) @ five", "oh zero five", ["(zero)", "(%hesitation)", "%hesitation", "@"]),
+        ("%10 and 5 % a{b", "%10 and 5 % a{b", []),
+    ],
+)
+def test_words_of_stm_are_read_as_nist_has_them(written, words, notation):
+    assert words_of(written) == (words, tuple(notation))
+
+
+def test_marks_and_notation_of_stm_are_named_and_counted(tmp_path, capsys):
+    record(tmp_path / "r.wav", 2.0)
+    (tmp_path / "r.stm").write_text("r 1 ann 0 1 <o> one two(2) <unk> {NOISE}\nr 1 ann 1 2 <o> <unk> (zero) five\n")
+    assert main(["make", str(tmp_path)]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[-2] == (
+        'marks in the texts that are no words: "<unk>" x2 "{NOISE}" x1; training leaves them out and counts them, '
+        "unless they are labels"
+    )
+    assert out[-1].startswith('notation of NIST in the texts: "(2)" x1 "(zero)" x1; of alternatives the first is taken')
+    assert [line["text"] for line in written(tmp_path / "manifest.json")] == [
+        "one two <unk> {NOISE}",
+        "<unk> zero five",
+    ]

@@ -370,7 +370,7 @@ def _make(options: Any) -> int:
     for problem in made.problems:
         print(problem, file=sys.stderr)
     print(f"{source}: {KINDS[made.kind].description}")
-    print(*summary(made), sep="\n")
+    print(*summary(made), *made.notes, sep="\n")
     if made.problems:
         print(f"{counted(len(made.problems), 'problem')}: see above; the other utterances are in the manifests")
     return int(bool(made.problems))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from tqdm import tqdm
 
@@ -22,8 +24,9 @@ from nemo_asr.audio.reading import open_audio
 from nemo_asr.corpora import cuts, folders, kaldi, lists, tables
 from nemo_asr.corpora.listed import Listed, Sets, Utterances
 from nemo_asr.corpora.writing import Entry, as_written, write_manifest
+from nemo_asr.text.labels import Marks, shown_symbols
 from nemo_lite.errors import DataError, FileInTheWayError, UnknownNameError, counted, listed
-from nemo_lite.files import DOWNLOAD, is_address, make_writable_folder
+from nemo_lite.files import DOWNLOAD, is_address, make_writable_folder, names_in
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,9 @@ KINDS = {  # the first one that recognises a path reads it
 # From listed utterances to manifests.
 
 
+# Lists that people have beside recordings, and of which no kind above is.
+_LISTS_OF_OBJECTS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".list")
+_SPREADSHEETS = (".xlsx", ".xls", ".ods", ".parquet", ".arrow", ".csv.gz", ".tsv.gz", ".zip")
 _AT_ONCE = 512  # utterances whose lengths are read before more are listed
 _MOST_SECONDS = 1e7  # four months
 _SLACK_SECONDS = 0.05  # by which a part may end behind the end of its file, as lists round
@@ -87,11 +93,39 @@ class Made:
         kind: of the corpus.
         manifests: what each holds, by its path.
         problems: a line for each utterance that is left out.
+        notes: what is worth knowing and no fault.
     """
 
     kind: str
     manifests: dict[Path, list[Entry]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class _Seen(NamedTuple):
+    """What was seen in utterances that are used, by how often.
+
+    Attributes:
+        marks: such as ``<unk>`` in the texts.
+        notation: see `Listed`.
+        averaged: recordings of several channels, of which none is named; how many utterances.
+    """
+
+    marks: Counter[str]
+    notation: Counter[str]
+    averaged: Counter[str]
+
+    def notes(self) -> Iterator[str]:
+        """A line for each kind."""
+        if self.marks:
+            consequence = "training leaves them out and counts them, unless they are labels"
+            yield f"marks in the texts that are no words: {shown_symbols(self.marks)}; {consequence}"
+        if self.notation:
+            how = "of alternatives the first is taken, words in brackets as said, sounds (%) are left out"
+            yield f"notation of NIST in the texts: {shown_symbols(self.notation)}; {how}"
+        if self.averaged:
+            some = f"{counted(self.averaged.total(), 'utterance')} of recordings with several channels"
+            yield f"{some}, and none is named: their average is heard ({next(iter(self.averaged))})"
 
 
 def make(
@@ -136,14 +170,18 @@ def make(
     if (in_the_way := [file for file in files.values() if file.exists()]) and not overwrite:
         remedy = "give another folder with --out, or --overwrite"
         raise FileInTheWayError("the manifest exists already", place=str(in_the_way[0]), remedy=remedy)
+    seen = _Seen(Counter(), Counter(), Counter())
     manifests = {
-        name: _entries(name, utterances, root, made.problems, num_workers) for name, utterances in sets.items()
+        name: _entries(name, utterances, root, made.problems, seen, num_workers) for name, utterances in sets.items()
     }
+    made.notes += seen.notes()
+    if made.kind == "table" and path.is_dir():
+        made.notes += [f"{path / name} is not read: {_why_not(path / name)}" for name in _tables_beside(path, sets)]
     if shares:
         ((_, entries),) = manifests.items()
         manifests = divided(entries, shares)
     if not any(manifests.values()):
-        hint = _corpus_near(path) if made.kind == "folder" else ""
+        hint = _corpus_near(path) or _lists_in(path) if made.kind == "folder" else ""
         raise DataError(f"no utterance of {path} can be used{hint}:\n{listed(made.problems, len(made.problems))}")
     for name, entries in manifests.items():
         if not entries:
@@ -168,7 +206,8 @@ def kind_of(path: Path) -> str:
         if kind.recognises(path):
             return name
     wanted = "; ".join(f"{name}: {kind.description}" for name, kind in KINDS.items())
-    raise DataError("this is no corpus of a known kind", place=str(path), wanted=wanted, remedy="name it with --kind")
+    remedy, got = "name it with --kind", _why_not(path) if path.is_file() else ""
+    raise DataError("this is no corpus of a known kind", place=str(path), got=got, wanted=wanted, remedy=remedy)
 
 
 def _corpus_near(folder: Path) -> str:
@@ -181,27 +220,64 @@ def _corpus_near(folder: Path) -> str:
     return ""
 
 
+def _tables_beside(folder: Path, sets: Sets) -> list[str]:
+    """The names of tables in a folder that are none of these sets."""
+    named = (name for name in sorted(names_in(folder)) if name.lower().endswith(tables.TABLE_SUFFIXES))
+    used = {*sets, *(f"{name}{ending}" for name in sets for ending in tables.TABLE_SUFFIXES)}
+    return [name for name in named if not used & {name, name.replace(".", "_")} and (folder / name).is_file()]
+
+
+def _lists_in(folder: Path) -> str:
+    """Lists in a folder that nothing reads, each with the reason, as the end of a message; "" for none."""
+    files = [folder / name for name in sorted(names_in(folder))] if folder.is_dir() else []
+    reasons = [f"{file}: {reason}" for file in files if file.is_file() and (reason := _why_not(file))]
+    return f"; a list there is not read: {listed(reasons, len(reasons))}" if reasons else ""
+
+
+def _why_not(file: Path) -> str:
+    """Why a list is not read; "" for what is none."""
+    name = file.name.lower()
+    if name.endswith(tables.TABLE_SUFFIXES):
+        try:
+            next(tables.table_utterances(file), None)
+        except DataError as error:
+            return f"{error.problem} ({error.got or error.remedy})"
+        return "it has no row"
+    if name.endswith(_LISTS_OF_OBJECTS):
+        return cuts.why_no_cuts(file)
+    if name.endswith(_SPREADSHEETS):
+        return "this kind is not read: save it as CSV"
+    return "a list of Kaldi without wav.scp beside it" if name in ("text", "segments", "utt2spk") else ""
+
+
 def _entries(
-    name: str, utterances: Utterances, root: Path, problems: list[str], num_workers: int | None
+    name: str, utterances: Utterances, root: Path, problems: list[str], seen: _Seen, num_workers: int | None
 ) -> list[Entry]:
     entries: list[Entry] = []
+    marks = Marks()
     waiting = iter(utterances)
     with (
         ThreadPoolExecutor(num_workers or os.cpu_count() or 1) as pool,
         tqdm(desc=name, unit=" utterances", disable=None) as bar,
     ):
         while some := list(islice(waiting, _AT_ONCE)):
-            for result in pool.map(lambda utterance: _entry(utterance, root), some):
-                if isinstance(result, DataError):
+            results = pool.map(lambda utterance: _entry(utterance, root), some)
+            for utterance, result in zip(some, results, strict=True):
+                if isinstance(result, DataError) or isinstance(utterance, DataError):
                     problems.append(str(result))
-                else:
-                    entries.append(result)
+                    continue
+                entry, num_channels = result
+                entries.append(entry)
+                seen.marks.update(marks.in_text(entry["text"]))
+                seen.notation.update(utterance.notation)
+                if num_channels > 1 and "channel" not in entry:
+                    seen.averaged[str(utterance.audio)] += 1
             bar.update(len(some))
     return entries
 
 
-def _entry(utterance: Listed | DataError, root: Path) -> Entry | DataError:
-    """The manifest line, or why there can be none."""
+def _entry(utterance: Listed | DataError, root: Path) -> tuple[Entry, int] | DataError:
+    """The manifest line, and how many channels its recording has; or why there can be none."""
     if isinstance(utterance, DataError):
         return utterance
     place, text = utterance.place, " ".join(utterance.text.split())
@@ -227,14 +303,20 @@ def _entry(utterance: Listed | DataError, root: Path) -> Entry | DataError:
         entry["offset"] = round(utterance.start, 4)
     if utterance.speaker:
         entry["speaker"] = utterance.speaker
-    if utterance.channel is not None and num_channels > 1:
-        if not 0 <= utterance.channel < num_channels:
-            wanted = f"0 to {num_channels - 1}"
-            return DataError(
-                f"{utterance.audio} has no such channel", place=place, got=str(utterance.channel), wanted=wanted
-            )
-        entry["channel"] = utterance.channel
-    return entry
+    channel = utterance.channel
+    if utterance.seconds is not None:  # nobody looked into the recording
+        if isinstance(channel, int):
+            entry["channel"] = channel
+        return entry, num_channels
+    if channel is not None and (num_channels > 1 or (isinstance(channel, int) and channel > 0)):
+        if isinstance(channel, str) or channel >= num_channels:
+            problem = f"{utterance.audio} has no such channel"
+            got = f"{channel!r}" if isinstance(channel, str) else f"channel {channel}, counted from 0"
+            wanted = f"one of its {num_channels}" if num_channels > 1 else "none, for it has only one"
+            return DataError(problem, place=place, got=got, wanted=wanted)
+        if num_channels > 1:
+            entry["channel"] = channel
+    return entry, num_channels
 
 
 @lru_cache(maxsize=4096)  # the parts of one recording are neighbours

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nemo_asr.corpora.listed import Listed, Sets
+from nemo_asr.corpora.listed import Listed, Sets, by_set_name
 from nemo_asr.data.tarred import members_of
 from nemo_lite.errors import DataError
 from nemo_lite.files import FileKind, names_in, open_file, parse_json, path_in_list
@@ -30,7 +30,7 @@ def is_lhotse(path: Path) -> bool:
 def lhotse_sets(path: Path) -> Sets:
     """The utterances of each file of cuts."""
     files = _cut_files(path) or [path]
-    return {file.name.removesuffix(".gz").removesuffix(".jsonl"): lhotse_utterances(file) for file in files}
+    return {name: lhotse_utterances(file) for name, file in by_set_name(files, _CUT_SUFFIXES).items()}
 
 
 def _cut_files(path: Path) -> list[Path]:
@@ -95,6 +95,9 @@ def _cut(line: bytes, place: str) -> dict[str, Any] | DataError:
 
 def _supervised(path: Path, cut: dict[str, Any], place: str) -> Iterator[Listed | DataError]:
     for track in _tracks(cut, place):
+        if track.get("recording") is None:
+            problem, remedy = "the cut has features and no recording", "give cuts of recordings: their audio is needed"
+            raise DataError(problem, place=place, got=", ".join(track), remedy=remedy)
         sources = track["recording"]["sources"]
         if len(sources) != 1 or sources[0]["type"] != "file":
             got = ", ".join(str(source["type"]) for source in sources)
@@ -103,7 +106,9 @@ def _supervised(path: Path, cut: dict[str, Any], place: str) -> Iterator[Listed 
             )
         audio, source = Path(path_in_list(str(sources[0]["source"]), str(path.parent))), Path(sources[0]["source"])
         # lhotse writes paths as they were given, often from the folder in which it ran.
-        yield from supervisions(track, source if source.is_file() and not audio.is_file() else audio, place)
+        channels = sources[0].get("channels")
+        audio = source if source.is_file() and not audio.is_file() else audio
+        yield from supervisions(track, audio, place, channels=channels)
 
 
 def _tracks(cut: dict[str, Any], place: str) -> list[dict[str, Any]]:
@@ -121,7 +126,7 @@ def _tracks(cut: dict[str, Any], place: str) -> list[dict[str, Any]]:
     for track in tracks:
         if track["type"] not in ("MonoCut", "MultiCut"):
             raise DataError("this is no cut of a recording", place=place, got=str(track["type"]))
-        changes = [str(change["name"]) for change in track["recording"].get("transforms") or ()]
+        changes = [str(change["name"]) for change in (track.get("recording") or {}).get("transforms") or ()]
         if changes := [name for name in changes if name != "Resample"]:
             problem, remedy = "the recording is changed as it is read", "store it so (CutSet.save_audios)"
             raise DataError(problem, place=place, got=", ".join(changes), remedy=remedy)
@@ -129,24 +134,62 @@ def _tracks(cut: dict[str, Any], place: str) -> list[dict[str, Any]]:
 
 
 def supervisions(
-    cut: dict[str, Any], audio: Path, place: str, seconds: float | None = None
+    cut: dict[str, Any], audio: Path, place: str, seconds: float | None = None, channels: object = None
 ) -> Iterator[Listed | DataError]:
-    """An utterance for each supervision of a cut of one recording."""
+    """An utterance for each supervision of a cut of one recording, whose channels have these numbers (None: 0, ...)."""
     if not cut["supervisions"]:
         yield DataError("the cut has no supervision", place=place, wanted="a text")
     for supervision in cut["supervisions"]:
-        start = float(cut["start"]) + float(supervision["start"])
-        channel, speaker = supervision.get("channel"), supervision.get("speaker")
-        yield Listed(
-            place,
-            audio,
-            str(supervision.get("text") or ""),
-            str(speaker) if speaker else "",
-            max(start, 0.0),
-            start + float(supervision["duration"]),
-            channel if isinstance(channel, int) else None,
-            seconds,
-        )
+        try:
+            yield _supervision(supervision, cut, audio, place, seconds, channels)
+        except DataError as error:
+            yield error
+
+
+def _supervision(
+    supervision: dict[str, Any], cut: dict[str, Any], audio: Path, place: str, seconds: float | None, channels: object
+) -> Listed:
+    start = float(cut["start"]) + float(supervision["start"])
+    text, speaker = supervision.get("text"), supervision.get("speaker")
+    return Listed(
+        place,
+        audio,
+        "" if text is None else text_in(text, "text", place),
+        "" if speaker is None else text_in(speaker, "speaker", place),
+        max(start, 0.0),
+        start + float(supervision["duration"]),
+        _channel(supervision.get("channel", cut.get("channel")), channels, place),
+        seconds,
+    )
+
+
+def text_in(value: object, key: str, place: str) -> str:
+    """A value that has to be a text; a speaker may be a number.
+
+    Raises:
+        DataError: it is something else, such as null or a list.
+    """
+    if isinstance(value, str):
+        return value
+    if key == "speaker" and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    got = "null" if value is None else f"{type(value).__name__} {str(value)[:40]}"
+    raise DataError(f"{key} is no text", place=place, got=got, wanted='words in quotation marks: "one two"')
+
+
+def _channel(channel: object, channels: object, place: str) -> int | None:
+    """The channel that a supervision names, as its number in the file; None where it names all or none.
+
+    Raises:
+        DataError: it names some of several channels.
+    """
+    if isinstance(channel, list) and len(channel) == 1:
+        (channel,) = channel
+    if channel is None or (isinstance(channel, list) and (not isinstance(channels, list) or channel == channels)):
+        return None
+    if isinstance(channel, int) and not isinstance(channel, bool):
+        return channels.index(channel) if isinstance(channels, list) and channel in channels else channel
+    raise DataError("an utterance has one channel, or all", place=place, got=f"channel {str(channel)[:40]}")
 
 
 # Shar folders of lhotse: cuts.NNNNNN.jsonl.gz, and their recordings by the cuts' names in recording.NNNNNN.tar.
@@ -186,7 +229,32 @@ def _in_shard(
 ) -> Iterator[Listed | DataError]:
     if (file := recordings.get(str(cut["id"]))) is None:
         raise DataError(f"{shard} has no recording of the cut", place=place, got=str(cut["id"]))
-    yield from supervisions(cut, Path(file), place, float(cut["duration"]))
+    channels = cut.get("channel")  # the recording in the shard has these
+    has_several = isinstance(channels, list) and len(channels) > 1
+    for utterance in supervisions(cut, Path(file), place, float(cut["duration"]), channels):
+        if isinstance(utterance, Listed) and not has_several:
+            utterance = utterance._replace(channel=None)
+        yield utterance
+
+
+# What else is written as a JSON object a line.
+
+
+def why_no_cuts(path: Path) -> str:
+    """What is wrong with the first line of a list, or what it holds, as no cuts of lhotse and no list of WeNet."""
+    try:
+        _, first = next(_cuts(path), ("", {}))
+    except DataError as error:
+        return error.problem
+    if isinstance(first, DataError):
+        return first.problem
+    if "sources" in first or {"recording_id", "supervisions"} & first.keys():
+        return (
+            "recordings or supervisions of lhotse: make cuts of them (lhotse cut simple -r FILE -s FILE CUTS.jsonl.gz)"
+        )
+    if {"audio_filepath", "duration"} <= first.keys():
+        return "a manifest already: name it where a manifest is wanted"
+    return f"objects with {', '.join(first) or 'no keys'}: write them as a CSV file with columns path and text"
 
 
 # Lists of WeNet: ``{"key": ..., "wav": FILE, "txt": TEXT}``.
@@ -210,10 +278,14 @@ def wenet_utterances(path: Path) -> Iterator[Listed | DataError]:
             yield line
             continue
         try:
-            start, end = float(line.get("start", 0.0)), line.get("end")
-            audio = Path(path_in_list(str(line["wav"]), str(path.parent)))
+            start, end = float(line.get("start") or 0.0), line.get("end")
+            audio = Path(path_in_list(text_in(line["wav"], "wav", place), str(path.parent)))
             end = None if end is None else float(end)
-            yield Listed(place, audio, str(line["txt"]), str(line.get("speaker", "")), start, end)
+            speaker = line.get("speaker")
+            speaker = "" if speaker is None else text_in(speaker, "speaker", place)
+            yield Listed(place, audio, text_in(line["txt"], "txt", place), speaker, start, end)
+        except DataError as error:
+            yield error
         except (KeyError, TypeError, ValueError) as error:
             got = f"no {error}" if isinstance(error, KeyError) else str(error)
             yield DataError(

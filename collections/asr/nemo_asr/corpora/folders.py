@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from nemo_asr.corpora.listed import SUFFIXES, Listed, Sets, files_below, sets_by_folder
+from nemo_asr.corpora.listed import SUFFIXES, Listed, Sets, best_first, files_below, sets_by_folder
 from nemo_lite.errors import DataError
 from nemo_lite.files import FileKind, read_text
 
-_LOSSLESS = (".wav", ".flac")
 _TEXT = FileKind("the text", 1 << 20, remedy="save it as UTF-8 text")
 _NO_TEXT_OF_A_RECORDING = re.compile(r"(?i)(readme|licen[cs]e|copying|changes|authors?|credits)\b.*")
 
@@ -28,7 +27,7 @@ def folder_sets(path: Path) -> Sets:
 def folder_utterances(path: Path) -> Iterator[Listed | DataError]:
     """The recordings of a folder and of those inside, by name."""
     recordings: dict[Path, Path] = {}
-    for audio in sorted(files_below(path, SUFFIXES), key=_best_first):
+    for audio in sorted(files_below(path, SUFFIXES), key=best_first):
         stem = audio.with_suffix("")
         if stem in recordings:
             problem = f"two recordings have one text: {recordings[stem].name} is used"
@@ -41,11 +40,6 @@ def folder_utterances(path: Path) -> Iterator[Listed | DataError]:
             yield DataError(
                 "the text has no recording beside it", place=str(text), wanted=f"{text.stem}.wav or the like"
             )
-
-
-def _best_first(audio: Path) -> tuple[Path, bool, str]:
-    """Of recordings with one name the one that lost nothing comes first, which needs no other decoder either."""
-    return audio.with_suffix(""), audio.suffix.lower() not in _LOSSLESS, audio.suffix
 
 
 def _with_text(audio: Path) -> Listed | DataError:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from nemo_asr.corpora.listed import SUFFIXES, Listed, Sets
+from nemo_asr.corpora.listed import SUFFIXES, Listed, Sets, channel_of
 from nemo_lite.errors import DataError
 from nemo_lite.files import FileKind, decode_text, names_in, numbered_lines, path_in_list
 
 _LIST = FileKind("the list", 1 << 40)  # read line by line
 _UNPACKERS = ("flac", "sph2pipe", "cat")  # programs that only unpack the one file that they are given
+_PARTS = {"sph2pipe": re.compile("-[ts].*"), "flac": re.compile("--(?:skip|until|cue).*")}  # what gives a part of it
+_CHANNEL = re.compile(r"\s-c\s*(\S+)")  # of sph2pipe, from 1
 
 
 def is_kaldi(path: Path) -> bool:
@@ -39,44 +43,97 @@ def kaldi_utterances(folder: Path) -> Iterator[Listed | DataError]:
     Raises:
         DataError: ``text`` or another list cannot be read.
     """
-    texts = {name: words for _, name, words in _pairs(folder / "text")}
-    speakers_file = folder / "utt2spk"
-    speakers = {name: speaker for _, name, speaker in _pairs(speakers_file)} if speakers_file.is_file() else {}
-    recordings = {name: (place, written) for place, name, written in _pairs(folder / "wav.scp")}
+    texts = yield from _by_name(folder / "text")
+    speakers = yield from _by_name(folder / "utt2spk", is_needed=False)
+    recordings = yield from _by_name(folder / "wav.scp")
+    channels = yield from _by_name(folder / "reco2file_and_channel", is_needed=False)
     segments = folder / "segments"
-    parts = _pairs(segments) if segments.is_file() else ((place, name, name) for name, (place, _) in recordings.items())
-    for place, name, part in parts:
+    parts = yield from _by_name(segments, is_needed=False)
+    utterances = parts if segments.is_file() else recordings
+    for name, (line, part) in utterances.items():
+        place = f"{utterances.path}:{line}"
+        if name in texts.refused:
+            continue  # it is told already
         try:
-            recording, start, end = _kaldi_part(place, part) if segments.is_file() else (part, 0.0, None)
             if name not in texts:
                 raise DataError(f"{name} has no text", place=place, wanted=f"a line in {folder / 'text'}")
-            if recording not in recordings:
-                raise DataError(f"{recording} is no recording", place=place, wanted=f"a line in {folder / 'wav.scp'}")
-            audio, channel = _kaldi_audio(recordings[recording][1], folder, recordings[recording][0])
+            segment = _kaldi_part(place, part) if segments.is_file() else _Part(name)
+            if segment.recording in recordings.refused:
+                raise DataError(f"{segment.recording} is no single recording", place=place, remedy="see above")
+            if segment.recording not in recordings:
+                problem, wanted = f"{segment.recording} is no recording", f"a line in {folder / 'wav.scp'}"
+                raise DataError(problem, place=place, wanted=wanted)
+            scp_line, written = recordings[segment.recording]
+            audio, channel = _kaldi_audio(written, folder, f"{recordings.path}:{scp_line}")
         except DataError as error:
             yield error
             continue
-        yield Listed(place, audio, texts[name], speakers.get(name, ""), start, end, channel)
+        if channel is None:
+            _, of_recording = channels.get(segment.recording, (0, ""))
+            channel = segment.channel if segment.channel is not None else _last_channel(of_recording)
+        _, speaker = speakers.get(name, (0, ""))
+        yield Listed(place, audio, texts[name][1], speaker, segment.start, segment.end, channel)
 
 
-def _pairs(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Of each line its place, its first word, and what follows."""
+class _Named(dict[str, tuple[int, str]]):
+    """The lines of a list by their first word: the number of each, and what follows the word.
+
+    Attributes:
+        path: the list.
+        refused: words that two lines have, which say different things.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path, self.refused = path, set[str]()
+
+
+def _by_name(path: Path, *, is_needed: bool = True) -> Generator[DataError, None, _Named]:
+    """The lines of a list, and a `DataError` of each whose first word another line has with something else."""
+    named = _Named(path)
+    if not is_needed and not path.is_file():
+        return named
     for place, raw in numbered_lines(path, _LIST):
-        name, *rest = decode_text(raw, place, _LIST).split(maxsplit=1)
-        yield place, name, "".join(rest).strip()
+        name, *rest = decode_text(raw, place, _LIST).split(maxsplit=1) or [""]
+        value = "".join(rest).strip()
+        line, its_value = named.setdefault(name, (int(place.rpartition(":")[2]), value))
+        if its_value != value:
+            named.refused.add(name)
+            problem, wanted = f"{name} occurs a second time", f"what line {line} has: {its_value[:60]}"
+            remedy = "keep the right line; both are left out"
+            yield DataError(problem, place=place, got=value[:60], wanted=wanted, remedy=remedy)
+    for name in ("", *named.refused):
+        named.pop(name, None)
+    return named
 
 
-def _kaldi_part(place: str, part: str) -> tuple[str, float, float | None]:
-    """The recording, start and end of a line of ``segments``; an end of -1 is that of the recording."""
+class _Part(NamedTuple):
+    """A line of ``segments``: of which recording, from when to when in seconds (None: its end), on which channel."""
+
+    recording: str
+    start: float = 0.0
+    end: float | None = None
+    channel: int | str | None = None
+
+
+def _kaldi_part(place: str, part: str) -> _Part:
+    """A line of ``segments`` behind its first word; an end of -1 is that of the recording."""
     words = part.split()
     try:
         recording, start, end = words[0], float(words[1]), float(words[2])
+        (channel,) = words[3:] or ["-1"]
     except (IndexError, ValueError):
-        raise DataError("this is no segment", place=place, got=part[:60], wanted="ID RECORDING START END") from None
-    return recording, start, None if end == -1 else end
+        wanted = "ID RECORDING START END [CHANNEL]"
+        raise DataError("this is no segment", place=place, got=part[:60], wanted=wanted) from None
+    return _Part(recording, start, None if end == -1 else end, None if channel == "-1" else channel_of(channel, 0))
 
 
-def _kaldi_audio(written: str, folder: Path, place: str) -> tuple[Path, int | None]:
+def _last_channel(of_recording: str) -> int | str | None:
+    """The channel at the end of a line of ``reco2file_and_channel``, where it is A, B, 1 or 2."""
+    return channel_of(of_recording.split()[-1], 1) if of_recording else None
+
+
+def _kaldi_audio(written: str, folder: Path, place: str) -> tuple[Path, int | str | None]:
     """The file of a line of ``wav.scp``, and its channel. Of commands only those that unpack one file are understood.
 
     Raises:
@@ -89,8 +146,10 @@ def _kaldi_audio(written: str, folder: Path, place: str) -> tuple[Path, int | No
     except ValueError:
         words = []
     files = [word for word in words[1:] if Path(word).suffix.lower() in SUFFIXES]
-    if not words or Path(words[0]).name not in _UNPACKERS or len(files) != 1 or "|" in words:
+    program = Path(words[0]).name if words else ""
+    is_part = program in _PARTS and any(map(_PARTS[program].fullmatch, words[1:]))
+    if program not in _UNPACKERS or len(files) != 1 or "|" in words or is_part:
         remedy = "run it once, and write the name of the file that it makes"
         raise DataError("the recording is a command, which is not run", place=place, got=written[:80], remedy=remedy)
-    channel = words[words.index("-c") + 1] if words[0].endswith("sph2pipe") and "-c" in words[:-1] else ""
-    return Path(path_in_list(files[0], str(folder))), int(channel) - 1 if channel.isdigit() else None
+    channel = _CHANNEL.search(written) if program == "sph2pipe" else None
+    return Path(path_in_list(files[0], str(folder))), None if channel is None else channel_of(channel[1], 1)

@@ -29,9 +29,10 @@ class Listed(NamedTuple):
         text: the words as written.
         speaker: who speaks; "" where that is not told.
         start, end: the part of the file, in seconds; None: to its end.
-        channel: of a file of several, from 0; None: all of them.
+        channel: of a file of several, from 0; None: all of them. A text: what the list says, and nobody understands.
         seconds: how long the recording is, where it is no file: ``audio`` is then its name in a tar file, and is not
             looked for.
+        notation: what the list wrote in a notation of its own, and ``text`` has in words: ``(zero)``, ``two(2)``.
     """
 
     place: str
@@ -40,12 +41,64 @@ class Listed(NamedTuple):
     speaker: str = ""
     start: float = 0.0
     end: float | None = None
-    channel: int | None = None
+    channel: int | str | None = None
     seconds: float | None = None
+    notation: tuple[str, ...] = ()
 
 
 Utterances: TypeAlias = Iterable[Listed | DataError]
 Sets: TypeAlias = Mapping[str, Utterances]  # by the name that the manifest gets
+
+
+# How lists write the first channels, besides numbers.
+_CHANNELS = {**{letter: number for number, letter in enumerate("abcdefgh")}, "l": 0, "left": 0, "r": 1, "right": 1}
+_BEFORE_CHANNEL = re.compile("(?:channel|chan|ch)[ _-]?(?=.)")
+_LOSSLESS = (".wav", ".flac")
+
+
+def channel_of(written: str, first: int) -> int | str:
+    """A channel as a list writes it (``A``, ``left``, ``2``, ``ch1``), from 0; or as it is, where it says none.
+
+    Args:
+        written: a word of the list.
+        first: the number of the first channel there.
+    """
+    name = _BEFORE_CHANNEL.sub("", written.lower(), count=1)
+    number = int(name) - first if name.isascii() and name.isdecimal() else _CHANNELS.get(name, -1)
+    return number if number >= 0 else written
+
+
+class Recordings:
+    """Recordings by their names without the ending. Of two formats of one recording the lossless one counts.
+
+    Args:
+        files: the recordings; of those that differ in the folder, all are kept, and none can be told by its name.
+    """
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._files: dict[str, list[Path]] = {}
+        for file in files:
+            self._files.setdefault(file.stem, []).append(file)
+
+    def named(self, stem: str, place: str, wanted: str) -> Path:
+        """The recording of a name.
+
+        Raises:
+            DataError: there is none, or one in each of two folders.
+        """
+        if stem not in self._files:
+            raise DataError(f"{stem} has no recording", place=place, wanted=wanted)
+        one, *others = sorted(self._files[stem], key=best_first)
+        if other := next((file for file in others if file.parent != one.parent), None):
+            raise DataError(
+                f"two recordings are called {stem}", place=place, got=f"{one} and {other}", remedy="rename one of them"
+            )
+        return one
+
+
+def best_first(audio: Path) -> tuple[Path, bool, str]:
+    """Of recordings with one name the one that lost nothing comes first, which needs no other decoder either."""
+    return audio.with_suffix(""), audio.suffix.lower() not in _LOSSLESS, audio.suffix
 
 
 _SET_FOLDER = re.compile("(train|dev|valid|val|validation|test|eval)([-_].*)?")
@@ -63,6 +116,17 @@ def sets_by_folder(path: Path, files: Iterable[Path], utterances: Callable[[Path
     if folders and all(map(_SET_FOLDER.fullmatch, folders)):
         return {name: utterances(path / name) for name in sorted(folders)}
     return {"manifest": utterances(path)}
+
+
+def by_set_name(files: Iterable[Path], endings: tuple[str, ...]) -> dict[str, Path]:
+    """Files by their names without the ending; with it where two differ in nothing else."""
+    named: dict[str, list[Path]] = {}
+    for file in files:
+        ending = next((ending for ending in endings if file.name.lower().endswith(ending)), "")
+        named.setdefault(file.name[: len(file.name) - len(ending)], []).append(file)
+    return {
+        name if len(same) == 1 else file.name.replace(".", "_"): file for name, same in named.items() for file in same
+    }
 
 
 def files_below(folder: Path, suffixes: frozenset[str]) -> Iterator[Path]:

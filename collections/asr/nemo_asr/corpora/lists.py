@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from nemo_asr.corpora.listed import SUFFIXES, Listed, Sets, files_below, sets_by_folder
+from nemo_asr.corpora.listed import SUFFIXES, Listed, Recordings, Sets, channel_of, files_below, sets_by_folder
 from nemo_lite.errors import DataError
 from nemo_lite.files import FileKind, decode_text, numbered_lines
 
@@ -33,26 +33,44 @@ def list_utterances(path: Path) -> Iterator[Listed | DataError]:
     """The utterances of the lists below a folder: ``ID WORDS`` of each line, the recording by the id's last part."""
     for file in sorted(_lists(path)):
         folder = file.parent.parent if file.parent.name == "etc" else file.parent  # as VoxForge has them
-        recordings = {audio.stem: audio for audio in files_below(folder, SUFFIXES)}
-        for place, raw in numbered_lines(file, _LIST):
-            try:
-                name, *words = decode_text(raw, place, _LIST).split(maxsplit=1)
-            except DataError as error:
-                yield error
-                continue
-            stem = PurePosixPath(name).name
-            if stem not in recordings:
-                yield DataError(f"{name} has no recording", place=place, wanted=f"{stem}.flac or the like in {folder}")
-                continue
-            told = _WITH_SPEAKER.fullmatch(stem)
-            speaker = told[1] if told else folder.name if file.name == "PROMPTS" else ""
-            yield Listed(place, recordings[stem], "".join(words), speaker)
+        recordings = Recordings(files_below(folder, SUFFIXES))
+        texts: dict[str, int] = {}  # by their hashes: a list may have millions
+        twice = {name for name, words, _ in _ids(file) if texts.setdefault(name, hash(words)) != hash(words)}
+        for name, words, place in _ids(file):
+            if isinstance(words, DataError):
+                yield words
+            elif name in twice:
+                remedy = "keep the right line; all are left out"
+                yield DataError(f"{name} occurs with two texts", place=place, got=words[:60], remedy=remedy)
+            elif texts.pop(name, None) is not None:  # equal lines are one
+                stem = PurePosixPath(name).name
+                try:
+                    audio = recordings.named(stem, place, f"{stem}.flac or the like in {folder}")
+                except DataError as error:
+                    yield error
+                    continue
+                told = _WITH_SPEAKER.fullmatch(stem)
+                speaker = told[1] if told else folder.name if file.name == "PROMPTS" else ""
+                yield Listed(place, audio, words, speaker)
+
+
+def _ids(file: Path) -> Iterator[tuple[str, str | DataError, str]]:
+    """Of each line its first word, what follows it, or why it cannot be read, and its place."""
+    for place, raw in numbered_lines(file, _LIST):
+        try:
+            name, *words = decode_text(raw, place, _LIST).split(maxsplit=1) or [""]
+        except DataError as error:
+            yield place, error, place
+            continue
+        if name:
+            yield name, "".join(words), place
 
 
 # STM, as NIST's sclite and TED-LIUM have it: RECORDING CHANNEL SPEAKER START END [<LABELS>] WORDS.
 
 
-_STM_LINE = re.compile(r"(\S+)\s+(\S+)\s+(\S+)\s+([0-9.]+)\s+([0-9.]+)(?:\s+<[^>]*>)?(?:\s+(.*))?")
+_STM_LINE = re.compile(r"(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)(?:\s+<[^>]*>)?(?:\s+(.*))?")
+_FROM_ZERO = re.compile(r"[^0-9]*0+")  # a channel of a file that counts them from 0
 _NOT_SCORED = "ignore_time_segment_in_scoring"
 _STM_WANTED = "RECORDING CHANNEL SPEAKER START END <LABELS> WORDS"
 _AUDIO_FOLDERS = ("sph", "wav", "audio")
@@ -78,22 +96,81 @@ def stm_utterances(path: Path) -> Iterator[Listed | DataError]:
     """The segments, with recordings beside the file or in a folder ``sph``, ``wav`` or ``audio`` beside its own."""
     for file in sorted(_stm_files(path)):
         folders = [file.parent, *(file.parent.parent / name for name in _AUDIO_FOLDERS)]
-        recordings = {audio.stem: audio for folder in folders for audio in files_below(folder, SUFFIXES)}
-        for place, raw in numbered_lines(file, _LIST):
+        recordings = Recordings(_audio_of(folders))
+        channels = (segment[2] for _, segment in _segments(file) if isinstance(segment, re.Match))
+        first = 0 if any(map(_FROM_ZERO.fullmatch, channels)) else 1
+        for place, segment in _segments(file):
             try:
-                line = decode_text(raw, place, _LIST).strip()
+                yield _segment(place, segment, recordings, first, folders)
             except DataError as error:
                 yield error
-                continue
-            segment = _STM_LINE.fullmatch(line)
-            if line.startswith(";;") or (segment and segment[6] == _NOT_SCORED):
-                continue
-            if segment is None:
-                yield DataError("this is no segment", place=place, got=line[:60], wanted=_STM_WANTED)
-            elif segment[1] not in recordings:
-                wanted = f"{segment[1]}.sph or the like in {', '.join(map(str, folders))}"
-                yield DataError(f"{segment[1]} has no recording", place=place, wanted=wanted)
-            else:
-                channel = int(segment[2]) - 1 if segment[2].isdecimal() and segment[2] != "0" else None
-                start, end = float(segment[4]), float(segment[5])
-                yield Listed(place, recordings[segment[1]], segment[6] or "", segment[3], start, end, channel)
+
+
+def _audio_of(folders: Sequence[Path]) -> Iterator[Path]:
+    """The recordings of the first of these folders that has some of a name."""
+    stems: dict[str, Path] = {}
+    for folder in folders:
+        for audio in files_below(folder, SUFFIXES):
+            if stems.setdefault(audio.stem, folder) == folder:
+                yield audio
+
+
+def _segments(file: Path) -> Iterator[tuple[str, re.Match[str] | DataError]]:
+    """Of each line that is to be scored its place, and its fields or why it has none."""
+    for place, raw in numbered_lines(file, _LIST):
+        try:
+            line = decode_text(raw, place, _LIST).strip()
+        except DataError as error:
+            yield place, error
+            continue
+        segment = _STM_LINE.fullmatch(line)
+        if not line or line.startswith(";;") or (segment and segment[6] == _NOT_SCORED):
+            continue
+        yield place, segment or DataError("this is no segment", place=place, got=line[:60], wanted=_STM_WANTED)
+
+
+# Words that may be said or not stand in round brackets, a number behind a word says how it is pronounced (TED-LIUM),
+# %hesitation is a sound, and @ no word at all.
+_ALTERNATIVES = re.compile(r"\{[^{}]*/[^{}/]*\}")
+_PRONUNCIATION = re.compile(r"(?<=\w)\([0-9]+\)")
+_MAY_BE_SAID = re.compile(r"\(([^()]*)\)")
+_NO_WORD = re.compile(r"(?<!\S)(?:%[^\W\d]\S*|@)(?!\S)")
+
+
+def words_of(written: str) -> tuple[str, tuple[str, ...]]:
+    """The words of a segment, and what was written of them in the notation of NIST. Marks such as ``{NOISE}`` stay.
+
+    Of alternatives in braces the first counts; words in round brackets are taken as said.
+    """
+    notation: list[str] = []
+
+    def noted(pattern: re.Pattern[str], words: Callable[[re.Match[str]], str], text: str) -> str:
+        notation.extend(match[0] for match in pattern.finditer(text))
+        return pattern.sub(words, text)
+
+    text = written
+    while _ALTERNATIVES.search(text):  # the inner ones first
+        text = noted(_ALTERNATIVES, _first_alternative, text)
+    text = noted(_PRONUNCIATION, lambda match: "", text)
+    text = noted(_MAY_BE_SAID, lambda match: match[1], text)
+    return " ".join(noted(_NO_WORD, lambda match: "", text).split()), tuple(notation)
+
+
+def _first_alternative(match: re.Match[str]) -> str:
+    words = (part.strip() for part in match[0][1:-1].split("/"))
+    return next((part for part in words if part not in ("", "@")), "")
+
+
+def _segment(
+    place: str, segment: re.Match[str] | DataError, recordings: Recordings, first: int, folders: Sequence[Path]
+) -> Listed:
+    if isinstance(segment, DataError):
+        raise segment
+    name, channel, speaker, start, end, words = segment.groups()
+    try:
+        part = float(start), float(end)
+    except ValueError:
+        raise DataError("this is no segment", place=place, got=segment[0][:60], wanted=_STM_WANTED) from None
+    audio = recordings.named(name, place, f"{name}.sph or the like in {', '.join(map(str, folders))}")
+    text, notation = words_of(words or "")
+    return Listed(place, audio, text, speaker, *part, channel_of(channel, first), notation=notation)

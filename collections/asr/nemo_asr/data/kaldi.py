@@ -268,7 +268,9 @@ def _lines(path: Path) -> Iterator[tuple[int, str, str]]:
     numbers: dict[str, int] = {}
     for place, raw in numbered_lines(path, _LIST):
         number = int(place.rpartition(":")[2])
-        name, *rest = decode_text(raw, place, _LIST).split(maxsplit=1)
+        name, *rest = decode_text(raw, place, _LIST).split(maxsplit=1) or [""]
+        if not name:  # white space that is not ASCII
+            continue
         if numbers.setdefault(name, number) != number:
             raise DataError(f"{name} occurs a second time, after line {numbers[name]}", place=place)
         yield number, name, "".join(rest).strip()
