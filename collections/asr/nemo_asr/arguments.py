@@ -33,6 +33,26 @@ ManyPaths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 # As many as the largest published encoders of speech have (2.0e9); in float32, 8.6 GB.
 MOST_WEIGHTS = 2**31
 
+_MOST_COMMAS = 16  # in one path
+
+
+def paths_in(text: str | os.PathLike[str]) -> list[str]:
+    """The paths of a list with commas between them. A comma stays in a name that is a file: ``corpus,2/train.json``."""
+    parts, paths = os.fspath(text).split(","), []
+    while parts:
+        candidates = (",".join(parts[:count]) for count in range(1, 2 + min(len(parts) - 1, _MOST_COMMAS)))
+        path = next(filter(_is_file, candidates), parts[0])
+        paths.append(path)
+        parts = parts[1 + path.count(",") :]
+    return paths
+
+
+def _is_file(path: str) -> bool:
+    """Whether it is one, perhaps with the weight of a set behind it."""
+    path = os.path.expanduser(path.strip())
+    return os.path.isfile(path) or os.path.isfile(path.rpartition(":")[0])
+
+
 V = TypeVar("V")
 
 # A recipe fills these in, so none of them can be the source of the data.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
-from nemo_asr.arguments import Workers
+from nemo_asr.arguments import Workers, paths_in
 from nemo_asr.text.labels import METRICS, SCORE_NORMALIZERS
 from nemo_lite.errors import DataError
 from nemo_lite.files import FileKind, read_json
@@ -476,7 +476,7 @@ def unique_tags(manifests: Sequence[str]) -> list[str]:
 
     Comma-separated manifests are named after each part: ``dev-clean+dev-other``. The same set given twice is numbered.
     """
-    sets = [[_parts(manifest) for manifest in together.split(",")] for together in manifests]
+    sets = [[_parts(manifest) for manifest in paths_in(together)] for together in manifests]
     tags: list[str] = []
     for depth in range(1, 1 + max((len(parts) for together in sets for parts in together), default=0)):
         tags = ["+".join("_".join(parts[-depth:]) for parts in together) for together in sets]

@@ -1,5 +1,6 @@
 """Manifests: which lines are valid, what is kept of them, and new kinds."""
 
+import gzip
 import json
 import os
 import pickle
@@ -151,12 +152,49 @@ def test_a_value_spelled_like_a_key_is_no_repeated_key(folder):
 
 
 def test_objects_over_several_lines_are_refused(folder):
-    assert "train.json:1: invalid JSON" in refusal(json.dumps(entry(), indent=1).encode(), folder=folder)
+    refused = refusal(json.dumps(entry(), indent=1).encode(), folder=folder)
+    assert refused == (
+        "train.json: the objects of the manifest have several lines each: wanted one JSON object a line; "
+        "write one object a line: jq -c . OLD.json > NEW.json"
+    )
 
 
 def test_two_objects_in_a_line_are_refused_even_if_lines_and_objects_are_equally_many(folder):
     line = json.dumps(entry()).encode()
-    assert "train.json:1: invalid JSON" in refusal(line + line, b"", folder=folder)
+    told = "train.json:1: there are several objects on the line; write each on a line of its own; a manifest has one"
+    for together in (line + line, line + b", " + line, line + b"\r" + line):
+        assert told in refusal(together, b"", folder=folder)
+
+
+LINE = json.dumps(entry()).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (gzip.compress(LINE), ": the manifest is compressed (gzip); unpack it first: gunzip -k train.json"),
+        (LINE.decode().encode("utf-16"), ": the manifest is UTF-16; save it as UTF-8: iconv -f UTF-16 -t UTF-8"),
+        (LINE.decode().encode("utf-16-le"), ": the manifest is UTF-16 or no text; save it as UTF-8"),
+        (b"RIFF\x24\0\0\0WAVEfmt ", ": this is a recording, no manifest; nemo-lite data make FOLDER writes a"),
+        (b"PK\x03\x04", ": the manifest is a ZIP archive or a spreadsheet; save it as CSV, of which nemo-lite"),
+        (b"[" + LINE + b",\n" + LINE + b"]", ": the manifest is one JSON list: wanted one JSON object a line; write "
+         "one object a line: jq -c '.[]' OLD.json > NEW.json"),
+        (b"[\n" + LINE + b"\n]", ": the manifest is one JSON list"),
+        (b"[" + LINE + b"]", ": the manifest is one JSON list"),
+        (b"path,text\na.wav,one", ": the manifest is a table by commas (CSV): got path,text, wanted one JSON "
+         "object a line; call it .csv or .tsv: then nemo-lite data make FILE writes a manifest of it"),
+        (b"path\ttext, words\na.wav\tone, two", ": the manifest is a table by tabs (TSV): got"),
+        (b"a.wav|one\nb.wav|two", ": the manifest is a table by bars: got a.wav|one"),
+        (LINE + b",\n" + LINE, ":1: there is a comma behind the object; leave it out; a manifest has one JSON"),
+        (str(entry()).encode(), ":1: this is written as Python prints it; write it with json.dumps"),
+        (b"one word a line\nand no comma", ":1: invalid JSON"),
+    ],
+)  # fmt: skip
+def test_a_file_of_another_kind_is_told_as_such_with_what_to_do(folder, content, told):
+    assert refusal(content, folder=folder).startswith(f"train.json{told}")
+    (folder / "t.csv").write_bytes(b"path,text\na.wav,one")
+    with pytest.raises(DataError, match=r"\(CSV\): .*; nemo-lite data make t\.csv writes a manifest of it"):
+        Manifest.open("t.csv")
 
 
 def test_a_long_line_is_read_again_whole(folder):

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import nemo_asr
 import nemo_lite
+from nemo_asr.arguments import paths_in
 from nemo_asr.cli.transcribe import (
     MODEL_HELP,
     OnnxRuntime,
@@ -150,7 +151,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _align(args: Namespace) -> int:
-    manifest = Manifest.open([part for path in args.manifests for part in path.split(",")], lenient=True)
+    manifest = Manifest.open([part for path in args.manifests for part in paths_in(path)], lenient=True)
     utterances = [manifest.utterance(row) for row in range(len(manifest))]
     _check_places(args, utterances)
     recordings = [recording_of_utterance(each, manifest.reader, source=each.audio_path) for each in utterances]

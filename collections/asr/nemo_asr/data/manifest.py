@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import UNSET, UnsetType
 
-from nemo_asr.arguments import ManyPaths
+from nemo_asr.arguments import ManyPaths, paths_in
 from nemo_lite.errors import MAX_LISTED, DataChangedError, DataError, UsageError, counted, did_you_mean, listed
 from nemo_lite.files import (
     DOWNLOAD,
@@ -543,6 +543,8 @@ _LIMITS = JsonLimits(depth=32, values=10_000)
 _NO_MARKS = bytes(set(range(256)) - set(b'"[{\n'))
 _COPIED_KEYS = ("audio_filepath", "audio_filename", "duration", "text", "text_filepath", "normalized_text")
 
+_OBJECTS = re.compile(rb'\}[\s,]*\{\s*"')
+
 _decoder = msgspec.json.Decoder(Line)
 
 
@@ -596,12 +598,17 @@ class JsonLines(Source):
             ends = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE)
             starts = np.concatenate([[0], ends[:-1] + 1])
             lines_and_seconds = _lines_if_all_valid(block, starts, needs)
+            if lines_and_seconds is None and num_lines == 0:
+                self._refuse_other_kind()
             if lines_and_seconds is None:
                 yield self._valid(_one_by_one(block, starts, ends, offset, num_lines), needs, problems)
             else:
                 numbers = np.arange(num_lines + 1, num_lines + 1 + len(starts), dtype=np.int32)
                 yield Block(starts.astype(np.int64) + offset, numbers, *lines_and_seconds)
             num_lines += len(ends)
+
+    def _refuse_other_kind(self) -> None:
+        _refuse_other_kind(self.path, os.pread(self.descriptor(), _LOOKED_AT, 0).removeprefix(_BYTE_ORDER_MARK))
 
     def _whole_lines(self) -> Iterator[tuple[int, bytes]]:
         """Whole lines, about a block of them at a time, each with the byte where it starts."""
@@ -614,8 +621,11 @@ class JsonLines(Source):
             if end:
                 yield offset, data[:end]
             pending, offset = data[end:], offset + end
+            if len(pending) > MAX_LINE_BYTES and offset == 0:
+                self._refuse_other_kind()
             if len(pending) > MAX_LINE_BYTES:
                 problem = f"a line of more than {MAX_LINE_BYTES} bytes starts at byte {offset}"
+                problem = f"{problem}, with several objects" if _OBJECTS.search(pending[:_LOOKED_AT]) else problem
                 raise DataError(problem, place=self.path, remedy="a manifest has one JSON object a line")
         if pending:
             yield offset, pending + b"\n"
@@ -678,10 +688,61 @@ def _one_by_one(
             yield offset + start, number, _decoded(raw)
 
 
+# What people give in place of JSON lines: how each kind of file begins, and what to do.
+_MAKE = "nemo-lite data make {} writes a manifest of it"
+_UNPACK = "unpack it first"
+_BEGINNINGS = {
+    b"\x1f\x8b": ("the manifest is compressed (gzip)", "unpack it first: gunzip -k {}"),
+    b"BZh": ("the manifest is compressed (bzip2)", _UNPACK),
+    b"\xfd7zXZ": ("the manifest is compressed (xz)", _UNPACK),
+    b"\x28\xb5\x2f\xfd": ("the manifest is compressed (zstd)", _UNPACK),
+    b"PK\x03\x04": (
+        "the manifest is a ZIP archive or a spreadsheet",
+        "save it as CSV, of which nemo-lite data make writes a manifest",
+    ),
+    b"\xff\xfe": ("the manifest is UTF-16", "save it as UTF-8: iconv -f UTF-16 -t UTF-8"),
+    b"\xfe\xff": ("the manifest is UTF-16", "save it as UTF-8: iconv -f UTF-16 -t UTF-8"),
+    **dict.fromkeys(
+        (b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3", b"\xff\xfb", b"NIST_1A", b"FORM", b".snd", b"caff", b"#!AMR"),
+        ("this is a recording, no manifest", "nemo-lite data make FOLDER writes a manifest of a folder of them"),
+    ),
+}
+_LOOKED_AT = 1 << 16  # bytes
+_TABLES = {"\t": "tabs (TSV)", "|": "bars", ";": "semicolons (CSV)", ",": "commas (CSV)"}
+_SPREAD = re.compile(r"\{(?!.*\}\s*,?\s*$)")  # an object that does not end on its line
+_OBJECT_A_LINE = "write one object a line: jq -c {} OLD.json > NEW.json"
+
+
+def _refuse_other_kind(path: str, start: bytes) -> None:
+    """Raise DataError if a file is of another kind than JSON lines, as a whole, by its first bytes."""
+    for beginning, (problem, remedy) in _BEGINNINGS.items():
+        if start.startswith(beginning):
+            raise DataError(problem, place=path, remedy=remedy.format(path))
+    if b"\0" in start[:4]:
+        raise DataError("the manifest is UTF-16 or no text", place=path, remedy="save it as UTF-8")
+    text = start.decode("utf-8", "replace").lstrip()
+    first, *others = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    wanted = "one JSON object a line"
+    if first.startswith("[") and not (others and not problem_of_json(first.encode(), _LIMITS)):
+        remedy = _OBJECT_A_LINE.format("'.[]'")
+        raise DataError("the manifest is one JSON list", place=path, wanted=wanted, remedy=remedy)
+    if first.startswith("{"):
+        if others and _SPREAD.match(first) and not others[0].startswith("{"):
+            problem, remedy = "the objects of the manifest have several lines each", _OBJECT_A_LINE.format(".")
+            raise DataError(problem, place=path, wanted=wanted, remedy=remedy)
+        return
+    for delimiter, kind in _TABLES.items():
+        if others and all(delimiter in line and not line.startswith("{") for line in (first, others[0])):
+            problem = f"the manifest is a table by {kind}"
+            is_named = path.lower().endswith((".csv", ".tsv"))
+            remedy = _MAKE.format(path) if is_named else f"call it .csv or .tsv: then {_MAKE.format('FILE')}"
+            raise DataError(problem, place=path, got=first[:60], wanted=wanted, remedy=remedy)
+
+
 def _decoded(raw: bytes) -> Line | str:
     """The keys of a line, or in words why it cannot be read."""
     if problem := problem_of_json(raw, _LIMITS):
-        return f"{problem}; a manifest has one JSON object a line, each key once"
+        return f"{_known_mistake(raw) or problem}; a manifest has one JSON object a line, each key once"
     try:
         return _decoder.decode(raw)
     except msgspec.ValidationError as error:
@@ -690,6 +751,17 @@ def _decoded(raw: bytes) -> Line | str:
         return f"{key.rstrip('`')}: {problem}" if key else f"{problem}; a manifest has one JSON object a line"
     except (msgspec.DecodeError, ValueError) as error:
         return f"invalid JSON ({error}); a manifest has one JSON object a line"
+
+
+def _known_mistake(raw: bytes) -> str:
+    """What is wrong with a line that is no JSON, in words that help; "" for what is not known."""
+    if raw.endswith(b",") and not problem_of_json(raw[:-1], _LIMITS):
+        return "there is a comma behind the object; leave it out"
+    if _OBJECTS.search(raw):
+        return "there are several objects on the line; write each on a line of its own"
+    if raw.startswith(b"{'"):
+        return "this is written as Python prints it; write it with json.dumps"
+    return ""
 
 
 # Manifest: the utterances of one or more manifests, filtered by duration. It keeps three numbers a line (where the line
@@ -926,7 +998,7 @@ def weighted_paths(paths: ManifestPaths) -> tuple[list[str], tuple[float, ...]]:
     Raises:
         UsageError: a weight is no number above 0.
     """
-    named = os.fspath(paths).split(",") if isinstance(paths, (str, os.PathLike)) else paths
+    named = paths_in(paths) if isinstance(paths, (str, os.PathLike)) else paths
     parts = [os.path.expanduser(os.fspath(part).strip()) for part in named]
     weights: dict[int, float] = {}
     for number, part in enumerate(parts):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from nemo_asr.arguments import paths_in
 from nemo_asr.tasks.families import Model
 from nemo_asr.text.subwords import Subwords
 from nemo_asr.transcribe.model import (
@@ -96,7 +97,7 @@ class BestModelCallback(NeMoCallback):
         state.on_first(lambda: sweep_model(make_writable_folder(self._folder)))
         self._has_model, self._held = state.from_first(self._read_held)
         manifests = self._manifests.items()
-        self._digests = state.on_first(lambda: {name: digest_of_files(f.split(",")) for name, f in manifests}) or {}
+        self._digests = state.on_first(lambda: {name: digest_of_files(paths_in(f)) for name, f in manifests}) or {}
 
     def on_epoch_start(self, state: ActionState) -> None:
         """Write what the evaluation before the first step has decided."""

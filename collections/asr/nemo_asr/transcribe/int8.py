@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from nemo_asr.arguments import paths_in
 from nemo_asr.data.manifest import Manifest
 from nemo_asr.options import unique_tags
 from nemo_asr.scoring.rates import Interval, UtteranceErrors, bootstrap_interval, clusters_of, utterance_errors
@@ -160,7 +161,7 @@ def _measured(
     sets: list[SetRates] = []
     seconds, took = 0.0, [0.0, 0.0]
     for name, paths in zip(unique_tags(manifests), manifests, strict=True):
-        manifest = Manifest.open(paths.split(","))
+        manifest = Manifest.open(paths_in(paths))
         utterances = [manifest.utterance(row) for row in range(len(manifest))]
         recordings = [recording_of_utterance(utterance, manifest.reader) for utterance in utterances]
         texts: tuple[list[str], list[str]] = ([], [])

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.arguments import parameters_of
+from nemo_asr.arguments import parameters_of, paths_in
 from nemo_asr.data.manifest import Manifest, Utterances
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.decoding.ngram import UNKNOWN, Estimated, LanguageModel, NgramCounter, estimate
@@ -184,7 +184,7 @@ def open_texts(paths: Sequence[str]) -> Manifest:
     Raises:
         DataError: a manifest is missing, empty or has lines that are not valid.
     """
-    return Manifest.open([part for path in paths for part in path.split(",")], lenient=True)
+    return Manifest.open([part for path in paths for part in paths_in(path)], lenient=True)
 
 
 def texts_of(utterances: Utterances[Any]) -> Iterator[str]:
