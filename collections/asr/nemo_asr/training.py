@@ -17,7 +17,7 @@ import torch
 
 import nemo_lite
 from nemo_asr.argparse import evaluation_steps, policy_of, steps_of_run
-from nemo_asr.data.check import warn_of_leaks
+from nemo_asr.data.check import warn_of_leaks, warn_of_long
 from nemo_asr.data.speech_data_layer import (
     SpeechDataLayer,
     clusters_in_data,
@@ -156,6 +156,7 @@ class TrainingRun:
         loss = training.scored[0]
         if isinstance(training, Wires):
             self._check_texts(training, evaluations)
+        factory.on_first(lambda: warn_of_long(self.training_data))
         steps_per_epoch = factory.steps_per_epoch(self.training_data, args.iter_per_step, args.uneven)
         total_steps = steps_of_run(args, steps_per_epoch)
         lr_policy = policy_of(args, total_steps)

@@ -76,6 +76,21 @@ def test_texts_that_do_not_fit_a_models_frames_are_counted(folder, capsys):
         main(["check", "train.json", "--model_config", "demi"])
 
 
+def test_what_a_models_labels_cannot_write_is_counted_and_with_strict_data_a_problem(folder, capsys):
+    lines = [{"audio_filepath": "0.wav", "duration": 2.0, "text": text} for text in ("a b 5", "да b", "a <unk> b", "a")]
+    write_set(folder, "odd.json", *lines)
+    assert main(["check", "odd.json", "--model_config", "demo"]) == 1  # one recording has four texts
+    told = capsys.readouterr().out
+    assert (
+        "  odd.json: 2 of 4 utterances with what the labels cannot write; training leaves that out of the texts" in told
+    )
+    assert '    odd.json:2: "д" x1 "а" x1 of "да b"' in told
+    assert '    odd.json:3: "<unk>" x1 of "a <unk> b"' in told
+    assert main(["check", "odd.json", "--model_config", "demo", "--strict_data", "--json"]) == 1
+    findings = {finding["kind"]: finding["is_problem"] for finding in json.loads(capsys.readouterr().out)["findings"]}
+    assert findings["labels"] is True
+
+
 def test_stats_read_no_audio_and_a_picture_is_written(folder, capsys):
     write_set(folder, "text.json", {"audio_filepath": "none.wav", "duration": 2.0, "text": "a b"})
     assert main(["stats", "text.json", "train.json", "--picture", "sets.svg", "--json"]) == 0

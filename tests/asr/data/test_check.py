@@ -22,6 +22,7 @@ from nemo_asr.data.check import (
     shared_recordings,
     statistics_of,
     warn_of_leaks,
+    warn_of_long,
 )
 from nemo_asr.data.manifest import Manifest
 from nemo_lite.errors import DataError
@@ -472,3 +473,20 @@ def test_problems_come_last_and_long_lists_are_cut():
     assert "    ... and 4 more (--json has all)" in lines
     assert lines[-1] == "1 problem found"
     assert as_text([], []) == "No problem found"
+
+
+def test_training_warns_of_utterances_that_are_far_longer_than_the_others(folder, capsys):
+    lines = [{"audio_filepath": "a.wav", "duration": 2.0, "text": "a"} for _ in range(9)]
+    lines[4]["duration"] = 600.0
+    (folder / "long.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "even.json").write_text("".join(json.dumps({**line, "duration": 31.0}) + "\n" for line in lines))
+    texts = {"labels": ["a"], "batch_size": 2, "load_audio": False}
+    assert warn_of_long(AudioToTextDataLayer("long.json", **texts)) == 1
+    told = capsys.readouterr().err
+    assert (
+        "long.json: 1 utterance longer than 30 s, where half of all have at most 2.0 s; long.json:5 has 600.0 s. A"
+        in told
+    )
+    assert "max_duration of the data layer leaves long ones out, nemo-lite align MODEL MANIFEST --cut NEW.json" in told
+    assert warn_of_long(AudioToTextDataLayer("even.json", **texts)) == 0
+    assert capsys.readouterr().err == ""

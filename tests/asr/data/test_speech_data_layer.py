@@ -22,7 +22,7 @@ from toys.tar_shards import write_shard
 from toys.zip_data_layer import ZipDataLayer
 
 from nemo_asr import AudioToTextDataLayer, TarredAudioToTextDataLayer
-from nemo_asr.audio.reading import audio_seconds
+from nemo_asr.audio.reading import open_audio
 from nemo_asr.data.manifest import Manifest
 from nemo_asr.data.speech_data_layer import _tell_counts, lengths_in_samples, unwritable, with_file_durations
 from nemo_asr.data.utterances import MIXED_DOWN, OTHER_DURATION, RESAMPLED, UNKNOWN
@@ -436,8 +436,8 @@ def headers_read(monkeypatch):
     """The files whose headers are read."""
     paths = []
     monkeypatch.setattr(
-        "nemo_asr.data.speech_data_layer.audio_seconds",
-        lambda path, *, place: paths.append(path) or audio_seconds(path, place=place),
+        "nemo_asr.data.speech_data_layer.open_audio",
+        lambda path, name, place: paths.append(path) or open_audio(path, name, place),
     )
     return paths
 
@@ -479,6 +479,24 @@ def test_parts_inside_files_and_files_that_cannot_be_read_keep_their_durations(f
     assert with_file_durations(Manifest.open("train.json")).durations.tolist() == pytest.approx([0.21, 2.0, 0.23])
     parts = Manifest.open("parts.json")
     assert with_file_durations(parts) is parts
+
+
+def test_parts_and_channels_that_no_file_has_are_an_error_before_training(folder):
+    make_set(folder, 12)
+    lines = [json.loads(line) for line in (folder / "train.json").read_text().splitlines()]
+    for number in (3, 7, 8):
+        lines[number]["offset"] = 50.0
+    lines[5]["channel"] = 3
+    lines[6]["channel"] = 0
+    (folder / "train.json").write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(DataError) as error:
+        layer_of()
+    beyond, channel, *others = str(error.value).splitlines()
+    assert beyond.startswith("train.json:4: offset 50 s leaves nothing of 4.wav: got 0.240 s in the file; mend the")
+    assert channel.startswith("train.json:6: 6.wav has no channel 3: wanted channel 0")
+    assert [line.partition(": ")[0] for line in others] == ["train.json:8", "train.json:9"]
+    with pytest.raises(DataError, match=r"train\.json:4: offset 50 s leaves nothing"):
+        with_file_durations(Manifest.open("train.json"), limit=4)  # of a larger set some are read first
 
 
 def test_headers_of_all_files_are_read_only_where_one_of_a_few_differs(folder, headers_read, capsys):

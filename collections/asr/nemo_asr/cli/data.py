@@ -107,11 +107,14 @@ def _add_check(parser: OneLineParser) -> None:
     add("--train", help="the training set, instead of the order")
     add("--eval", nargs="+", default=[], help="evaluation sets, instead of the order")
     strict_help = (
-        "a duration that is not its file's, or a path that does not start at the manifest's folder, is a problem"
+        "a duration that is not its file's, a path that does not start at the manifest's folder, and with "
+        "--model_config what the labels cannot write, is a problem"
     )
     add("--strict_data", action="store_true", help=strict_help)
     add("--num_workers", type=positive_int, help="threads that read audio (default: one for each core)")
-    model_help = "a configuration or its name: also look for texts that do not fit the frames of this model"
+    model_help = (
+        "a configuration or its name: also look for texts that do not fit the frames or the labels of this model"
+    )
     add("--model_config", metavar="FILE", help=model_help)
     parser.add_options(OwnModules)
     _add_output(parser)
@@ -204,7 +207,7 @@ def _check(options: Any) -> int:
         with logging.patch_stdout_handler(sys.stderr):  # what data layers log is no finding
             for examined, paths in pairs:
                 if examined:
-                    findings += misfits_in(recipe, paths, examined is first)
+                    findings += misfits_in(recipe, paths, examined is first, options.strict_data)
     _tell(options, list(filter(None, sets)), findings)
     return int(any(finding.is_problem for finding in findings))
 

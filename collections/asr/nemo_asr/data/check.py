@@ -284,8 +284,8 @@ class Finding:
 
     Attributes:
         kind: ``line``, ``audio``, ``silence``, ``phase``, ``speed``, ``duplicate``, ``contradiction``, ``leak``,
-            ``frames``; not a problem: ``pause``, ``long``, ``duration``, ``path``, ``rate``, ``text``, ``speaker``,
-            ``file``, ``shared``.
+            ``frames``; not a problem: ``labels``, ``pause``, ``long``, ``duration``, ``path``, ``rate``, ``text``,
+            ``speaker``, ``file``, ``shared``.
         is_problem: whether the data should be mended.
         summary: one line.
         details: a line for each place.
@@ -545,6 +545,29 @@ def warn_of_leaks(train: DataLayerNM, evaluations: Mapping[str, DataLayerNM]) ->
                 "(nemo-lite data check compares the audio itself)"
             )
     return total
+
+
+_MANY_TIMES = 10  # the median
+
+
+def warn_of_long(train: DataLayerNM) -> int:
+    """Warn of utterances of a training set that are far longer than the others; returns how many.
+
+    The time and the memory of a step go by its longest utterance.
+    """
+    if not isinstance(train, SpeechDataLayer) or not len(train):
+        return 0
+    median, longest = float(np.median(train.durations)), int(np.argmax(train.durations))
+    long = np.flatnonzero(train.durations > max(_LONG_SECONDS, _MANY_TIMES * median))
+    if len(long):
+        worst = f"{train.place_of(longest)} has {train.durations[longest]:.1f} s"
+        usual = f"where half of all have at most {median:.1f} s"
+        logging.warning(
+            f"{train.utterances.name}: {_some(len(long))} longer than {_LONG_SECONDS:g} s, {usual}; {worst}. A step "
+            "takes the time and the memory of its longest utterance, for each of its batch: max_duration of the data "
+            "layer leaves long ones out, nemo-lite align MODEL MANIFEST --cut NEW.json cuts them"
+        )
+    return len(long)
 
 
 def _status(path: str) -> os.stat_result | None:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from nemo_asr.arguments import BatchSeconds, BatchSize, Duration, SampleRate, Unusable, Workers, source_argument
 from nemo_asr.audio.augmentation import AudioAugmentor, Perturbations, WaveformFeaturizer, augmentor_of
-from nemo_asr.audio.reading import audio_seconds, excess_of
+from nemo_asr.audio.reading import check_channel, excess_of, open_audio
 from nemo_asr.data.manifest import Manifest, ManifestPaths, Mask, R, Utterance, Utterances, check_limits
 from nemo_asr.data.utterances import (
     MIXED_DOWN,
@@ -36,7 +36,7 @@ from nemo_asr.data.utterances import (
 from nemo_asr.scoring.normalize import score_normalizer
 from nemo_asr.scoring.rates import Clusters, clusters_of
 from nemo_asr.text.labels import NO_LANGUAGE, shown_symbols
-from nemo_asr.text.parser import CharParser, parser_maker
+from nemo_asr.text.parser import EMPTY, CharParser, parser_maker
 from nemo_lite.backends.pytorch.data.loaders import Counts, PlannedLoader, UnusableItems, budget_of
 from nemo_lite.backends.pytorch.data.order import Batching, CostWords, Plan, Shard, WeightedSets, plans
 from nemo_lite.backends.pytorch.data.worker_server import preload_in_workers
@@ -190,16 +190,21 @@ def with_file_durations(manifest: Manifest, limit: int = CHECKED_FILES) -> Manif
     headers of ``limit`` files, evenly spread, are read; those of all files only if one of these differs. Of a longer
     file only the stated duration is read, so that stays; this is told as well. Files that cannot be read are
     found elsewhere.
+
+    Raises:
+        DataError: a part begins behind the end of its file, or a channel is not there: the first few, and how many.
     """
     total = len(manifest)
     rows = np.unique(np.linspace(0, total - 1, min(limit, total)).astype(np.int64)).tolist()
-    held = _differing(manifest, rows)
-    if held and len(rows) < total:
+    held, missing = _differing(manifest, rows)
+    if (held or missing) and len(rows) < total:
         logging.info(
-            f"{manifest.name}: {len(held)} of {len(rows)} durations, evenly spread, differ from their files: reading "
-            f"the headers of all {total} files"
+            f"{manifest.name}: {len(held) + len(missing)} of {len(rows)} durations, evenly spread, differ from their "
+            f"files: reading the headers of all {total} files"
         )
-        held = _differing(manifest, range(total))
+        held, missing = _differing(manifest, range(total))
+    if missing:
+        raise DataError(listed(missing, len(missing)))
     if not held:
         return manifest
     durations = manifest.durations.copy()
@@ -217,28 +222,46 @@ def with_file_durations(manifest: Manifest, limit: int = CHECKED_FILES) -> Manif
     return replace(manifest, durations=durations)
 
 
-def _differing(manifest: Manifest, rows: Sequence[int]) -> dict[int, float]:
-    """The seconds that the file has from the offset, for each of these rows where its line says others; in order."""
+def _differing(manifest: Manifest, rows: Sequence[int]) -> tuple[dict[int, float], list[str]]:
+    """The seconds that the file has from the offset, for each of these rows where its line says others; in order.
+
+    And what is wrong with lines whose part or channel is not in the file.
+    """
     chunks = [rows[first : first + _CHUNK_ROWS] for first in range(0, len(rows), _CHUNK_ROWS)]
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
         parts = list(pool.map(partial(_differing_among, manifest), chunks))
-    return {row: seconds for part in parts for row, seconds in part.items()}
+    held = {row: seconds for part, _ in parts for row, seconds in part.items()}
+    return held, [problem for _, problems in parts for problem in problems]
 
 
-def _differing_among(manifest: Manifest, rows: Sequence[int]) -> dict[int, float]:
-    held = {}
+def _differing_among(manifest: Manifest, rows: Sequence[int]) -> tuple[dict[int, float], list[str]]:
+    held: dict[int, float] = {}
+    problems: list[str] = []
     for row, ref in zip(rows, manifest.refs(rows), strict=True):
         utterance = manifest.reader.utterance(ref)
         if utterance.duration is None:
             continue
+        path, place = utterance.audio_path, utterance.place
         try:
-            seconds = audio_seconds(utterance.audio_path, place=utterance.place) - (utterance.offset or 0.0)
+            with open_audio(path, path, place) as file:
+                whole, num_channels = file.seconds, file.num_channels
         except DataError:
+            continue
+        offset = utterance.offset or 0.0
+        seconds = whole - offset
+        try:
+            check_channel(utterance.channel, num_channels, path, place)
+            if seconds <= 0.0 < offset:
+                remedy = "mend the offset, or delete the line"
+                got = f"{whole:.3f} s in the file"
+                raise DataError(f"offset {offset:g} s leaves nothing of {path}", place=place, got=got, remedy=remedy)
+        except DataError as error:
+            problems.append(str(error))
             continue
         excess = excess_of(seconds, utterance.duration)
         if seconds > 0 and (excess < 0 or (excess and utterance.offset is None)):
             held[row] = seconds
-    return held
+    return held, problems
 
 
 # SpeechDataLayer: the base of data layers of transcribed speech. Its subclasses say which utterances there are.
@@ -339,7 +362,9 @@ class SpeechDataLayer(SpeechPorts):
         if text_report := parser.report():
             seen = "" if self._all_seen else f" (in {CHECKED_LINES} lines, evenly spread)"
             left_out = f"; they are left out of the texts (read as {parser.describe()})" if parser.unknown else ""
-            empty = "; training leaves these utterances out, evaluation scores their texts as they are"
+            # Commands refuse a training set in which texts are missing.
+            where = ", where it takes lines without a text" if parser.refused[EMPTY] else ""
+            empty = f"; training leaves these utterances out{where}, evaluation scores their texts as they are"
             kept = empty if self._textless.any() else ""
             logging.warning(f"{self.utterances.name}: {text_report}{seen}{left_out}{kept}")
 

@@ -16,6 +16,7 @@ from nemo_lite.core.shapes import frames_of
 from nemo_lite.errors import DataError, UsageError
 
 _MAX_SHOWN = 20
+_SHOWN_CHARACTERS = 60
 
 
 def leave_out_infeasible(
@@ -113,13 +114,16 @@ def _list(data_layer: DataLayerNM, misfits: Sequence[Infeasible], consequence: s
 _KIND = "frames"
 
 
-def misfits_in(recipe: Recipe, manifests: str, training: bool) -> list[Finding]:
-    """Findings of ``nemo-lite data check`` about texts and frames: those that never fit are a problem.
+def misfits_in(recipe: Recipe, manifests: str, training: bool, strict: bool = False) -> list[Finding]:
+    """Findings of ``nemo-lite data check`` about texts, labels and frames: those that never fit are a problem.
+
+    What the labels cannot write of a text is told too: letters, numbers that are not read out, marks such as ``<unk>``.
 
     Args:
         recipe: of the model; its labels and its stride count.
         manifests: the set; several manifests are separated by commas.
         training: whether the set is trained on: then perturbations may make audio shorter.
+        strict: what the labels cannot write is a problem, as training with ``strict_data`` takes it.
     """
     try:
         data_layer = recipe.data_layer(manifests, training=training, batch_size=1)
@@ -131,10 +135,25 @@ def misfits_in(recipe: Recipe, manifests: str, training: bool) -> list[Finding]:
     never = [str(misfit) for misfit in misfits if misfit.is_always]
     sometimes = [str(misfit) for misfit in misfits if not misfit.is_always]
     problem = "text does not fit the model's frames"
+    unwritten = _unwritten(data_layer) if isinstance(data_layer, SpeechDataLayer) else []
+    labels = f"{manifests}: {len(unwritten)} of {len(data_layer)} utterances with what the labels cannot write"
     findings = [
+        Finding("labels", strict, f"{labels}; training leaves that out of the texts", unwritten),
         Finding(_KIND, True, f"{manifests}: {len(never)} of {len(data_layer)} utterances whose {problem}", never),
         Finding(
             _KIND, False, f"{manifests}: {len(sometimes)} whose {problem} when perturbations shorten them", sometimes
         ),
     ]
     return [finding for finding in findings if finding.details]
+
+
+def _unwritten(data_layer: SpeechDataLayer) -> list[str]:
+    """A line for each utterance with letters, numbers or marks that the labels lack."""
+    parser, lines = data_layer.new_parser(), []
+    for item in range(len(data_layer)):
+        utterance = data_layer.utterance_of(item)
+        try:
+            parser.check_letters(utterance.text, "")
+        except DataError as error:
+            lines.append(f'{utterance.place}: {error.got} of "{utterance.text[:_SHOWN_CHARACTERS]}"')
+    return lines

@@ -37,6 +37,7 @@ from nemo_lite.errors import ConfigError, DataError, UsageError, counted, printa
 from nemo_lite.utils import logging
 from nemo_lite.utils.nemo_logging import LogMode
 
+EMPTY = "the text is empty"
 # Marks a byte outside the vocabulary in the table of the fast path; real ids stay below.
 _OUTSIDE = 255
 
@@ -169,7 +170,7 @@ class CharParser:
         if self._do_normalize and normal is not text and (marks := self._marks.in_text(text)):
             self.unknown.update(marks)
         if not normal:
-            raise DataError("the text is empty", got=repr(text))
+            raise DataError(EMPTY, got=repr(text))
         ids = self._to_ids(normal)
         is_blank = self._subwords is None and set(ids) == {self._ids.get(" ")} and not text.isspace()
         if not ids or is_blank:
