@@ -574,7 +574,7 @@ def refuse_existing(path: Path) -> None:
     Raises:
         FileInTheWayError: there is one.
     """
-    if path.exists():
+    if os.path.lexists(path):
         raise FileInTheWayError("the file exists already", place=str(path), remedy="give another name, or remove it")
 
 
@@ -664,7 +664,7 @@ def make_writable_folder(folder: str | Path, *, exist_ok: bool = True) -> Path:
         sweep_temporaries(folder)
         probe = folder / temporary_name("probe")
         probe.mkdir()
-        probe.rmdir()
+        remove_probe(probe)
     except FileExistsError:
         problem = "the folder exists already" if folder.is_dir() else "there is a file where a folder is wanted"
         raise UsageError(problem, place=str(folder), remedy="choose another folder, or move this one away") from None
@@ -676,6 +676,20 @@ def make_writable_folder(folder: str | Path, *, exist_ok: bool = True) -> Path:
             remedy="choose another folder, or correct its permissions",
         ) from None
     return folder
+
+
+def remove_probe(probe: Path) -> None:
+    """Remove an empty folder of this process. Where that fails it is tried once more, so that it does not stay.
+
+    Raises:
+        OSError: of the first try, also where the second one went well: the folder is not to be trusted.
+    """
+    try:
+        probe.rmdir()
+    except OSError:
+        with suppress(OSError):
+            probe.rmdir()
+        raise
 
 
 def synchronise(path: Path) -> None:

@@ -28,7 +28,7 @@ import pytest
 from toys.tar_members import member
 
 from nemo_lite import files
-from nemo_lite.errors import CheckpointError, DataError, NemoLiteError, UsageError
+from nemo_lite.errors import CheckpointError, DataError, FileInTheWayError, NemoLiteError, UsageError
 from nemo_lite.files import (
     AppendedFile,
     FileKind,
@@ -50,6 +50,7 @@ from nemo_lite.files import (
     read_bytes,
     read_json,
     read_text,
+    refuse_existing,
     write_atomically,
 )
 
@@ -453,6 +454,27 @@ def test_a_folder_without_permission_is_refused_in_one_line(tmp_path, monkeypatc
     monkeypatch.setattr("pathlib.Path.rmdir", refuse)
     with pytest.raises(UsageError, match='the folder is not writable: got "Permission denied"'):
         make_writable_folder(tmp_path)
+
+
+def test_a_disk_that_fails_once_leaves_no_proof_behind(tmp_path, monkeypatch):
+    removed, rmdir = [], Path.rmdir
+
+    def fail_once(self):
+        removed.append(self)
+        if len(removed) == 1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        rmdir(self)
+
+    monkeypatch.setattr(Path, "rmdir", fail_once)
+    with pytest.raises(UsageError, match='the folder is not writable: got "Input/output error"'):
+        make_writable_folder(tmp_path)
+    assert names_in(tmp_path) == []
+
+
+def test_a_link_that_leads_nowhere_is_in_the_way_too(tmp_path):
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(FileInTheWayError, match="link: the file exists already"):
+        refuse_existing(tmp_path / "link")
 
 
 def test_an_existing_folder_is_refused_when_asked(tmp_path):

@@ -18,7 +18,8 @@ def main() -> None:
     """Evaluate a classifier."""
     parser = EvalArgParser(description="Accuracy of a trained classifier")
     parser.add_argument("--eval_datasets", nargs="+", required=True, help="manifests, each a set of its own")
-    parser.add_argument("--out", default=".", help="folder for classes and embeddings (default: here)")
+    parser.add_argument("--out", help="folder for classes and embeddings (default: results/NAME, by the model's name)")
+    parser.add_argument("--overwrite", action="store_true", help="replace files that no evaluation wrote")
     add_data_options(parser)
     evaluate_classes(parser.parse_args())
 

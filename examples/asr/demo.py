@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from nemo_asr.cli.demo import NUM_EPOCHS, run_demo
+from nemo_asr.cli.demo import NUM_EPOCHS, WORK_DIR_HELP, run_demo
 from nemo_lite.errors import reported_to_user
 from nemo_lite.options import positive_int
 
@@ -23,7 +23,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--corpus", type=Path, required=True, help="folder of the corpus")
-    parser.add_argument("--work_dir", type=Path, required=True, help="folder for the results; an old one is replaced")
+    parser.add_argument("--work_dir", type=Path, required=True, help=WORK_DIR_HELP)
     parser.add_argument("--num_epochs", type=positive_int, default=NUM_EPOCHS, help="epochs to train")
     args = parser.parse_args()
     run_demo(args.corpus, args.work_dir, args.num_epochs)

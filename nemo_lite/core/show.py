@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from html import escape
 from itertools import count, pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ from nemo_lite.core.shapes import definitions, symbolic_shapes, written
 from nemo_lite.core.shapes import frames_of as frames_of
 from nemo_lite.errors import counted
 from nemo_lite.files import make_writable_folder, write_atomically
+from nemo_lite.outputs import write_output
 from nemo_lite.utils import logging
 
 # A DAG as rows of texts, from which tables and pictures are made.
@@ -797,6 +799,11 @@ def _mermaid_text(text: str) -> str:
 # show_plan: the DAGs and the schedule of a run, printed and drawn before it starts. No data is read.
 
 
+def _write_of_plan(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file of a plan. One that was not written here, or was changed since, stays: FileInTheWayError."""
+    write_output(path, write, "nemo-lite plan", remedy="move it away, or choose another folder")
+
+
 def show_plan(
     dags: Mapping[str, Dag],
     lr_policy: Callable[[float, int, int], float],
@@ -828,9 +835,9 @@ def show_plan(
     if folder is None:
         return
     make_writable_folder(folder)
-    write_atomically(folder / "plan.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    _write_of_plan(folder / "plan.txt", lambda path: path.write_text(text, encoding="utf-8"))
     for name, dag in dags.items():
-        write_svg(folder / f"{name}.svg", dag, title=name)
+        _write_of_plan(folder / f"{name}.svg", partial(write_svg, dag=dag, title=name))
     logging.info("Saved plan.txt and %s in %s", ", ".join(f"{name}.svg" for name in dags), folder)
 
 
@@ -917,8 +924,8 @@ def show_precision(report: PrecisionReport | None, folder: Path | None = None) -
     print(text)
     if folder is not None:
         make_writable_folder(folder)
-        write_atomically(folder / "precision.txt", lambda path: path.write_text(text, encoding="utf-8"))
-        report.write_svg(folder / "precision.svg", report.about.partition(";")[0])
+        _write_of_plan(folder / "precision.txt", lambda path: path.write_text(text, encoding="utf-8"))
+        _write_of_plan(folder / "precision.svg", partial(report.write_svg, title=report.about.partition(";")[0]))
         logging.info("Saved precision.txt and precision.svg in %s", folder)
 
 

@@ -55,6 +55,13 @@ def test_both_generations_of_names_give_the_same_options():
     assert older.run_dir == Path("runs/Jasper")
 
 
+@pytest.mark.parametrize("name", ["../x", "../../x", "a/../../x", "a/../b", "/tmp/x", ".", "..", "/"])
+def test_the_name_of_a_run_does_not_lead_out_of_its_folder(name, capsys):
+    told = refusal(capsys, *NEEDED, "--work_dir", "runs", "--exp_name", name)
+    assert f"argument --exp_name: {name!r} leads out of --work_dir; give a name, and another --work_dir" in told
+    assert parse("--work_dir", "runs", "--exp_name", "group/mine").run_dir == Path("runs/group/mine")
+
+
 def test_the_runs_folder_is_named_after_the_run_also_without_a_folder_to_put_it_in():
     assert (parse("--exp_name", "mine").run_dir, parse("--exp_name", "mine").create_tb_writer) == (Path("mine"), True)
     assert parse("--exp_name", "mine", "--work_dir", "runs").run_dir == Path("runs/mine")

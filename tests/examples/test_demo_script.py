@@ -10,6 +10,7 @@ from toys.tone_corpus import run_script, run_subcommand
 
 from nemo_asr.cli import demo
 from nemo_asr.corpora import synth
+from nemo_lite.outputs import foreign_in
 
 pytest.importorskip("matplotlib", reason="what draws the curves is not installed")
 
@@ -71,6 +72,7 @@ def test_the_demo_ends_with_a_transcript_pictures_and_commands_that_work(tmp_pat
     places, _, tries = ending.partition("\nTry next\n")
     assert [line.split()[0] for line in places.splitlines() if not (tmp_path / line.split()[0]).exists()] == []
     assert (tmp_path / "runs/demo/curves.png").read_bytes()[:4] == PNG
+    assert list(foreign_in(tmp_path / "runs/demo", demo.PROGRAM)) == [], "what the next demo may delete"
     commands = [shlex.split(line) for line in tries.splitlines() if line.startswith("  nemo-lite")]
     assert len(commands) == 4
     for words in commands:

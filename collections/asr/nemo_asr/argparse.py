@@ -9,7 +9,7 @@ import inspect
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 from nemo_asr.options import (
@@ -205,6 +205,11 @@ class AsrArgParser(NemoArgParser):
         if parsed.create_tb_writer is None:
             parsed.create_tb_writer = has_folder
         parsed.exp_name = parsed.exp_name or _DEFAULT_NAME
+        path = PurePath(parsed.exp_name)
+        if path.is_absolute() or ".." in path.parts or not path.name:
+            self.error(
+                f"argument --exp_name: {parsed.exp_name!r} leads out of --work_dir; give a name, and another --work_dir"
+            )
         parsed.run_dir = Path(parsed.work_dir or "").expanduser() / parsed.exp_name if has_run_dir else None
 
     def _check_seeds(self, parsed: Any) -> None:

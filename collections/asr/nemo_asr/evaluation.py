@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from nemo_asr.decoding.greedy import (
     post_process_transcripts,
 )
 from nemo_asr.decoding.words import Spelling, weighted_phrases
-from nemo_asr.options import search_arguments, unique_tags
+from nemo_asr.options import named_files, results_folder, search_arguments, unique_tags
 from nemo_asr.scoring.hotwords import score_hotwords, words_of
 from nemo_asr.scoring.rates import (
     Clusters,
@@ -42,9 +42,9 @@ from nemo_asr.scoring.rates import (
     count_errors,
     equal_error_rate,
 )
-from nemo_asr.scoring.report.page import compare_folders, comparison_table, try_report
+from nemo_asr.scoring.report.page import PAGE_FILE, REPORT, compare_folders, comparison_table, try_report
 from nemo_asr.scoring.report.records import read_transcripts, score_rows, scores_table, write_scores
-from nemo_asr.scoring.sclite import FOLDER, TimedWord, write_sclite
+from nemo_asr.scoring.sclite import ENDINGS, FOLDER, TimedWord, write_sclite
 from nemo_asr.tasks.families import Wires, connect, connect_classifier
 from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.text.labels import main_metric, spelled
@@ -58,9 +58,12 @@ from nemo_lite import DataLayerNM, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.data.loaders import Loaded, UnusableItems
 from nemo_lite.core.neural_types import AudioSignal
 from nemo_lite.errors import DataError, UsageError
-from nemo_lite.files import make_writable_folder, write_atomically
+from nemo_lite.files import make_writable_folder
 from nemo_lite.options import factory_arguments
+from nemo_lite.outputs import InputFiles, check_output, write_output
 
+PROGRAM = "nemo-lite eval"
+_TRANSCRIPTS, _SCORES, _WEIGHTS = "transcripts.jsonl", "scores.json", "weights.json"
 MOST_PAIRS = 5000  # recordings of which all pairs are compared
 # Utterances, evenly spread, in which pauses are looked for; seconds of them in all; seconds of a pause that is told.
 _MOST_HEARD, _MOST_HEARD_SECONDS, _TOLD_PAUSE = 200, 3600.0, 0.5
@@ -76,7 +79,8 @@ def evaluate_texts(args: Namespace) -> None:
     factory = NeuralModuleFactory(**factory_arguments(args))
     model = load_model(args.load_dir, recipe=recipe, factory=factory, overrides=args.overrides)
     second = load_model(args.compare, factory=factory) if args.compare else None
-    out = Path(args.out)
+    out = results_folder(args)
+    factory.on_first(lambda: _check_places(args, out))
     _use_search(model, args, factory, out)
     sets = _evaluate_sets(model, args, factory, out, "A, " if second else "")
     if args.stream:
@@ -84,7 +88,20 @@ def evaluate_texts(args: Namespace) -> None:
     if second is not None:
         _use_search(second, args, factory, out / "compared")
         _evaluate_sets(second, args, factory, out / "compared", "B, ")
-        factory.on_first(lambda: _print_comparison(args, sets))
+        factory.on_first(lambda: _print_comparison(args, out, sets))
+
+
+def _check_places(args: Namespace, out: Path) -> None:
+    """FileInTheWayError where a file is there that would be replaced and may not be; before any work is done."""
+    tags, inputs = unique_tags(args.eval_datasets), InputFiles(named_files(args))
+    for folder in (out, *([out / "compared"] if args.compare else [])):
+        names = [f"{tag}.{ending}" for tag in tags for ending in (_TRANSCRIPTS, _SCORES)]
+        names += [f"{FOLDER}/{tag}.{ending}" for tag in tags for ending in ENDINGS]
+        names += [_WEIGHTS] if args.search_weights else []
+        for name in names:
+            check_output(folder / name, PROGRAM, inputs=inputs, overwrite=args.overwrite)
+        if args.report:
+            check_output(folder / PAGE_FILE, REPORT, inputs=inputs, overwrite=args.overwrite)
 
 
 def _evaluate_sets(
@@ -112,13 +129,14 @@ def _evaluate_sets(
         if args.hotwords:
             plain = texts_to_score(data_layer, result.items, result.said, without_hotwords, args.score_normalizer)
             without_hotwords = plain.hypotheses
-        path = out / f"{tag}.transcripts.jsonl"
+        path = out / f"{tag}.{_TRANSCRIPTS}"
         more: list[dict[str, Any]] = [{} for _ in heard]
         for values, transcript in zip(more, result.transcripts, strict=False):
             values["segments"] = _segments_of(transcript)
         for values, text in zip(more, without_hotwords, strict=False):
             values["without_hotwords"] = text
-        write_transcripts(path, data_layer, result.items, *texts, more)
+        lines = partial(write_transcripts, data_layer=data_layer, items=result.items, more=more, **texts._asdict())
+        _write(path, lines, args)
         metric = args.eval_metric or main_metric(recipe.labels)
         print(f"{name}{tag}: {_describe_rates(heard, said, metric)}")
         ids = data_layer.digest_of(result.items)
@@ -127,7 +145,7 @@ def _evaluate_sets(
             print(f"{name}{tag}: {note}")
         if said:
             rows = read_transcripts(path)
-            scores, scores_file = score_rows(rows), out / f"{tag}.scores.json"
+            scores, scores_file = score_rows(rows), out / f"{tag}.{_SCORES}"
             hotwords = None
             if args.hotwords:
                 split = words_of(recipe.labels)
@@ -136,11 +154,11 @@ def _evaluate_sets(
                     hot = list(map(normalizer_for(data_layer, args.score_normalizer), hot))
                 clusters = clusters_in_data(data_layer, result.items)
                 hotwords = score_hotwords(hot, said, without_hotwords, heard, split, clusters)
-            write_scores(scores_file, scores, hotwords)
+            _write(scores_file, partial(write_scores, scores=scores, hotwords=hotwords), args)
             print(f"{name}{tag}: {scores.interval_line(metric)}; by speaker, length and word in {scores_file}")
             if line := scores.variants_line(metric):
                 print(f"{name}{tag}: {line}")
-            files = write_sclite(out / FOLDER, tag, rows, result.words)
+            files = write_sclite(out / FOLDER, tag, rows, result.words, write=partial(_write, args=args))
             print(f"{name}{tag}: for sclite {', '.join(str(file) for file in files)}")
             for line in hotwords.lines() if hotwords else ():
                 print(f"{name}{tag}: {line}")
@@ -148,7 +166,7 @@ def _evaluate_sets(
                 print(f"\n{scores_table(scores)}\n")
     if args.report:
         facts = {"model": f"{model.place}, step {model.card.step}", **hear.facts}
-        factory.on_first(lambda: try_report(folder, sets=list(data), facts=facts))
+        factory.on_first(lambda: try_report(folder, sets=list(data), facts=facts, overwrite=args.overwrite))
     return list(data)
 
 
@@ -413,9 +431,10 @@ def _use_search(model: TrainedModel, args: Namespace, factory: NeuralModuleFacto
         factory,
         lambda heard, said: count_errors(heard, said, use_cer).errors,
     )
-    path = folder / "weights.json"
+    path = folder / _WEIGHTS
     best, worst = trials[0], trials[-1]
-    factory.on_first(lambda: write_weights(make_writable_folder(folder) / path.name, args.search_weights, trials))
+    lines = partial(write_weights, source=args.search_weights, trials=trials)
+    factory.on_first(lambda: _write(make_writable_folder(folder) / path.name, lines, args))
     factory.on_first(
         lambda: print(
             f"{args.search_weights}: alpha {best.alpha:g} and beta {best.beta:g} make {best.errors} errors, the fewest "
@@ -447,9 +466,9 @@ def _describe_rates(heard: list[str], said: list[str], metric: str) -> str:
     return f"{metric.upper()} {first.rate:.2%} ({first} in {first.reference_length} {unit}), {others}"
 
 
-def _print_comparison(args: Namespace, sets: list[str]) -> None:
+def _print_comparison(args: Namespace, out: Path, sets: list[str]) -> None:
     """A table of both models, from the transcripts that were just written."""
-    compared = compare_folders(args.out, Path(args.out) / "compared", sets=sets)
+    compared = compare_folders(out, out / "compared", sets=sets)
     print("\n" + comparison_table(compared, args.load_dir, args.compare))
 
 
@@ -465,7 +484,9 @@ def evaluate_classes(args: Namespace) -> None:
     factory = NeuralModuleFactory(**factory_arguments(args))
     model = load_classifier(args.load_dir, recipe=recipe, factory=factory, overrides=args.overrides)
     options: dict[str, Any] = {"batch_size": args.batch_size, **({"strict_data": True} if args.strict_data else {})}
-    out = factory.on_first(lambda: make_writable_folder(Path(args.out)))
+    place = results_folder(args)
+    factory.on_first(lambda: _check_places_of_classes(args, place))
+    out = factory.on_first(lambda: make_writable_folder(place))
     for tag, manifest in zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True):
         data_layer: Any = model.recipe.data_layer(manifest, training=False, **options)
         wires = connect_classifier(model.modules, data_layer)
@@ -476,17 +497,33 @@ def evaluate_classes(args: Namespace) -> None:
             continue
         logits, classes, *embeddings = map(torch.cat, columns)
         assert batches.items is not None, "data layers of speech number their items"
-        labels, path = model.recipe.labels, out / f"{tag}.classes.jsonl"
+        labels, (path, file, file_of_labels) = model.recipe.labels, _files_of_classes(out, tag)
         text = _class_lines([data_layer.place_of(item) for item in batches.items], logits, classes, labels)
-        write_atomically(path, partial(Path.write_text, data=text, encoding="utf-8"))
+        _write(path, partial(Path.write_text, data=text, encoding="utf-8"), args)
         print(f"{tag}: {_describe_accuracy(logits, classes, labels)}")
         clusters = clusters_in_data(data_layer, batches.items)
         print(f"{tag}: {_describe_interval(logits, classes, clusters)}")
         print(f"{tag}: {batches.num_items} recordings, ids {batches.digest}, classes in {path}")
         if embeddings:
-            np.save(out / f"{tag}.npy", embeddings[0].float().numpy())
-            np.save(out / f"{tag}_labels.npy", np.array([labels[int(each)] for each in classes]))
+            _write(file, partial(np.save, arr=embeddings[0].float().numpy()), args)
+            _write(file_of_labels, partial(np.save, arr=np.array([labels[int(each)] for each in classes])), args)
             print(f"{tag}: {_describe_speakers(embeddings[0], classes)}")
+
+
+def _files_of_classes(out: Path, tag: str) -> tuple[Path, Path, Path]:
+    """Of a set: its classes, embeddings and their labels."""
+    return out / f"{tag}.classes.jsonl", out / f"{tag}.npy", out / f"{tag}_labels.npy"
+
+
+def _check_places_of_classes(args: Namespace, out: Path) -> None:
+    """As `_check_places`."""
+    inputs = InputFiles(named_files(args))
+    for path in [path for tag in unique_tags(args.eval_datasets) for path in _files_of_classes(out, tag)]:
+        check_output(path, PROGRAM, inputs=inputs, overwrite=args.overwrite)
+
+
+def _write(path: Path, write: Callable[[Path], object], args: Namespace) -> None:
+    write_output(path, write, PROGRAM, overwrite=args.overwrite)
 
 
 def _describe_accuracy(logits: torch.Tensor, classes: torch.Tensor, labels: list[str]) -> str:

@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
 from nemo_asr.arguments import Workers, paths_in
 from nemo_asr.text.labels import METRICS, SCORE_NORMALIZERS
-from nemo_lite.errors import DataError
-from nemo_lite.files import FileKind, read_json
+from nemo_lite.errors import DataError, UsageError
+from nemo_lite.files import FileKind, names_in, read_json
 from nemo_lite.options import (
     LR_POLICY,
     OPTIMIZER,
@@ -469,6 +471,40 @@ def read_weights(path: str) -> tuple[float, float]:
 
 
 # Short names of evaluation sets, by which their rates are logged and their files are called.
+
+
+_WRITTEN = ("out", "cut", "picture")  # options that name what a command writes
+_MODELS = ("model", "load_dir", "compare")
+
+
+def named_files(args: Namespace) -> list[Path]:
+    """The files that options and arguments name, but for those to be written; of a model's folder those that are in it.
+
+    A command may not overwrite them, see `nemo_lite.outputs.check_output`.
+    """
+    values = [value for name, value in vars(args).items() if name not in _WRITTEN]
+    several = [each for value in values for each in (value if isinstance(value, (list, tuple)) else [value])]
+    texts = [str(each) for each in several if isinstance(each, (str, Path))]
+    paths = [Path(part.removeprefix("@")).expanduser() for text in texts for part in {text, *text.split(",")} if part]
+    models = [Path(model).expanduser() for name in _MODELS if isinstance(model := getattr(args, name, None), str)]
+    paths += [folder / name for model in models for folder in (model, model / "model") for name in _names_in(folder)]
+    return [path for path in paths if os.path.isfile(path)]
+
+
+def _names_in(folder: Path) -> list[str]:
+    with suppress(UsageError):  # what reads the model says that it cannot be read
+        return names_in(folder)
+    return []
+
+
+def results_folder(args: Namespace) -> Path:
+    """Where an evaluation writes: ``--out``, or ``results/NAME`` by the name of the run or the model."""
+    if args.out:
+        return Path(args.out).expanduser()
+    place = Path(args.load_dir).expanduser().resolve()
+    if place.name in ("model", "checkpoints"):  # of a run
+        place = place.parent
+    return Path("results", (place.stem if place.is_file() else place.name) or "model")
 
 
 def unique_tags(manifests: Sequence[str]) -> list[str]:

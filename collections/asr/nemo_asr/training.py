@@ -84,7 +84,9 @@ from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.show import show_plan, show_precision
 from nemo_lite.core.trackers import TRACKERS, MetricsFile, TensorboardTracker, TerminalLines, Tracker, Trackers
 from nemo_lite.errors import MAX_LISTED, NemoLiteError, UnknownNameError, UsageError
+from nemo_lite.files import make_writable_folder
 from nemo_lite.options import factory_arguments
+from nemo_lite.outputs import write_output
 from nemo_lite.utils.nemo_logging import LogMode
 
 
@@ -475,7 +477,9 @@ class ScoredSet:
             texts = collected.get("transcripts", []), collected.get("predictions", [])
             written = (self._written, self._normalizer) if self._written else ()
             try:
-                write_transcripts(self._path, self._data_layer, collected.positions, *texts, *written)
+                arguments = (self._data_layer, collected.positions, *texts, *written)
+                make_writable_folder(self._path.parent)
+                write_output(self._path, lambda path: write_transcripts(path, *arguments), "nemo-lite train")
             except NemoLiteError as error:  # the run is worth more than these files
                 logging.warning("%s", error, mode=LogMode.ONCE)
         return {**score_evaluation(collected), **rate_intervals(collected, self._clusters_of(collected.positions))}

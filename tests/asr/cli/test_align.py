@@ -19,7 +19,7 @@ from nemo_asr.transcribe.alignment import SentenceCutting
 from nemo_asr.transcribe.model import TrainedModel, describe
 from nemo_asr.transcribe.onnx_export import export_onnx
 from nemo_asr.transcribe.onnx_model import OnnxModel
-from nemo_lite.errors import CheckpointError, DataError, UsageError
+from nemo_lite.errors import CheckpointError, DataError, FileInTheWayError, UsageError
 
 RATE = 16000
 TEXTS = ["cab", "abba", "bc", "acb", "bbca", "caca"]
@@ -92,6 +92,50 @@ def test_what_cannot_be_aligned_is_one_line_each_and_ends_no_other(model, talk, 
     assert 'all.json:3: talk.wav: the labels cannot spell the text: got "d" x1' in told.err.replace(str(tmp_path), "")
     write_manifest(tmp_path / "bad.json", bad)
     assert main([model, "bad.json", "--placement", "CPU"]) == 2
+
+
+@pytest.mark.parametrize("option", ["--out", "--cut"])
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("talk.json", "talk.json: this is an input of the command, which is never overwritten; give another name"),
+        ("./link.json", "link.json: this is an input of the command (talk.json), which"),
+        ("talk.wav", "talk.wav: this is the name of a recording: wanted the name of a text file"),
+        ("sound", "sound: this is an input of the command ("),
+    ],
+)
+def test_an_input_is_never_overwritten_whatever_it_is_called(option, name, told, talk, tmp_path):
+    (tmp_path / "link.json").symlink_to("talk.json")
+    (tmp_path / "sound").hardlink_to(tmp_path / "talk.wav")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(UsageError, match=re.escape(told)):
+        main(["none", "talk.json", option, name, "--overwrite"])
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_file_of_the_users_is_not_overwritten(talk, tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "grids").mkdir()
+    (tmp_path / "grids" / "talk.TextGrid").write_text("mine")
+    for words, told in (
+        (["--out", "mine"], "mine: the file was not written by nemo-lite align; give another name, or --overwrite"),
+        (["--cut", "mine"], "mine: the file was not written by nemo-lite align --cut; give another name, or"),
+        (["--format", "textgrid", "--out", "grids"], "grids/talk.TextGrid: the file was not written by nemo-lite"),
+        (["--out", "new", "--cut", "./new"], "--out and --cut name one file: got new; give two names"),
+    ):
+        with pytest.raises(UsageError, match=re.escape(told)):
+            main(["none", "talk.json", *words])
+
+
+@pytest.mark.slow
+def test_a_second_run_replaces_what_the_first_one_wrote(model, talk, tmp_path):
+    line = [model, "talk.json", "--cut", "cut.json", "--out", "times.jsonl", "--placement", "CPU"]
+    assert main(line) == main(line) == 0
+    (tmp_path / "cut.json").write_text("corrected")
+    with pytest.raises(FileInTheWayError, match=r"cut\.json: the file was changed since nemo-lite align --cut"):
+        main(line)
+    assert main([*line, "--overwrite"]) == 0
+    assert (tmp_path / "cut.json").read_text() != "corrected"
 
 
 def test_options_that_have_no_effect_and_places_that_are_none_are_refused(tmp_path, capsys):

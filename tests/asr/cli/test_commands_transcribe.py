@@ -25,7 +25,7 @@ from nemo_asr.transcribe.model import Rate, TrainedModel, describe, load_model, 
 from nemo_asr.transcribe.onnx_export import export_onnx
 from nemo_asr.transcribe.transcript import Transcript
 from nemo_lite.cli import dispatch
-from nemo_lite.errors import CheckpointError, DataError, UsageError
+from nemo_lite.errors import CheckpointError, DataError, FileInTheWayError, UsageError
 
 CPU = ("--placement", "CPU")
 
@@ -145,7 +145,7 @@ def test_each_channel_of_a_call_has_its_transcript(model, call, talks, capsys):
     assert main([model, "found.json", *CPU]) == 0  # a manifest again
     assert capsys.readouterr().out == ("call.wav channel 0: cab\ncall.wav channel 1: abb\ntalks/a.wav channel 0: cab\n")
     assert main([model, call, "--channel", "each", "--format", "srt", "--out", "subtitles", *CPU]) == 0
-    assert sorted(path.name for path in Path("subtitles").iterdir()) == ["call_channel0.srt", "call_channel1.srt"]
+    assert sorted(path.name for path in Path("subtitles").glob("*.srt")) == ["call_channel0.srt", "call_channel1.srt"]
     assert Path("subtitles/call_channel1.srt").read_text().endswith("\nabb\n")
 
 
@@ -227,14 +227,14 @@ def test_a_folder_with_one_recording_gets_a_folder_of_subtitles(model, call, tal
     (talks / "single").mkdir()
     record(talks / "single/only.wav", "cab")
     assert main([model, "single", "--format", "srt", "--out", "subs", *CPU]) == 0
-    assert [path.name for path in (talks / "subs").iterdir()] == ["only.srt"]
+    assert [path.name for path in (talks / "subs").glob("*.srt")] == ["only.srt"]
     assert main([model, "talks/a.wav", "--channel", "each", "--format", "vtt", "--out", "sides", *CPU]) == 0
-    assert [path.name for path in (talks / "sides").iterdir()] == ["a_channel0.vtt"]
+    assert [path.name for path in (talks / "sides").glob("*.vtt")] == ["a_channel0.vtt"]
 
 
 def test_subtitles_of_several_recordings_go_to_a_folder(model, talks, capsys):
     assert main([model, "talks", "--format", "srt", "--out", "subtitles", *CPU]) == 0
-    assert sorted(path.name for path in (talks / "subtitles").iterdir()) == ["a.srt", "a_2.srt", "b.srt", "c.srt"]
+    assert sorted(path.name for path in (talks / "subtitles").glob("*.srt")) == ["a.srt", "a_2.srt", "b.srt", "c.srt"]
     assert re.fullmatch(
         r"1\n00:00:00,\d{3} --> 00:00:01,\d{3}\nabba\n", (talks / "subtitles/b.srt").read_text(encoding="utf-8")
     )
@@ -298,6 +298,65 @@ def test_a_name_with_line_ends_is_one_line_of_text(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines() == [f"{tmp_path}/a\\nb.wav: a b", f"{tmp_path}/c\\r\\u2028.wav: a b"]
     _write(Namespace(format="json", out=None), transcripts, is_one=False)
     assert json.loads(capsys.readouterr().out.splitlines()[0])["audio_filepath"] == str(tmp_path / "a\nb.wav")
+
+
+@pytest.mark.parametrize(
+    ("out", "told"),
+    [
+        ("talks/a.wav", "talks/a.wav: this is the name of a recording: wanted the name of a text file; a shell makes"),
+        ("new.M4A", "new.M4A: this is the name of a recording"),
+        ("list.json", "list.json: this is an input of the command, which is never overwritten; give another name"),
+        ("talks/../list.json", "this is an input of the command (list.json), which is never overwritten"),
+        ("hard", "hard: this is an input of the command (list.json), which"),
+        ("soft", "soft: this is an input of the command (list.json), which"),
+        ("sound", "sound: this is an input of the command (talks/a.wav), which"),
+        ("empty/model.onnx", "empty/model.onnx: this is an input of the command, which"),
+    ],
+)
+@pytest.mark.parametrize("more", [(), ("--overwrite",)])
+def test_an_input_is_never_overwritten_whatever_it_is_called(out, told, more, talks):
+    (talks / "empty").mkdir()
+    (talks / "empty/model.onnx").write_bytes(b"model")
+    (talks / "list.json").write_text('{"audio_filepath": "talks/a.wav", "duration": 1.0, "text": "mine"}\n')
+    os.link("list.json", "hard")
+    (talks / "soft").symlink_to("list.json")
+    (talks / "sound").symlink_to("talks/a.wav")
+    before = {path: path.read_bytes() for path in talks.rglob("*") if path.is_file()}
+    with pytest.raises(UsageError, match=re.escape(told)):
+        main(["empty", "list.json", "--format", "json", "--out", out, *more, *CPU])
+    assert {path: path.read_bytes() for path in talks.rglob("*") if path.is_file()} == before
+
+
+def test_a_file_of_the_users_is_replaced_with_overwrite_alone_and_one_of_ours_without(model, talks, capsys):
+    line = [model, "talks/a.wav", "--out", "a.txt", *CPU]
+    (talks / "a.txt").write_text("mine")
+    with pytest.raises(FileInTheWayError, match=r"a\.txt: the file was not written by nemo-lite .*--overwrite"):
+        main(line)
+    assert (talks / "a.txt").read_text() == "mine"
+    assert main([*line, "--overwrite"]) == 0
+    assert main(line) == 0
+    with (talks / "a.txt").open("a") as file:
+        file.write("corrected")
+    with pytest.raises(FileInTheWayError, match=r"a\.txt: the file was changed since nemo-lite transcribe wrote it"):
+        main(line)
+    assert (talks / "a.txt").read_text() == "cab\ncorrected"
+
+
+def test_subtitles_of_the_users_are_told_before_any_work(talks):
+    (talks / "talks" / "b.srt").write_text("mine")
+    (talks / "empty").mkdir()
+    with pytest.raises(FileInTheWayError, match=r"talks/b\.srt: the file was not written by nemo-lite transcribe"):
+        main(["empty", "talks", "--format", "srt", "--out", "talks", *CPU])
+    assert (talks / "talks" / "b.srt").read_text() == "mine"
+
+
+def test_names_that_a_shell_has_put_behind_out_are_told(talks, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["empty", "talks/a.wav", "--format", "json", "--out", "x.json", "talks/b.wav", *CPU])
+    assert stopped.value.code == 2
+    told = capsys.readouterr().err
+    assert "unrecognized arguments: talks/b.wav" in told
+    assert "AUDIO comes before the options; a shell makes several names of a pattern such as *.wav" in told
 
 
 def test_nothing_but_bad_files_is_exit_code_2(model, talks, capsys):

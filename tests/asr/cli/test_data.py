@@ -100,6 +100,18 @@ def test_stats_read_no_audio_and_a_picture_is_written(folder, capsys):
     assert (folder / "sets.svg").read_text().startswith("<svg")
 
 
+@pytest.mark.parametrize("command", [["stats", "train.json", "--picture"], ["lm", "train.json", "--out"]])
+def test_neither_an_input_nor_a_file_of_the_users_is_overwritten(command, folder):
+    for name in ("train.json", "./train.json"):
+        with pytest.raises(FileInTheWayError, match=r"train\.json: this is an input of the command"):
+            main([*command, name, "--overwrite"])
+    (folder / "mine").write_text("mine")
+    with pytest.raises(FileInTheWayError, match=r"mine: the file was not written by nemo-lite data .* or --overwrite"):
+        main([*command, "mine"])
+    assert (folder / "mine").read_text() == "mine"
+    assert main([*command, "mine", "--overwrite"]) == main([*command, "mine"]) == 0
+
+
 def test_what_cannot_be_read_is_one_error(folder, capsys):
     with pytest.raises(DataError, match=r"^trian\.json: the manifest does not exist \(did you mean train\.json\?\)"):
         main(["check", "trian.json"])

@@ -15,6 +15,17 @@ def test_the_page_is_written_and_its_place_printed(tmp_path, capsys):
     assert (tmp_path / "x.html").read_text() == (tmp_path / "report.html").read_text()
 
 
+def test_a_page_of_the_users_is_replaced_with_overwrite_alone(tmp_path):
+    write_lines(tmp_path / "dev.transcripts.jsonl", [row(1, "a", "b")])
+    (tmp_path / "x.html").write_text("mine")
+    line = [str(tmp_path), "--out", str(tmp_path / "x.html")]
+    with pytest.raises(UsageError, match=r"x\.html: the file was not written by nemo-lite report; .* or --overwrite"):
+        report.main(line)
+    assert (tmp_path / "x.html").read_text() == "mine"
+    report.main([*line, "--overwrite"])
+    report.main(line)
+
+
 def test_a_folder_without_results_and_a_page_that_cannot_be_written_are_refused(tmp_path):
     with pytest.raises(UsageError, match="there is nothing to report"):
         report.main([str(tmp_path)])

@@ -13,7 +13,8 @@ from nemo_asr.audio import reading
 from nemo_asr.corpora import aishell
 from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.text.labels import main_metric
-from nemo_lite.errors import ConfigError, DataError
+from nemo_lite.errors import ConfigError, DataError, FileInTheWayError, UsageError
+from nemo_lite.outputs import RECORD
 
 TEXTS = {
     "BAC009S0002W0122": "而 对 楼市 成交 抑制 作用 最 大 的 限 购",
@@ -93,7 +94,7 @@ def check(out, audio):
 def test_audio_in_folders_stays_where_it_is(corpus):
     out, made = make(corpus)
     check(out, corpus / "wav")
-    assert names_in(out) == ["dev.json", "small.yaml", "test.json", "train.json"]
+    assert names_in(out) == [RECORD, "dev.json", "small.yaml", "test.json", "train.json"]
     assert made.without_text == 1
 
 
@@ -104,8 +105,22 @@ def test_packed_audio_is_unpacked_beside_the_manifests(corpus, with_split, as_on
     before = sorted(corpus.rglob("*"))
     out, _ = make(corpus, pack(corpus, corpus.parents[1] / "data_aishell.tgz") if as_one_archive else corpus.parent)
     check(out, "aishell_wav")
-    assert names_in(out) == ["aishell_wav", "dev.json", "small.yaml", "test.json", "train.json"]
+    assert names_in(out) == [RECORD, "aishell_wav", "dev.json", "small.yaml", "test.json", "train.json"]
     assert sorted(corpus.rglob("*")) == before
+
+
+def test_files_of_others_are_never_replaced_and_own_ones_are(corpus):
+    archive = pack(corpus, corpus.parents[1] / "data_aishell.tgz")
+    out, _ = make(corpus, archive)
+    make(corpus, archive)
+    (out / "small.yaml").write_text("labels: [mine]")
+    with pytest.raises(FileInTheWayError, match=r"small\.yaml: the file was changed since .* choose another folder"):
+        make(corpus, archive)
+    (out / "small.yaml").unlink()
+    (out / "aishell_wav" / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"aishell_wav: the folder holds files .* got notes\.txt; nothing has been"):
+        make(corpus, archive)
+    assert (out / "aishell_wav" / "notes.txt").read_text() == "mine"
 
 
 def test_an_archive_of_unpacked_audio_is_taken_too(corpus):

@@ -10,7 +10,8 @@ import soundfile
 from toys.hostile_audio import encoded
 
 from nemo_asr.corpora import an4
-from nemo_lite.errors import DataError
+from nemo_lite.errors import DataError, FileInTheWayError
+from nemo_lite.outputs import RECORD
 
 SAMPLES = (np.sin(np.arange(8000) / 10) * 8000).astype(np.int16)
 
@@ -80,12 +81,31 @@ def test_a_folder_becomes_wav_files_and_manifests(corpus, tmp_path, inner):
     assert_complete(tmp_path / "out")
 
 
+@pytest.mark.parametrize("name", ["train_manifest.json", "wav"])
+def test_files_of_others_are_never_replaced_and_own_ones_are(corpus, tmp_path, name):
+    out = tmp_path / "out"
+    an4.make(out, corpus)
+    an4.make(out, corpus)
+    file = out / name if name.endswith("json") else next((out / "wav").rglob("*.wav"))
+    file.write_bytes(b"mine")
+    with pytest.raises(FileInTheWayError, match=rf"{file.name}: .*; choose another folder, or move it away"):
+        an4.make(out, corpus)
+    assert file.read_bytes() == b"mine"
+
+
+def test_an_id_that_is_too_long_for_a_file_is_named_with_its_line(corpus, tmp_path):
+    (corpus / "etc" / "an4_train.fileids").write_text("an4_clstk/" + "x" * 5000 + "\n")
+    with pytest.raises(DataError, match=r"an4_train\.fileids:1: this is no id of an utterance: got 'an4_clstk/xxx"):
+        an4.make(tmp_path / "out", corpus)
+
+
 def test_an_archive_becomes_wav_files_and_manifests_and_leaves_nothing_else(corpus, tmp_path):
     with tarfile.open(tmp_path / "an4_sphere.tar.gz", "w:gz") as tar:
         tar.add(corpus, "an4")
     an4.make(tmp_path / "out", tmp_path / "an4_sphere.tar.gz")
     assert_complete(tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        RECORD,
         "test_manifest.json",
         "train_manifest.json",
         "wav",

@@ -536,6 +536,15 @@ def test_manifests_that_are_there_are_not_replaced_unasked(common_voice):
         make(common_voice, overwrite=True, shares={"dev": 0.1})
 
 
+def test_the_list_that_manifests_are_made_of_is_never_replaced(tmp_path):
+    record(tmp_path / "a.wav")
+    line = json.dumps({"key": "a", "wav": str(tmp_path / "a.wav"), "txt": "word"}) + "\n"
+    (tmp_path / "train.json").write_text(line)
+    with pytest.raises(FileInTheWayError, match=r"train\.json: this is an input of the command, which is never"):
+        make(tmp_path / "train.json", kind="wenet", overwrite=True)
+    assert (tmp_path / "train.json").read_text() == line
+
+
 def test_what_is_no_corpus_is_told_with_the_kinds(tmp_path):
     with pytest.raises(DataError, match=r"this is no corpus of a known kind: wanted common_voice: a language of"):
         make(tmp_path)

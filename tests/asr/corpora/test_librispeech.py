@@ -9,7 +9,8 @@ import soundfile
 from toys.hostile_audio import encoded, speech_like
 
 from nemo_asr.corpora import librispeech
-from nemo_lite.errors import DataError, UnknownNameError
+from nemo_lite.errors import DataError, FileInTheWayError, UnknownNameError, UsageError
+from nemo_lite.outputs import RECORD
 
 
 @pytest.fixture
@@ -58,7 +59,21 @@ def test_an_archive_is_unpacked_to_where_the_manifest_points(library, tmp_path):
     assert len(entries) == 3
     assert all((tmp_path / "out" / entry["audio_filepath"]).exists() for entry in entries)
     assert sorted(path.name for path in (tmp_path / "out/LibriSpeech").iterdir()) == ["dev-clean"]
-    assert sorted(path.name for path in (tmp_path / "out/LibriSpeech/dev-clean").iterdir()) == ["174", "84"]
+    assert sorted(path.name for path in (tmp_path / "out/LibriSpeech/dev-clean").iterdir()) == [RECORD, "174", "84"]
+
+
+def test_files_of_others_are_never_replaced_and_own_ones_are(library, tmp_path):
+    archive, out = pack(library, tmp_path / "dev-clean.tar.gz"), tmp_path / "out"
+    librispeech.make(out, "dev-clean", archive)
+    librispeech.make(out, "dev-clean", archive)
+    mine = out / "LibriSpeech/dev-clean/84/mine.flac"
+    mine.write_bytes(b"mine")
+    with pytest.raises(UsageError, match=r"dev-clean: the folder holds files .* got 84/mine\.flac; nothing has been"):
+        librispeech.make(out, "dev-clean", archive)
+    assert mine.read_bytes() == b"mine"
+    (out / "dev_clean.json").write_text("mine")
+    with pytest.raises(FileInTheWayError, match=r"dev_clean\.json: the file was changed since nemo-lite data make"):
+        librispeech.make(out, "dev-clean")
 
 
 def test_a_set_elsewhere_is_pointed_to_by_whole_paths(library, tmp_path):

@@ -142,9 +142,27 @@ def test_an_interrupted_run_leaves_nothing_and_keeps_what_was_there(tmp_path, mo
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(UsageError, match=r"not of a synthetic corpus: got thesis\.tex; choose another folder"):
+    with pytest.raises(UsageError, match=r"the folder holds files that .* got thesis\.tex; nothing has been deleted"):
         make(tmp_path, SMALL)
     assert names_in(tmp_path) == ["thesis.tex"]
+
+
+def test_recordings_and_manifests_of_the_same_names_are_left_alone(tmp_path):
+    (tmp_path / synth.TRAIN).mkdir()
+    (tmp_path / synth.TRAIN / "00000.wav").write_text("mine")
+    (tmp_path / f"{synth.TRAIN}.json").write_text("mine")
+    with pytest.raises(UsageError, match=r"got train, train\.json, train/00000\.wav; nothing has been deleted"):
+        make(tmp_path, SMALL)
+    assert (tmp_path / synth.TRAIN / "00000.wav").read_text() == "mine"
+
+
+def test_a_corpus_with_a_recording_of_the_users_is_left_alone(tmp_path):
+    out = tmp_path / "corpus"
+    make(out, Arguments(1, 1, 1))
+    (out / synth.TRAIN / "00000.wav").write_text("mine")
+    with pytest.raises(UsageError, match=r"got train/00000\.wav; nothing has been deleted"):
+        make(out, Arguments(2, 1, 1))
+    assert (out / synth.TRAIN / "00000.wav").read_text() == "mine"
 
 
 def test_a_file_in_place_of_the_folder_is_an_error(tmp_path):

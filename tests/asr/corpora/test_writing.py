@@ -16,6 +16,7 @@ import pytest
 
 from nemo_asr.corpora.writing import download, filling_folder, unpack, write_manifest, write_recording
 from nemo_lite.errors import DataError, UsageError
+from nemo_lite.outputs import RECORD
 
 # Manifests and folders are written completely or not at all.
 
@@ -36,7 +37,7 @@ def test_a_manifest_that_cannot_be_written_leaves_the_old_one(tmp_path):
 def test_a_folder_is_filled_as_a_whole_or_not_at_all(tmp_path):
     with filling_folder(tmp_path / "sub" / "f") as new:
         (new / "a").write_text("1")
-    assert names_in(tmp_path) == ["sub/f/a"]
+    assert names_in(tmp_path) == [f"sub/f/{RECORD}", "sub/f/a"]
 
     def fail():
         with filling_folder(tmp_path / "sub" / "f") as new:
@@ -45,7 +46,7 @@ def test_a_folder_is_filled_as_a_whole_or_not_at_all(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         fail()
-    assert names_in(tmp_path) == ["sub/f/a"]
+    assert names_in(tmp_path) == [f"sub/f/{RECORD}", "sub/f/a"]
     assert [path.name for path in (tmp_path / "sub").iterdir()] == ["f"]
 
 
@@ -77,13 +78,25 @@ def test_a_folder_that_the_disk_has_no_room_for_is_one_line(tmp_path):
 
 
 def test_what_a_killed_run_left_is_swept_after_a_day_and_not_before(tmp_path):
-    old, young = tmp_path / ".f.old.partial", tmp_path / ".f.young.partial"
+    old, young = tmp_path / ".f.elsewhere.1.00000000.tmp", tmp_path / ".f.elsewhere.2.00000000.tmp"
     for folder in (old, young):
         folder.mkdir()
     os.utime(old, (time.time() - 90_000,) * 2)
     with filling_folder(tmp_path / "f"):
         pass
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".f.young.partial", "f"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [young.name, "f"]
+
+
+def test_what_is_put_into_a_folder_while_it_is_made_anew_is_not_lost(tmp_path):
+    for content in ("1", "2"):
+        with filling_folder(tmp_path / "f") as new:
+            (new / "a").write_text(content)
+    with (
+        pytest.raises(UsageError, match=r"f: the folder holds files that .* got mine; nothing has been deleted"),
+        filling_folder(tmp_path / "f"),
+    ):
+        (tmp_path / "f" / "mine").write_text("mine")
+    assert names_in(tmp_path) == [f"f/{RECORD}", "f/a", "f/mine"]
 
 
 # Unpacking what is not trusted, fetching what may break off, writing all or nothing.

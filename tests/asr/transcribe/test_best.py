@@ -14,6 +14,7 @@ from nemo_asr.transcribe.model import describe, read_model
 from nemo_lite.core.callbacks import CallbackList
 from nemo_lite.core.callbacks.base import EvaluationResult
 from nemo_lite.errors import CheckpointError
+from nemo_lite.files import temporary_name
 
 
 @pytest.fixture(name="make")
@@ -229,8 +230,10 @@ def test_what_a_killed_run_left_is_swept_when_the_run_starts_again(make, tmp_pat
     for name, content in (("JasperEncoder", b"other weights"), ("config", b"other: yes")):
         end = "yaml" if name == "config" else "safetensors"
         (folder / f"{name}-{hashlib.sha256(content).hexdigest()[:8]}.{end}").write_bytes(content)
-    (folder / ".JasperDecoderForCTC.safetensors").write_bytes(b"half")
-    (folder / "notes-01234567.yaml").write_text("of somebody else")
+    (folder / temporary_name("JasperDecoderForCTC", "safetensors")).write_bytes(b"half")
+    others = ["notes-01234567.yaml", ".notes.yaml", ".Encoder.safetensors"]
+    for name in others:
+        (folder / name).write_text("of somebody else")
     make().on_action_start(state)
-    assert {path.name for path in folder.iterdir()} == {*kept, "notes-01234567.yaml"}
+    assert {path.name for path in folder.iterdir()} == {*kept, *others}
     read_model(folder)

@@ -300,11 +300,35 @@ def test_no_set_value_may_change_what_the_weights_were_trained_with(setting, tol
 def test_a_run_does_not_go_on_with_other_labels(model, recipe_of, tmp_path):
     checkpoint(model, tmp_path, about_checkpoint(model.card, model.recipe.config.as_yaml()))
     nemo_asr.check_goes_on(tmp_path, recipe_of(("shuffle: false", "shuffle: true")))
+    nemo_asr.check_goes_on(tmp_path, recipe_of(("dither: 0.0", "dither: 0, normalize: per_feature")))
     nemo_asr.check_goes_on(tmp_path / "none", recipe_of())
     with pytest.raises(CheckpointError) as caught:
         nemo_asr.check_goes_on(tmp_path, recipe_of(('"b", "c"', '"c", "b"')))
     assert "the labels are not the model's: got 'c' as label 2, wanted 'b' as in " in str(caught.value)
     assert "give the configuration that the run began with, or another --exp_name" in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("model: Tones", "model: Chords"), 'got model "Chords", wanted "Tones" as in'),
+        (("dropout: 0.0", "dropout: 0.1"), "got JasperEncoder.jasper.0.dropout 0.1, wanted 0.0 as in"),
+        (("labels: [", "SpectrogramAugmentation: {freq_masks: 1}\nlabels: ["), "wanted nothing as in"),
+        (
+            ("dither: 0.0", "dither: 0.0, normalize: all_features"),
+            'normalize "all_features", wanted "per_feature" as in',
+        ),
+    ],
+)
+def test_a_run_does_not_go_on_with_another_configuration_of_the_same_shapes(change, told, model, recipe_of, tmp_path):
+    checkpoint(model, tmp_path, about_checkpoint(model.card, model.recipe.config.as_yaml()))
+    with pytest.raises(CheckpointError) as caught:
+        nemo_asr.check_goes_on(tmp_path, recipe_of(change))
+    assert "the configuration is not the one with which this run began: " in str(caught.value)
+    assert told in str(caught.value)
+    remedy = "or another --exp_name; to start anew from its weights use --init_from with another --exp_name"
+    assert str(caught.value).endswith(remedy)
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from nemo_lite.backends.pytorch.checkpoint.store import (
     delete_set,
     files_of_others,
     folders_of_sets,
+    link_to_files,
     on_every_rank,
     read_index,
     read_record,
@@ -262,6 +263,40 @@ def test_a_step_of_a_save_that_fails_is_told_with_its_path_and_number_and_the_ol
     assert (tmp_path / "checkpoint-STEP-5" / NAME).read_text() == ("new" if is_committed else "old")
     sweep(tmp_path)
     assert names_in(tmp_path) == ["checkpoint-STEP-5"]
+
+
+def test_a_checkpoint_that_is_replaced_takes_files_of_others_along(tmp_path):
+    (made(tmp_path, "old").path / "notes.txt").write_text("mine")
+    saved = made(tmp_path, "new")
+    assert (saved.path / "notes.txt").read_text() == "mine"
+    assert (saved.path / NAME).read_text() == "new"
+    delete_set(saved)
+    assert names_in(saved.path) == ["notes.txt"]
+
+
+def test_what_was_set_aside_and_replaced_goes_without_files_of_others(tmp_path):
+    aside = tmp_path / ".checkpoint-STEP-5.some-host.12345.0123abcd.aside"
+    (made(tmp_path, "old").path / "notes.txt").write_text("mine")
+    (tmp_path / "checkpoint-STEP-5").rename(aside)
+    made(tmp_path, "new")
+    sweep(tmp_path)
+    assert names_in(tmp_path) == ["checkpoint-STEP-5"]
+    assert (tmp_path / "checkpoint-STEP-5" / "notes.txt").read_text() == "mine"
+
+
+def test_a_file_of_the_users_stays_where_a_link_to_a_checkpoint_would_go(tmp_path):
+    saved = made(tmp_path)
+    (tmp_path / NAME).write_text("mine")
+    link_to_files(saved)
+    assert (tmp_path / NAME).read_text() == "mine"
+    (tmp_path / NAME).unlink()
+    (tmp_path / NAME).symlink_to("elsewhere")
+    link_to_files(saved)
+    assert os.readlink(tmp_path / NAME) == "elsewhere"
+    (tmp_path / NAME).unlink()
+    (tmp_path / NAME).symlink_to(f"checkpoint-STEP-4/{NAME}")
+    link_to_files(saved)
+    assert (tmp_path / NAME).read_text() == "new"
 
 
 def test_what_was_set_aside_is_found_until_the_new_one_has_its_place(tmp_path):

@@ -9,6 +9,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -25,11 +26,12 @@ from nemo_asr.cli.transcribe import (
     is_folder,
     refuse_for_onnx,
     refuse_for_torch,
+    refuse_name_of_audio,
     to_file,
 )
 from nemo_asr.corpora.writing import write_manifest
 from nemo_asr.data.manifest import Manifest, Utterance
-from nemo_asr.options import OwnModules
+from nemo_asr.options import OwnModules, named_files
 from nemo_asr.transcribe.alignment import (
     Aligned,
     Alignment,
@@ -44,7 +46,7 @@ from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, rec
 from nemo_asr.transcribe.onnx_model import SUFFIX, load_onnx_model
 from nemo_asr.transcribe.voice_activity import load_detector
 from nemo_lite.errors import UsageError, counted, marked, printable
-from nemo_lite.files import check_replaceable, make_writable_folder
+from nemo_lite.files import make_writable_folder
 from nemo_lite.options import (
     Device,
     NotNegativeFloat,
@@ -58,12 +60,14 @@ from nemo_lite.options import (
     option_group,
     seconds,
 )
+from nemo_lite.outputs import InputFiles, check_output, write_output
 from nemo_lite.ranges import Between
 from nemo_lite.utils import logging
 
 # Any: a namespace has no types.
 
 PROGRAM = "nemo-lite align"
+_CUT = f"{PROGRAM} --cut"
 _ENDINGS = {"textgrid": "TextGrid", "srt": "srt"}  # a file for each recording
 _WRITERS: dict[str, Callable[[Alignment], str]] = {"textgrid": as_textgrid, "srt": as_subtitles}
 
@@ -76,6 +80,7 @@ class Aligning(OwnModules):
         format: what to write.
         out: file to write, or a folder for TextGrids and subtitles of several recordings (default: stdout).
         cut: write a manifest in which each sentence is an utterance, with a score; then JSON goes to --out alone.
+        overwrite: let --out and --cut replace files that this command did not write, or that were changed since.
         longest: most seconds of such an utterance; a longer sentence is cut at its longest pauses.
         shortest: fewest seconds of one; a shorter sentence is joined to its neighbour, unless a long pause is between.
         pause: seconds of a pause between words that ends an utterance.
@@ -93,6 +98,7 @@ class Aligning(OwnModules):
     format: str = option("json", choices=("json", "ctm", "textgrid", "srt"))
     out: Path | None = option(None, metavar="PATH", type=Path)
     cut: Path | None = option(None, metavar="MANIFEST", type=Path)
+    overwrite: bool = False
     longest: PositiveFloat = option(SentenceCutting.longest, needs="cut")
     shortest: NotNegativeFloat = option(SentenceCutting.shortest, needs="cut")
     pause: PositiveFloat = option(SentenceCutting.pause, needs="cut")
@@ -196,11 +202,17 @@ def _check_places(args: Namespace, utterances: Sequence[Utterance]) -> None:
     if several and args.out is None:
         problem, got = f"{args.format} files of several recordings need a folder", f"{len(utterances)} recordings"
         raise UsageError(problem, got=got, remedy="give --out FOLDER")
-    for path, for_folder in ((args.out, needs_folder), (args.cut, False)):
+    audio = (utterance.audio_path for utterance in utterances)
+    inputs = InputFiles([*named_files(args), *audio])
+    names = file_names([Recording(utterance.audio_path, "") for utterance in utterances]) if needs_folder else []
+    texts = [args.out / f"{name}.{_ENDINGS[args.format]}" for name in names] if needs_folder else [args.out]
+    for path, kind in (*((path, PROGRAM) for path in texts), (args.cut, _CUT)):
         if path is not None:
-            if not for_folder:
-                check_replaceable(path)
-            make_writable_folder(path if for_folder else path.parent)
+            refuse_name_of_audio(path)
+            check_output(path, kind, inputs=inputs, overwrite=args.overwrite)
+            make_writable_folder(path.parent)
+    if args.cut is not None and args.cut.absolute() in [path.absolute() for path in texts if path is not None]:
+        raise UsageError("--out and --cut name one file", got=str(args.cut), remedy="give two names")
 
 
 def _write(args: Namespace, alignments: Sequence[Alignment], is_one: bool) -> None:
@@ -209,19 +221,20 @@ def _write(args: Namespace, alignments: Sequence[Alignment], is_one: bool) -> No
         lines = [line for alignment in alignments for line in manifest_lines(alignment, args.segment_padding)]
         least = float("-inf") if args.min_score is None else args.min_score
         kept = [line for line in lines if line["score"] >= least]
-        write_manifest(args.cut, kept)
+        write_output(args.cut, partial(write_manifest, entries=kept), _CUT, overwrite=args.overwrite)
         left_out = f", {len(lines) - len(kept)} below the score {least:g} left out" if len(kept) < len(lines) else ""
         print(f"{args.cut}: {counted(len(kept), 'utterance')}{left_out}", file=sys.stderr)
     if args.format in _WRITERS and (not is_one or is_folder(args.out)):
         for name, alignment in zip(names, alignments, strict=True):
-            to_file(args.out / f"{name}.{_ENDINGS[args.format]}", _WRITERS[args.format](alignment))
+            path = args.out / f"{name}.{_ENDINGS[args.format]}"
+            to_file(path, _WRITERS[args.format](alignment), PROGRAM, args.overwrite)
         return
     writer = _WRITERS.get(args.format, as_json)
     is_ctm = args.format == "ctm"
     texts = (as_ctm(each, name) if is_ctm else writer(each) for name, each in zip(names, alignments, strict=True))
     text = "".join(texts).encode("utf-8", errors="backslashreplace").decode("utf-8")
     if args.out is not None:
-        to_file(args.out, text)
+        to_file(args.out, text, PROGRAM, args.overwrite)
     elif args.cut is None or args.format != "json":
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -12,6 +12,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib import import_module
 from itertools import combinations
 from pathlib import Path
@@ -32,7 +33,7 @@ from nemo_asr.data.check import (
 )
 from nemo_asr.data.tarred import make_shards
 from nemo_asr.decoding.ngram import NgramModel, write_arpa
-from nemo_asr.options import Overrides, OwnModules
+from nemo_asr.options import Overrides, OwnModules, named_files
 from nemo_asr.tasks.fitting import misfits_in
 from nemo_asr.tasks.recipe import Recipe, labels_are_auto, labels_for, load_recipe, recipe_from_text, with_labels
 from nemo_asr.text.labels import APOSTROPHES, NO_LANGUAGE, WORD_MARK, language_code, language_of, plain_letters
@@ -53,7 +54,7 @@ from nemo_asr.transcribe.texts import (
 )
 from nemo_lite.config import Between, Config
 from nemo_lite.errors import UsageError, counted, did_you_mean
-from nemo_lite.files import check_replaceable, make_writable_folder, refuse_existing, write_atomically
+from nemo_lite.files import make_writable_folder, refuse_existing, write_atomically
 from nemo_lite.options import (
     OneLineParser,
     not_negative_float,
@@ -62,8 +63,10 @@ from nemo_lite.options import (
     positive_float,
     positive_int,
 )
+from nemo_lite.outputs import InputFiles, check_output, write_output
 from nemo_lite.utils import logging
 
+_PICTURE, _LM = "nemo-lite data --picture", "nemo-lite data lm"
 CORPORA = ("aishell", "an4", "librispeech", "synth")
 _SHARE = number_within(Between(0.0, 1.0, above=True, below=True), float)
 
@@ -120,9 +123,13 @@ def _add_check(parser: OneLineParser) -> None:
     _add_output(parser)
 
 
+_OVERWRITE_HELP = "let {} replace a file that this command did not write, or that was changed since"
+
+
 def _add_output(parser: OneLineParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument("--picture", metavar="FILE.svg", help="draw histograms into this file")
+    parser.add_argument("--overwrite", action="store_true", help=_OVERWRITE_HELP.format("--picture"))
 
 
 def _add_statistics(parser: OneLineParser) -> None:
@@ -151,6 +158,7 @@ def _add_lm(parser: OneLineParser) -> None:
     add = parser.add_argument
     add("manifests", nargs="+", metavar="MANIFEST", help="whose texts to count; audio is not needed")
     add("--out", metavar="FILE.arpa", required=True, help="the file to write")
+    add("--overwrite", action="store_true", help=_OVERWRITE_HELP.format("--out"))
     add("--order", type=positive_int, default=3, help=f"words of the longest n-grams, 1 to {MOST_ORDER}")
     model_help = (
         "a trained model's folder, or a configuration or its name: texts are spelled as this model spells them "
@@ -190,6 +198,7 @@ def _add_make(parser: OneLineParser) -> None:
 
 
 def _check(options: Any) -> int:
+    _check_picture(options)
     train, *evaluations = _sets_asked_for(options)
     recipe = _recipe(options.model_config, train) if options.model_config else None
     arguments = {"strict": options.strict_data, "num_workers": options.num_workers, "show_progress": True}
@@ -232,7 +241,15 @@ def _sets_asked_for(options: Any) -> list[str]:
     return named or options.manifests
 
 
+def _check_picture(options: Any) -> None:
+    """Before anything is read."""
+    if options.picture:
+        inputs = InputFiles(named_files(options))
+        check_output(Path(options.picture).expanduser(), _PICTURE, inputs=inputs, overwrite=options.overwrite)
+
+
 def _stats(options: Any) -> int:
+    _check_picture(options)
     _tell(options, [examine(manifests, with_audio=False) for manifests in options.manifests], None)
     return 0
 
@@ -272,7 +289,9 @@ def _tell(options: Any, sets: Sequence[ExaminedSet], findings: Sequence[Finding]
         print(as_text(statistics, findings))
     if options.picture:
         picture = draw_histograms(statistics)
-        write_atomically(options.picture, lambda path: path.write_text(picture, encoding="utf-8"))
+        place = Path(options.picture).expanduser()
+        write = partial(Path.write_text, data=picture, encoding="utf-8")
+        write_output(place, write, _PICTURE, overwrite=options.overwrite)
 
 
 def _tar(options: Any) -> int:
@@ -295,14 +314,16 @@ def _tar(options: Any) -> int:
 
 def _lm(options: Any) -> int:
     check_order(options.order)
-    check_replaceable(make_writable_folder(Path(options.out).parent) / Path(options.out).name)
+    out = Path(options.out).expanduser()
+    check_output(out, _LM, inputs=InputFiles(named_files(options)), overwrite=options.overwrite)
+    make_writable_folder(out.parent)
     texts = open_texts(options.manifests)
     dev = open_texts([options.dev]) if options.dev else None
     speller = speller_of(options.model, texts)
     trained = train_language_model(texts, speller, options.order)
     tables, discounts = trained.estimated
-    write_arpa(options.out, tables)
-    print(f"{options.out}: {trained.num_texts} texts, {trained.num_words} words; read as {trained.spelling}")
+    write_output(out, lambda path: write_arpa(path, tables), _LM, overwrite=options.overwrite)
+    print(f"{out}: {trained.num_texts} texts, {trained.num_words} words; read as {trained.spelling}")
     for order, (table, discount) in enumerate(zip(tables.orders, discounts, strict=True), 1):
         smoothing = (
             "Witten-Bell" if discount is None else "Kneser-Ney, discounts " + " ".join(f"{d:.2f}" for d in discount)

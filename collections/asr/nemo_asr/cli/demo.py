@@ -17,9 +17,21 @@ from nemo_asr.corpora import synth
 from nemo_lite.core.trackers import read_metrics
 from nemo_lite.errors import UsageError
 from nemo_lite.options import OneLineParser, positive_int
+from nemo_lite.outputs import RECORD, check_ours, list_outputs, remove_outputs
 
 SETS = {"val_seen_voices": "voices heard in training", "val_unseen_voices": "new voices"}
 NUM_EPOCHS = 8
+WORK_DIR_HELP = "folder for the results; those of an earlier demo are deleted"
+PROGRAM = "nemo-lite demo"
+# What a run leaves in its folder. All else is somebody's, whenever it was put there.
+_WRITTEN = (
+    *("cmd-args_*.log", "log_globalrank-*_localrank-*.txt", "demo_*.yaml", "metrics.jsonl", "report.html"),
+    *("plan.txt", "training.svg", "evaluation_*.svg", "curves.png", "new.wav"),
+    *("tensorboard", "tensorboard/events.out.tfevents.*", "transcripts", "transcripts/*.transcripts.jsonl"),
+    *("model", "model/model.json", "model/*-????????.safetensors", "model/config-????????.yaml"),
+    *("checkpoints", "checkpoints/.lock", "checkpoints/checkpoint-*", "checkpoints/checkpoint-*/*"),
+    f"*/{RECORD}",
+)
 NEW_TEXT, NEW_VOICE = "july twenty nineteen sixty nine", "en-us+m1"  # neither is in the corpus
 _NEEDED = ("espeakng_loader", "matplotlib")
 
@@ -30,9 +42,9 @@ def main(arguments: Sequence[str]) -> None:
     Raises:
         UsageError: a package that only the demo needs is missing.
     """
-    parser = OneLineParser(prog="nemo-lite demo", description=__doc__)
+    parser = OneLineParser(prog=PROGRAM, description=__doc__)
     parser.add_argument("--corpus", default="data/synth", help="folder of the corpus; one that is complete stays")
-    parser.add_argument("--work_dir", default="runs/demo", help="folder for the results; an old one is replaced")
+    parser.add_argument("--work_dir", default="runs/demo", help=WORK_DIR_HELP)
     parser.add_argument("--utterances", type=positive_int, help="size of the training set to make (default: 3600)")
     parser.add_argument("--num_epochs", type=positive_int, default=NUM_EPOCHS, help="epochs to train")
     args = parser.parse_args(arguments)
@@ -40,8 +52,9 @@ def main(arguments: Sequence[str]) -> None:
     if missing:
         remedy = "pip install espeakng-loader matplotlib"
         raise UsageError(f"packages are missing: {', '.join(missing)}", remedy=remedy)
+    work_dir = _work_dir(Path(args.work_dir))
     synth.main([args.corpus, *_sizes(args.utterances)], parser.prog)
-    run_demo(Path(args.corpus), Path(args.work_dir), args.num_epochs)
+    run_demo(Path(args.corpus), work_dir, args.num_epochs)
 
 
 def _sizes(utterances: int | None) -> list[str]:
@@ -57,11 +70,33 @@ def run_demo(corpus: Path, work_dir: Path, num_epochs: int = NUM_EPOCHS) -> None
 
     Args:
         corpus: folder of the corpus that ``nemo-lite data make synth`` made.
-        work_dir: folder for the results; an old one is replaced.
+        work_dir: folder for the results. What an earlier demo wrote there is deleted.
         num_epochs: epochs to train.
+
+    Raises:
+        UsageError: the folder holds something that no demo wrote, or that has changed since. Nothing is deleted then.
     """
-    start = time.monotonic()
-    shutil.rmtree(work_dir, ignore_errors=True)
+    start, work_dir = time.monotonic(), _work_dir(work_dir)
+    remove_outputs(work_dir, PROGRAM)
+    try:
+        _run(corpus, work_dir, num_epochs, start)
+    finally:
+        list_outputs(work_dir, PROGRAM, _WRITTEN)  # also of a demo that was stopped
+
+
+def _work_dir(folder: Path) -> Path:
+    """The folder, with a name of its own: ``.`` has none.
+
+    Raises:
+        UsageError: it holds something that no demo wrote, or that has changed since.
+    """
+    folder = folder.expanduser()
+    folder = folder if folder.name not in ("", "..") else folder.resolve()
+    check_ours(folder, PROGRAM)
+    return folder
+
+
+def _run(corpus: Path, work_dir: Path, num_epochs: int, start: float) -> None:
     train(corpus, work_dir, num_epochs)
     rates = curves(work_dir)
     recording = work_dir / "new.wav"

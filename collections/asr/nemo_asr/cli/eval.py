@@ -38,7 +38,8 @@ class Evaluation:
 
     Attributes:
         eval_datasets: manifests, each a set of its own.
-        out: folder for the transcripts (default: here).
+        out: folder for the transcripts (default: results/NAME, by the name of the model).
+        overwrite: replace files in OUT that no evaluation wrote, or that were changed since.
         compare: a second model: it is evaluated too, into OUT/compared, and a paired test says whether they differ.
         details: print error rates by speaker and by length, and the words most often lost, inserted and confused.
         report: write OUT/report.html: curves, error rates, the worst utterances.
@@ -52,7 +53,8 @@ class Evaluation:
 
     page: ClassVar[str] = "data"
     eval_datasets: list[str] = option([], nargs="+", required=True)
-    out: str = "."
+    out: str | None = option(None, metavar="FOLDER")
+    overwrite: bool = False
     compare: str | None = option(None, only_for="texts", metavar="MODEL", nargs="?", const="")
     details: bool = option(False, only_for="texts")
     report: bool = True

@@ -42,9 +42,10 @@ from nemo_asr.transcribe.stream_export import export_stream
 from nemo_asr.transcribe.texts import calibrate, card_file, store_calibration
 from nemo_asr.transcribe.torch_export import export_torch
 from nemo_lite.errors import ConfigError, UsageError, printable
-from nemo_lite.files import write_atomically
 from nemo_lite.options import OneLineParser, not_negative_float, not_negative_int, positive_int
+from nemo_lite.outputs import check_output, write_output
 
+_CALIBRATE, _REMEDY = "nemo-lite models calibrate", "move it away"
 _MAX_LABELS = 64  # alphabets are shown whole, vocabularies of subwords are not
 
 
@@ -154,17 +155,19 @@ def _rate(rate: Rate) -> str:
 
 
 def _calibrate(options: Namespace) -> None:
-    card = card_file(options.model)
+    card, folder = card_file(options.model), Path(options.model).expanduser()
+    place = folder / FILE_NAME
+    check_output(place, _CALIBRATE, remedy=_REMEDY)
     done = calibrate(load_model(options.model), options.manifest, options.test, options.batch_size)
     store_calibration(card, done.calibration)
-    folder = Path(options.model).expanduser()
     record = msgspec.json.encode(CalibrationRecord(calibration=done.calibration, sets=done.sets))
-    write_atomically(folder / FILE_NAME, lambda file: file.write_bytes(msgspec.json.format(record, indent=1)))
+    content = msgspec.json.format(record, indent=1)
+    write_output(place, lambda file: file.write_bytes(content), _CALIBRATE, remedy=_REMEDY)
     for each in done.sets:
         before, after = each.before, each.after
         right = f"{before.words} words, {before.right:.1%} right"
         print(f"{each.name}: {right}; confidences are off by {before.error:.1%}, calibrated by {after.error:.1%}")
-    print(f"{card}: slope {done.calibration.slope:g}, offset {done.calibration.offset:g}; in {folder / FILE_NAME} too")
+    print(f"{card}: slope {done.calibration.slope:g}, offset {done.calibration.offset:g}; in {place} too")
     if (folder / REPORT).is_file():
         try_report(folder)
 

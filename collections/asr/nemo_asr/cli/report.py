@@ -14,8 +14,9 @@ def main(arguments: Sequence[str]) -> None:
     parser = OneLineParser(prog="nemo-lite report", description="One page about a run or an evaluation")
     parser.add_argument("folder", help="a run's folder, or what --out of an evaluation named")
     parser.add_argument("--out", metavar="FILE", help="the page (default: report.html in the folder)")
+    parser.add_argument("--overwrite", action="store_true", help="replace a file that is no report, or was changed")
     parsed = parser.parse_args(arguments)
-    print(f"Report: {write_report(parsed.folder, parsed.out)}")
+    print(f"Report: {write_report(parsed.folder, parsed.out, overwrite=parsed.overwrite)}")
 
 
 def compare(arguments: Sequence[str]) -> None:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import nemo_asr
 import nemo_lite
+from nemo_asr.audio import containers
 from nemo_asr.audio.reading import ALL_KINDS, AUDIO_SUFFIXES
 from nemo_asr.audio.segments import DEFAULT_CUTTING, Cutting
-from nemo_asr.options import BeamSize, OwnModules, Search, check_search_options, search_arguments
+from nemo_asr.options import BeamSize, OwnModules, Search, check_search_options, named_files, search_arguments
 from nemo_asr.transcribe.inputs import (
     BATCH_SECONDS,
     BATCH_SIZE,
@@ -34,7 +35,7 @@ from nemo_asr.transcribe.transcript import FORMATS, SUBTITLES, Transcribed, Tran
 from nemo_asr.transcribe.voice_activity import load_detector
 from nemo_lite.core.choices import DeviceType
 from nemo_lite.errors import UsageError, counted, marked, printable
-from nemo_lite.files import check_replaceable, make_writable_folder, write_atomically
+from nemo_lite.files import make_writable_folder
 from nemo_lite.options import (
     Device,
     Launch,
@@ -52,6 +53,7 @@ from nemo_lite.options import (
     option_group,
     seconds,
 )
+from nemo_lite.outputs import InputFiles, check_output, write_output
 from nemo_lite.ranges import Between
 from nemo_lite.utils import logging
 
@@ -65,6 +67,7 @@ MODEL_HELP = (
     "a run's folder, a model folder, a folder of checkpoints, a file of nemo-lite export, a .nemo file, or a folder of "
     "Hugging Face or WeNet"
 )
+_AUDIO_ENDINGS = AUDIO_SUFFIXES | containers.SUFFIXES
 _MOST_DIGITS = 5  # of a channel
 # Words of which the model is unsure: so many times the doubt (1 - confidence) that is usual for it, and some more. The
 # demo's model: 0.94 for its own sets, 0.63 to 0.89 for sentences of other words.
@@ -197,6 +200,7 @@ class Transcription(OwnModules):
         format: what to write.
         out: file to write; a folder, which is made, for the subtitles of several recordings, of a folder or of each
             channel (default: stdout).
+        overwrite: let --out replace files that this command did not write, or that were changed since.
         segments: cut recordings at pauses, by their levels (energy), or transcribe them as they are (off).
         channel: of recordings with several: 0 for the first, 1 for the second, mix for their average (default), or each
             for a transcript of each; a channel in a manifest's line comes before it.
@@ -212,6 +216,7 @@ class Transcription(OwnModules):
     page: ClassVar[str] = "data"
     format: str = option("text", choices=tuple(FORMATS))
     out: Path | None = option(None, metavar="PATH", type=Path)
+    overwrite: bool = False
     segments: Literal["energy", "off"] = option("energy", page="segments")
     channel: int | str | None = option(None, type=_channel, metavar="{0,1,mix,each}")
     vad: str | None = option(None, page="segments", metavar="MODEL")
@@ -307,6 +312,11 @@ class TranscribeParser(LaunchedParser):
         audio_help = f"audio files ({ALL_KINDS}), folders of them, manifests, or - for stdin"
         add("audio", metavar="AUDIO", nargs="+", help=audio_help)
 
+    def _remedies(self, unknown: Sequence[str]) -> str:
+        is_audio = any(Path(word).suffix.lower() in _AUDIO_ENDINGS for word in unknown)
+        remedy = "; AUDIO comes before the options; a shell makes several names of a pattern such as *.wav"
+        return super()._remedies(unknown) + (remedy if is_audio else "")
+
     def check(self, parsed: Any) -> None:
         """What the options of decoding, precision and results mean together."""
         super().check(parsed)
@@ -360,10 +370,25 @@ def _check_out(args: Namespace, recordings: Sequence[Recording]) -> None:
     if several and args.out is None:
         problem, got = f"{args.format} files of several recordings need a folder", f"{len(recordings)} recordings"
         raise UsageError(problem, got=got, remedy="give --out FOLDER")
-    if args.out is not None:
-        if not needs_folder:
-            check_replaceable(args.out)
-        make_writable_folder(args.out if needs_folder else args.out.parent)
+    if args.out is None:
+        return
+    inputs = InputFiles([*named_files(args), *(each.audio for each in recordings if isinstance(each.audio, str))])
+    if needs_folder:
+        make_writable_folder(args.out)
+        for name in file_names(recordings):
+            check_output(args.out / f"{name}.{args.format}", PROGRAM, inputs=inputs, overwrite=args.overwrite)
+    else:
+        refuse_name_of_audio(args.out)
+        check_output(args.out, PROGRAM, inputs=inputs, overwrite=args.overwrite)
+        make_writable_folder(args.out.parent)
+
+
+def refuse_name_of_audio(out: Path) -> None:
+    """UsageError for a text with the name of a recording: a shell has made ``--out a.wav b.wav`` of ``--out *.wav``."""
+    if out.suffix.lower() in _AUDIO_ENDINGS:
+        problem, wanted = "this is the name of a recording", "the name of a text file"
+        remedy = "a shell makes several names of *.wav, of which --out takes the first"
+        raise UsageError(problem, place=str(out), wanted=wanted, remedy=remedy)
 
 
 def is_folder(out: Path | None) -> bool:
@@ -419,7 +444,7 @@ def _write(args: Namespace, transcripts: Sequence[Transcript], is_one: bool) -> 
     write = FORMATS[args.format]
     if args.format in SUBTITLES and (not is_one or is_folder(args.out)):
         for name, transcript in zip(file_names(transcripts), transcripts, strict=True):
-            to_file(args.out / f"{name}.{args.format}", write(transcript))
+            to_file(args.out / f"{name}.{args.format}", write(transcript), PROGRAM, args.overwrite)
         return
     with_names = args.format == "text" and not is_one
     lines = (
@@ -431,19 +456,19 @@ def _write(args: Namespace, transcripts: Sequence[Transcript], is_one: bool) -> 
     # Bytes of a file's name that are no UTF-8 become escapes, which JSON knows as well.
     text = text.encode("utf-8", errors="backslashreplace").decode("utf-8")
     if args.out is not None:
-        to_file(args.out, text)
+        to_file(args.out, text, PROGRAM, args.overwrite)
     else:
         sys.stdout.write(text)
         sys.stdout.flush()
 
 
-def to_file(path: Path, text: str) -> None:
-    """Write a text, all of it or nothing."""
-    write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
+def to_file(path: Path, text: str, kind: str, overwrite: bool) -> None:
+    """Write a text, all of it or nothing; see `nemo_lite.outputs.write_output`."""
+    write_output(path, lambda file: file.write_text(text, encoding="utf-8"), kind, overwrite=overwrite)
 
 
-def file_names(transcripts: Sequence[Transcript] | Sequence[Alignment]) -> list[str]:
-    """A file's name without its ending for each transcript: the recording's.
+def file_names(transcripts: Sequence[Transcript] | Sequence[Alignment] | Sequence[Recording]) -> list[str]:
+    """A file's name without its ending for each transcript, or recording that will have one: the recording's.
 
     Where two recordings differ in their endings alone, as ``memo.m4a`` and ``memo.wav``, the endings stay; where they
     are in different folders, the second one has a number. Of one channel it ends in ``_channel0``, where that is the

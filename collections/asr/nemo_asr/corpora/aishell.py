@@ -13,22 +13,27 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from nemo_asr.corpora.writing import (
+    CORPUS,
     Entry,
     as_written,
+    check_corpus_files,
     filling_folder,
     seconds_of,
     transcripts,
     unpack,
+    write_corpus_file,
     write_manifest,
 )
 from nemo_asr.shipped import config_path
 from nemo_asr.tasks.recipe import recipe_from_text
 from nemo_lite.config import Config, load_config
 from nemo_lite.errors import DataError, reported_to_user
-from nemo_lite.files import make_writable_folder, write_atomically
+from nemo_lite.files import make_writable_folder
+from nemo_lite.outputs import check_ours
 
 SPLITS = ("train", "dev", "test")
 MODEL_CONFIG = "quartznet15x5_zh"
@@ -72,11 +77,15 @@ def make(source: str | Path, out: str | Path, model_config: str = MODEL_CONFIG) 
     Raises:
         DataError: the corpus is incomplete or damaged; names the file and the line.
         ConfigError: the configuration is not there, or is wrong.
-        UsageError: ``out`` cannot be written to.
+        UsageError: ``out`` cannot be written to, or holds other files of these names.
     """
     base = config_path(model_config)
     config = load_config(base)  # before hours of unpacking
     root = make_writable_folder(out)
+    files = {split: root / f"{split}.json" for split in SPLITS}
+    new_config = root / f"{base.stem}.yaml"
+    check_corpus_files(new_config, *files.values())
+    check_ours(root / AUDIO, CORPUS)
     source = Path(source).expanduser()
     with _corpus(source, root) as corpus:
         texts = {
@@ -101,9 +110,9 @@ def make(source: str | Path, out: str | Path, model_config: str = MODEL_CONFIG) 
         if not entries:
             raise DataError(f"the corpus has no utterance of {split}", place=str(source), wanted=f"wav/{split}")
     labels = sorted({character for entry in manifests["train"] for character in entry["text"]})
-    new_config = _write_config(config, base, labels, root)
+    _write_config(config, base, labels, new_config)
     for split, entries in manifests.items():
-        write_manifest(root / f"{split}.json", entries)
+        write_corpus_file(files[split], partial(write_manifest, entries=entries))
     return Made(manifests, labels, new_config, len(audio.keys() - texts.keys()))
 
 
@@ -153,14 +162,12 @@ def _recordings(folder: Path) -> Iterator[tuple[str, tuple[str, Path]]]:
         yield path.stem, (splits[0], path)
 
 
-def _write_config(config: Config, base: Path, labels: list[str], root: Path) -> Path:
-    """The configuration with other labels; the path of the file."""
+def _write_config(config: Config, base: Path, labels: list[str], path: Path) -> None:
+    """The configuration with other labels."""
     text = Config({**config, "labels": labels}, config.source).as_yaml()
-    path = root / f"{base.stem}.yaml"
     recipe_from_text(text, str(base))  # its other parts may contradict the labels
     comment = f"# {base.name} with the {len(labels)} characters of the training texts of AISHELL-1.\n"
-    write_atomically(path, lambda temporary: temporary.write_text(comment + text, encoding="utf-8"))
-    return path
+    write_corpus_file(path, lambda temporary: temporary.write_text(comment + text, encoding="utf-8"))
 
 
 def _summary(made: Made, root: Path) -> Iterator[str]:

@@ -11,6 +11,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,14 @@ import numpy.typing as npt
 from nemo_asr.audio.reading import MAX_CONTENT_BYTES
 from nemo_asr.corpora.writing import (
     Entry,
+    check_corpus_files,
     check_id,
     describe,
     download,
     numbered_lines,
     open_recording,
     unpack,
+    write_corpus_file,
     write_manifest,
     write_recording,
 )
@@ -55,15 +58,17 @@ def make(data_root: str | Path, source: str | Path | None = None) -> dict[str, l
 
     Raises:
         DataError: the corpus is incomplete or damaged; names the file and the line.
-        UsageError: ``data_root`` cannot be written to.
+        UsageError: ``data_root`` cannot be written to, or holds other files of these names.
     """
     root = make_writable_folder(data_root)
+    files = {split: root / f"{split}_manifest.json" for split in SPLITS}
+    check_corpus_files(*files.values())
     manifests: dict[str, list[Entry]] = {}
     with _corpus(root, Path(source).expanduser() if source else None) as corpus:
         for split in SPLITS:
             manifests[split] = [_convert(corpus, root, *item) for item in _items(corpus, split)]
     for split, entries in manifests.items():
-        write_manifest(root / f"{split}_manifest.json", entries)
+        write_corpus_file(files[split], partial(write_manifest, entries=entries))
     return manifests
 
 
@@ -117,7 +122,7 @@ def _convert(corpus: Path, root: Path, file_id: str, text: str, place: str) -> E
     samples = _samples(corpus / "wav" / file_id, place)
     path = Path("wav") / f"{file_id}.wav"
     (root / path).parent.mkdir(parents=True, exist_ok=True)
-    write_recording(root / path, samples, SAMPLE_RATE)
+    write_recording(root / path, samples, SAMPLE_RATE, may_replace=False)
     seconds = round(len(samples) / SAMPLE_RATE, 4)
     return {"audio_filepath": str(path), "duration": seconds, "text": text, "speaker": Path(file_id).parent.name}
 

@@ -23,10 +23,11 @@ from tqdm import tqdm
 from nemo_asr.audio.reading import open_audio
 from nemo_asr.corpora import cuts, folders, kaldi, lists, tables
 from nemo_asr.corpora.listed import Listed, Sets, Utterances
-from nemo_asr.corpora.writing import Entry, as_written, write_manifest
+from nemo_asr.corpora.writing import CORPUS, Entry, as_written, write_manifest
 from nemo_asr.text.labels import Marks, shown_symbols
 from nemo_lite.errors import DataError, FileInTheWayError, UnknownNameError, counted, listed
 from nemo_lite.files import DOWNLOAD, is_address, make_writable_folder, names_in
+from nemo_lite.outputs import InputFiles, check_output
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def make(
     Raises:
         DataError: there is no such file, it is of no known kind, or has no utterance that can be used.
         UnknownNameError: there is no such kind.
-        FileInTheWayError: a manifest is there already.
+        FileInTheWayError: a manifest is there already, or is the source itself.
         UsageError: ``out`` cannot be written to.
     """
     path = Path(source).expanduser()
@@ -170,6 +171,8 @@ def make(
     if (in_the_way := [file for file in files.values() if file.exists()]) and not overwrite:
         remedy = "give another folder with --out, or --overwrite"
         raise FileInTheWayError("the manifest exists already", place=str(in_the_way[0]), remedy=remedy)
+    for file in files.values():
+        check_output(file, CORPUS, inputs=InputFiles([path]), overwrite=True)
     seen = _Seen(Counter(), Counter(), Counter())
     manifests = {
         name: _entries(name, utterances, root, made.problems, seen, num_workers) for name, utterances in sets.items()

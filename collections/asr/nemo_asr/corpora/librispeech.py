@@ -9,17 +9,20 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from nemo_asr.corpora.writing import (
     Entry,
     as_written,
+    check_corpus_files,
     describe,
     download,
     filling_folder,
     seconds_of,
     transcripts,
     unpack,
+    write_corpus_file,
     write_manifest,
 )
 from nemo_lite.errors import DataError, UnknownNameError, reported_to_user
@@ -55,17 +58,19 @@ def make(data_root: str | Path, data_set: str, source: str | Path | None = None)
     Raises:
         UnknownNameError: there is no such set.
         DataError: the set is incomplete or damaged; names the file and the line.
-        UsageError: ``data_root`` cannot be written to.
+        UsageError: ``data_root`` cannot be written to, or holds other files of these names.
     """
     name = data_set.replace("_", "-")
     if name not in SETS:
         raise UnknownNameError("data set", data_set, SETS)
     root = make_writable_folder(data_root)
+    manifest = root / f"{name.replace('-', '_')}.json"
+    check_corpus_files(manifest)
     folder = _folder(root, name, Path(source).expanduser() if source else None)
     entries = sorted(_entries(folder, root), key=lambda entry: entry["audio_filepath"])
     if not entries:
         raise DataError("the folder has no transcripts", place=str(folder), wanted="<speaker>/<chapter>/*.trans.txt")
-    write_manifest(root / f"{name.replace('-', '_')}.json", entries)
+    write_corpus_file(manifest, partial(write_manifest, entries=entries))
     return entries
 
 

@@ -309,7 +309,6 @@ def make(out: str | Path, arguments: Arguments) -> bool:
         content = {"edition": _EDITION, "espeak": synthesizer.version, **asdict(arguments)}
         if _is_complete(out, content):
             return False
-        _refuse_foreign(out)
         with filling_folder(out) as folder:
             num_bytes = sum(_make_set(folder, name, plan, synthesizer) for name, plan in _plan(arguments).items())
             (folder / _ABOUT).write_text(json.dumps({**content, "audio_bytes": num_bytes}) + "\n", encoding="utf-8")
@@ -416,18 +415,6 @@ def _is_complete(out: Path, arguments: dict[str, object]) -> bool:
         return bool(held == {**arguments, "audio_bytes": sum(sizes)})
     except (OSError, DataError):
         return False
-
-
-def _refuse_foreign(out: Path) -> None:
-    """A folder is replaced as a whole, so it must hold nothing that is not of such a corpus."""
-    ours = {_ABOUT, *_SETS, *(f"{name}.json" for name in _SETS)}
-    place, remedy = str(out), "choose another folder"
-    if out.exists() and not out.is_dir():
-        raise UsageError("there is a file where a folder is wanted", place=place, remedy=remedy)
-    foreign = sorted(set(os.listdir(out)) - ours) if out.exists() else []
-    if foreign:
-        problem = "the folder holds files that are not of a synthetic corpus"
-        raise UsageError(problem, place=place, got=", ".join(foreign[:3]), remedy=remedy)
 
 
 def _summary(out: Path) -> Iterator[str]:

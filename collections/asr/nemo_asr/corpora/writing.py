@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import glob
 import hashlib
 import http.client
 import io
@@ -11,10 +10,8 @@ import json
 import os
 import shutil
 import sys
-import tempfile
-import time
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, TypedDict
@@ -24,7 +21,7 @@ import soundfile
 from tqdm import tqdm
 
 from nemo_asr.audio.reading import AudioPart, open_part
-from nemo_lite.errors import DataError
+from nemo_lite.errors import DataError, FileInTheWayError
 from nemo_lite.files import (
     FileKind,
     TarLimits,
@@ -36,6 +33,7 @@ from nemo_lite.files import (
     unwritable,
     write_atomically,
 )
+from nemo_lite.outputs import check_ours, check_output, list_outputs, remove_outputs, write_output
 
 # Archives of recordings: fetching one, and unpacking what is wanted of it. Nothing in an archive is trusted.
 # No file is written outside the given folder, no link is made, and no more is written than was allowed.
@@ -137,9 +135,11 @@ def _writing_errors(archive: Path) -> Iterator[None]:
 # What all corpus makers share: reading lists, writing manifests and folders completely or not at all.
 
 
+CORPUS = "nemo-lite data make"
+"""What wrote a corpus, as its record says."""
 _LIST = FileKind("the list", 1 << 28)
-_PARTIAL = ".partial"
-_ABANDONED_AFTER_SECONDS = 86_400
+_MOST_BYTES_OF_NAME = 160  # with that of the process, which a name has until its file is whole, fewer than 255
+_REMEDY = "choose another folder, or move it away"
 
 
 class _Entry(TypedDict):
@@ -185,9 +185,10 @@ def check_id(utterance: str, place: str) -> None:
     """See that an utterance's id, from which a file's name is made, leads to a file below its folder.
 
     Raises:
-        DataError: it does not.
+        DataError: it does not, or is longer than such names can be.
     """
-    if problem_of_name(f"{utterance}.flac"):
+    name = f"{utterance}.flac"
+    if problem_of_name(name) or len(os.fsencode(name)) > _MOST_BYTES_OF_NAME:
         wanted = "a file's name without its ending, in the corpus"
         raise DataError("this is no id of an utterance", place=place, got=repr(utterance[:60]), wanted=wanted)
 
@@ -202,7 +203,27 @@ def write_manifest(path: Path, entries: Iterable[Entry]) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(lines, encoding="utf-8"))
 
 
-def write_recording(path: Path, samples: npt.NDArray[Any], sample_rate: int) -> None:
+def check_corpus_files(*paths: Path) -> None:
+    """See, before anything is computed, that a maker may write these files.
+
+    Raises:
+        FileInTheWayError: one is there, and was not written by a maker, or has changed since.
+    """
+    for path in paths:
+        check_output(path, CORPUS, remedy=_REMEDY)
+
+
+def write_corpus_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file of a corpus: one that a maker wrote, and that has not changed since, is replaced.
+
+    Raises:
+        FileInTheWayError: another one is there.
+        UsageError: it cannot be written.
+    """
+    write_output(path, write, CORPUS, remedy=_REMEDY)
+
+
+def write_recording(path: Path, samples: npt.NDArray[Any], sample_rate: int, *, may_replace: bool = True) -> None:
     """Write 16-bit WAV, all of it or nothing.
 
     libsndfile says "System error" when a disk is full, so Python writes the bytes.
@@ -211,12 +232,18 @@ def write_recording(path: Path, samples: npt.NDArray[Any], sample_rate: int) -> 
         path: the file; its folder is there.
         samples: (T,), 16-bit integers, or floats of which 1 is full scale.
         sample_rate: in Hz.
+        may_replace: a file that is there may be another one.
 
     Raises:
         UsageError: the file cannot be written.
+        FileInTheWayError: another one is there, and may not be replaced.
     """
     wav = io.BytesIO()
     soundfile.write(wav, samples, sample_rate, format="WAV", subtype="PCM_16")
+    if not may_replace and os.path.lexists(path):
+        if not path.is_file() or path.read_bytes() != wav.getvalue():
+            raise FileInTheWayError("another file of this name is there", place=str(path), remedy=_REMEDY)
+        return
     temporary = path.with_name(temporary_name(path.name))
     try:
         temporary.write_bytes(wav.getvalue())
@@ -274,29 +301,28 @@ def describe(name: str, entries: Iterable[Entry]) -> str:
 def filling_folder(folder: Path) -> Iterator[Path]:
     """A temporary folder that takes the place of ``folder`` when the block ends without an error.
 
+    All that it holds then is listed in its record; an earlier one is deleted as far as its own record lists it.
+
     Raises:
-        UsageError: the folder that is to hold it is not writable, or the disk is full.
+        UsageError: ``folder`` holds what no such block has written, or has changed since; the folder that is to hold it
+            is not writable; the disk is full.
     """
+    check_ours(folder, CORPUS)
     make_writable_folder(folder.parent)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=_PARTIAL, dir=folder.parent))
+    new, old = (folder.with_name(temporary_name(folder.name, suffix)) for suffix in ("tmp", "old"))
     try:
-        _remove_abandoned(folder)
-        new = temporary / "new"
         new.mkdir()
         yield new
-        if folder.exists():
-            folder.rename(temporary / "old")
+        list_outputs(new, CORPUS)
+        if os.path.lexists(folder):
+            check_ours(folder, CORPUS)  # filling may have taken hours
+            folder.rename(old)
         new.rename(folder)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # of something that the block reads, perhaps
             raise
         raise unwritable(error, folder) or error from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Remove what a killed run left behind; a younger folder may belong to a running process."""
-    for temporary in folder.parent.glob(f".{glob.escape(folder.name)}.*{_PARTIAL}"):
-        if time.time() - temporary.stat().st_mtime > _ABANDONED_AFTER_SECONDS:
-            shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)
+    if os.path.lexists(old) and not remove_outputs(old, CORPUS):
+        print(f"{folder} held files that were put there meanwhile; they are in {old}", file=sys.stderr)

@@ -6,7 +6,7 @@ Words come as they were scored; their times are those of the words as they were 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path, PurePath
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from nemo_asr.scoring.report.records import ScoredUtterance
 from nemo_lite.files import make_writable_folder, write_atomically
 
 FOLDER = "sclite"
+ENDINGS = ("ref.trn", "hyp.trn", "ref.stm", "hyp.ctm")
 _UNKNOWN = "unknown"
 # sclite reads braces and slashes as alternatives, parentheses as words that may be left out, ;; as a comment, and @ as
 # no word at all, <...> at the beginning of a segment as its label. Full-width forms are plain characters to it.
@@ -33,7 +34,11 @@ class TimedWord(NamedTuple):
 
 
 def write_sclite(
-    folder: Path, name: str, rows: Sequence[ScoredUtterance], words: Sequence[Sequence[TimedWord]] | None = None
+    folder: Path,
+    name: str,
+    rows: Sequence[ScoredUtterance],
+    words: Sequence[Sequence[TimedWord]] | None = None,
+    write: Callable[[Path, Callable[[Path], object]], object] = write_atomically,
 ) -> list[Path]:
     """Write ``folder/name.ref.trn`` and ``.hyp.trn``, and with times ``.ref.stm`` and ``.hyp.ctm``; the paths.
 
@@ -45,6 +50,7 @@ def write_sclite(
         name: of the set.
         rows: the utterances.
         words: of each utterance what was recognised, with times.
+        write: lets a function fill a file.
 
     Raises:
         UsageError: a file cannot be written.
@@ -66,7 +72,7 @@ def write_sclite(
     for ending, lines in texts.items():
         paths.append(folder / f"{name}.{ending}")
         content = "".join(f"{line.strip()}\n" for line in lines).encode("utf-8", errors="replace")
-        write_atomically(paths[-1], partial(Path.write_bytes, data=content))
+        write(paths[-1], partial(Path.write_bytes, data=content))
     return paths
 
 

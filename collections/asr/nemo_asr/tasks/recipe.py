@@ -8,7 +8,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from inspect import signature
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from nemo_asr.text.subwords import Subwords
 from nemo_lite import DataLayerNM, NeuralModule, TrainableNM, logging
 from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.backends.pytorch.nm import without_weights
-from nemo_lite.config import Config, build, load_config, override, parse_config, raise_if
+from nemo_lite.config import Config, build, load_config, override, parse_config, raise_if, shown
 from nemo_lite.core import Reference
 from nemo_lite.core.neural_module import keywords_of
 from nemo_lite.errors import ConfigError, NemoLiteError, UsageError
@@ -117,6 +117,31 @@ class Recipe:
     def data_layer_class(self, training: bool) -> type:
         """The class of the data layer for training or for evaluation."""
         return self._parts["train" if training else "eval"].target
+
+    def difference(self, other: Recipe) -> tuple[str, str, str] | None:
+        """The first setting of the modules in which two recipes differ: its name, the value here, and the other's.
+
+        How data are read, the labels and the smoothing of labels do not count.
+        """
+        mine, theirs = self._settings(), other._settings()
+        for name in dict.fromkeys([*mine, *theirs]):
+            if mine.get(name) != theirs.get(name):
+                here, there = (shown(of[name]) if name in of else "nothing" for of in (mine, theirs))
+                return name, here, there
+        return None
+
+    def _settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = {"model": self.config["model"]} if "model" in self.config else {}
+        for role, part in self._parts.items():
+            if role not in DATA_ROLES:
+                name = part.target.__name__
+                parameters = signature(part.target).parameters.values()
+                defaults = {each.name: each.default for each in parameters if each.default is not Parameter.empty}
+                values = {**defaults, **part.implied, **part.params.plain()}
+                values.pop("label_smoothing", None)
+                settings[name] = "a section"
+                settings |= _flat(name, values)
+        return settings
 
     @property
     def task(self) -> str:
@@ -277,6 +302,15 @@ def recipe_from_text(
     """
     config = parse_config(text, name)
     return _recipe(config, Path(name).stem, overrides, carried=tokenizer, for_training=for_training)
+
+
+def _flat(name: str, value: Any) -> dict[str, Any]:
+    """The values in mappings and lists by dotted names; a list of numbers or texts is one value."""
+    if isinstance(value, list) and any(isinstance(each, (dict, list)) for each in value):
+        value = dict(enumerate(value))
+    if not isinstance(value, dict):
+        return {name: value}
+    return {key: each for own, inner in value.items() for key, each in _flat(f"{name}.{own}", inner).items()}
 
 
 def _recipe(

@@ -25,7 +25,7 @@ from nemo_asr.transcribe.model import (
 from nemo_lite import EvaluatorCallback, NeMoCallback
 from nemo_lite.core.callbacks.base import ActionState
 from nemo_lite.errors import UsageError
-from nemo_lite.files import digest_of_files, make_writable_folder
+from nemo_lite.files import digest_of_files, make_writable_folder, temporary_name
 from nemo_lite.utils import logging
 
 # BestModelCallback: keeps the best model of a run in a model folder.
@@ -151,7 +151,7 @@ class BestModelCallback(NeMoCallback):
         if not self._is_due:
             return
         self._is_due = False
-        staged = {name: self._folder / f".{name}.safetensors" for name in self._modules}
+        staged = {name: self._folder / temporary_name(name, "safetensors") for name in self._modules}
         for name, module in self._modules.items():
             state.save_module(module, staged[name])
         state.on_first(lambda: self._write(state, staged))

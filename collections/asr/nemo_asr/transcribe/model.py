@@ -9,6 +9,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -51,11 +52,12 @@ from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Store
 from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, fitted, read_tensors, save_module
 from nemo_lite.config import Config, Source
 from nemo_lite.core.neural_module import unique_names
-from nemo_lite.errors import CheckpointError, UsageError
+from nemo_lite.errors import CheckpointError, ConfigError, UsageError
 from nemo_lite.files import (
     FileKind,
     digest_of_file,
     make_writable_folder,
+    name_in,
     parse_json,
     read_bytes,
     read_text,
@@ -408,7 +410,7 @@ def write_model(
     file = card.tokenizer
     folder = make_writable_folder(folder)
     before = read_card(folder / CARD).files if (folder / CARD).is_file() else []
-    config_file = folder / ".config.yaml"
+    config_file = folder / temporary_name("config", "yaml")
     write_atomically(config_file, lambda file: file.write_text(config, encoding="utf-8"))
     if tokenizer is not None and file is not None:
         content = tokenizer.model
@@ -436,7 +438,8 @@ def sweep_model(folder: Path) -> None:
     for file in [file for pattern in _PATTERNS for file in folder.glob(pattern)]:
         if file.name in listed:
             continue
-        if file.name.startswith(".") or (_NAME.fullmatch(file.name) and file.stem.endswith(digest_of_file(file)[:8])):
+        is_staged = name_in(file.name, file.suffix.removeprefix(".")) is not None
+        if is_staged or (_NAME.fullmatch(file.name) and file.stem.endswith(digest_of_file(file)[:8])):
             file.unlink(missing_ok=True)
 
 
@@ -787,7 +790,7 @@ class TrainedModel:
         path = make_writable_folder(Path(folder))
         staged = {}
         for name, module in trained_modules(self.modules).items():
-            staged[name] = path / f"{temporary_name(name)}.safetensors"
+            staged[name] = path / temporary_name(name, "safetensors")
             save_module(module, staged[name])
         if licence is not None:
             self.card = msgspec.structs.replace(self.card, licence=licence)
@@ -932,15 +935,28 @@ def labels_of_run(folder: str | Path) -> list[str] | None:
 
 
 def check_goes_on(folder: str | Path, recipe: Recipe) -> None:
-    """See that the checkpoint from which a run would go on is of a model with these labels and this sample rate.
+    """See that the checkpoint from which a run would go on is of a model with these labels and this configuration.
+
+    How data are read may differ.
 
     Raises:
         CheckpointError: it is not. Nothing is said where there is no checkpoint, or one that says nothing about it.
     """
     checkpoint = CheckpointFolder(folder).latest()
-    if checkpoint is not None and "model" in checkpoint.about:
-        card = card_from_json(msgspec.json.encode(checkpoint.about["model"]), str(checkpoint))
-        _compare(recipe, card, str(checkpoint), "give the configuration that the run began with, or another --exp_name")
+    if checkpoint is None or "model" not in checkpoint.about:
+        return
+    remedy = "give the configuration that the run began with, or another --exp_name"
+    card = card_from_json(msgspec.json.encode(checkpoint.about["model"]), str(checkpoint))
+    _compare(recipe, card, str(checkpoint), remedy)
+    with suppress(ConfigError):  # of a version that knew other keys
+        text, name = str(checkpoint.about.get("config", "")), f"{checkpoint} (configuration)"
+        before = recipe_from_text(text, name, tokenizer=recipe.tokenizer, for_training=False)
+        if (found := recipe.difference(before)) is not None:
+            setting, got, wanted = found
+            problem = "the configuration is not the one with which this run began"
+            got, wanted = f"{setting} {got}", f"{wanted} as in {checkpoint}"
+            remedy += "; to start anew from its weights use --init_from with another --exp_name"
+            raise CheckpointError(problem, place=recipe.config.place(), got=got, wanted=wanted, remedy=remedy)
 
 
 def trained_modules(model: Model) -> dict[str, nn.Module]:

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, writers_of
 from nemo_lite.backends.pytorch.checkpoint.storage import TrainingState, Weights, identity
-from nemo_lite.backends.pytorch.checkpoint.store import files_of_others, on_every_rank, report_of, write_part
+from nemo_lite.backends.pytorch.checkpoint.store import files_of_others, on_every_rank, report_of, told_with, write_part
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.process import WRITING_CHECKPOINT
 from nemo_lite.core.callbacks.base import Best
 from nemo_lite.errors import UsageError
-from nemo_lite.files import temporary_name
+from nemo_lite.files import remove_probe, temporary_name
 from nemo_lite.utils import logging
 from nemo_lite.utils.helpers import Part
 
@@ -158,7 +158,7 @@ class Saving:
             try:
                 on_every_rank(self._comm, lambda: _see(Path(probe)))
             finally:
-                self._comm.on_first(Path(probe).rmdir)
+                self._comm.on_first(lambda: _remove(Path(probe)))
 
     def start(
         self, folder: str | Path, weights: Mapping[str, Weights], state: TrainingState, how: Mapping[str, Any]
@@ -278,6 +278,11 @@ def _probe(folder: Path) -> Path:
     probe = folder / temporary_name("probe")
     probe.mkdir()
     return probe
+
+
+def _remove(probe: Path) -> None:
+    with told_with(probe.parent):
+        remove_probe(probe)
 
 
 def _see(probe: Path) -> None:

@@ -424,7 +424,7 @@ def write_set(
                 _put_back(parent)
             raise
         if aside is not None:
-            shutil.rmtree(aside, ignore_errors=True)
+            _drop(aside, final)
             _remove_dead_links(parent)
     return saved
 
@@ -535,8 +535,9 @@ def link_to_files(saved: CheckpointSet) -> None:
     with told_with(saved.path):
         for name in saved.files:
             link = saved.path.parent / name
-            if not link.is_symlink() or os.readlink(link) != f"{saved.path.name}/{name}":
-                link.unlink(missing_ok=True)
+            if _is_own_link(link) and os.readlink(link) != f"{saved.path.name}/{name}":
+                link.unlink()
+            if not os.path.lexists(link):  # a file of NeMo's run, perhaps, which stays
                 link.symlink_to(f"{saved.path.name}/{name}")
         synchronise(saved.path.parent)
 
@@ -608,9 +609,22 @@ def _put_back(folder: Path) -> None:
         if _is_ours(path, _ASIDE):
             final = folder / str(name_in(path.name, _ASIDE))
             if os.path.lexists(final):
-                shutil.rmtree(path, ignore_errors=True)
+                _drop(path, final)
             else:
                 os.rename(path, final)
+
+
+def _drop(aside: Path, final: Path) -> None:
+    """Delete a set whose place another has taken. Files of others that lay beside its own move to the new one."""
+    ours = {RECORD}
+    for folder in (aside, final):
+        with suppress(CheckpointError):
+            ours |= read_record(folder).files.keys()
+    with suppress(OSError):  # then it is tried again when the folder is swept
+        for path in list(aside.iterdir()):
+            if path.name not in ours:
+                os.rename(path, final / path.name)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _is_ours(path: Path, suffix: str) -> bool:
@@ -620,10 +634,16 @@ def _is_ours(path: Path, suffix: str) -> bool:
 def _remove_dead_links(folder: Path) -> None:
     """Remove the names of :func:`link_to_files` whose files are gone."""
     for path in list(folder.iterdir()):
-        if path.is_symlink() and not path.exists():
-            target = Path(os.readlink(path))
-            if target.name == path.name and tag_of_folder(str(target.parent)):
-                path.unlink(missing_ok=True)
+        if not path.exists() and _is_own_link(path):
+            path.unlink(missing_ok=True)
+
+
+def _is_own_link(path: Path) -> bool:
+    """Whether :func:`link_to_files` made it."""
+    if not path.is_symlink():
+        return False
+    target = Path(os.readlink(path))
+    return target.name == path.name and tag_of_folder(str(target.parent)) is not None
 
 
 # What ranks tell each other about their parts of a checkpoint: the files that each wrote, or the error that it met.

@@ -24,7 +24,8 @@ from nemo_asr.scoring.report.page import try_report, write_report
 from nemo_asr.scoring.report.records import MOST_SEGMENTS, read_transcripts, score_transcripts, write_scores
 from nemo_lite import Dag, logging
 from nemo_lite.core.show import write_svg
-from nemo_lite.errors import DataError, UsageError
+from nemo_lite.errors import DataError, FileInTheWayError, UsageError
+from nemo_lite.outputs import RECORD
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 EVIL = "<script>alert(1)</script>\"'&"
@@ -264,12 +265,20 @@ def test_a_run_without_evaluations_has_a_page_too(tmp_path):
     assert [text for _, text in page.all("h2")] == ["Curves"]
 
 
-def test_the_page_may_go_elsewhere_and_replaces_an_older_one(tmp_path):
+def test_the_page_may_go_elsewhere_and_replaces_an_older_one_alone(tmp_path):
     write_lines(tmp_path / "dev.transcripts.jsonl", [row(1, "a", "b")])
-    (tmp_path / "x.html").write_text("older")
     assert write_report(tmp_path, tmp_path / "x.html") == tmp_path / "x.html"
-    assert "<h1>" in (tmp_path / "x.html").read_text()
+    first = (tmp_path / "x.html").read_text()
+    write_lines(tmp_path / "dev.transcripts.jsonl", [row(1, "a", "a")])
+    write_report(tmp_path, tmp_path / "x.html")
+    assert "<h1>" in (tmp_path / "x.html").read_text() != first
     assert not (tmp_path / "report.html").exists()
+    (tmp_path / "report.html").write_text("mine")
+    with pytest.raises(FileInTheWayError, match=r"report\.html: the file was not written by nemo-lite report; give"):
+        write_report(tmp_path)
+    assert try_report(tmp_path) is None
+    assert (tmp_path / "report.html").read_text() == "mine"
+    assert write_report(tmp_path, overwrite=True).read_text() != "mine"
 
 
 def full_disk(*_):
@@ -286,7 +295,7 @@ def test_a_full_disk_is_an_error_of_one_line_and_a_warning_at_the_end_of_a_run(t
     assert try_report(tmp_path) is None
     assert len(warnings) == 1
     assert warnings[0].startswith(f"No report was written: {tmp_path}/report.html: the disk is full")
-    assert [path.name for path in tmp_path.iterdir()] == ["dev.transcripts.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [RECORD, "dev.transcripts.jsonl"]
 
 
 def test_the_end_of_a_run_saves_pictures_of_its_dags(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from statistics import fmean, stdev
@@ -31,7 +32,7 @@ from nemo_lite import Dag
 from nemo_lite.core.show import write_svg
 from nemo_lite.core.trackers import duration_text
 from nemo_lite.errors import NemoLiteError, UsageError, did_you_mean
-from nemo_lite.files import write_atomically
+from nemo_lite.outputs import check_output, write_output
 from nemo_lite.utils import logging
 
 # Two models on the same utterances: error rates, their difference and how sure it is. Printed by commands.
@@ -302,6 +303,9 @@ def seed_table(results: Sequence[SeedResult], first_rate: str = "wer") -> str:
     )
 
 
+SEEDS = "nemo-lite train --seeds"
+
+
 def write_seeds(path: Path, results: Sequence[SeedResult], failed: Mapping[int, int]) -> None:
     """Write what the table shows as JSON; rates are fractions.
 
@@ -312,6 +316,7 @@ def write_seeds(path: Path, results: Sequence[SeedResult], failed: Mapping[int, 
 
     Raises:
         UsageError: the file cannot be written.
+        FileInTheWayError: there is a file that was not written here, or was changed since.
     """
     sets = {name: {rate: asdict(spread) for rate, spread in rates.items()} for name, rates in spreads(results).items()}
     content = {
@@ -320,13 +325,15 @@ def write_seeds(path: Path, results: Sequence[SeedResult], failed: Mapping[int, 
         "sets": sets,
     }
     text = json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_output(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), SEEDS)
 
 
 # report.html: one page without outside files. How it looks is in page.html; every text in it is escaped.
 
 
 PAGE_FILE = "report.html"
+REPORT = "nemo-lite report"
+"""What writes such pages, also from within a training or an evaluation."""
 
 
 def render(report: Report) -> str:
@@ -346,6 +353,7 @@ def write_report(
     *,
     sets: Collection[str] | None = None,
     facts: Mapping[str, str] | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Write the report of a run, or of an evaluation, as one HTML page; its path.
 
@@ -354,15 +362,18 @@ def write_report(
         path: the page; by default ``report.html`` in the folder.
         sets: only these evaluated sets; None: all.
         facts: names and values that come first.
+        overwrite: replace also a file that is no such page, or was changed since.
 
     Raises:
+        FileInTheWayError: there is such a file.
         UsageError: the folder has nothing to report, the page cannot be written, or there is no space for it.
         DataError: a file of the folder is damaged.
     """
-    path = Path(path) if path is not None else Path(run_folder) / PAGE_FILE
+    path = Path(path).expanduser() if path is not None else Path(run_folder) / PAGE_FILE
+    check_output(path, REPORT, overwrite=overwrite)
     # A lone surrogate, which JSON can hold and UTF-8 cannot, becomes a question mark.
     content = render(read_run(run_folder, sets=sets, facts=facts)).encode("utf-8", errors="replace")
-    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+    write_output(path, lambda temporary: temporary.write_bytes(content), REPORT, overwrite=overwrite)
     return path
 
 
@@ -372,6 +383,7 @@ def try_report(
     sets: Collection[str] | None = None,
     facts: Mapping[str, str] | None = None,
     dags: Mapping[str, Dag] | None = None,
+    overwrite: bool = False,
 ) -> Path | None:
     """As :func:`write_report`, for the end of a run: what goes wrong is one warning, and the result None.
 
@@ -380,11 +392,12 @@ def try_report(
         sets: only these evaluated sets; None: all.
         facts: names and values that come first.
         dags: pictures of them are saved in the folder first, as ``NAME.svg``.
+        overwrite: as of :func:`write_report`.
     """
     try:
         for name, dag in (dags or {}).items():
-            write_svg(Path(run_folder) / f"{name}.svg", dag, title=name)
-        path = write_report(run_folder, sets=sets, facts=facts)
+            write_output(Path(run_folder) / f"{name}.svg", partial(write_svg, dag=dag, title=name), "nemo-lite plan")
+        path = write_report(run_folder, sets=sets, facts=facts, overwrite=overwrite)
     except (NemoLiteError, OSError) as error:
         logging.warning("No report was written: %s", error)
         return None
