@@ -19,19 +19,20 @@ from nemo_lite.files import (
     AppendedFile,
     FileKind,
     FilePath,
+    JsonLimits,
     check_replaceable,
     digest_of_file,
     kind_unless_file,
     open_file,
+    parse_json,
     write_atomically,
 )
 
 RECORD = ".nemo_lite_outputs"
 """The record of a folder: an object of JSON a line, with a file's name from there on, its SHA-256 and what wrote it."""
 _KIND = FileKind("the record of outputs", 1 << 28)
+_LIMITS = JsonLimits(depth=2, values=10, surrogates=True)  # of a line; names of files may be no UTF-8
 _MOST_NAMED = 3
-
-
 _REMEDY = "give another name, or --overwrite"
 
 
@@ -49,8 +50,8 @@ class InputFiles:
     def name_of(self, path: Path) -> str:
         """What a file is called among the inputs; "" where it is none of them."""
         if self._names is None:
-            found = ((each, _identity(each)) for each in self._paths)
-            self._names = {identity: os.fspath(each) for each, identity in found if identity is not None}
+            identities = ((input_path, _identity(input_path)) for input_path in self._paths)
+            self._names = {identity: os.fspath(name) for name, identity in identities if identity is not None}
         identity = _identity(path)
         return "" if identity is None else self._names.get(identity, "")
 
@@ -89,9 +90,9 @@ def check_output(
     check_replaceable(path)
     if not os.path.lexists(path):
         return
-    if inputs is not None and (same := inputs.name_of(path)):
-        name = "" if same == str(path) else f" ({same})"
-        problem = f"this is an input of the command{name}, which is never overwritten"
+    if inputs is not None and (name := inputs.name_of(path)):
+        other_name = "" if name == str(path) else f" ({name})"
+        problem = f"this is an input of the command{other_name}, which is never overwritten"
         raise FileInTheWayError(problem, place=str(path), remedy="give another name")
     if overwrite:
         return
@@ -140,8 +141,8 @@ def write_output(
 
 def list_outputs(folder: Path, kind: str, patterns: Iterable[str] = ("**/*",)) -> None:
     """List what lies in a folder and has names of these patterns: files, folders and links, from the folder on."""
-    found = {path for pattern in patterns for path in folder.glob(pattern)}
-    _append(folder, [(path.relative_to(folder).as_posix(), kind, _digest(path)) for path in sorted(found)])
+    paths = sorted({path for pattern in patterns for path in folder.glob(pattern)})
+    _append(folder, [(path.relative_to(folder).as_posix(), kind, _digest(path)) for path in paths])
 
 
 def foreign_in(folder: Path, kind: str) -> Iterator[str]:
@@ -204,34 +205,35 @@ def _digest(path: Path) -> str:
     return digest_of_file(path) if path.is_file() else kind_unless_file(path.stat())
 
 
-Listed = dict[str, set[tuple[str, str]]]
+_Listed = dict[str, set[tuple[str, str]]]
 
 
 class _Records:
     """Records as they were read, of which only what was appended is read again: a command may write many files."""
 
     def __init__(self) -> None:
-        self._read: dict[str, tuple[int, int, Listed]] = {}  # by folder: inode, bytes that were read, what they list
+        self._read: dict[str, tuple[int, int, _Listed]] = {}  # by folder: inode, bytes that were read, what they list
 
-    def of(self, folder: Path) -> Listed:
+    def of(self, folder: Path) -> _Listed:
         """By name, the kinds and digests under which it is listed. A line that is damaged says nothing."""
         try:
             with open_file(folder / RECORD, _KIND) as file:
                 inode = os.fstat(file.fileno()).st_ino
                 place = os.path.abspath(folder)
-                known, start, listed = self._read.get(place, (0, 0, {}))
+                last_inode, start, listed = self._read.get(place, (0, 0, {}))
                 file.seek(0, os.SEEK_END)
-                if known != inode or file.tell() < start:
+                if inode != last_inode or file.tell() < start:
                     start, listed = 0, {}
                 file.seek(start)
                 text = file.read(_KIND.max_bytes)
         except (DataError, OSError):  # there is none, or it is no file
             return {}
         whole = text[: text.rfind(b"\n") + 1]
-        for line in whole.splitlines():
-            with suppress(ValueError, KeyError, TypeError, RecursionError):
-                entry = json.loads(line)
-                listed.setdefault(entry["file"], set()).add((entry["by"], entry["sha256"]))
+        for line in whole.split(b"\n"):
+            with suppress(DataError):
+                match parse_json(line, folder / RECORD, _KIND, _LIMITS):
+                    case {"file": str(name), "by": str(kind), "sha256": str(digest)}:
+                        listed.setdefault(name, set()).add((kind, digest))
         self._read[place] = inode, start + len(whole), listed
         return listed
 

@@ -85,8 +85,8 @@ def test_a_model_of_speakers_also_gives_embeddings_and_its_equal_error_rate(fold
     done = run_subcommand("eval", checkpoints, "--eval_datasets", folder / "dev.json")
     assert done.code == 0, done.err
     assert re.search(r"dev: equal error rate 0\.00% at a cosine of \S+ \(all pairs of 6 recordings\)", done.out)
-    assert np.load("dev.npy").shape == (6, 8)
-    assert np.load("dev_labels.npy").tolist() == list("abcabc")
+    assert np.load("results/Jasper/dev.npy").shape == (6, 8)
+    assert np.load("results/Jasper/dev_labels.npy").tolist() == list("abcabc")
 
 
 def test_a_class_that_is_not_in_labels_is_one_line_and_exit_code_2(folder, tmp_path):

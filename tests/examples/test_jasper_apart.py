@@ -9,6 +9,8 @@ from toys.launched import run_as_script
 from toys.ranks import on_ranks
 from toys.tone_corpus import ASR, read_manifest, run_script, write_manifest
 
+from nemo_lite.outputs import RECORD
+
 
 def run_apart(folder, script, words):
     """As that script, in a folder of this process's own: relative paths are on its disk."""
@@ -19,7 +21,9 @@ def run_apart(folder, script, words):
 
 
 def left_in(folder):
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    """The files below a folder, but for the records of what was written."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != RECORD]
+    return {str(path.relative_to(folder)) for path in files}
 
 
 @pytest.fixture

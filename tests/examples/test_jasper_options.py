@@ -240,6 +240,7 @@ def test_a_run_leaves_its_model_a_checkpoint_its_records_and_a_page_about_it(bas
         "tones.yaml",
         "metrics.jsonl",
         "report.html",
+        ".nemo_lite_outputs",
         "training.svg",
         "tensorboard/events.out.",
         "checkpoints/checkpoint-STEP-3/JasperEncoder-STEP-3.safetensors",
@@ -275,6 +276,23 @@ def test_without_a_folder_the_results_go_to_runs_and_a_plan_leaves_nothing(base,
     assert again.code == 0
     assert "There is nothing left to train: got 3 steps (1 epoch) done" in again.err
     assert "or another --exp_name" in again.err
+
+
+@pytest.mark.slow
+def test_a_run_of_another_configuration_under_the_same_name_is_refused_and_changes_nothing(base, corpus, tmp_path):
+    train(*base, "--work_dir", "runs")
+    before = {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()}
+    text = (corpus / "tones.yaml").read_text().replace("model: Tones", "model: Chords")
+    (tmp_path / "chords.yaml").write_text(text)
+    for more in ((), ("--plan",)):
+        options = ("--model_config", "chords.yaml", "--max_steps", 5, "--work_dir", "runs", *more)
+        again = run_script("jasper.py", *base, *options)
+        assert again.code == 2
+        told = 'chords.yaml:1:1: the configuration is not the one with which this run began: got model "Chords", wanted'
+        assert told in again.err
+        assert "or another --exp_name; to start anew from its weights use --init_from" in again.err
+    assert {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()} == before
+    train(*base, "--max_steps", 5, "--work_dir", "runs", "--lr", 0.001, "--label_smoothing", 0.1)
 
 
 @pytest.mark.slow

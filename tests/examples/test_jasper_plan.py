@@ -43,7 +43,7 @@ def test_all_dags_their_shapes_and_the_schedule_are_printed_and_saved_and_no_aud
     assert "2 steps an epoch, 20 steps in all" in printed
     assert "learning rate 0.5 at step 0, 0.397 at step 6, 0.137 at step 13, 0.00308 at step 19" in printed
     saved = {path.name: path.read_text() for path in (tmp_path / "runs/Jasper").iterdir()}
-    assert saved.keys() == {"plan.txt", "training.svg", "evaluation_train.svg"}
+    assert saved.keys() == {".nemo_lite_outputs", "plan.txt", "training.svg", "evaluation_train.svg"}
     assert saved["plan.txt"].strip() in printed
     assert "JasperEncoder" in saved["training.svg"]
 

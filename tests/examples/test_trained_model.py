@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from toys.tone_corpus import TEXTS, read_manifest, record, run_script, write_manifest
@@ -97,12 +98,8 @@ def test_evaluation_scores_texts_as_a_normaliser_leaves_them(trained, corpus, tm
     rows = [json.loads(line) for line in (tmp_path / "basic/dev.transcripts.jsonl").read_text().splitlines()]
     assert [(row["text"], row["reference"]) for row in rows] == [(f"{text.upper()}!", text) for text in TEXTS[:4]]
     folder = tmp_path / "basic/sclite"
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "dev.hyp.ctm",
-        "dev.hyp.trn",
-        "dev.ref.stm",
-        "dev.ref.trn",
-    ]
+    files = ["dev.hyp.ctm", "dev.hyp.trn", "dev.ref.stm", "dev.ref.trn"]
+    assert sorted(path.name for path in folder.glob("dev.*")) == files
     assert (folder / "dev.ref.trn").read_text() == (folder / "dev.hyp.trn").read_text()
     words = [line.split() for line in (folder / "dev.hyp.ctm").read_text().splitlines()]
     assert [(file, word) for file, _, _, _, word in words] == [(f"dev{n}", text) for n, text in enumerate(TEXTS[:4])]
@@ -167,7 +164,33 @@ def test_no_report_is_written_where_none_is_wanted(trained, corpus, tmp_path):
     options, _ = trained
     finished = run_script("jasper_eval.py", *options, "--eval_datasets", corpus / "dev.json", "--no-report")
     assert finished.code == 0, finished.err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dev.scores.json", "dev.transcripts.jsonl", "sclite"]
+    written = tmp_path / "results" / options[-1].name
+    assert [path.name for path in tmp_path.iterdir()] == ["results"], "a folder of its own"
+    assert sorted(path.name for path in written.iterdir()) == [
+        ".nemo_lite_outputs",
+        "dev.scores.json",
+        "dev.transcripts.jsonl",
+        "sclite",
+    ]
+
+
+def test_an_evaluation_replaces_its_own_files_and_no_others(trained, corpus, tmp_path):
+    options, _ = trained
+    line = ("jasper_eval.py", *options, "--eval_datasets", corpus / "dev.json", "--out", "out")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/report.html").write_text("mine")
+    refused = run_script(*line)
+    told = "error: out/report.html: the file was not written by nemo-lite report; give another name, or --overwrite\n"
+    assert (refused.code, told in refused.err) == (2, True)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]
+    assert (tmp_path / "out/report.html").read_text() == "mine"
+    for more in (("--overwrite",), ()):
+        done = run_script(*line, *more)
+        assert done.code == 0, done.err
+    with (tmp_path / "out/dev.transcripts.jsonl").open("a") as file:
+        file.write("mine")
+    refused = run_script(*line)
+    assert "out/dev.transcripts.jsonl: the file was changed since nemo-lite eval wrote it; give another" in refused.err
 
 
 def test_evaluation_leaves_out_damaged_files_where_the_configuration_allows_them(trained, corpus, tmp_path):
@@ -184,7 +207,8 @@ def test_evaluation_leaves_out_damaged_files_where_the_configuration_allows_them
     assert finished.code == 0, finished.err
     assert "dev: WER 0.00% (0 insertions, 0 deletions, 0 substitutions in 3 words)" in finished.out
     assert re.search(r"dev\.json:2: \S*corrupt\.wav is not a WAV", finished.err)
-    rows = [json.loads(line) for line in (tmp_path / "dev.transcripts.jsonl").read_text().splitlines()]
+    path = Path("results") / others[-1].name
+    rows = [json.loads(line) for line in (tmp_path / path / "dev.transcripts.jsonl").read_text().splitlines()]
     assert [row["place"] for row in rows] == ["dev.json:1", "dev.json:3", "dev.json:4"]
 
 

@@ -77,10 +77,10 @@ def evaluate_texts(args: Namespace) -> None:
     """
     recipe = load_recipe(args.model_config, args.overrides) if args.model_config else None
     factory = NeuralModuleFactory(**factory_arguments(args))
-    model = load_model(args.load_dir, recipe=recipe, factory=factory, overrides=args.overrides)
-    second = load_model(args.compare, factory=factory) if args.compare else None
     out = results_folder(args)
     factory.on_first(lambda: _check_places(args, out))
+    model = load_model(args.load_dir, recipe=recipe, factory=factory, overrides=args.overrides)
+    second = load_model(args.compare, factory=factory) if args.compare else None
     _use_search(model, args, factory, out)
     sets = _evaluate_sets(model, args, factory, out, "A, " if second else "")
     if args.stream:
@@ -482,10 +482,10 @@ def evaluate_classes(args: Namespace) -> None:
     """
     recipe = load_recipe(args.model_config, args.overrides) if args.model_config else None
     factory = NeuralModuleFactory(**factory_arguments(args))
-    model = load_classifier(args.load_dir, recipe=recipe, factory=factory, overrides=args.overrides)
-    options: dict[str, Any] = {"batch_size": args.batch_size, **({"strict_data": True} if args.strict_data else {})}
     place = results_folder(args)
     factory.on_first(lambda: _check_places_of_classes(args, place))
+    model = load_classifier(args.load_dir, recipe=recipe, factory=factory, overrides=args.overrides)
+    options: dict[str, Any] = {"batch_size": args.batch_size, **({"strict_data": True} if args.strict_data else {})}
     out = factory.on_first(lambda: make_writable_folder(place))
     for tag, manifest in zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True):
         data_layer: Any = model.recipe.data_layer(manifest, training=False, **options)

@@ -72,7 +72,7 @@ def examples(arguments: Sequence[str]) -> None:
     target = parser.parse_args(arguments).folder.expanduser()
     source = examples_folder()
     files = [file.relative_to(source) for file in (*source.glob("*.py"), *source.glob("configs/*.yaml"))]
-    there = sorted(target / file for file in files if (target / file).exists())
+    there = sorted(target / file for file in files if os.path.lexists(target / file))
     if there:
         raise UsageError("a file of this name is there already", place=str(there[0]), remedy="give another folder")
     for file in files:

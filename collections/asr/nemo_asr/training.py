@@ -135,6 +135,8 @@ class TrainingRun:
             tag: self._make_data(manifest, training=False)
             for tag, manifest in zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
         }
+        if self._own_checkpoints and args.num_processes == 1 and not args.precision_check:
+            check_goes_on(self._own_checkpoints, self.recipe)  # with several processes, the first one does it later
         self.factory = early or self._make_factory()
         if classifies:
             self.model: Any = self.recipe.classifier(with_weights=not args.plan)
@@ -220,6 +222,13 @@ class TrainingRun:
         except NemoLiteError as error:  # the model is written; it is worth more than this number
             logging.debug("%s", error)
 
+    @property
+    def _own_checkpoints(self) -> Path | None:
+        """The folder from whose checkpoints the run goes on."""
+        args = self.args
+        folder = args.load_dir or args.checkpoint_dir or (args.run_dir and args.run_dir / "checkpoints")
+        return Path(folder).expanduser() if folder else None
+
     def _make_recipe(self, factory: NeuralModuleFactory | None) -> Recipe:
         args = self.args
         if self._classifies:
@@ -230,8 +239,7 @@ class TrainingRun:
 
     def _overrides_with_labels(self, factory: NeuralModuleFactory | None) -> list[str]:
         """The labels of the checkpoint that the run goes on from, or else of the texts of the training set."""
-        args = self.args
-        folder = args.load_dir or args.checkpoint_dir or (args.run_dir and args.run_dir / "checkpoints")
+        args, folder = self.args, self._own_checkpoints
 
         def choose() -> tuple[list[str], str]:
             if folder and (labels := labels_of_run(folder)):

@@ -168,7 +168,7 @@ def make(
         sets_written = [*sets]
     root = make_writable_folder(out or (path if path.is_dir() else path.parent))
     files = {name: root / f"{name}.json" for name in sets_written}
-    if (in_the_way := [file for file in files.values() if file.exists()]) and not overwrite:
+    if (in_the_way := [file for file in files.values() if os.path.lexists(file)]) and not overwrite:
         remedy = "give another folder with --out, or --overwrite"
         raise FileInTheWayError("the manifest exists already", place=str(in_the_way[0]), remedy=remedy)
     for file in files.values():

@@ -25,6 +25,7 @@ from nemo_lite.errors import DataError, FileInTheWayError
 from nemo_lite.files import (
     FileKind,
     TarLimits,
+    digest_of_file,
     make_writable_folder,
     open_tar,
     problem_of_name,
@@ -241,7 +242,7 @@ def write_recording(path: Path, samples: npt.NDArray[Any], sample_rate: int, *, 
     wav = io.BytesIO()
     soundfile.write(wav, samples, sample_rate, format="WAV", subtype="PCM_16")
     if not may_replace and os.path.lexists(path):
-        if not path.is_file() or path.read_bytes() != wav.getvalue():
+        if not path.is_file() or digest_of_file(path) != hashlib.sha256(wav.getvalue()).hexdigest():
             raise FileInTheWayError("another file of this name is there", place=str(path), remedy=_REMEDY)
         return
     temporary = path.with_name(temporary_name(path.name))
