@@ -48,6 +48,16 @@ def test_all_dags_their_shapes_and_the_schedule_are_printed_and_saved_and_no_aud
     assert "JasperEncoder" in saved["training.svg"]
 
 
+def test_a_file_of_the_users_is_not_replaced_by_a_plan(corpus, tmp_path):
+    (tmp_path / "runs/Jasper").mkdir(parents=True)
+    (tmp_path / "runs/Jasper/training.svg").write_text("mine")
+    arguments = ["--model_config", corpus / "tones.yaml", "--train_dataset", corpus / "train.json", "--max_steps", 3]
+    refused = run_script("jasper.py", *arguments, "--plan", "--work_dir", "runs")
+    told = "training.svg: the file was not written by nemo-lite plan; move it away, or choose another folder"
+    assert (refused.code, told in refused.err) == (2, True)
+    assert (tmp_path / "runs/Jasper/training.svg").read_text() == "mine"
+
+
 @pytest.mark.parametrize("policy", ["WarmupPolicy", "InverseSquareRootAnnealing", "SquareAnnealing"])
 def test_the_policy_and_its_warm_up_show_in_the_schedule(policy, corpus):
     arguments = ["--model_config", corpus / "tones.yaml", "--train_dataset", corpus / "train.json", "--max_steps", 30]
