@@ -416,8 +416,8 @@ class EvaluatorCallback(ActionCallback):
             of_metrics = _values_of(self._metrics)
             results |= of_metrics
             if of_metrics and not self._tags.are_recorded:  # a script has nothing else that shows them
-                values = ", ".join(f"{tag} {_shown_value(value)}" for tag, value in of_metrics.items())
-                logging.info("%s at step %d: %s", self._name or "Evaluation", step, values)
+                shown = ", ".join(f"{tag} {_shown_value(value)}" for tag, value in of_metrics.items())
+                logging.info("%s at step %d: %s", self._name or "Evaluation", step, shown)
         self._write({f"{self._name}/{tag}" if self._name else tag: value for tag, value in results.items()}, step)
         seconds = time.perf_counter() - started
         self._log("Evaluation time: %.1f seconds", seconds)

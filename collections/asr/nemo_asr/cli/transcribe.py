@@ -312,10 +312,10 @@ class TranscribeParser(LaunchedParser):
         audio_help = f"audio files ({ALL_KINDS}), folders of them, manifests, or - for stdin"
         add("audio", metavar="AUDIO", nargs="+", help=audio_help)
 
-    def _remedies(self, unknown: Sequence[str]) -> str:
+    def _remedies(self, unknown: Sequence[str], words: Sequence[str]) -> str:
         is_audio = any(Path(word).suffix.lower() in _AUDIO_ENDINGS for word in unknown)
         remedy = "; AUDIO comes before the options; a shell makes several names of a pattern such as *.wav"
-        return super()._remedies(unknown) + (remedy if is_audio else "")
+        return super()._remedies(unknown, words) + (remedy if is_audio else "")
 
     def check(self, parsed: Any) -> None:
         """What the options of decoding, precision and results mean together."""
