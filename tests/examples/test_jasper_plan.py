@@ -140,5 +140,5 @@ def test_a_key_of_another_toolkit_names_the_option(corpus, tmp_path):
         *("--max_steps", 3),
     )
     assert finished.code == 2
-    assert re.search(r"accum_grad is not a key.*in place of it: --iter_per_step on the command line", finished.err)
-    assert re.search(r"log_interval is not a key.*in place of it: --log_freq on the command line", finished.err)
+    assert re.search(r"accum_grad is no key of a model; the command line has it: --iter_per_step", finished.err)
+    assert re.search(r"log_interval is no key of a model; the command line has it: --log_freq", finished.err)

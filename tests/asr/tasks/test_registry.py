@@ -137,6 +137,21 @@ def test_what_a_file_of_ones_own_would_register_is_answered_with_import(text: st
     assert any(re.search(told, problem) for problem in caught.value.problems), caught.value.problems
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("accum_grad: 4", "m:1:1: accum_grad is no key of a model; the command line has it: --iter_per_step"),
+        ("max_epoch: 50", "m:1:1: max_epoch is no key of a model; the command line has it: --num_epochs"),
+        ("log_interval: 100", "m:1:1: log_interval is no key of a model; the command line has it: --log_freq"),
+        ("batch_size: 4", "m:1:1: batch_size is no key of a model; the command line has it: --batch_size"),
+    ],
+)
+def test_a_key_that_is_an_option_of_the_command_line_is_answered_with_it(text: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        recipe_from_text(text, "m")
+    assert told in caught.value.problems
+
+
 def test_a_key_that_is_no_class_is_not() -> None:
     with pytest.raises(ConfigError) as caught:
         recipe_from_text("sample_rat: 16000", "m")

@@ -6,9 +6,10 @@ Nothing is imported because a YAML file names it."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
+from nemo_asr.argparse import AsrArgParser
 from nemo_asr.arguments import source_argument
 from nemo_asr.options import TRAINING_KEYS
 from nemo_asr.tasks.families import FAMILIES, Elements, Role, tell_of_replacing, written
@@ -16,7 +17,7 @@ from nemo_lite import DataLayerNM, LossNM, NeuralModule
 from nemo_lite.config import Config, shown, unknown_key
 from nemo_lite.core import LengthsType, Ports
 from nemo_lite.errors import UnknownNameError, UsageError, did_you_mean
-from nemo_lite.options import option_in_place_of
+from nemo_lite.options import option_in_place_of, our_name
 
 # The families of models that NeMo's files are for, which do not name one: by what the data layer gives.
 FAMILY_OF_TASK = {"transcription": "ctc", "classification": "classification"}
@@ -237,11 +238,7 @@ class Parts:
             name, params = key, section
         if name not in KNOWN:
             if name == key and not self._config.anchored(key):
-                of_a_class = key[:1].isupper() and (section is None or isinstance(section, Config))
-                option = option_in_place_of(key)
-                in_place = f"; in place of it: {option} on the command line" if option else ""
-                problem = unknown_key(self._config, key, [*KNOWN, *MODEL_KEYS, *TRAINING_KEYS])
-                self.problems.append(f"{problem}{_OF_YOUR_OWN if of_a_class else in_place}")
+                self.problems.append(self._unknown(key))
             elif name == key and self._config.overridden(key):
                 self._report(self._config, "is only repeated by others; set it where it is used", key)
             elif name == key:
@@ -250,6 +247,18 @@ class Parts:
             self._add(name, params, key)
         elif params is not None:  # an empty section of an optional module switches it off
             self._report(self._config, "holds no mapping of arguments", key)
+
+    def _unknown(self, key: str) -> str:
+        for member in (member for group in AsrArgParser.groups for member in fields(group)):
+            if member.name == our_name(key):
+                (option, *_) = member.metadata.get("names") or [f"--{member.name}"]
+                return f"{self._config.place(key)}: {key} is no key of a model; the command line has it: {option}"
+        section = self._config[key]
+        of_a_class = key[:1].isupper() and (section is None or isinstance(section, Config))
+        option = option_in_place_of(key)
+        in_place = f"; in place of it: {option} on the command line" if option else ""
+        problem = unknown_key(self._config, key, [*KNOWN, *MODEL_KEYS, *TRAINING_KEYS])
+        return f"{problem}{_OF_YOUR_OWN if of_a_class else in_place}"
 
     def _read_model(self) -> None:
         self._class_name(self._config, MODEL_NAMES)
