@@ -5,7 +5,7 @@ Nothing is imported because a YAML file names it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -249,7 +249,8 @@ class Parts:
             self._report(self._config, "holds no mapping of arguments", key)
 
     def _unknown(self, key: str) -> str:
-        for member in (member for group in AsrArgParser.groups for member in fields(group)):
+        groups: Sequence[Any] = AsrArgParser.groups
+        for member in (member for group in groups for member in fields(group)):
             if member.name == our_name(key):
                 (option, *_) = member.metadata.get("names") or [f"--{member.name}"]
                 return f"{self._config.place(key)}: {key} is no key of a model; the command line has it: {option}"
