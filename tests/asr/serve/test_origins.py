@@ -108,6 +108,7 @@ def test_strangers_get_nothing_of_a_server_without_a_token():
             assert '"done"' in socket.recv(timeout=10)
 
 
+@pytest.mark.slow
 def test_a_page_that_is_allowed_asks_as_browsers_do():
     page = "https://app.example.org"
     preflight = {"Origin": page, "Access-Control-Request-Method": "POST"}

@@ -349,6 +349,7 @@ def slow_reading(monkeypatch):
 LONG = wav(*[8] * 60)  # 109 s: 109 pieces
 
 
+@pytest.mark.slow
 def test_what_is_read_of_a_client_that_left_ends_within_a_second(slow_reading, address):
     body = form(LONG)
     gone = raw(address, head_of_post(len(body)) + body)
@@ -364,6 +365,7 @@ def test_what_is_read_of_a_client_that_left_ends_within_a_second(slow_reading, a
     assert metric(address, 'requests_total{path="/v1/audio/transcriptions",status="499"}') == 1
 
 
+@pytest.mark.slow
 def test_reading_has_the_deadline_of_its_request(slow_reading):
     with served(seconds=0.3) as address:
         started = time.monotonic()
@@ -376,6 +378,7 @@ def test_reading_has_the_deadline_of_its_request(slow_reading):
         assert len(slow_reading) == num_pieces < 20
 
 
+@pytest.mark.slow
 def test_long_recordings_do_not_keep_a_short_one_waiting(slow_reading):
     with served() as address:
         body = form(LONG)
@@ -447,6 +450,7 @@ def test_a_connection_on_which_no_request_arrives_is_closed(monkeypatch):
         assert transcribe(address, TALK).json["text"] == TEXT
 
 
+@pytest.mark.slow
 def test_a_connection_that_is_used_stays_open_as_does_one_that_rests(monkeypatch):
     monkeypatch.setattr("nemo_asr.cli.serve._HEAD_SECONDS", 0.3)
     with served() as address:
@@ -696,6 +700,7 @@ def ending_of(socket):
     return messages, (frame.code, frame.reason)
 
 
+@pytest.mark.slow
 def test_silent_websockets_take_no_place_and_are_closed(monkeypatch):
     monkeypatch.setattr("nemo_asr.serve.stream._FIRST_SECONDS", 1.0)
     with served(streams=1, token="secret") as address, ExitStack() as stack:
@@ -739,6 +744,7 @@ def test_the_reason_of_a_closing_frame_is_cut_between_letters(address):
     assert 120 < len(reason.encode()) <= 123
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", [bytes((1 << 20) + 2), "x" * (5 << 20), bytes(20 << 20)], ids="123")
 def test_a_message_that_is_too_large_closes_its_stream_with_the_code_for_it(address, message):
     with client.connect(url(address), max_size=None, compression=None) as socket:

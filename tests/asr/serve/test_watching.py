@@ -32,6 +32,7 @@ def test_a_watch_ends_work_that_is_too_much_too_late_or_not_wanted():
         left(1)
 
 
+@pytest.mark.slow
 def test_who_has_worked_least_is_next():
     turns, order, begun = Turns(1), [], threading.Event()
 
@@ -56,6 +57,7 @@ def test_who_has_worked_least_is_next():
     assert order == ["short", "short", "long"]
 
 
+@pytest.mark.slow
 def test_no_more_threads_work_at_a_time_than_may():
     turns, lock, working, most = Turns(2), threading.Lock(), [], []
 
