@@ -18,6 +18,9 @@ from toys.browser import CHROMIUM, opened
 from toys.served import FORM_TYPE, TellsLength, ask, form, served, wav
 
 pytest.importorskip("starlette")
+
+import nemo_asr.serve.app as app
+
 client = pytest.importorskip("websockets.sync.client")
 NGINX = shutil.which("nginx")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(NGINX is None, reason="nginx is not installed")]
@@ -83,7 +86,7 @@ def test_the_api_and_streams_work_below_a_prefix(tmp_path):
 
 
 def test_events_come_through_a_proxy_while_the_model_computes(tmp_path, monkeypatch):
-    monkeypatch.setattr("nemo_asr.serve.app._COMMENT_SECONDS", 0.05)
+    monkeypatch.setattr(app, "_COMMENT_SECONDS", 0.05)
     model = TellsLength()
     with served(model) as address, behind_nginx(address, tmp_path) as port:
         model.free.clear()

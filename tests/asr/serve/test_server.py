@@ -21,6 +21,8 @@ import pytest
 import soundfile
 from toys.served import FORM_TYPE, TellsLength, ask, form, head_of_post, raw, served, serving, transcribe, wav
 
+import nemo_asr.serve.app as app
+import nemo_asr.serve.stream as stream_module
 import nemo_asr.serve.uploads as uploads
 from nemo_asr.audio.reading import AudioFile
 from nemo_asr.cli.serve import tell_the_end
@@ -89,7 +91,7 @@ def test_texts_of_segments_come_as_events(address):
 
 
 def test_events_that_are_waited_for_have_comments_and_proxies_hand_them_on_at_once(model, address, monkeypatch):
-    monkeypatch.setattr("nemo_asr.serve.app._COMMENT_SECONDS", 0.05)
+    monkeypatch.setattr(app, "_COMMENT_SECONDS", 0.05)
     model.free.clear()
     threading.Timer(0.3, model.free.set).start()
     answer = transcribe(address, TALK, stream="true")
@@ -702,7 +704,7 @@ def ending_of(socket):
 
 @pytest.mark.slow
 def test_silent_websockets_take_no_place_and_are_closed(monkeypatch):
-    monkeypatch.setattr("nemo_asr.serve.stream._FIRST_SECONDS", 1.0)
+    monkeypatch.setattr(stream_module, "_FIRST_SECONDS", 1.0)
     with served(streams=1, token="secret") as address, ExitStack() as stack:
         silent = [stack.enter_context(client.connect(url(address))) for _ in range(3)]
         stranger = stack.enter_context(client.connect(url(address)))
