@@ -125,6 +125,7 @@ def test_samples_on_stdin_and_pauses_that_end_parts(model, talk, capsys, monkeyp
         ("MP3", b"ID3" + bytes(3000)),
         ("AAC", (b"\xff\xf1\x60\x40\x20\0" + bytes(250)) * 8),
         ("MP4", b"\0\0\0\x20ftypM4A " + bytes(3000)),
+        ("MPEG-TS", (b"\x47" + bytes(187)) * 20),
     ],
 )
 def test_a_file_on_stdin_is_no_stream_of_samples_and_its_kind_is_named(kind, content):
@@ -133,7 +134,7 @@ def test_a_file_on_stdin_is_no_stream_of_samples_and_its_kind_is_named(kind, con
 
 
 def test_samples_that_begin_like_a_short_mark_are_samples():
-    for mark in (b"\xff\xfb\x90\0", b"\xff\xf1\x60\x40", b"\x0b\x77", b"\xff\xfc"):
+    for mark in (b"\xff\xfb\x90\0", b"\xff\xf1\x60\x40", b"\x0b\x77", b"\xff\xfc", b"\x47" + bytes(187) + b"\x47"):
         content = mark + np.random.default_rng(0).bytes(9001)
         assert sum(map(len, _of_bytes(Stdin(content).buffer, 8000))) == len(content) // 2
 

@@ -9,6 +9,7 @@ says when its sound is heard, pauses of it are silence here. Files of other kind
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 import shutil
@@ -509,7 +510,7 @@ def _decode_with_ffmpeg(
             except BaseException:
                 process.kill()
                 raise
-        told, frames = _told(messages)
+        told = _told(messages)
         errors = [line for line in told if "[error]" in line or "[fatal]" in line]
         if process.returncode or any(_PARTIAL in line for line in errors):
             reason = errors[0].rpartition("] ")[2] if errors else "ffmpeg failed"
@@ -518,7 +519,7 @@ def _decode_with_ffmpeg(
         clock = _Clock(None if is_behind else 0.0 if demuxer in _FROM_ZERO else begin)
         gaps: list[tuple[int, int]] = []  # the sample in front of which silence belongs, and how much
         position = 0
-        for time, count in frames:
+        for time, count in _frame_times(messages):
             if gap := clock.silence_before(time, count, rate):
                 gaps.append((position, gap))
             position += count
@@ -537,18 +538,18 @@ def _decode_with_ffmpeg(
     return decoded
 
 
-def _told(messages: IO[bytes]) -> tuple[list[str], list[tuple[float | None, int]]]:
-    """What ffmpeg wrote: its messages, and of each frame of samples its time in seconds and its length."""
-    told: list[str] = []
-    frames: list[tuple[float | None, int]] = []
+def _told(messages: IO[bytes]) -> list[str]:
+    """What ffmpeg wrote, without its lines about frames."""
     messages.seek(0)
-    for line in messages:
-        if (match := _FRAME.search(line)) is not None:
-            time = None if match[1] == b"NOPTS" else int(match[1]) / int(match[2])
-            frames.append((time, int(match[3])))
-        elif len(told) < _MOST_TOLD:
-            told.append(line.decode("utf-8", "replace").rstrip())
-    return told, frames
+    lines = (line for line in messages if not _FRAME.search(line))
+    return [line.decode("utf-8", "replace").rstrip() for line in itertools.islice(lines, _MOST_TOLD)]
+
+
+def _frame_times(messages: IO[bytes]) -> Iterator[tuple[float | None, int]]:
+    """Of each frame that ffmpeg decoded its time in seconds, and its length."""
+    messages.seek(0)
+    for match in filter(None, map(_FRAME.search, messages)):
+        yield None if match[1] == b"NOPTS" else int(match[1]) / int(match[2]), int(match[3])
 
 
 def _with_gaps(decoded: Decoded, gaps: Sequence[tuple[int, int]]) -> Decoded:

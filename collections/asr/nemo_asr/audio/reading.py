@@ -109,7 +109,8 @@ def check_head(read_at: ReadAt, path: str, place: str) -> str:
 
 
 # Whose first bytes may as well be samples.
-_SHORT_MARKS = ("MP3", "AAC", "AC-3", "E-AC-3", "MP2")
+_SHORT_MARKS = ("MP3", "AAC", "AC-3", "E-AC-3", "MP2", "MPEG-TS")
+_TS_BYTES = 188  # of a packet
 
 
 def kind_of_start(start: bytes) -> str | None:
@@ -126,6 +127,8 @@ def kind_of_start(start: bytes) -> str | None:
     num_bytes = frame.num_bytes if frame else 0
     if kind == "AAC" and len(start) > 5:
         num_bytes = (start[3] & 3) << 11 | start[4] << 3 | start[5] >> 5
+    if kind == "MPEG-TS":
+        return kind if set(start[: 4 * _TS_BYTES : _TS_BYTES]) == {start[0]} and len(start) > 3 * _TS_BYTES else None
     return kind if num_bytes > 4 and start[num_bytes : num_bytes + 2] == start[:2] else None
 
 
