@@ -459,7 +459,6 @@ def _sphere(read: ReadAt, start: int, size: int) -> Part:
 
 
 _FLAC = re.compile(rb"fLaC[\0\x80]\0\0\x22")
-_FLAC_SYNC = re.compile(rb"\xff[\xf8\xf9]")
 _FLAC_HEAD_BYTES = 16
 _FLAC_TAIL_BYTES = 1 << 16  # at least as many as the largest frame, where the head does not say its size
 _MOST_TAIL_BYTES = 1 << 18
@@ -511,12 +510,21 @@ class _Flac:
             if len(block) < 4 or block[0] & 0x80:
                 break
 
-    def frames(self, first: int, end: int) -> Iterator[_Frame]:
+        head = read(4, self.first_frame).ljust(4, b"\0")
+        self._mark, self._alike = head[:2], (head[2] & 15, head[3] & 15)  # the codes of the rate and of the bits
+
+    def frames(self, first: int, end: int, *, from_behind: bool = False) -> Iterator[_Frame]:
         """Frames whose heads lie in these bytes of the file, each with a right check sum of its head."""
         content = self._read(max(0, end - first) + _FLAC_HEAD_BYTES, first)
-        for match in _FLAC_SYNC.finditer(content):
-            if match.start() < end - first and (found := self._parsed(content[match.start() :][:_FLAC_HEAD_BYTES])):
-                yield _Frame(first + match.start(), *found)
+        last = end - first + 1  # two bytes of a mark
+        at = content.rfind(self._mark, 0, last) if from_behind else content.find(self._mark, 0, last)
+        while at >= 0:
+            head = content[at : at + _FLAC_HEAD_BYTES]
+            if len(head) > 4 and (head[2] & 15, head[3] & 15) == self._alike:
+                found = self._parsed(head)
+                if found is not None:
+                    yield _Frame(first + at, *found)
+            at = content.rfind(self._mark, 0, at + 1) if from_behind else content.find(self._mark, at + 1, last)
 
     def _parsed(self, head: bytes) -> tuple[int, int] | None:
         if len(head) < 6 or head[3] >> 4 > 10 or head[3] & 1 or head[2] & 15 == 15 or not head[2] >> 4:
@@ -588,10 +596,8 @@ def _held(stream: _Flac, end: int) -> tuple[int, int]:
 
 def _last(stream: _Flac, end: int) -> _Frame | None:
     """The last frame that begins before a byte of the file."""
-    last = None
-    for frame in stream.frames(max(stream.first_frame, end - stream.tail_bytes), end):
-        last = frame
-    return last
+    first = max(stream.first_frame, end - stream.tail_bytes)
+    return next(stream.frames(first, end, from_behind=True), None)
 
 
 def _rises(stream: _Flac, size: int) -> bool:
@@ -599,7 +605,7 @@ def _rises(stream: _Flac, size: int) -> bool:
     before = 0
     for share in _PROBES:
         first = int(size * share)
-        frame = next(stream.frames(first, min(size, first + 2 * stream.tail_bytes)), None)
+        frame = next(stream.frames(first, min(size, first + stream.tail_bytes)), None)
         if frame is not None:
             if frame.first < before or frame.first >= stream.total:
                 return False
