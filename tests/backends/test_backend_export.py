@@ -220,6 +220,13 @@ def test_a_file_that_is_there_is_never_replaced(name, tmp_path):
     assert (tmp_path / "net").read_text() == "older"
 
 
+def test_arguments_beside_a_file_replace_nothing_either(tmp_path):
+    (tmp_path / "net.json").write_text("older")
+    with pytest.raises(FileInTheWayError, match=r"net\.json: the file exists already; give another name"):
+        export_module(TaylorNet(dim=3), tmp_path / "net", DeploymentFormat.PYTORCH)
+    assert [path.name for path in tmp_path.iterdir()] == ["net.json"]
+
+
 def test_a_module_that_deploys_itself_is_asked_to(tmp_path):
     class Deploying(TaylorNet):
         def deploy_to_jarvis(self, output):

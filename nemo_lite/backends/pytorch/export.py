@@ -342,6 +342,7 @@ def _write_state(module: NeuralModule, path: Path, example: Example) -> None:
     except (TypeError, ValueError) as error:
         problem = f"the arguments of {type(module).__name__} cannot be written as JSON"
         raise UsageError(problem, place=str(path), got=str(error)) from None
+    refuse_existing(Path(f"{path}.json"))
     write_torch_file(path, own_tensors(module.state_dict()))
     write_atomically(Path(f"{path}.json"), lambda file: file.write_text(arguments, encoding="utf-8"))
 

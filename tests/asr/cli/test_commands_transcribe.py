@@ -283,6 +283,13 @@ def test_a_bad_file_is_named_and_does_not_end_the_others(model, talks, capsys):
     assert "\n1 recording (2 more could not be read), 0.5 s of audio" in told.err
 
 
+@pytest.mark.parametrize("out", ["-", "/dev/stdout"])
+def test_stdout_may_be_named_as_the_place_of_results(out, model, talks, capsys):
+    assert main([model, "talks/a.wav", "--out", out, *CPU]) == 0
+    assert capsys.readouterr().out == "cab\n"
+    assert not (talks / "-").exists()
+
+
 def test_names_that_are_no_utf8_are_escaped(model, talks, capsys):
     os.rename(b"bc.wav", b"talks/\xff.wav")
     assert main([model, "talks/a.wav", "talks/\udcff.wav", "--format", "json", "--out", "found.json", *CPU]) == 0

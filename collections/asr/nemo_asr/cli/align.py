@@ -24,6 +24,7 @@ from nemo_asr.cli.transcribe import (
     cutting_of,
     file_names,
     is_folder,
+    place_of,
     refuse_for_onnx,
     refuse_for_torch,
     refuse_name_of_audio,
@@ -136,9 +137,7 @@ class AlignParser(OneLineParser):
             if getattr(parsed, name) != self.get_default(name):
                 self.error(f"--{name} has no effect without --cut; leave it out")
         check_segments(self, parsed)
-        for name in ("out", "cut"):
-            path = getattr(parsed, name)
-            setattr(parsed, name, path and path.expanduser())
+        parsed.out, parsed.cut = place_of(parsed.out), parsed.cut and parsed.cut.expanduser()
 
 
 def main(arguments: Sequence[str]) -> int:

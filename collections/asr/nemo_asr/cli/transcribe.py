@@ -328,7 +328,7 @@ class TranscribeParser(LaunchedParser):
             self.error(f"--nbest has no effect with --format {parsed.format}; leave it out")
         check_segments(self, parsed)
         fold_precision(self, parsed)
-        parsed.out = parsed.out and parsed.out.expanduser()
+        parsed.out = place_of(parsed.out)
 
 
 def check_streaming(parser: OneLineParser, parsed: Any, others: Sequence[type], but: Sequence[str] = ()) -> None:
@@ -389,6 +389,11 @@ def refuse_name_of_audio(out: Path) -> None:
         problem, wanted = "this is the name of a recording", "the name of a text file"
         remedy = "a shell makes several names of *.wav, of which --out takes the first"
         raise UsageError(problem, place=str(out), wanted=wanted, remedy=remedy)
+
+
+def place_of(out: Path | None) -> Path | None:
+    """What an option names as the place of results; None: stdout."""
+    return None if out is None or str(out) in (STDIN, "/dev/stdout") else out.expanduser()
 
 
 def is_folder(out: Path | None) -> bool:
