@@ -134,7 +134,9 @@ _FILES = "../corpus/dev0.wav ../corpus/other1.wav ../corpus/dev2.wav ../corpus/t
 # These need the checkpoints of "accumulated".
 EVALUATIONS = (
     Case("eval", "jasper_eval.py", f"{_MODEL} {_BOTH} --batch_size 3 --out out"),
-    Case("eval_on_2", "jasper_eval.py", f"{_MODEL} --eval_datasets ../corpus/train.json --batch_size 2", "ranks"),
+    Case(
+        "eval_on_2", "jasper_eval.py", f"{_MODEL} --eval_datasets ../corpus/train.json --batch_size 2 --out .", "ranks"
+    ),
     Case("infer", "jasper_infer.py", f"{_MODEL} {_FILES}"),
     Case("infer_on_2", "jasper_infer.py", f"{_MODEL} --batch_size 2 {_FILES}", "ranks"),
 )

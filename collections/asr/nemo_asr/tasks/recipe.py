@@ -125,7 +125,8 @@ class Recipe:
         """
         mine, theirs = self._settings(), other._settings()
         for name in dict.fromkeys([*mine, *theirs]):
-            if mine.get(name) != theirs.get(name):
+            one, another = mine.get(name), theirs.get(name)
+            if one is not another and one != another:  # a default may be anything: NaN, which is not equal to itself
                 here, there = (shown(of[name]) if name in of else "nothing" for of in (mine, theirs))
                 return name, here, there
         return None
