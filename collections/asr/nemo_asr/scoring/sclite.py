@@ -5,6 +5,7 @@ Words come as they were scored; their times are those of the words as they were 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,7 +23,10 @@ ENDINGS = ("ref.trn", "hyp.trn", "ref.stm", "hyp.ctm")
 _UNKNOWN = "unknown"
 # sclite reads braces and slashes as alternatives, parentheses as words that may be left out, ;; as a comment, and @ as
 # no word at all, <...> at the beginning of a segment as its label. Full-width forms are plain characters to it.
-_SPECIAL = str.maketrans({mark: chr(ord(mark) + 0xFEE0) for mark in "(){}/;@*<>"})
+_FULL_WIDTH = 0xFEE0
+_SPECIAL = str.maketrans({mark: chr(ord(mark) + _FULL_WIDTH) for mark in "(){}/;@*<>"})
+_NOT_SCORED = re.compile("(?i)ignore_time_segment_in_scoring")
+_MILLISECOND = 0.001
 
 
 class TimedWord(NamedTuple):
@@ -43,7 +47,9 @@ def write_sclite(
     """Write ``folder/name.ref.trn`` and ``.hyp.trn``, and with times ``.ref.stm`` and ``.hyp.ctm``; the paths.
 
     The id of an utterance is ``SPEAKER-FILE-NUMBER``, the number that of its line among the rows, so that ``-i spu_id``
-    finds the speakers. Where an utterance's length or file is not known there is neither .stm nor .ctm.
+    finds the speakers. Where an utterance's length or file is not known there is neither .stm nor .ctm. The channel is
+    that of the utterance, from 1, and 1 where it is the average of all. sclite puts words into segments by their times:
+    utterances of one channel that overlap are on channels of their own, such as ``1-2``.
 
     Args:
         folder: made where it is not there.
@@ -64,9 +70,12 @@ def write_sclite(
         "hyp.trn": [f"{_words(row.hypothesis)} ({key})" for row, key in zip(rows, ids, strict=True)],
     }
     if words is not None and all(row.duration is not None and row.audio_filepath for row in rows):
-        order = sorted(range(len(rows)), key=lambda item: (files[item], rows[item].offset or 0.0))
-        texts["ref.stm"] = [_segment(rows[item], files[item]) for item in order]
-        texts["hyp.ctm"] = [line for item in order for line in _timed_lines(rows[item], files[item], words[item])]
+        channels = _channels(rows, files)
+        order = sorted(range(len(rows)), key=lambda item: (files[item], channels[item], *_span(rows[item])))
+        texts["ref.stm"] = [_segment(rows[item], f"{files[item]} {channels[item]}") for item in order]
+        texts["hyp.ctm"] = [
+            line for item in order for line in _timed_lines(rows[item], f"{files[item]} {channels[item]}", words[item])
+        ]
     make_writable_folder(folder)
     paths = []
     for ending, lines in texts.items():
@@ -104,22 +113,46 @@ def _spread(words: Sequence[str], span: Sequence[TimedWord], before: float) -> l
     return [TimedWord(text, start + step * k, start + step * (k + 1)) for k, text in enumerate(words)]
 
 
-def _segment(row: ScoredUtterance, file: str) -> str:
-    start = row.offset or 0.0
-    end = start + (row.duration or 0.0)
-    return f"{file} 1 {_speaker(row)} {start:.3f} {end:.3f} {_words(row.reference)}"
+def _span(row: ScoredUtterance) -> tuple[float, float]:
+    """The seconds of an utterance in its recording; an empty one would hold no word."""
+    start = round(row.offset or 0.0, 3)
+    return start, round(max(start + (row.duration or 0.0), start + 0.01), 3)
 
 
-def _timed_lines(row: ScoredUtterance, file: str, words: Sequence[TimedWord]) -> list[str]:
-    offset = row.offset or 0.0
-    timed = timed_as_scored(row.hypothesis, words)
+def _channels(rows: Sequence[ScoredUtterance], files: Sequence[str]) -> list[str]:
+    """The channel of each utterance; of those that overlap in a file, each has another one."""
+    channels = [""] * len(rows)
+    ends: dict[tuple[str, str], float] = {}  # of the last utterance on each channel
+    for item in sorted(range(len(rows)), key=lambda item: _span(rows[item])):
+        start, end = _span(rows[item])
+        channel = str((rows[item].channel or 0) + 1)
+        names = (channel if number == 1 else f"{channel}-{number}" for number in itertools.count(1))
+        channels[item] = next(name for name in names if ends.get((files[item], name), 0.0) <= start)
+        ends[files[item], channels[item]] = end
+    return channels
+
+
+def _segment(row: ScoredUtterance, file_and_channel: str) -> str:
+    start, end = _span(row)
+    return f"{file_and_channel} {_speaker(row)} {start:.3f} {end:.3f} {_words(row.reference)}"
+
+
+def _timed_lines(row: ScoredUtterance, file_and_channel: str, words: Sequence[TimedWord]) -> list[str]:
+    """The words in order, each within its segment, to which sclite takes it by the middle."""
+    offset, (start, end) = row.offset or 0.0, _span(row)
+    lines, before = [], start
+    for word in timed_as_scored(row.hypothesis, words):
+        first = min(max(offset + word.start, before), end - 2 * _MILLISECOND)
+        last = min(max(offset + word.end, first + 2 * _MILLISECOND), end)
+        lines.append(f"{file_and_channel} {first:.3f} {last - first:.3f} {_words(word.text)}")
+        before = first
     # sclite refuses a file of the references that has no line at all.
-    lines = [f"{file} 1 {offset + w.start:.3f} {w.end - w.start:.3f} {_words(w.text)}" for w in timed]
-    return lines or [f"{file} 1 {offset:.3f} 0.000 @"]
+    return lines or [f"{file_and_channel} {start:.3f} 0.000 @"]
 
 
 def _words(text: str) -> str:
-    return " ".join(text.translate(_SPECIAL).split())
+    plain = _NOT_SCORED.sub(lambda match: match[0].replace("_", chr(ord("_") + _FULL_WIDTH)), text)
+    return " ".join(plain.translate(_SPECIAL).split())
 
 
 def _speaker(row: ScoredUtterance) -> str:
@@ -127,8 +160,13 @@ def _speaker(row: ScoredUtterance) -> str:
 
 
 def _names_of_files(paths: Sequence[str | None]) -> list[str]:
-    """The stems of paths, with their folders where two files have one stem, as single words."""
+    """The stems of paths, with their folders where two files have one stem, as single words; each file has its own."""
     known = {path: PurePath(path).stem for path in paths if path is not None}
     if len({stem.lower() for stem in known.values()}) < len(known):
         known = {path: str(PurePath(path).with_suffix("")).strip("/") for path in known}
-    return [re.sub(r"[^\w.-]", "_", known[path]) if path is not None else _UNKNOWN for path in paths]
+    names: dict[str, str] = {}  # the path of each, in small letters
+    for path, name in known.items():
+        word = re.sub(r"[^\w.-]", "_", name) or "_"
+        unused = (word if number == 1 else f"{word}_{number}" for number in itertools.count(1))
+        known[path] = next(one for one in unused if names.setdefault(one.lower(), path) == path)
+    return [known[path] if path is not None else _UNKNOWN for path in paths]
