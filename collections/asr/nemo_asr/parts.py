@@ -102,7 +102,7 @@ class CharParser(parser.CharParser):
 
     def __call__(self, text: str) -> list[int] | None:
         """The ids, perhaps none; None for what is no text."""
-        return self._to_ids(self.normalize(text)) if isinstance(text, str) else None
+        return self._to_ids(self._counted(text)) if isinstance(text, str) else None
 
 
 class ENCharParser(CharParser, parser.ENCharParser):

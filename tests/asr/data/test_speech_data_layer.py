@@ -24,7 +24,13 @@ from toys.zip_data_layer import ZipDataLayer
 from nemo_asr import AudioToTextDataLayer, TarredAudioToTextDataLayer
 from nemo_asr.audio.reading import open_audio
 from nemo_asr.data.manifest import Manifest
-from nemo_asr.data.speech_data_layer import _tell_counts, lengths_in_samples, unwritable, with_file_durations
+from nemo_asr.data.speech_data_layer import (
+    _tell_counts,
+    lengths_in_samples,
+    texts_to_score,
+    unwritable,
+    with_file_durations,
+)
 from nemo_asr.data.utterances import MIXED_DOWN, OTHER_DURATION, RESAMPLED, UNKNOWN
 from nemo_asr.models.losses import ctc_frames_needed
 from nemo_asr.text.parser import CharParser, make_parser
@@ -528,3 +534,12 @@ def test_filters_and_buckets_see_the_files_durations(folder):
     layer = layer_of(min_duration=0.25, max_duration=0.3)
     assert [layer.place_of(row) for row in (0, len(layer) - 1)] == ["train.json:5", "train.json:10"]
     assert layer.durations.max() < 0.31
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "reference"), [(None, "a b"), ("basic", "a b"), ("english", "a b"), ("none", "<unk> a [x] b")]
+)
+def test_marks_are_no_words_of_a_reference_but_where_texts_stay_as_written(normalizer, reference, folder):
+    make_set(folder, 1, text="<unk> a [x] b")
+    layer = AudioToTextDataLayer("train.json", [*LABELS, "'"], 1, load_audio=False)
+    assert texts_to_score(layer, [0], ["a b"], ["a b"], normalizer).references == [reference]

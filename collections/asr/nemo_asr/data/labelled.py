@@ -144,6 +144,10 @@ class ClassParser(CharParser):
         """The text as it is."""
         return text
 
+    def without_marks(self, text: str) -> str:
+        """The text as it is."""
+        return text
+
     def describe(self) -> str:
         """How texts are read, in a few words."""
         return "names of classes"

@@ -899,7 +899,8 @@ def texts_to_score(
         said: what their label ids say: without what the vocabulary cannot write.
         heard: what was recognised.
         normalizer: a name of `nemo_asr.scoring.normalize`: both sides go through it, the references as they are
-            written in the data. None: as `references_in_data` and `hypotheses_in_data` give them.
+            written in the data, but for ``none`` without marks such as ``<unk>`` that are no labels. None: as
+            `references_in_data` and `hypotheses_in_data` give them.
 
     Raises:
         DataError: the manifest has changed since it was opened.
@@ -908,6 +909,8 @@ def texts_to_score(
         return TextsToScore(references_in_data(data_layer, items, said), hypotheses_in_data(data_layer, heard))
     if isinstance(data_layer, SpeechDataLayer):
         said = [data_layer.utterance_of(item).text for item in items]
+        if normalizer != "none":
+            said = list(map(data_layer.new_parser().without_marks, said))
     normalize = normalizer_for(data_layer, normalizer)
     written = list(zip(said, heard, strict=True))
     return TextsToScore(list(map(normalize, said)), list(map(normalize, heard)), written, normalizer)

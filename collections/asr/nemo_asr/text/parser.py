@@ -166,9 +166,7 @@ class CharParser:
         """
         if not isinstance(text, str):
             raise DataError("the text is not a string", got=type(text).__name__)
-        normal = self.normalize(text)
-        if self._do_normalize and normal is not text and (marks := self._marks.in_text(text)):
-            self.unknown.update(marks)
+        normal = self._counted(text)
         if not normal:
             raise DataError(EMPTY, got=repr(text))
         ids = self._to_ids(normal)
@@ -184,6 +182,13 @@ class CharParser:
         most = self._most_characters(text) if self._do_normalize else len(text)
         # A mark of SentencePiece before the first word may be a piece of its own.
         return most if most is None or self._subwords is None else most + 1
+
+    def _counted(self, text: str) -> str:
+        """:meth:`normalize`; the marks that it leaves out are counted."""
+        normal = self.normalize(text)
+        if self._do_normalize and normal is not text and (marks := self._marks.in_text(text)):
+            self.unknown.update(marks)
+        return normal
 
     def joined(self, texts: Sequence[Sequence[int]]) -> list[int]:
         """The ids of several texts as one: a space between them where it is a label. Pieces of words need none."""
@@ -208,6 +213,10 @@ class CharParser:
             kind = "letters" if all(map(is_letter, lost)) else "letters, numbers or marks"
             remedy = "add them to the labels, change the text, or leave out strict_data"
             raise DataError(f"{kind} that the labels lack", place=place, got=shown_symbols(lost), remedy=remedy)
+
+    def without_marks(self, text: str) -> str:
+        """``text`` without marks such as ``[laughter]`` that are no labels."""
+        return self._marks.left_out(text) if self._do_normalize else text
 
     def normalize(self, text: str) -> str:
         """``text`` as the vocabulary is meant to write it."""
