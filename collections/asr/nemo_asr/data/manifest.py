@@ -710,6 +710,7 @@ _BEGINNINGS = {
 _LOOKED_AT = 1 << 16  # bytes
 _TABLES = {"\t": "tabs (TSV)", "|": "bars", ";": "semicolons (CSV)", ",": "commas (CSV)"}
 _SPREAD = re.compile(r"\{(?!.*\}\s*,?\s*$)")  # an object that does not end on its line
+_LIST_OF_OBJECTS = re.compile(r"\[\s*\{")
 _OBJECT_A_LINE = "write one object a line: jq -c {} OLD.json > NEW.json"
 
 
@@ -723,7 +724,7 @@ def _refuse_other_kind(path: str, start: bytes) -> None:
     text = start.decode("utf-8", "replace").lstrip()
     first, *others = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     wanted = "one JSON object a line"
-    if first.startswith("[") and not (others and not problem_of_json(first.encode(), _LIMITS)):
+    if _LIST_OF_OBJECTS.match(text):
         remedy = _OBJECT_A_LINE.format("'.[]'")
         raise DataError("the manifest is one JSON list", place=path, wanted=wanted, remedy=remedy)
     if first.startswith("{"):
