@@ -25,8 +25,9 @@ from nemo_lite.files import FileKind, TarLimits, open_file, open_tar, write_atom
 
 CONFIG_0, CONFIG_1 = "module.yaml", "model_config.yaml"
 _FOLDER = ".nemo_tmp"  # in which NeMo 0.11 packs
-# Weights hardly shrink, so a file that grows more than this is made to fill the memory.
-_MOST_GROWTH, _SMALL_BYTES = 20, 64 * 2**20
+# Weights hardly shrink: random ones in float32 1.1 times, those of bfloat16 kept in float32 2.3 times, and 3.1 times
+# where half of them are 0. A file that grows more than this is made to fill the memory.
+_MOST_GROWTH, _SMALL_BYTES = 4, 64 * 2**20
 _MOST_MEMBERS = 10_000
 _KIND = FileKind("the .nemo archive", 1 << 40, CheckpointError, "do not use this file")
 

@@ -13,7 +13,7 @@ import torch
 from toys.nemo_archives import write_1, write_tar
 
 from nemo_lite.backends.pytorch.tutorials import TaylorNet
-from nemo_lite.core import NeuralModule, OperationMode
+from nemo_lite.core import NeuralModule, OperationMode, models
 from nemo_lite.core.models import NemoArchive, NeMoModel, write_archive
 from nemo_lite.errors import CheckpointError, ConfigError, ModelNotFoundError, UsageError
 
@@ -102,6 +102,19 @@ def test_what_is_no_archive_of_a_model_is_named(tmp_path: Path, make: Callable[[
     with pytest.raises(CheckpointError, match=rf"m\.nemo: {message}"):
         NemoArchive(tmp_path / "m.nemo")
     assert [each.name for each in tmp_path.iterdir()] == ["m.nemo"]
+
+
+def test_weights_of_half_types_are_read_and_what_grows_more_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "_SMALL_BYTES", 1000)
+    weights = torch.randn(100_000).bfloat16().float().numpy().tobytes()
+    path = write_tar(tmp_path / "m.nemo", {"module.yaml": CONFIG, "E.pt": weights})
+    assert path.stat().st_size < len(weights) / 2
+    assert NemoArchive(path).read("E.pt").getvalue() == weights
+    write_tar(path, {"module.yaml": CONFIG, "E.pt": weights + bytes(4 * len(weights))})
+    with pytest.raises(CheckpointError, match=r"m\.nemo: the members are too large: got .* E\.pt, wanted at most"):
+        NemoArchive(path)
 
 
 def test_a_torn_archive_is_named(tmp_path: Path) -> None:

@@ -26,11 +26,12 @@ from nemo_asr.text.subwords import Subwords
 from nemo_lite import NeuralModule
 from nemo_lite.core.shapes import AxisLength
 from nemo_lite.errors import NemoLiteError
-from nemo_lite.files import digest_of, digest_of_package, write_atomically
+from nemo_lite.files import FileKind, digest_of, digest_of_package, read_bytes, write_atomically
 
 _PACKAGE = Path(__file__).parents[1]
 LEAST_LINES = 10_000  # fewer are looked at in a twentieth of a second
 _MOST_FILES = 64
+_FILE = FileKind("the file of misfits", 1 << 30)
 _BLOCK_BYTES = 1 << 20
 _DIGEST_BYTES = 64
 # The key of a text in a file of its own, which a manifest's digest does not cover; also as JSON may spell its letters.
@@ -83,10 +84,10 @@ def name_of(data_layer: SpeechDataLayer, frames_of: AxisLength, loss: NeuralModu
 def read(name: str, num_rows: int) -> list[Misfit] | None:
     """The misfits under this name; None where there are none, or the file is damaged."""
     try:
-        content = (_folder() / name).read_bytes()
+        content = read_bytes(_folder() / name, _FILE)
         digest, body = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
         misfits = _decoder.decode(body)
-    except (OSError, RuntimeError, msgspec.DecodeError, UnicodeDecodeError):
+    except (NemoLiteError, RuntimeError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     rows = [-1, *(misfit[0] for misfit in misfits), num_rows]
     is_whole = hashlib.sha256(body).hexdigest().encode() == digest and all(row < after for row, after in pairwise(rows))

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
+from nemo_lite.backends.pytorch.checkpoint.claims import WITHOUT_VALUES, Claims, OtherObjectsError, TooMuchError
 from nemo_lite.backends.pytorch.distributed.comm import Piece, divided_as, is_divided, piece_of
 from nemo_lite.errors import CheckpointError
 from nemo_lite.files import FileKind, open_file, parse_json, write_atomically
@@ -302,6 +303,10 @@ def without_pieces(value: Any, pieces: dict[int, Piece]) -> Any:
 SUFFIXES = (".pt", ".pth", ".ckpt")
 _ZIP, _PICKLE, _HEAD_BYTES = b"PK\x03\x04", b"\x80", 9
 _CHUNK_BYTES = 1 << 20
+_LENGTHS_IN_HEADER = 26  # where a zip record says how long its name and its extra field are, behind which it begins
+_PICKLES = (
+    5  # of a file without an archive: a number, a version, about the machine, the tensors, the order of their values
+)
 
 
 def is_torch_file(path: Path) -> bool:
@@ -343,9 +348,13 @@ def read_torch_file(source: Path | BytesIO, place: str) -> object:
         # Opened here: given a path, torch would choose a reader by the suffix.
         with nullcontext(source) if isinstance(source, BytesIO) else open_file(source, KIND, place=place) as file:
             problem = _problem_of_zip(file)
+            if not problem:
+                _check_claims(file)
             state = None if problem else torch.load(file, map_location="cpu", weights_only=True)
         problem = problem or _problem_of_torch_file(state)
-    except pickle.UnpicklingError as error:
+    except TooMuchError as error:
+        raise CheckpointError(str(error), place=place, remedy="do not use it") from None
+    except (pickle.UnpicklingError, OtherObjectsError) as error:
         raise CheckpointError(
             "the file is damaged, or holds objects other than tensors, which are never loaded",
             place=place,
@@ -397,6 +406,8 @@ def _problem_of_zip(file: BinaryIO) -> str:
         records = archive.infolist()
         if any(record.compress_type != zipfile.ZIP_STORED for record in records):
             return "the file is compressed, which torch never does"
+        if records and min(record.header_offset for record in records):  # torch's reader would find others
+            return "the file does not begin with its first part"
         if sum(record.file_size for record in records) > file.seek(0, os.SEEK_END):  # records that share their bytes
             return "the parts of the file claim more bytes than it has"
         for record in records:
@@ -408,10 +419,34 @@ def _problem_of_zip(file: BinaryIO) -> str:
     return ""
 
 
+def _check_claims(file: BinaryIO) -> None:
+    """See that what the pickles of a file would make is no more than it holds. Errors as of `Claims.check`."""
+    num_bytes = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if file.read(len(_ZIP)) == _ZIP:
+        with zipfile.ZipFile(file) as archive:
+            records = archive.infolist()
+            parts = ((record.filename.partition("/data/")[2], record.file_size) for record in records)
+            claims = Claims(num_bytes, {key: size for key, size in parts if key})
+            for record in records:
+                if record.filename.rpartition("/")[2] == "data.pkl":
+                    # Not by ZipFile, which would compare a checksum that is left out in some files.
+                    file.seek(record.header_offset + _LENGTHS_IN_HEADER)
+                    lengths = int.from_bytes(file.read(2), "little"), int.from_bytes(file.read(2), "little")
+                    file.seek(sum(lengths), os.SEEK_CUR)
+                    claims.check(BytesIO(file.read(record.file_size)))
+    else:
+        file.seek(0)
+        claims = Claims(num_bytes, None)
+        for _ in range(_PICKLES):
+            claims.check(file)
+    file.seek(0)
+
+
 def _problem_of_torch_file(state: object) -> str:
     tensors = [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
     if any(leaf.layout is not torch.strided or leaf.device.type != "cpu" or leaf.is_quantized for leaf in tensors):
-        return "a tensor is sparse, quantized or without values"
+        return WITHOUT_VALUES
     if any(leaf.untyped_storage().nbytes() < leaf.numel() * leaf.element_size() for leaf in tensors):
         return "a tensor claims more elements than the file holds"
     return ""
