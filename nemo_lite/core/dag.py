@@ -78,6 +78,9 @@ class Dag:
         self.outputs = tuple(outputs)
         calls = _in_order(outputs)
         for call in calls:
+            if call.module is None and call.step_number is not None:
+                remedy = "keep the graph in which the wire was made, or the module"
+                raise DagError("the module of a wire is gone", place=next(iter(call.outputs)), remedy=remedy)
             if not isinstance(call.module, NeuralModule):
                 remedy = "get it from a call of a module"
                 raise DagError("a wire was made by hand", place=next(iter(call.outputs)), remedy=remedy)

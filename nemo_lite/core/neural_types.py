@@ -682,14 +682,13 @@ class ModuleCall:
     """One use of a module on wires. A module that is called twice has two of them and one set of weights.
 
     Attributes:
-        module: the module that is called.
         inputs: the wires that it takes, by port.
         outputs: the wires that it gives, by port.
         step_number: its number in the graph that recorded it, or ``None``.
         nested_in: the uses of graphs that it belongs to, the outermost first.
     """
 
-    __slots__ = ("__weakref__", "_serial", "inputs", "module", "nested_in", "outputs", "step_number")
+    __slots__ = ("__weakref__", "_module", "_serial", "inputs", "nested_in", "outputs", "step_number")
 
     def __init__(
         self,
@@ -698,7 +697,7 @@ class ModuleCall:
         output_types: Mapping[str, NeuralType],
         nested_in: tuple[NestedUse, ...] = (),
     ) -> None:
-        self.module = module
+        self._module: NeuralModule | ref[NeuralModule] = module
         self.nested_in = nested_in
         self.inputs = dict(inputs)
         self.step_number: int | None = None
@@ -708,6 +707,15 @@ class ModuleCall:
         }
         for port, wire in self.inputs.items():
             wire.add_reader(self, port)
+
+    @property
+    def module(self) -> NeuralModule:
+        """The module that is called. None, where a graph kept it that is gone."""
+        return self._module() if isinstance(self._module, ref) else self._module  # type: ignore[return-value]
+
+    def leave_module_to_graph(self) -> None:
+        """Keep the module alive no longer: the graph that recorded the call does. Its wires may outlive the graph."""
+        self._module = ref(self.module)
 
     @property
     def step(self) -> int:
@@ -778,7 +786,8 @@ class NmTensor(NeuralType):
         A wire keeps no call behind it alive: of several models on the wires of one data layer, those that nobody holds
         leave memory.
         """
-        readers = [(call, port) for of_call, port in self._readers if (call := of_call()) is not None]
+        calls = [(of_call(), port) for of_call, port in self._readers]
+        readers = [(call, port) for call, port in calls if call is not None and call.module is not None]
         if len(readers) < len(self._readers):
             self._readers = [(ref(call), port) for call, port in readers]
         return readers

@@ -179,7 +179,7 @@ def test_a_data_layer_is_needed_that_torch_can_load(factory):
 
 class Named(nemo.NeMoCallback):
     def on_step_end(self, state):
-        state.tensors.get_tensor("prediction")
+        state.tensors.get_tensor("of the sweep")
 
 
 @pytest.mark.parametrize("compile", [False, pytest.param({"backend": "eager"}, marks=pytest.mark.slow)])
@@ -190,7 +190,7 @@ def test_models_of_a_sweep_leave_memory_and_leave_their_names(factory, compile):
         head = Net(name="head")
         head.fc = torch.nn.Linear(1, 1)
         prediction = head(x=features)
-        prediction.rename("prediction")
+        prediction.rename("of the sweep")
         evaluator = nemo.EvaluatorCallback([prediction], lambda *_: None, lambda _: {"wer": 1.0}, eval_step=2)
         loss = Mse()(out=prediction, target=y)
         options = {"max_steps": 2, "lr": 0.01}

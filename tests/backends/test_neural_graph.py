@@ -1,5 +1,6 @@
 """Graphs: recording, inputs, outputs, nesting, files; and running them without a factory."""
 
+import gc
 import threading
 
 import pytest
@@ -416,6 +417,34 @@ def test_modules_that_live_are_taken_only_when_asked_for(made):
     with pytest.raises(KeyError, match=f"there are modules named {made.source.name}, .* already; give reuse_existing"):
         NeuralGraph.deserialize(written)
     assert NeuralGraph.deserialize(written, reuse_existing_modules=True)[made.layer.name] is made.layer
+
+
+def test_wires_do_not_keep_the_modules_of_a_graph_that_is_gone():
+    made = Made("finished")
+    with NeuralGraph() as graph:
+        x = made.source()
+        y = made.layer(x=x)
+        loss = made.loss(x=y)
+    written = graph.serialize()
+    again = NeuralGraph.deserialize(written, reuse_existing_modules=True)
+    assert again["finished_Layer"] is made.layer
+    del made, graph, again
+    NeuralGraph.deserialize(written)
+    assert [wire.producer_name for wire in (x, y, loss)] == ["None"] * 3
+    assert x.consumers == []
+    assert str(y) == TYPE
+    with pytest.raises(
+        DagError, match="x: the module of a wire is gone; keep the graph in which the wire was made, or"
+    ):
+        Dag([loss])
+
+
+def test_a_graph_keeps_modules_that_nothing_else_does():
+    with NeuralGraph() as graph:
+        loss = Loss(name="kept_Loss")(x=Layer(name="kept_Layer")(x=Source(name="kept_Source")()))
+    gc.collect()
+    assert list(graph.modules) == ["kept_Source", "kept_Layer", "kept_Loss"]
+    assert [node.name for node in Dag([loss]).nodes] == ["kept_Layer", "kept_Loss"]
 
 
 def test_modules_of_a_finished_frame_are_gone_though_a_wire_that_they_read_is_held():

@@ -261,6 +261,7 @@ class NeuralGraph(Recorder, NeuralInterface):
         self._name = AppState().register_graph(self, name)
         self._operation_mode = operation_mode
         self.calls: list[ModuleCall] = []
+        self._kept_modules: list[NeuralModule] = []  # of the calls, which do not keep them
         self.inputs = GraphInputs(self)
         self.outputs = GraphOutputs({})
         self._active_before: list[Recorder | None] = []
@@ -301,6 +302,8 @@ class NeuralGraph(Recorder, NeuralInterface):
         call.step_number = len(self.calls)
         call.module.operation_mode = self._operation_mode
         self.calls.append(call)
+        self._kept_modules.append(call.module)
+        call.leave_module_to_graph()
         if not call.nested_in:  # of a nested graph its own outputs are published, when all its steps are here
             self.outputs.bind(call.outputs.values())
 

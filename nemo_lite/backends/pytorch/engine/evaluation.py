@@ -78,12 +78,16 @@ class Rounds:
         comm: the ranks. Each block begins with one exchange.
         stops: asked before each block whether to stop early, on all ranks alike.
         one_at_a_time: blocks are single rounds.
+
+    Attributes:
+        is_alone: there is no other rank to agree with.
     """
 
     def __init__(self, batches: Iterator[Batch], comm: Comm, stops: StopsEarly, one_at_a_time: bool) -> None:
         self._batches, self._comm, self._stops = batches, comm, stops
         # A process alone exchanges nothing, so it need not hold results back.
-        self._most = 1 if one_at_a_time or comm.world_size == 1 else _MOST_ROUNDS
+        self.is_alone = comm.world_size == 1
+        self._most = 1 if one_at_a_time or self.is_alone else _MOST_ROUNDS
         self._length = 1
         self._spent = [0.0, 0.0]  # seconds and bytes of this rank's last block
 
@@ -271,7 +275,7 @@ class Evaluation:
         if self._last_loader is not None:
             loader.take_workers(self._last_loader)
             self._last_loader = None
-        looks_ahead = stops is not None and comm.world_size == 1 and self._reads.is_of_use
+        is_read_at_once = stops is not None
         stops = stops or StopsEarly()
         layer = self.data_layer
         self._copies = self._copies or CopyComparison(comm, layer.copied(), layer.label, layer.place_of)
@@ -285,7 +289,7 @@ class Evaluation:
             torch.no_grad(),
         ):
             computed = rounds.blocks(self._result)
-            if looks_ahead:
+            if is_read_at_once and rounds.is_alone and self._reads.is_of_use:
                 yield from self._read_beside(computed)
             for block in computed:
                 if together and not block:

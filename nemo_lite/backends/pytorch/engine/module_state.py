@@ -40,34 +40,36 @@ def generator_states(device: torch.device, modules: Mapping[str, object]) -> dic
         device: on which the run computes; a GPU has a generator of its own. No host sync: its state is on the host.
         modules: by name.
     """
-    version, words, gauss = random.getstate()
-    numpy: dict[str, Any] = dict(np.random.get_state(legacy=False))
-    states: dict[str, Any] = {
-        "python": [version, torch.tensor(words), gauss],
-        "numpy": _without_array(numpy) if numpy["bit_generator"] == _NUMPY else None,
-        "torch": torch.get_rng_state(),
-        "modules": {name: generator.get_state() for name, generator in _held(modules)},
-    }
-    if (own := _of_device(device)) is not None:
-        states["device"] = own.get_state()
+    with GENERATORS:
+        version, words, gauss = random.getstate()
+        numpy: dict[str, Any] = dict(np.random.get_state(legacy=False))
+        states: dict[str, Any] = {
+            "python": [version, torch.tensor(words), gauss],
+            "numpy": _without_array(numpy) if numpy["bit_generator"] == _NUMPY else None,
+            "torch": torch.get_rng_state(),
+            "modules": {name: generator.get_state() for name, generator in _held(modules)},
+        }
+        if (own := _of_device(device)) is not None:
+            states["device"] = own.get_state()
     return states
 
 
 def set_generator_states(states: Mapping[str, Any], device: torch.device, modules: Mapping[str, object]) -> None:
     """Put back what :func:`generator_states` gave. What the states lack (a GPU's, from a run on a CPU) stays."""
-    version, words, gauss = states["python"]
-    random.setstate((version, tuple(words.tolist()), gauss))
-    if (numpy := states.get("numpy")) is not None:
-        key = numpy["key"].numpy().astype(np.uint32)
-        np.random.set_state((_NUMPY, key, numpy["position"], numpy["has_gauss"], numpy["gauss"]))
-    torch.set_rng_state(states["torch"])
-    own, saved = _of_device(device), states.get("device")
-    if own is not None and saved is not None:
-        own.set_state(saved)
-    held = states.get("modules", {})
-    for name, generator in _held(modules):
-        if name in held:
-            generator.set_state(held[name])
+    with GENERATORS:
+        version, words, gauss = states["python"]
+        random.setstate((version, tuple(words.tolist()), gauss))
+        if (numpy := states.get("numpy")) is not None:
+            key = numpy["key"].numpy().astype(np.uint32)
+            np.random.set_state((_NUMPY, key, numpy["position"], numpy["has_gauss"], numpy["gauss"]))
+        torch.set_rng_state(states["torch"])
+        own, saved = _of_device(device), states.get("device")
+        if own is not None and saved is not None:
+            own.set_state(saved)
+        held = states.get("modules", {})
+        for name, generator in _held(modules):
+            if name in held:
+                generator.set_state(held[name])
 
 
 # What somebody found and will put back, by what it is of.
