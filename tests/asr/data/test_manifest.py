@@ -1,6 +1,7 @@
 """Manifests: which lines are valid, what is kept of them, and new kinds."""
 
 import gzip
+import itertools
 import json
 import os
 import pickle
@@ -189,6 +190,7 @@ LINE = json.dumps(entry()).encode()
         (str(entry()).encode(), ":1: this is written as Python prints it; write it with json.dumps"),
         (b"one word a line\nand no comma", ":1: invalid JSON"),
     ],
+    ids=map(str, itertools.count()),  # gzip has the time in its head
 )  # fmt: skip
 def test_a_file_of_another_kind_is_told_as_such_with_what_to_do(folder, content, told):
     assert refusal(content, folder=folder).startswith(f"train.json{told}")

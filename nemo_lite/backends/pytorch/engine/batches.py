@@ -57,8 +57,8 @@ class StepValues:
             names = ["loss", *self.names]
             raise DagError(
                 f'no wire of this DAG is named "{name}"',
-                remedy=f'known: {", ".join(names)}{did_you_mean(name, names)}; name one with wire.rename("{name}"), and '
-                "keep it or its module in a variable",
+                remedy=f'known: {", ".join(names)}{did_you_mean(name, names)}; name one with wire.rename("{name}"), '
+                "and keep it or its module in a variable",
             )
         return self.names[name]
 
