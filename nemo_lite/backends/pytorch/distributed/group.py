@@ -132,10 +132,10 @@ class DataParallel:
             _LastFirst(self._module),
             device_ids=self._device_ids,
             init_sync=not are_equal,
-            forward_sync_buffers=False,
             gradient_as_bucket_view=True,
             static_graph=self._options.static_graph,
         )
+        made.broadcast_buffers = False  # at each step. The argument would also leave them as they are at the start
         # DDP would exchange the first step's gradients as one bucket, and those of all others in buckets by the order
         # in which the gradients of the first came. How gradients lie in buckets decides in which order those of three
         # and more ranks are added, and so a resumed run would differ. This gives it the order before the first step.
