@@ -70,6 +70,7 @@ class WordByWord:
     def __init__(self) -> None:
         self._scores: dict[tuple[int, int], tuple[float, int]] = {}
         self._ends: dict[int, float] = {}
+        self._lock = Lock()  # of what several threads change
 
     def score(self, state: int, word: str) -> tuple[float, int]:
         """log10 P(word | state), and the state behind the word."""
@@ -655,7 +656,6 @@ class KenlmModel(WordByWord):
         self._model.BeginSentenceWrite(first)
         self._states: list[Any] = [first]
         self._numbers: dict[Any, int] = {first: 0}
-        self._lock = Lock()  # two threads would give one number to two states
 
     def start(self) -> int:
         """The state in front of a text's first word."""
@@ -665,7 +665,7 @@ class KenlmModel(WordByWord):
         """log10 P(word | state), and the state behind the word. A word that is not known is scored as ``<unk>``."""
         after = self._new_state()
         score: float = self._model.BaseScore(self._states[state], word, after)
-        with self._lock:
+        with self._lock:  # else two threads might give one number to two states
             number = self._numbers.setdefault(after, len(self._states))
             if number == len(self._states):
                 self._states.append(after)
