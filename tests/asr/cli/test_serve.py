@@ -72,7 +72,8 @@ def test_hosts_and_origins_are_lists_and_what_is_none_is_told(capsys):
     )
     assert args.allowed_hosts == ("asr.example.org", "*.example.net", "[fe80::1]")
     assert args.allowed_origins == ("http://a:3000", "null")
-    assert parsed("--allowed_origins", "*").allowed_origins == ("*",)
+    for origin in ("*", "file://", "chrome-extension://abc", "http://[::1]:3000"):
+        assert parsed("--allowed_origins", origin).allowed_origins == (origin,)
     for words, told in (
         (("--allowed_hosts", "a:80"), "got 'a:80', wanted names or addresses without ports"),
         (("--allowed_hosts", "a.*"), "wanted names or addresses without ports: asr.example.org"),

@@ -55,7 +55,7 @@ _KEPT_SECONDS = 65
 _LAST_SECONDS = 1.0  # in which kept connections are told that the server ends
 _MOST_MESSAGE_BYTES = 1 << 20  # of a websocket
 _NAME = r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]"
-_HOST, _ORIGIN = rf"\*|(?:\*\.)?(?:{_NAME})", rf"\*|null|[a-z][a-z0-9+.-]*://(?:{_NAME})(?::\d{{1,5}})?"
+_HOST, _ORIGIN = rf"\*|(?:\*\.)?(?:{_NAME})", rf"\*|null|file://|[a-z][a-z0-9+.-]*://(?:{_NAME})(?::\d{{1,5}})?"
 
 
 def host_names(text: str) -> tuple[str, ...]:
