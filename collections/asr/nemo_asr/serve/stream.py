@@ -134,9 +134,11 @@ class _Session:
         try:
             while True:
                 coming = asyncio.ensure_future(_message(self._websocket, _IDLE_SECONDS))
+                coming.add_done_callback(_note_error)
                 try:
                     await asyncio.wait([coming, ending], return_when=asyncio.FIRST_COMPLETED)
-                    await asyncio.wait([coming], timeout=_LAST_SECONDS) if ending.done() else None
+                    if ending.done():
+                        await asyncio.wait([coming], timeout=_LAST_SECONDS)
                 finally:
                     coming.cancel()  # what has come stays
                 if not coming.done():
@@ -185,6 +187,12 @@ class _Session:
     async def _tell(self, events: Sequence[Partial]) -> None:
         for event in events:
             await _send(self._websocket, message_of(event))
+
+
+def _note_error(task: asyncio.Future[Any]) -> None:
+    """The loop does not tell of an error for which nobody waits any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def _message(websocket: WebSocket, most_seconds: float) -> str | bytes:
