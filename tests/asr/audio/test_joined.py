@@ -169,6 +169,23 @@ def test_a_lack_of_a_head_or_a_block_is_no_damage_in_any_format(kind, lacking):
     assert audio_seconds(content[:-lacking]) == len(cut) / RATE
 
 
+def test_a_lack_of_a_block_is_no_damage_in_formats_of_blocks(tmp_path):
+    samples = speech_like(5 * 44100)[:, 0]
+    adpcm, flac, compressed = encoded(SAMPLES, "WAV", "IMA_ADPCM"), encoded(samples, "FLAC", rate=44100), vbr(6)
+    stream = joined._Flac(lambda count, at: flac[at : at + count], 0, flac[8:42])
+    last_frame = len(flac) - joined._last(stream, len(flac)).at
+    for content, cut, most in ((adpcm, 100, 1017), (flac, last_frame, 4096), (compressed, 20, 2 * 576)):
+        whole, lacking = samples_of(content), samples_of(content[:-cut])
+        assert 0 <= len(whole) - len(lacking) <= most
+        # The last samples before a cut are decoded from fewer blocks.
+        np.testing.assert_array_equal(lacking[: len(lacking) - 1200], whole[: len(lacking) - 1200])
+        (tmp_path / "a").write_bytes(content[:-cut])
+        assert len(samples_of(str(tmp_path / "a"), exact=True, offset=0.1)) > 0
+    for cut in (50, 30_000):
+        with pytest.raises(DataError, match="is damaged"):
+            samples_of(flac[:-cut])
+
+
 # MP3: frames with their own sizes; a count of them only where a head has it.
 
 

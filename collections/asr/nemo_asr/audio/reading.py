@@ -340,10 +340,11 @@ class AudioFile:
         if "Block Align" in sizes and codec_bytes not in (0, frame_bytes):
             got, wanted = f"{frame_bytes} bytes", f"{codec_bytes}, as {self._subtype} has"
             raise self.refusal("is damaged: its samples have another size (block align)", got=got, wanted=wanted)
+        in_a_second = self.rate * (codec_bytes or frame_bytes / max(1, samples_per_block))
         for name in ("data", "SSND", "Data Size"):
             stated, held = sizes.get(name, (0, 0))
             is_unknown = _LEAST_UNKNOWN_SIZE <= stated <= _MOST_UNKNOWN_SIZE
-            if held < stated and not is_unknown and not is_small_lack(stated - held, stated, self.rate * codec_bytes):
+            if held < stated and not is_unknown and not is_small_lack(stated - held, stated, in_a_second):
                 raise self.refusal(f"is damaged: {stated} bytes of samples promised, {held} are there")
         in_rf64, _ = sizes.get("Data size", (0, 0))
         if in_rf64 > file_bytes:
