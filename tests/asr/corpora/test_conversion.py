@@ -802,15 +802,18 @@ def test_null_and_lists_in_place_of_texts_and_speakers_are_named(tmp_path):
 
 def test_supervisions_of_lhotse_keep_their_channels_and_are_texts(tmp_path):
     record(tmp_path / "a.wav", 2.0, channels=2)
-    parts = [
+    parts: list[dict[str, object]] = [
         {"channel": 1, "text": "one"}, {"channel": [0], "text": "zero"}, {"channel": [0, 1], "text": "both"},
         {"text": "of the cut"}, {"channel": "x", "text": "none"}, {"channel": 0, "text": ["a", "b"]},
         {"channel": 0, "text": "go", "speaker": ["x"]}, {"channel": 0, "text": None},
+        {"channel": 0, "text": "early", "start": -0.5},
     ]  # fmt: skip
     source = {"type": "file", "channels": [0, 1], "source": "a.wav"}
-    sound = {"type": "MultiCut", "id": "c", "start": 0, "duration": 2, "channel": [0, 1]}
-    sound["recording"] = {"id": "a", "sources": [source]}
-    sound["supervisions"] = [{"start": 0, "duration": 1 + number / 10, **part} for number, part in enumerate(parts)]
+    cut_of_both: dict[str, object] = {"type": "MultiCut", "id": "c", "start": 0, "duration": 2, "channel": [0, 1]}
+    cut_of_both["recording"] = {"id": "a", "sources": [source]}
+    cut_of_both["supervisions"] = [
+        {"start": 0, "duration": 1 + number / 10, **part} for number, part in enumerate(parts)
+    ]
     features = {
         "type": "MonoCut",
         "id": "f",
@@ -820,17 +823,18 @@ def test_supervisions_of_lhotse_keep_their_channels_and_are_texts(tmp_path):
         "supervisions": [{}],
         "features": {},
     }
-    (tmp_path / "cuts.jsonl").write_text(json.dumps(sound) + "\n" + json.dumps(features) + "\n")
+    (tmp_path / "cuts.jsonl").write_text(json.dumps(cut_of_both) + "\n" + json.dumps(features) + "\n")
     made = make(tmp_path)
     ((*entries,),) = made.manifests.values()
     assert [(entry["text"], entry.get("channel")) for entry in entries] == [
         ("one", 1), ("zero", 0), ("both", None), ("of the cut", None)
     ]  # fmt: skip
-    name, text, speaker, empty, no_recording = (problem.partition("jsonl:")[2] for problem in made.problems)
+    name, text, speaker, empty, early, no_recording = (problem.partition("jsonl:")[2] for problem in made.problems)
     assert name.startswith("1: an utterance has one channel, or all: got channel x")
     assert text.startswith("1: text is no text: got list ['a', 'b'], wanted words in quotation marks")
     assert speaker.startswith("1: speaker is no text: got list")
     assert empty.startswith("1: the text is empty")
+    assert early.startswith("1: the part is not in its recording: got -0.5 to ")
     assert no_recording.startswith("2: the cut has features and no recording: got type, id, start")
 
 
@@ -862,3 +866,19 @@ def test_marks_and_notation_of_stm_are_named_and_counted(tmp_path, capsys):
         "one two <unk> {NOISE}",
         "<unk> zero five",
     ]
+
+
+def test_a_recording_with_two_texts_is_told(tmp_path):
+    record(tmp_path / "a.wav", 1.0)
+    (tmp_path / "t.csv").write_text("path,start,end,text\na.wav,,,one\na.wav,,,two\na.wav,,,one\na.wav,0.5,,three\n")
+    (note,) = make(tmp_path).notes
+    assert note == (
+        f"1 utterance with the recording of another one and another text ({tmp_path}/t.csv:3): nemo-lite data check "
+        "lists them"
+    )
+
+
+def test_segments_of_stm_that_are_not_scored_are_no_text_in_any_case(tmp_path):
+    record(tmp_path / "r.wav", 2.0)
+    (tmp_path / "r.stm").write_text("r 1 x 0 1 IGNORE_TIME_SEGMENT_IN_SCORING\nr 1 ann 1 2 yes\n")
+    assert [entry["text"] for entries in make(tmp_path).manifests.values() for entry in entries] == ["yes"]

@@ -110,11 +110,25 @@ class _Seen(NamedTuple):
         marks: such as ``<unk>`` in the texts.
         notation: see `Listed`.
         averaged: recordings of several channels, of which none is named; how many utterances.
+        contradicted: places with the recording and the part of another line, and another text.
+        texts: of each part of a recording, by its hash.
     """
 
     marks: Counter[str]
     notation: Counter[str]
     averaged: Counter[str]
+    contradicted: Counter[str]
+    texts: dict[tuple[object, ...], int]
+
+    def add(self, utterance: Listed, entry: Entry, marks: Sequence[str], num_channels: int) -> None:
+        """Count an utterance."""
+        self.marks.update(marks)
+        self.notation.update(utterance.notation)
+        if num_channels > 1 and "channel" not in entry:
+            self.averaged[str(utterance.audio)] += 1
+        part = tuple(entry.get(key) for key in ("audio_filepath", "offset", "duration", "channel"))
+        if self.texts.setdefault(part, hash(entry["text"])) != hash(entry["text"]):
+            self.contradicted[utterance.place] += 1
 
     def notes(self) -> Iterator[str]:
         """A line for each kind."""
@@ -127,6 +141,11 @@ class _Seen(NamedTuple):
         if self.averaged:
             some = f"{counted(self.averaged.total(), 'utterance')} of recordings with several channels"
             yield f"{some}, and none is named: their average is heard ({next(iter(self.averaged))})"
+        if self.contradicted:
+            some = counted(self.contradicted.total(), "utterance")
+            first = next(iter(self.contradicted))
+            which = f"{some} with the recording of another one and another text ({first})"
+            yield f"{which}: nemo-lite data check lists them"
 
 
 def make(
@@ -173,7 +192,7 @@ def make(
         raise FileInTheWayError("the manifest exists already", place=str(in_the_way[0]), remedy=remedy)
     for file in files.values():
         check_output(file, CORPUS, inputs=InputFiles([path]), overwrite=True)
-    seen = _Seen(Counter(), Counter(), Counter())
+    seen = _Seen(Counter(), Counter(), Counter(), Counter(), {})
     manifests = {
         name: _entries(name, utterances, root, made.problems, seen, num_workers) for name, utterances in sets.items()
     }
@@ -271,10 +290,7 @@ def _entries(
                     continue
                 entry, num_channels = result
                 entries.append(entry)
-                seen.marks.update(marks.in_text(entry["text"]))
-                seen.notation.update(utterance.notation)
-                if num_channels > 1 and "channel" not in entry:
-                    seen.averaged[str(utterance.audio)] += 1
+                seen.add(utterance, entry, marks.in_text(entry["text"]), num_channels)
             bar.update(len(some))
     return entries
 

@@ -20,6 +20,7 @@ _CUTS = FileKind("the list", 1 << 40)
 _CUT_SUFFIXES = (".jsonl", ".jsonl.gz")
 _MOST_LINE_BYTES = 1 << 20
 _OVERLAP_SECONDS = 0.001  # lhotse rounds offsets
+_ROUNDING_SECONDS = 0.05  # by which a supervision may begin before its recording
 
 
 def is_lhotse(path: Path) -> bool:
@@ -156,7 +157,7 @@ def _supervision(
         audio,
         "" if text is None else text_in(text, "text", place),
         "" if speaker is None else text_in(speaker, "speaker", place),
-        max(start, 0.0),
+        0.0 if -_ROUNDING_SECONDS < start < 0.0 else start,
         start + float(supervision["duration"]),
         _channel(supervision.get("channel", cut.get("channel")), channels, place),
         seconds,

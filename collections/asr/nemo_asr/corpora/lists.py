@@ -124,7 +124,7 @@ def _segments(file: Path) -> Iterator[tuple[str, re.Match[str] | DataError]]:
             yield place, error
             continue
         segment = _STM_LINE.fullmatch(line)
-        if not line or line.startswith(";;") or (segment and segment[6] == _NOT_SCORED):
+        if not line or line.startswith(";;") or (segment and (segment[6] or "").lower() == _NOT_SCORED):
             continue
         yield place, segment or DataError("this is no segment", place=place, got=line[:60], wanted=_STM_WANTED)
 

@@ -249,10 +249,15 @@ class _Rows:
 
 def _cells(line: str, delimiter: str) -> list[str]:
     """The cells of a row. csv.Error where they cannot be told apart."""
-    quoting = csv.QUOTE_NONE if delimiter in "\t|" else csv.QUOTE_MINIMAL
-    is_quoted = quoting == csv.QUOTE_MINIMAL
+    is_quoted = delimiter not in "\t|"
     row = line.rstrip() if is_quoted else line.rstrip("\r\n")
-    reader = csv.reader([row], delimiter=delimiter, quoting=quoting, strict=is_quoted, skipinitialspace=is_quoted)
+    reader = csv.reader(
+        [row],
+        delimiter=delimiter,
+        quoting=csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE,
+        strict=is_quoted,
+        skipinitialspace=is_quoted,
+    )
     return next(reader, [])
 
 
@@ -285,8 +290,8 @@ def _columns_of(cells: Sequence[str]) -> _Columns | None:
     audio, text = column(AUDIO_COLUMNS), column(TEXT_COLUMNS)
     if audio is None or text is None:
         return None
-    parts = map(column, (START_COLUMNS, END_COLUMNS, DURATION_COLUMNS, CHANNEL_COLUMNS))
-    return _Columns(audio, text, column(SPEAKER_COLUMNS), *parts)
+    start, end, duration = column(START_COLUMNS), column(END_COLUMNS), column(DURATION_COLUMNS)
+    return _Columns(audio, text, column(SPEAKER_COLUMNS), start, end, duration, column(CHANNEL_COLUMNS))
 
 
 def _audio_beside(table: Path, name: str) -> Path:

@@ -459,8 +459,8 @@ def _forms_of(character: str, are_known: bool) -> Iterator[str]:
     if is_form and (character.isalpha() or name.startswith(_RADICALS)):
         yield "".join(chr(int(code, 16)) for code in codes)
     if are_known and name.startswith("GREEK ") and " WITH " in name:
-        base, *accents = unicodedata.normalize("NFD", character).translate(_OLD_GREEK)
-        yield from (unicodedata.normalize("NFC", "".join([base, *accents])), base)
+        letters = unicodedata.normalize("NFD", character).translate(_OLD_GREEK)
+        yield from (unicodedata.normalize("NFC", letters), letters[0])
 
 
 def _usual(character: str) -> str:
