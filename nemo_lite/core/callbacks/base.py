@@ -352,16 +352,19 @@ MOMENTS: tuple[Moment, ...] = get_args(Moment)
 
 
 class TagOwners:
-    """Which callback of a run writes which tag of its evaluation results.
+    """Which callback of a run writes which tag of its evaluation results, and which checkpoint.
 
     Attributes:
         higher_is_better: by the name of an evaluation, for the tags that say so: whether a high value is good.
         are_recorded: another callback of the run records the results.
+        of_checkpoints: by the path of a checkpoint that is being saved: tells that it is complete. Two callbacks may
+            save in one folder.
     """
 
     def __init__(self) -> None:
         self.higher_is_better: dict[str, Mapping[str, bool]] = {}
         self.are_recorded = False
+        self.of_checkpoints: dict[str, Callable[[], object]] = {}
         self._owners: dict[str, str] = {}
         self._warned: set[tuple[str, str]] = set()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -120,7 +121,6 @@ class CheckpointCallback(NeMoCallback):
         self._saves = bool(self._step_freq or self._epoch_freq or minutes)
         self._is_unsaved = False
         self._saved_at = 0.0
-        self._being_saved: dict[str, Any] = {}
 
     def fingerprint(self) -> Mapping[str, object]:
         """When it saves and whether it restores: all ranks take part. Folders are of rank 0's machine."""
@@ -212,12 +212,15 @@ class CheckpointCallback(NeMoCallback):
         self._report_saved(state, wait=True)
         state.save_checkpoint(self._folder, kind, self._keep, self._about, self._best, self._suffix)
         self._is_unsaved, self._saved_at = False, time.monotonic()
-        self._being_saved = {"name": f"{kind}-{number}", "step": state.step + 1, "epoch": state.epoch + 1}
+        name, facts = f"{kind}-{number}", {"step": state.step + 1, "epoch": state.epoch + 1}
+        path = str(Path(self._folder) / f"checkpoint-{name}")
+        tell = partial(self._record_saved, name, path=path, **facts)
+        state.on_first(lambda: self._tags.of_checkpoints.update({path: tell}))
 
     def _report_saved(self, state: ActionState, *, wait: bool = False) -> None:
         """Log and record the last checkpoint, once it is complete."""
         path = state.saved_checkpoint(self._folder, wait=wait)
-        state.on_first(lambda: self._record_saved(**self._being_saved, path=path) if path else None)
+        state.on_first(lambda: self._tags.of_checkpoints.pop(path)() if path else None)
 
     def _record_saved(self, name: str, step: int, epoch: int, path: str) -> None:
         say = logging.info if self._record is None or logging.style == "nemo" else logging.debug

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pytest
@@ -189,6 +190,20 @@ def test_a_folder_spelled_in_another_way_is_not_swept_while_the_same_process_wri
     saving.start(spelling, weights, {}, {"kind": "EPOCH", "number": 2, **how})
     saving.close()
     assert [found.tag for found in CheckpointFolder("checkpoints").sets()] == ["STEP-2", "EPOCH-2"]
+
+
+def test_two_callbacks_save_in_one_folder_and_each_tells_its_own(tmp_path):
+    for order in (1, -1):
+        told = []
+
+        def tell(every, kind, step, told=told, **more):
+            told.append((every, step))
+
+        folder = tmp_path / str(order)
+        callbacks = [nemo.CheckpointCallback(folder, step_freq=n, record=partial(tell, n)) for n in (2, 3)]
+        made = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)
+        made.train([build()[1]], "sgd", {"lr": 0.02, "max_steps": 5}, callbacks=callbacks[::order])
+        assert sorted(told) == [(2, 2), (2, 4), (2, 5), (3, 3), (3, 5)]
 
 
 def test_a_script_and_a_folder_whose_names_are_no_utf_8_are_saved_and_restored(tmp_path, monkeypatch):
