@@ -55,11 +55,9 @@ class StepValues:
         """
         if name not in self.names:
             names = ["loss", *self.names]
-            raise DagError(
-                f'no wire of this DAG is named "{name}"',
-                remedy=f'known: {", ".join(names)}{did_you_mean(name, names)}; name one with wire.rename("{name}"), '
-                "and keep it or its module in a variable",
-            )
+            known = f"known: {', '.join(names)}{did_you_mean(name, names)}"
+            remedy = f'{known}; name one with wire.rename("{name}"), and keep it or its module in a variable'
+            raise DagError(f'no wire of this DAG is named "{name}"', remedy=remedy)
         return self.names[name]
 
     def extra_wires(self, wires: Sequence[NmTensor]) -> list[NmTensor]:
