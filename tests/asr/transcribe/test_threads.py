@@ -89,6 +89,14 @@ def test_threads_get_what_one_thread_gets_of_a_model_in_every_way(folder: Path, 
     assert torch.equal(torch.get_rng_state(), before[2])
 
 
+def test_models_can_be_loaded_in_several_threads_at_once(folder: Path) -> None:
+    def text(number: int) -> str:
+        return load_model(folder / "model").transcribe([str(folder / f"{TEXTS[number]}.wav")])[0].text
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(text, range(4))) == TEXTS
+
+
 def test_a_loaded_model_is_in_evaluation_mode_and_training_puts_it_into_training_mode(folder: Path) -> None:
     model = load_model(folder / "model")
     modules = [module for module in model.modules.modules.values() if isinstance(module, nn.Module)]

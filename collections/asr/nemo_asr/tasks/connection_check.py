@@ -81,8 +81,9 @@ class ConnectionCheck:
         preprocessor = self._parts.get("preprocessor")
         rate = preprocessor.params.get("sample_rate") if preprocessor else None
         own_rate = self.sample_rate if rate is None or not _is_rate(rate) else int(rate)  # a wrong one is a problem
-        ports = LabelPorts if self._of_classes else SpeechPorts
-        audio, labels = signals_of(ports(own_rate, "data_layer").connect())
+        data_layer = (LabelPorts if self._of_classes else SpeechPorts)(own_rate)
+        data_layer.label = "data_layer"  # no name, which only one of several threads that load a model could have
+        audio, labels = signals_of(data_layer.connect())
         roles = [role for role in self._family.roles if role in self._parts]
         if set(self._family.needed_roles) <= set(roles):
             classes = {role: self._parts[role].target for role in roles}
