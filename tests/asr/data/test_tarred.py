@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 import tarfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -218,6 +219,15 @@ def test_a_part_of_a_corpus_gets_its_own_recordings_out_of_all_shards(matched):
 def test_the_nearest_path_is_taken_and_then_the_same_ending(matched):
     shards = [{"abc.wav": 9, "yes/abc.wav": 9, "yes/abc.flac": 9, "a/yes/abc.wav": 9}]
     assert matched(shards, "yes/abc.flac", "abc.wav", "/b/yes/abc.wav")[0] == [(1, 0), (2, 0), (0, 0)]
+
+
+def test_recordings_that_all_have_one_name_are_found_in_linear_time(matched):
+    paths = [f"{number}/audio.wav" for number in range(6_000)]
+    start = time.process_time()
+    rows, told = matched([dict.fromkeys(paths, 1)], *(f"/data/{path}" for path in reversed(paths)))
+    assert time.process_time() - start < 4.0
+    assert rows == [(5_999 - number, 0) for number in range(6_000)]
+    assert told == ""
 
 
 def test_a_line_that_two_recordings_fit_is_an_error_with_both(matched):

@@ -229,6 +229,7 @@ IN_NO_SHARD = "whose recording is in no tar shard"
 _COLUMNS = ("rows", "shards", "firsts", "sizes")
 # What lies beside recordings in shards that other tools made, under the same names.
 _NO_RECORDINGS = frozenset({".txt", ".json", ".jsonl", ".lab", ".trn", ".cls", ".csv", ".tsv", ".npy", ".md"})
+_MOST_FOLDERS = 32  # of a path that count
 _AS_IN_SHARDS = "write the paths of the manifest as the tar shards have them"
 
 
@@ -277,9 +278,13 @@ def match(manifest: Manifest, paths: Sequence[str], *, strict: bool = False) -> 
             lost += rows
             continue
         members = _without_repeated(members_by_stem[stem], paths, repeated)
+        by_paths = _ByPaths(members) if len(members) > 1 else None
         rows_of_member: dict[str, list[int]] = {}
         for row in rows:
-            found = _member_of(written[row], members, paths, manifest, row)
+            if by_paths is None:
+                found = members[0] if _may_be_one(written[row], members[0].member.name) else None
+            else:
+                found = _nearest(written[row], by_paths, paths, manifest, row)
             if found is None:
                 lost.append(row)
                 elsewhere.add(f"{_place(members[0], paths)}, not {written[row]}")
@@ -302,30 +307,44 @@ def match(manifest: Manifest, paths: Sequence[str], *, strict: bool = False) -> 
     return {name: column[order] for name, column in matched.items()}
 
 
-def _member_of(
-    path: str, members: Sequence[_Found], paths: Sequence[str], manifest: Manifest, row: int
-) -> _Found | None:
-    """The member that a line means: of several the one with the most folders in common, or else of the same ending.
+class _ByPaths:
+    """Members of one name by their whole paths, and by each end of them.
+
+    Where each recording has a folder of its own, all may have one name, so that lines cannot be compared with all.
+    """
+
+    def __init__(self, members: Sequence[_Found]) -> None:
+        self._wholes: dict[str, list[_Found]] = defaultdict(list)
+        self._ends: dict[str, list[_Found]] = defaultdict(list)
+        for found in members:
+            ends = _ends_of(found.member.name)
+            self._wholes[ends[0]].append(found)
+            for end in ends:
+                self._ends[end].append(found)
+
+    def nearest(self, path: str) -> list[_Found]:
+        """Those with the path, or that end with it, or else those that are the longest end of it."""
+        whole, *ends = _ends_of(path)
+        known = self._wholes.get(whole) or self._ends.get(whole)
+        return known or next((self._wholes[end] for end in ends if end in self._wholes), [])
+
+
+def _nearest(path: str, by_paths: _ByPaths, paths: Sequence[str], manifest: Manifest, row: int) -> _Found | None:
+    """The member that a line means: the one of the nearest path, of several the one of the same ending.
 
     Raises:
         DataError: there are two such.
     """
-    if len(members) == 1:
-        return members[0] if _may_be_one(path, members[0].member.name) else None
-    parts = _parts(path)
-    fitting = [(num_common, found) for found in members if (num_common := _num_common(parts, found.member.name))]
-    if len(fitting) < 2:
-        return fitting[0][1] if fitting else None
-    most = max(num_common for num_common, _ in fitting)
-    nearest = [found for num_common, found in fitting if num_common == most]
-    exact = [found for found in nearest if _parts(found.member.name) == parts] or nearest
-    ending = os.path.splitext(path)[1]
-    one, *others = [found for found in exact if os.path.splitext(found.member.name)[1] == ending] or exact
-    if others:
-        problem = f"two recordings may be meant by {path}"
-        got = f"{_place(one, paths)} and {_place(others[0], paths)}"
-        raise DataError(problem, place=manifest.place(row), got=got, remedy=f"{_AS_IN_SHARDS}, folders included")
-    return one
+    nearest, ending = by_paths.nearest(path), os.path.splitext(path)[1]
+    same = [found for found in nearest if os.path.splitext(found.member.name)[1] == ending] or nearest
+    if len(same) > 1:
+        problem, got = (
+            f"two recordings may be meant by {path}",
+            f"{_place(same[0], paths)} and {_place(same[1], paths)}",
+        )
+        remedy = f"{_AS_IN_SHARDS}, folders included"
+        raise DataError(problem, place=manifest.place(row), got=got, remedy=remedy)
+    return same[0] if same else None
 
 
 def _without_repeated(members: list[_Found], paths: Sequence[str], repeated: Problems) -> list[_Found]:
@@ -362,23 +381,19 @@ def _have_one_content(one: _Found, other: _Found, paths: Sequence[str]) -> bool:
     return True
 
 
-def _num_common(parts: Sequence[str], name: str) -> int:
-    """How many parts two paths have in common, if one is the end of the other; else 0."""
-    others = _parts(name)
-    num_common = min(len(parts), len(others))
-    return num_common if parts[-num_common:] == others[-num_common:] else 0
-
-
 def _may_be_one(one: str, other: str) -> bool:
     """Whether two paths may be those of one recording. Nearly all that are can be told without taking them apart."""
-    is_end = one == other or one.endswith(f"/{other}") or other.endswith(f"/{one}")
-    return is_end or _num_common(_parts(one), other) > 0
+    if one == other or one.endswith(f"/{other}") or other.endswith(f"/{one}"):
+        return True
+    ends, its_ends = _ends_of(one), _ends_of(other)
+    return its_ends[0] in ends or ends[0] in its_ends
 
 
-def _parts(path: str) -> list[str]:
-    """The folders of a path, without what leads to them, and its name without the ending."""
+def _ends_of(path: str) -> list[str]:
+    """A path without what leads to its first folder and without the ending, and each end of it, the longest first."""
     folder, name = os.path.split(os.path.normpath(path))
-    return [*(part for part in folder.split(os.sep) if part not in ("", os.curdir, os.pardir)), _stem(name)]
+    parts = [part for part in folder.split(os.sep) if part not in ("", os.curdir, os.pardir)][-_MOST_FOLDERS:]
+    return ["/".join([*parts[first:], _stem(name)]) for first in range(len(parts) + 1)]
 
 
 def _place(found: _Found, paths: Sequence[str]) -> str:
