@@ -267,6 +267,7 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
     left_out: tuple[str, ...] = ()
 
     _init_params: dict[str, Any]
+    _serial: int = 0  # the younger of two modules has the larger one
     _name: str | None = None
     _label: str = ""
     _unique_name: str = ""

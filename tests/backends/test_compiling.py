@@ -3,6 +3,7 @@
 import logging
 import re
 import threading
+from copy import deepcopy
 from functools import partial
 
 import pytest
@@ -371,3 +372,15 @@ def test_inductor_trains_to_the_same_losses(factory):
         return record.losses
 
     assert losses(True) == pytest.approx(losses(False), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_a_later_action_runs_what_was_compiled_before_and_copies_of_a_module_have_none(factory, lines):
+    net = Net(norm=True, name="net")
+    x, _ = Points()()
+    for _ in range(2):
+        factory.infer([net(x=x)], compile=EAGER, verbose=False)
+    assert sum("Compiled 1 graph" in line for line in lines) == 1
+    (region,) = vars(net)["_compiled_regions"].values()
+    assert isinstance(region, Region)
+    assert vars(deepcopy(net))["_compiled_regions"] == {}

@@ -87,6 +87,7 @@ def test_cuda_graphs_are_refused_where_gradients_are_added_up(mode):
         check_cuda_graphs(CompileOptions(mode=kept), gpu, 2, [through, of_critic])
 
 
+@pytest.mark.slow  # it imports torch's compiler
 def test_a_training_is_refused_before_its_first_step_where_cuda_graphs_would_spoil_its_gradients(monkeypatch, factory):
     _, loss = build()
     monkeypatch.setattr(factory.get_trainer(), "_device", torch.device("meta"))
