@@ -6,6 +6,7 @@ import difflib
 import errno
 import os
 import re
+import resource
 import select
 import signal
 import sys
@@ -331,6 +332,7 @@ def reported_to_user(program: str = "") -> Iterator[None]:
             _tell(error)
             sys.exit(error.exit_code)
         except OSError as error:
+            _end_if_files_run_out(error, program)
             _end_if_output_fails(error, program)
             raise
         except SystemExit as end:
@@ -350,6 +352,23 @@ def _tell(error: BaseException) -> None:
     if _tell_others is not None:
         with suppress(KeyboardInterrupt):  # a signal ends the telling, and the exit code stays
             _tell_others(error)
+
+
+def more_open_files() -> str:
+    """What to do where no more files can be opened."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"raise the limit of open files, {limit} now (ulimit -n; in a container docker run --ulimit nofile): rank 0 "
+        "needs about 4 for each rank"
+    )
+
+
+def _end_if_files_run_out(error: OSError, program: str) -> None:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"{program}: {marked('error:')} {place}{error.strerror}; {more_open_files()}", file=sys.stderr)
+        _tell(error)
+        sys.exit(UsageError.exit_code)
 
 
 def _end_if_output_fails(error: OSError, program: str) -> None:

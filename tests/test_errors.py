@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +76,14 @@ def test_output_that_cannot_be_written_ends_a_script_without_a_traceback(command
     line = command.format(f"'{sys.executable}' -c \"$SCRIPT\"") + "; exit ${PIPESTATUS[0]}"
     ended = subprocess.run(["bash", "-c", line], env={**os.environ, "SCRIPT": script}, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (code, told)
+
+
+def test_where_no_more_files_can_be_opened_a_script_ends_with_the_limit_and_what_raises_it(capsys):
+    with pytest.raises(SystemExit) as ended, reported_to_user("train.py"):
+        raise OSError(errno.EMFILE, "Too many open files", "a.wav")
+    told = r"train\.py: error: a\.wav: Too many open files; raise the limit of open files, \d+ now \(ulimit -n; .*\n"
+    assert ended.value.code == 2
+    assert re.fullmatch(told, capsys.readouterr().err)
 
 
 def test_another_broken_pipe_is_no_matter_of_stdout():

@@ -1,8 +1,14 @@
 """A data worker that died is named as such, with what to check: wherever the main process was, with one rank or two."""
 
+import errno
+import gc
 import multiprocessing
+import multiprocessing.queues
 import os
+import resource
 import signal
+import sys
+import threading
 import time
 
 import numpy as np
@@ -107,6 +113,51 @@ def test_a_worker_that_gets_no_memory_is_named_with_what_to_check(make, said):
     ) as told:
         train_on(layer)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, r"got No space left on device; check memory .* shared memory \(df -h /dev/shm; in a container"),
+        (errno.EMFILE, r"got Too many open files; raise the limit of open files, \d+ now \(ulimit -n; in a container"),
+    ],
+)
+def test_workers_that_cannot_be_started_are_told_in_one_line(number, remedy, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(number, os.strerror(number))
+
+    ignored = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    monkeypatch.setattr(multiprocessing.queues.Queue, "__init__", refuse)
+    with pytest.raises(DataWorkerError, match=rf"^data workers cannot be started: {remedy}") as told:
+        train(0)
+    assert "\n" not in str(told.value)
+    assert told.value.exit_code == 2
+    del told
+    gc.collect()
+    assert not ignored, "a loader that is half made says nothing more"
+
+
+class Limited(Deadly):
+    """The first item of a worker takes all further memory away and asks for some; there the others tell threads."""
+
+    def __init__(self):
+        super().__init__(0, None)
+
+    def __getitem__(self, index):
+        if not any("QueueFeeder" in thread.name for thread in threading.enumerate()):
+            raise LookupError("no thread sends what this worker gives")
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 20, 1 << 20))
+        return torch.from_numpy(np.zeros(1 << 28)), torch.rand(1)
+
+
+def test_a_worker_whose_memory_ends_with_its_first_item_is_told_at_once():
+    layer = FromWorkers(0, None)
+    layer.items = Limited()
+    started = time.monotonic()
+    with pytest.raises(DataWorkerError, match=r"^a data worker ran out of memory: got .*MemoryError.*; check memory"):
+        train_on(layer)
+    assert time.monotonic() - started < 30.0
 
 
 def train_as_rank(*args):

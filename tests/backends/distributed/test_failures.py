@@ -1,5 +1,8 @@
 """How a rank fails: where an error comes from, printed once and whole; the end of the process, our report last."""
 
+import errno
+import re
+import resource
 import signal
 import subprocess
 import sys
@@ -13,9 +16,18 @@ from toys.ranks import free_port
 
 from nemo_lite import TrainableNM
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
-from nemo_lite.backends.pytorch.distributed.process import Origin, is_told, one_line, origin_of, remedy_of, tell_now
+from nemo_lite.backends.pytorch.distributed.process import (
+    Origin,
+    is_told,
+    one_line,
+    origin_of,
+    raise_descriptor_limit,
+    remedy_of,
+    tell_now,
+    torch_errors_named,
+)
 from nemo_lite.core.neural_types import ChannelType, NeuralType
-from nemo_lite.errors import DataError, DistributedError, NeuralTypeError
+from nemo_lite.errors import DataError, DistributedError, NeuralTypeError, UsageError
 
 SCRIPT = """
 import ctypes, os, sys, threading, time
@@ -315,3 +327,31 @@ def test_errors_of_sockets_and_addresses_send_the_user_to_the_network(text):
 def test_other_errors_of_an_exchange_send_the_user_to_what_ranks_call(text):
     assert "network" not in remedy_of(text)
     assert "calls the same in the same order" in remedy_of(text)
+
+
+OPEN_FILES = r"raise the limit of open files, \d+ now \(ulimit -n; .*\): rank 0 needs about 4 for each rank"
+
+
+def test_where_no_more_files_can_be_opened_the_user_is_sent_to_their_limit():
+    assert re.fullmatch(OPEN_FILES, remedy_of("[/gloo/pair.cc:88] socket: Too many open files"))
+    for error in (OSError(errno.EMFILE, "Too many open files"), RuntimeError("received 0 items of ancdata")):
+        told = rf"rank 1 \(a\): no more files can be opened: got .*{error.args[-1]}; {OPEN_FILES}"
+        with pytest.raises(UsageError, match=told), torch_errors_named("rank 1 (a)"):
+            raise error
+    with pytest.raises(FileNotFoundError), torch_errors_named():
+        raise FileNotFoundError(errno.ENOENT, "none")
+
+
+def test_a_rank_may_open_as_many_files_as_the_system_allows_and_is_warned_where_they_are_few(monkeypatch, caplog):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+        raise_descriptor_limit(2)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, 1 << 20), hard)
+        assert not caplog.messages
+        monkeypatch.setattr(resource, "getrlimit", lambda kind: (50, 50))
+        raise_descriptor_limit(8)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    (told,) = caplog.messages
+    assert re.fullmatch(rf"8 ranks need up to 56 open files each: {OPEN_FILES}".replace(r"\d+", "50"), told)

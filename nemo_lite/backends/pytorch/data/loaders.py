@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import hashlib
+import inspect
 import math
+import multiprocessing.queues
 import multiprocessing.util
 import os
 import random
@@ -31,9 +34,17 @@ from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_in
 from nemo_lite.backends.pytorch.data.order import Leftover, Plan, Plans, Rows, Shard, Stretch, divided
 from nemo_lite.backends.pytorch.data.worker_server import content_of, for_workers, start_of_worker
 from nemo_lite.backends.pytorch.distributed.comm import Comm
+from nemo_lite.backends.pytorch.distributed.process import MEMORY_CHECKS
 from nemo_lite.errors import MAX_LISTED as MAX_LISTED
 from nemo_lite.errors import DataChangedError as DataChangedError
-from nemo_lite.errors import DataError, DataWorkerError, NemoLiteError, NeuralPortNameMismatchError, counted
+from nemo_lite.errors import (
+    DataError,
+    DataWorkerError,
+    NemoLiteError,
+    NeuralPortNameMismatchError,
+    counted,
+    more_open_files,
+)
 from nemo_lite.errors import listed as listed
 from nemo_lite.interruption import leave_signals_to_parent
 from nemo_lite.utils import logging
@@ -98,12 +109,29 @@ def start_work(_worker: int = 0) -> None:
     """
     gc.freeze()
     start_of_worker()
+    _start_sending()
     leave_signals_to_parent()
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         parent = multiprocessing.parent_process()
         if parent is not None and not parent.is_alive():  # it ended before the kernel knew
             os._exit(1)
+
+
+def _start_sending() -> None:
+    """Start the thread that sends this worker's batches before anything is read.
+
+    Its queue would start it for the first batch. Where memory has ended by then, that may wait for ever, and no error
+    arrives either.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and not isinstance(frame.f_locals.get("data_queue"), multiprocessing.queues.Queue):
+        frame = frame.f_back
+    if frame is not None:  # torch's loop of a worker, which hands its queue to nobody
+        queue: Any = frame.f_locals["data_queue"]
+        with queue._notempty:
+            if queue._thread is None:
+                queue._start_thread()
 
 
 def within_silence(loader: DataLoader[T], seconds: float | None = None) -> Iterator[T]:
@@ -150,7 +178,10 @@ def _started(loader: DataLoader[T], limit: float) -> Iterator[T]:
     """The loader's iterator for a new epoch: of workers that live since an earlier one, each has to answer first."""
     earlier: Any = loader._iterator  # Any: torch's iterator is not typed
     if earlier is None:
-        return iter(loader)
+        try:
+            return iter(loader)
+        except OSError as error:
+            raise _not_started(error) from None
     if all(worker.is_alive() for worker in getattr(earlier, "_workers", ())):
         earlier._timeout = min(limit, 1e6)  # days: this wait cannot be taken up again after a tick
     try:
@@ -161,6 +192,22 @@ def _started(loader: DataLoader[T], limit: float) -> Iterator[T]:
         raise
     finally:
         earlier._timeout = loader.timeout
+
+
+def _not_started(error: OSError) -> OSError | DataWorkerError:
+    """The error for workers that cannot be started: their queues are in shared memory, and take descriptors."""
+    at = error.__traceback__
+    while at is not None:
+        iterator = at.tb_frame.f_locals.get("self")
+        if hasattr(iterator, "_worker_init_fn") and not hasattr(iterator, "_shutdown"):
+            iterator._shutdown = True  # half made, it would complain where it is let go
+        at = at.tb_next
+    problem = "data workers cannot be started"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return DataWorkerError(problem, got=error.strerror, remedy=more_open_files())
+    if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EAGAIN):
+        return DataWorkerError(problem, got=error.strerror, remedy=MEMORY_CHECKS)
+    return error
 
 
 def _ended(iterator: Any, seconds: float) -> DataWorkerError:

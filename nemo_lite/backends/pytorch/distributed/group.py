@@ -37,6 +37,7 @@ from nemo_lite.backends.pytorch.distributed.process import (
     log_cpp_errors_only,
     print_each_once,
     print_stack_of_crash,
+    raise_descriptor_limit,
     tell_now,
     torch_errors_named,
 )
@@ -212,6 +213,7 @@ class ProcessGroup(Comm):
         patience = patience or Patience()
         log_cpp_errors_only()
         print_stack_of_crash()
+        raise_descriptor_limit(info.world_size)
         meeting = meet(info, patience.start_seconds)
         self.run_id, self.attempt_id = meeting.run_id, meeting.attempt_id
         self.label = f"rank {info.rank} ({meeting.members[info.rank].host})"

@@ -7,12 +7,14 @@ Any: functions of ctypes, which keep the callbacks that they were given alive.
 from __future__ import annotations
 
 import ctypes
+import errno
 import faulthandler
 import inspect
 import multiprocessing
 import multiprocessing.util
 import os
 import re
+import resource
 import shutil
 import signal
 import sys
@@ -31,7 +33,8 @@ import torch.distributed as dist
 import torch.utils.data
 
 from nemo_lite.core.neural_module import NeuralModule, subclasses
-from nemo_lite.errors import DataWorkerError, NemoLiteError, NeuralTypeError, UsageError
+from nemo_lite.errors import DataWorkerError, NemoLiteError, NeuralTypeError, UsageError, more_open_files
+from nemo_lite.utils import logging
 
 # Where a rank is, in a user's words, for reports about ranks that hang: ``forward of encoder``, ``backward``.
 # The training loop marks what it does (``with BACKWARD: ...``). Which neural module runs is read from the stack of the
@@ -240,6 +243,8 @@ def summary(error: BaseException) -> str:
 
 def remedy_of(text: str) -> str:
     """What to look at where an exchange failed while all ranks still send heartbeats."""
+    if _NO_DESCRIPTORS.search(text):
+        return more_open_files()
     if _NETWORK_WORDS.search(text):
         return "all ranks still send heartbeats: check the network between them"
     return (
@@ -259,8 +264,15 @@ _LIKELY = {
 }
 # A process that is killed closes its sockets before others can see that it has ended; how long that may take.
 _ENDING_SECONDS = 5.0
-_NO_MEMORY = re.compile(r"MemoryError|can't allocate memory|Cannot allocate memory")
-_CHECKS = (
+_NO_MEMORY = re.compile(
+    r"MemoryError|can't allocate memory|Cannot allocate memory|can't start new thread|"
+    r"unable to \w+(?: to)? (?:shared memory|file </torch_)"
+)
+_NO_DESCRIPTORS = re.compile(r"Too many open files|received 0 items of ancdata")
+_MOST_DESCRIPTORS = 1 << 20
+# Of rank 0 where it serves the store: two groups of gloo, and two connections of each rank. Of others it is half.
+_DESCRIPTORS_OF_A_RANK, _DESCRIPTORS_ANYWAY = 4, 24
+MEMORY_CHECKS = (
     "check memory (free -h, dmesg) and shared memory (df -h /dev/shm; in a container docker run --shm-size), and take "
     "fewer --num_workers (num_workers=); with 0 the data is read without them"
 )
@@ -276,13 +288,16 @@ def torch_errors_named(label: str = "") -> Iterator[None]:
     Raises:
         DataWorkerError: a process of torch's DataLoader died, or got no memory. torch raises its own error for that
             wherever the main process happens to be, in the forward of a module, too.
-        UsageError: a batch of one item, or what is left of it, came to a batch normalisation that trains.
+        UsageError: no more files can be opened, or a batch of one item, or what is left of it, came to a batch
+            normalisation that trains.
         NeuralTypeError: a module failed on values of another shape than its port says.
     """
     try:
         yield
     except Exception as error:
-        named = _dead_worker(error) or _single_value(error, label) or _other_shape(error)
+        named = (
+            _dead_worker(error) or _no_descriptors(error, label) or _single_value(error, label) or _other_shape(error)
+        )
         if named is None:
             raise
         raise named from error
@@ -296,7 +311,7 @@ def _dead_worker(error: Exception) -> DataWorkerError | None:
         time.sleep(0.01)
     if dead is None:
         lack = _lack_of_memory(error) if workers else ""
-        return DataWorkerError("a data worker ran out of memory", got=lack, remedy=_CHECKS) if lack else None
+        return DataWorkerError("a data worker ran out of memory", got=lack, remedy=MEMORY_CHECKS) if lack else None
     code, likely = dead.exitcode, ""
     if code is None:
         end = "died"
@@ -305,7 +320,7 @@ def _dead_worker(error: Exception) -> DataWorkerError | None:
     else:
         name = signal.Signals(-code).name
         end, likely = f"was killed by {name}", f"{_LIKELY[name]}: " if name in _LIKELY else ""
-    return DataWorkerError(f"a data worker (pid {dead.pid}) {end}", remedy=f"{likely}{_CHECKS}")
+    return DataWorkerError(f"a data worker (pid {dead.pid}) {end}", remedy=f"{likely}{MEMORY_CHECKS}")
 
 
 def _workers(error: Exception) -> list[BaseProcess]:
@@ -362,6 +377,27 @@ def _lack_of_memory(error: Exception) -> str:
     *_, last = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     is_lack = isinstance(error, MemoryError) or _NO_MEMORY.search(last) is not None
     return last.partition("[enforce fail")[0] + last.rpartition("] ")[2] if is_lack else ""
+
+
+def _no_descriptors(error: Exception, label: str) -> UsageError | None:
+    """The error that says so if this process, or a data worker that sent it, can open no more files."""
+    *_, last = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    is_it = getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE) or _NO_DESCRIPTORS.search(last)
+    if not is_it or isinstance(error, NemoLiteError):
+        return None
+    return UsageError("no more files can be opened", place=label, got=one_line(error), remedy=more_open_files())
+
+
+def raise_descriptor_limit(world_size: int) -> None:
+    """Let this process open as many files as the system allows, and warn where that may be too few for the ranks."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if 0 <= soft < most:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    needed = _DESCRIPTORS_OF_A_RANK * world_size + _DESCRIPTORS_ANYWAY
+    if 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] < needed:
+        logging.warning(f"{world_size} ranks need up to {needed} open files each: {more_open_files()}")
 
 
 def _single_value(error: Exception, label: str) -> UsageError | None:
