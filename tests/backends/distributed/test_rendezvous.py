@@ -293,6 +293,16 @@ def test_a_rank_that_does_not_come_is_named_to_all_who_came_when_the_first_of_th
         assert "node_rank" in end.err
 
 
+def test_in_a_shell_of_srun_the_variables_of_slurm_are_named_at_once_and_at_the_end(monkeypatch, caplog):
+    monkeypatch.setenv("SLURM_PTY_PORT", "40001")
+    alone = process(0, 4, free_port(), launcher="slurm")
+    told = r"SLURM_PROCID and SLURM_STEP_NUM_TASKS say that srun started 4 tasks; the shell of srun --pty .*"
+    with pytest.raises(DistributedError, match=rf"1 of 4 processes came .* {told}--launcher none .*, does a firewall"):
+        meet(alone, 0.5)
+    assert caplog.messages[0].startswith("Slurm's variables say that 4 processes take part: waiting for them.")
+    assert "--launcher none" in caplog.messages[0]
+
+
 def test_a_master_whose_name_nobody_knows_is_an_error_that_says_so():
     with pytest.raises(DistributedError, match=r"no-such-host\.invalid, is not known on .*MASTER_ADDR"):
         meet(process(1, 2, 29999, num_nodes=2, local_world_size=1, master=("no-such-host.invalid", 29999)), 0.5)

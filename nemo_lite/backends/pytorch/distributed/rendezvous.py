@@ -616,6 +616,11 @@ def meet(info: ProcessInfo, timeout_seconds: float) -> Meeting:
     serves_store = info.rank == 0 and not info.agent_hosts_store
     timeout = timedelta(seconds=timeout_seconds)
     client = serve(address, timeout) if serves_store else join(address, info, timeout_seconds)
+    if info.launcher == "slurm" and info.world_size > 1 and os.environ.get("SLURM_PTY_PORT"):
+        logging.warning(
+            f"Slurm's variables say that {info.world_size} processes take part: waiting for them. In a shell of srun "
+            "--pty a command runs once: --launcher none is for one process"
+        )
     entrance = _Entrance(client, info, this_member(info, address), deadline, timeout_seconds)
     try:
         attempt, members = entrance.gather() if info.rank == 0 else entrance.follow()
@@ -747,8 +752,19 @@ class _Entrance:
             f"{len(there)} of {attempt.world_size} processes came together at {written(self._info.master)} within "
             f"{self._timeout_seconds:g} s; there: {', '.join(map(str, there))}; missing: rank "
             f"{', '.join(map(str, missing))}",
+            f"{self._started_how()}, does a firewall close port {port}, and can every machine reach {host}?",
+        )
+
+    def _started_how(self) -> str:
+        if self._info.launcher == "slurm":
+            return (
+                f"SLURM_PROCID and SLURM_STEP_NUM_TASKS say that srun started {self._info.world_size} tasks; the shell "
+                "of srun --pty has them too, where a command runs once: there give --launcher none for one process "
+                "(launcher='none'), or start all with srun; else was the command started by srun"
+            )
+        return (
             "was the command started on every machine, each with its own node_rank and all with the right number of "
-            f"machines (--nnodes), does a firewall close port {port}, and can every machine reach {host}?",
+            "machines (--nnodes)"
         )
 
     def _nobody(self) -> Refusal:
