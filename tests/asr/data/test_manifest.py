@@ -17,7 +17,8 @@ from toys.manifests import LABELS, entry, layer_of, refusal, write
 from nemo_asr import AudioToSpeechLabelDataLayer, TarredAudioToTextDataLayer, warn_of_leaks
 from nemo_asr.audio.augmentation import read_recordings
 from nemo_asr.cli.data import main as data_command
-from nemo_asr.data.manifest import Manifest, kind_of
+from nemo_asr.data import manifest as manifest_file
+from nemo_asr.data.manifest import JsonLines, Manifest, kind_of
 from nemo_asr.parts import ASRAudioText, ASRSpeechLabel, CharParser
 from nemo_asr.tasks.recipe import load_class_recipe
 from nemo_asr.transcribe.inputs import recordings_of
@@ -376,6 +377,27 @@ def test_texts_of_any_rows_are_those_of_the_utterances_however_long_lines_are(fo
         assert list(manifest.texts(range(first, last))) == wanted[first:last]
     mixed = np.array(draw.sample(range(len(wanted)), 40))
     assert list(manifest.texts_at(mixed)) == [wanted[row] for row in mixed]
+
+
+class Loud(JsonLines):
+    """A user's kind, which changes lines and texts."""
+
+    suffixes = (".loud",)
+
+    def line(self, offset):
+        line = super().line(offset)
+        line.text = f"{line.text}!"
+        return line
+
+    def text_of(self, line, place):
+        return super().text_of(line, place).upper()
+
+
+def test_texts_are_those_of_a_kind_that_changes_lines_and_texts(folder, monkeypatch):
+    monkeypatch.setattr(manifest_file, "_kinds", [Loud, *manifest_file._kinds])
+    write(folder / "set.loud", *[entry(text=text) for text in ("a", "b")])
+    manifest = Manifest.open("set.loud")
+    assert list(manifest.texts()) == [manifest.utterance(row).text for row in range(2)] == ["A!", "B!"]
 
 
 def test_texts_of_a_manifest_that_was_replaced_are_refused(folder):

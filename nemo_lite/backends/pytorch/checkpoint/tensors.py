@@ -406,7 +406,7 @@ def _problem_of_zip(file: BinaryIO) -> str:
         records = archive.infolist()
         if any(record.compress_type != zipfile.ZIP_STORED for record in records):
             return "the file is compressed, which torch never does"
-        if records and all(record.header_offset for record in records):  # torch's reader would find others
+        if min((record.header_offset for record in records), default=0):  # torch's reader would find others
             return "the file does not begin with its first part"
         if sum(record.file_size for record in records) > file.seek(0, os.SEEK_END):  # records that share their bytes
             return "the parts of the file claim more bytes than it has"

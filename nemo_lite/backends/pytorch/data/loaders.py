@@ -198,15 +198,15 @@ def _not_started(error: OSError) -> OSError | DataWorkerError:
     """The error for workers that cannot be started: their queues are in shared memory, and take descriptors."""
     at = error.__traceback__
     while at is not None:
-        iterator = at.tb_frame.f_locals.get("self")
+        iterator: Any = at.tb_frame.f_locals.get("self")
         if hasattr(iterator, "_worker_init_fn") and not hasattr(iterator, "_shutdown"):
             iterator._shutdown = True  # half made, it would complain where it is let go
         at = at.tb_next
-    problem = "data workers cannot be started"
+    problem, got = "data workers cannot be started", error.strerror or str(error)
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return DataWorkerError(problem, got=error.strerror, remedy=more_open_files())
+        return DataWorkerError(problem, got=got, remedy=more_open_files())
     if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EAGAIN):
-        return DataWorkerError(problem, got=error.strerror, remedy=MEMORY_CHECKS)
+        return DataWorkerError(problem, got=got, remedy=MEMORY_CHECKS)
     return error
 
 
