@@ -80,6 +80,20 @@ def test_whisper_like_gives_what_the_published_normaliser_gives(written, scored)
 
 
 @pytest.mark.parametrize(
+    ("written", "scored"),
+    [
+        ("word (a [b) c] end", "word a end"),
+        ("a()b", "a b"),
+        ("[a (b] c) d", "c d"),
+        ("x <y z] w", "x w"),
+        ("( ) k", "k"),
+    ],
+)
+def test_brackets_within_each_other_are_read_as_the_published_normaliser_reads_them(written, scored):
+    assert score_normalizer("whisper-like")(written) == scored
+
+
+@pytest.mark.parametrize(
     "word", ["four", "wise", "rise", "otherwise", "exercise", "promise", "hours", "our", "precise", "there", "figure"]
 )
 def test_words_that_look_british_stay(word):
