@@ -700,9 +700,9 @@ def test_ids_that_occur_twice_are_named_and_equal_lines_are_one(tmp_path):
     )
     assert scp.startswith(f"{folder}/wav.scp:6: r2 occurs a second time: got r1.wav, wanted what line 3 has: r2.wav")
     lists = tmp_path / "lists"
-    for name in ("a/1", "a/2", "b/2", "3"):
+    for name in ("a/1", "a/2", "b/2", "wav/3"):
         record(lists / f"{name}.wav")
-    record(lists / "3.ogg")
+    record(lists / "ogg/3.ogg")  # the same in another format
     (lists / "transcripts.txt").write_text("1 yes\n1 yes\n2 no\n3 up\n\u00a0\n1b x\n3 up\n")
     made = make(lists)
     assert [entry["text"] for entries in made.manifests.values() for entry in entries] == ["yes", "up"]

@@ -35,6 +35,7 @@ LABELS = {
     "ur": " اآبپتٹثجچحخدڈذرڑزژسشصضطظعغفقکگلمنںوہھءیےئ",
     "az": " abcçdeəfgğhxıijkqlmnoöprsştuüvyz",
     "hr": LATIN + "čćđšž",
+    "af": LATIN + "êëïô'",
     "el": " αβγδεζηθικλμνξοπρσςτυφχψωάέήίόύώϊϋΐΰ",
     "he": " אבגדהוזחטיךכלםמןנסעףפץצקרשת",
     "hi": " अआइईउऊएऐओऔकखगघचछजझटठडढणतथदधनपफबभमयरलवशषसहािीुूृेैोौंँ़्",
@@ -100,6 +101,7 @@ PHRASES = [
     ("th", "น\u0e4d\u0e49า น\u0e49\u0e4dา ท\u0e4dา เเม่", "น้ำ น้ำ ทำ แม่"),
     ("de", "ﬁnden, Kaﬀee, eﬃzient, ﬆark", "finden kaffee effizient stark"),
     ("de", "𝐇aus und ℋaus", "haus und haus"),
+    ("af", "ŉ Boek, 'n boek", "'n boek 'n boek"),
     ("hr", "ǆep, ǈubav, Ǌega", "džep ljubav njega"),
     ("el", "Τὸ φῶς, ἡ ἀρχὴ ᾠδῆς", "τό φώς η αρχή ωδής"),
     ("zh", "二〇二四年⼀⽉", "二零二四年一月"),
@@ -108,7 +110,7 @@ PHRASES = [
 
 def parser_of(language, labels=None, **settings):
     labels = list(dict.fromkeys(labels or LABELS[language]))
-    code = None if language in ("br", "hi", "ur", "hr", "el") else language  # their numbers are not known
+    code = None if language in ("br", "hi", "ur", "hr", "el", "af") else language  # their numbers are not known
     return make_parser(labels, "auto", do_lowercase=None, language=code, **settings)
 
 

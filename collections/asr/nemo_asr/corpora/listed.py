@@ -88,12 +88,18 @@ class Recordings:
         """
         if stem not in self._files:
             raise DataError(f"{stem} has no recording", place=place, wanted=wanted)
-        one, *others = sorted(self._files[stem], key=best_first)
-        if other := next((file for file in others if file.parent != one.parent), None):
+        one, *others = sorted(self._files[stem], key=lambda file: (*best_first(file)[1:], file))
+        if other := next((file for file in others if _folder_of(file) != _folder_of(one)), None):
             raise DataError(
                 f"two recordings are called {stem}", place=place, got=f"{one} and {other}", remedy="rename one of them"
             )
         return one
+
+
+def _folder_of(audio: Path) -> Path:
+    """The folder of a recording; the one around, where it is named for the format: ``wav``, ``flac``."""
+    is_of_format = f".{audio.parent.name.lower()}" in SUFFIXES
+    return audio.parent.parent if is_of_format else audio.parent
 
 
 def best_first(audio: Path) -> tuple[Path, bool, str]:

@@ -411,7 +411,8 @@ class Forms:
 
     def _has(self, character: str) -> bool:
         is_label = not {character, character.lower(), character.upper()}.isdisjoint(self._labels)
-        return not self._are_known or is_label or not character.isalpha() or self._strips(character)
+        is_mark = not character.isalpha() or character in APOSTROPHES  # others see to them
+        return not self._are_known or is_label or is_mark or self._strips(character)
 
     def _strips(self, character: str) -> bool:
         return self._strips_vowels and _is_vowel_mark(character)
