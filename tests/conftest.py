@@ -83,6 +83,14 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     return result
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Names that are no UTF-8 may stand in what was logged; pytest-xdist sends no such text between processes."""
+    report = yield
+    report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
+    return report
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _children_start_with_default_signals() -> Iterator[None]:
     """Under ``nohup`` SIGHUP is ignored, and whatever tests start would inherit that. A handler ends with an exec."""
