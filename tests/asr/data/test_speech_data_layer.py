@@ -381,6 +381,7 @@ def random_set(folder, draw, num_lines):
     write_shard(folder / "0.tar", *((f"{number}.wav", b"x") for number in order))
 
 
+@pytest.mark.slow
 def test_texts_are_found_not_to_fit_as_if_each_was_read_for_itself(folder):
     draw = random.Random(5)
     for round_number in range(6):

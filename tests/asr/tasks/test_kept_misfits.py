@@ -81,6 +81,7 @@ def test_a_set_is_gone_through_once_and_gives_the_same_again_also_from_another_f
     assert len(texts_read) == 2
 
 
+@pytest.mark.slow
 def test_whatever_counts_gives_another_name(folder):
     write(folder / "other.json", *lines("ab", "abcdefg" * 8, "a" * 20, "abc", "c" * 14))
     changes = [
@@ -157,6 +158,7 @@ def test_what_a_digest_does_not_tell_is_not_kept(folder, monkeypatch):
     assert not name_of(layer_of()), "five lines"
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_not_used_and_made_again(folder, texts_read):
     wanted = found_in(layer_of())
     (kept,) = (folder / "cache/nemo_lite/misfits").iterdir()

@@ -151,6 +151,7 @@ class Limited(Deadly):
         return torch.from_numpy(np.zeros(1 << 28)), torch.rand(1)
 
 
+@pytest.mark.slow
 def test_a_worker_whose_memory_ends_with_its_first_item_is_told_at_once():
     layer = FromWorkers(0, None)
     layer.items = Limited()
