@@ -490,3 +490,14 @@ def test_training_warns_of_utterances_that_are_far_longer_than_the_others(folder
     assert "max_duration of the data layer leaves long ones out, nemo-lite align MODEL MANIFEST --cut NEW.json" in told
     assert warn_of_long(AudioToTextDataLayer("even.json", **texts)) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_marks_that_are_no_words_are_worth_knowing(folder):
+    texts = ["two <unk> [noise]", "two three", "a < b"]
+    lines = [{"audio_filepath": f"{number}.wav", "duration": 1.0, "text": text} for number, text in enumerate(texts)]
+    (folder / "odd.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (finding,) = findings_in(examine("odd.json", with_audio=False))
+    assert (finding.kind, finding.is_problem, finding.details) == ("mark", False, ["odd.json:1: <unk> [noise]"])
+    assert finding.summary == (
+        "odd.json: 1 utterance with marks such as <unk>, which training leaves out unless they are labels"
+    )

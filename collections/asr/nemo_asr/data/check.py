@@ -21,6 +21,7 @@ from nemo_asr.audio.reading import Samples, open_part
 from nemo_asr.audio.segments import LONG_PAUSE, ChannelEnergies, frame_levels, frame_samples, longest_pause
 from nemo_asr.data.manifest import Manifest, Utterance
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
+from nemo_asr.text.labels import Marks
 from nemo_lite import DataLayerNM
 from nemo_lite.errors import MAX_LISTED, DataError, counted
 from nemo_lite.utils import logging
@@ -284,8 +285,8 @@ class Finding:
 
     Attributes:
         kind: ``line``, ``audio``, ``silence``, ``phase``, ``speed``, ``duplicate``, ``contradiction``, ``leak``,
-            ``frames``; not a problem: ``labels``, ``pause``, ``long``, ``duration``, ``path``, ``rate``, ``text``,
-            ``speaker``, ``file``, ``shared``.
+            ``frames``; not a problem: ``labels``, ``mark``, ``pause``, ``long``, ``duration``, ``path``, ``rate``,
+            ``text``, ``speaker``, ``file``, ``shared``.
         is_problem: whether the data should be mended.
         summary: one line.
         details: a line for each place.
@@ -439,7 +440,11 @@ def _unusual(examined: ExaminedSet) -> list[Finding]:
     long = [f"{i.place}: {i.seconds:.1f} s: {i.utterance.audio_path}" for i in lasting]
     memory = f"longer than {_LONG_SECONDS:g} s: the memory of a training step grows with its longest utterance"
     way_out = f"{cut} cuts them, with the texts; max_duration of the data layer leaves them out"
+    marks = Marks()
+    marked = [f"{i.place}: {' '.join(found)}" for i in items if (found := marks.in_text(i.utterance.text))]
+    left_out = "marks such as <unk>, which training leaves out unless they are labels"
     return [
+        Finding("mark", False, f"{name}: {_some(len(marked))} with {left_out}", marked),
         Finding("pause", False, f"{name}: {_some(len(pauses))} {uncut}; {remedy}", pauses),
         Finding("long", False, f"{name}: {_some(len(long))} {memory}; {way_out}", long),
         Finding("duration", False, f"{name}: {_some(len(durations))} of another duration than written", durations),
