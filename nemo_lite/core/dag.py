@@ -78,9 +78,6 @@ class Dag:
         self.outputs = tuple(outputs)
         calls = _in_order(outputs)
         for call in calls:
-            if call.module is None and call.step_number is not None:
-                remedy = "keep the graph in which the wire was made, or the module"
-                raise DagError("the module of a wire is gone", place=next(iter(call.outputs)), remedy=remedy)
             if not isinstance(call.module, NeuralModule):
                 remedy = "get it from a call of a module"
                 raise DagError("a wire was made by hand", place=next(iter(call.outputs)), remedy=remedy)
@@ -188,6 +185,9 @@ def _in_order(wires: Iterable[NmTensor], known: Callable[[NmTensor], bool] = lam
     """The calls that ``wires`` need, each after those it takes wires from; nothing behind wires that are ``known``.
 
     An explicit stack, so that a long chain does not exhaust Python's own.
+
+    Raises:
+        DagError: a module was kept by a graph that is gone.
     """
     ordered: dict[ModuleCall, None] = {}
     stack = [(wire.call, False) for wire in reversed(list(wires)) if not known(wire)]
@@ -196,6 +196,9 @@ def _in_order(wires: Iterable[NmTensor], known: Callable[[NmTensor], bool] = lam
         if call in ordered:
             continue
         if inputs_done:
+            if call.module is None and call.step_number is not None:
+                remedy = "keep the graph in which the wire was made, or the module"
+                raise DagError("the module of a wire is gone", place=next(iter(call.outputs)), remedy=remedy)
             ordered[call] = None
             continue
         stack.append((call, True))

@@ -439,6 +439,18 @@ def test_wires_do_not_keep_the_modules_of_a_graph_that_is_gone():
         Dag([loss])
 
 
+@pytest.mark.parametrize("first", ["x", "y"])
+def test_a_wire_of_a_gone_graph_is_told_where_a_dag_is_continued_to_it(made, first):
+    x = made.source()
+    dag = Dag([made.loss(x=made.layer(x=x))])
+    with NeuralGraph() as graph:
+        y = Layer()(x=x if first == "y" else Source()())
+    del graph
+    gc.collect()
+    with pytest.raises(DagError, match=f"{first}: the module of a wire is gone; keep the graph in which"):
+        dag.continuation([y])
+
+
 def test_a_graph_keeps_modules_that_nothing_else_does():
     with NeuralGraph() as graph:
         loss = Loss(name="kept_Loss")(x=Layer(name="kept_Layer")(x=Source(name="kept_Source")()))
