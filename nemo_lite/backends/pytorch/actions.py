@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 from torch.optim import Optimizer
 
-from nemo_lite.backends.pytorch.data.loaders import BatchLoader
+from nemo_lite.backends.pytorch.data.loaders import BatchLoader, training_draws
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.comm import Comm, ReplicaOptions, SingleProcess
 from nemo_lite.backends.pytorch.distributed.contract import (
@@ -263,6 +263,7 @@ class PtActions(DeploymentExport):
                 signals.deferred(self._say),  # until the end of the step
                 self._objectives.prepared(modules, precision),
                 statistics(modules, options.synced_batchnorm_groupsize),
+                training_draws(),
                 closing(called),
             ):
                 training = self._prepare(dags, lanes, params, called, options, lr_policy, precision, contract)

@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import Dataset
+from toys.nets import BD, build, train
 
+import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, save_training_state
 from nemo_lite.backends.pytorch.data.loaders import Request, SeededDataset
 from nemo_lite.backends.pytorch.engine.module_state import generator_states, generators_set_aside, set_generator_states
@@ -109,3 +111,46 @@ def test_threads_that_read_at_once_draw_what_each_alone_draws_and_leave_the_gene
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(dataset.__getitem__, requests)) == expected
     assert (random.getstate(), torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()) == before
+
+
+class Noisy(nemo.TrainableNM):
+    """Draws at each step of training."""
+
+    input_ports = {"x": BD}
+    output_ports = {"out": BD}
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc = nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(nn.functional.dropout(x, 0.5, self.training)) + random.random() + float(np.random.rand())
+
+
+class Inferring(nemo.NeMoCallback):
+    """Lets another thread begin an inference behind the second step, and end it behind the fourth."""
+
+    def __init__(self, batches: Any = None) -> None:
+        super().__init__()
+        self.losses: list[float] = []
+        self._batches, self._thread = batches, ThreadPoolExecutor(1)
+
+    def on_step_end(self, state: Any) -> None:
+        self.losses.append(state["tensors"].get_tensor("loss").item())
+        if self._batches is not None and state["step"] in (1, 3):
+            take = list if state["step"] == 3 else next
+            self._thread.submit(take, self._batches).result()
+
+
+def test_a_training_draws_what_it_draws_alone_while_another_thread_infers() -> None:
+    def losses_with(callback: Inferring) -> list[float]:
+        factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)
+        _, loss = build(net=Noisy())
+        train(factory, [loss], callback, params={"num_epochs": 3})
+        return callback.losses
+
+    other = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU)
+    batches = other.infer_batches([build()[1]])
+    assert losses_with(Inferring(batches)) == losses_with(Inferring())
+    assert list(batches) == []  # it ran

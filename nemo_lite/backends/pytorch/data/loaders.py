@@ -18,7 +18,7 @@ import threading
 from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -377,6 +377,26 @@ GENERATORS = threading.RLock()
 Of two that set them aside for a moment, one would put back what the other had seeded. And torch waits for the lock of a
 generator with Python's own lock held, which can be a deadlock.
 """
+_training_threads: list[int] = []
+
+
+@contextmanager
+def training_draws() -> Iterator[None]:
+    """Around a training: other threads leave this process's generators alone.
+
+    What they put back would make the steps of the training draw the same numbers again.
+    """
+    thread = threading.get_ident()
+    _training_threads.append(thread)
+    try:
+        yield
+    finally:
+        _training_threads.remove(thread)
+
+
+def another_thread_trains() -> bool:
+    """Whether the generators of this process are those of a training in another thread."""
+    return any(thread != threading.get_ident() for thread in _training_threads)
 
 
 class EpochSampler:
@@ -399,7 +419,7 @@ class SeededDataset(Dataset[T]):
     """A data set that takes a `Request`; what it draws for one starts from a seed of its own.
 
     In the process of the run its generators (Python's, NumPy's, torch's on the CPU) are set aside meanwhile, and its
-    threads read one after the other.
+    threads read one after the other. While another thread trains they are that training's, and are not seeded.
 
     Args:
         dataset: gives what it is asked for.
@@ -415,7 +435,7 @@ class SeededDataset(Dataset[T]):
             self._seed(request)
             return self._dataset[request]
         with GENERATORS:
-            return self._read_apart(request)
+            return self._dataset[request] if another_thread_trains() else self._read_apart(request)
 
     def _read_apart(self, request: Request[Any]) -> T:
         # About 60 microseconds in all. An exchange of NumPy's generators takes a hundredth of the time that reading and

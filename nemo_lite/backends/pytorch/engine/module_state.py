@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from nemo_lite.backends.pytorch.data.loaders import GENERATORS
+from nemo_lite.backends.pytorch.data.loaders import GENERATORS, another_thread_trains
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_synced
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.contract import refuse_drifted_weights
@@ -86,21 +86,32 @@ _OF_PROCESS: Mapping[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
 def generators_set_aside(device: torch.device, modules: Mapping[str, object]) -> Iterator[None]:
     """Inside, what is drawn leaves the generators of the run as they are.
 
-    Several may be open at once, one inside the other or in several threads, and end in any order.
+    Several may be open at once, one inside the other or in several threads, and end in any order. While another thread
+    trains, only those of the modules are put back.
     """
+    own = _of_device(device)
     with GENERATORS:
         found: _Found = {name: read() for name, (read, _) in _OF_PROCESS.items()}
-        for generator in (_of_device(device), *(held for _, held in _held(modules))):
+        for generator in (own, *(held for _, held in _held(modules))):
             if generator is not None:
                 found[generator] = generator.get_state()
+        _leave_to_training(found, own)
         _generators_aside.append(found)
     try:
         yield
     finally:
         with GENERATORS:
+            _leave_to_training(found, own)
             for generator, state in _to_put_back(_generators_aside, found).items():
                 put_back = generator.set_state if isinstance(generator, torch.Generator) else _OF_PROCESS[generator][1]
                 put_back(state)
+
+
+def _leave_to_training(found: _Found, of_device: torch.Generator | None) -> None:
+    """Forget the states of the generators from which another thread's training draws."""
+    if another_thread_trains():
+        for generator in (*_OF_PROCESS, of_device):
+            found.pop(generator, None)
 
 
 def _to_put_back(entries: list[_Found], found: _Found) -> _Found:
