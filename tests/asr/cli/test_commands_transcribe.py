@@ -19,11 +19,11 @@ from toys.tone_corpus import CONFIG, record, write_manifest
 from toys.tone_model import train_tones
 
 import nemo_asr
-from nemo_asr.cli.transcribe import _write, file_names, main
+from nemo_asr.cli.transcribe import _warn_of_doubt, _write, file_names, main
 from nemo_asr.transcribe.inputs import recordings_of
 from nemo_asr.transcribe.model import Rate, TrainedModel, describe, load_model, trained_modules
 from nemo_asr.transcribe.onnx_export import export_onnx
-from nemo_asr.transcribe.transcript import Transcript
+from nemo_asr.transcribe.transcript import Transcript, Word
 from nemo_lite.cli import dispatch
 from nemo_lite.errors import CheckpointError, DataError, FileInTheWayError, UsageError
 
@@ -476,6 +476,13 @@ def test_much_less_confidence_than_on_its_own_set_is_told(model, talks, capsys, 
     assert re.search(
         r"warning: the words have a mean confidence of 0\.\d+, those of dev 1\.00: the model may not", told
     )
+
+
+@pytest.mark.parametrize(("confidence", "is_told"), [(0.91, False), (0.88, False), (0.85, True)])
+def test_one_short_recording_of_the_models_own_kind_is_not_told_as_unknown(capsys, confidence, is_told):
+    words = [Word(text, 0.0, 0.1, confidence) for text in "lwalls"]
+    _warn_of_doubt([Transcript("l w a l l s", tuple(words), 1.0, "a.wav")], "dev", 0.944)
+    assert ("mean confidence" in capsys.readouterr().err) == is_told
 
 
 @pytest.mark.slow
