@@ -878,6 +878,14 @@ def test_a_recording_with_two_texts_is_told(tmp_path):
     )
 
 
+def test_what_an_evaluation_wrote_among_the_recordings_is_no_corpus(tmp_path):
+    record(tmp_path / "r.wav")
+    (tmp_path / "r.txt").write_text("yes")
+    (tmp_path / "results/m/sclite").mkdir(parents=True)
+    (tmp_path / "results/m/sclite/manifest.ref.stm").write_text("r 1 ann 0 1 yes\n")
+    assert make(tmp_path).kind == "folder"
+
+
 def test_segments_of_stm_that_are_not_scored_are_no_text_in_any_case(tmp_path):
     record(tmp_path / "r.wav", 2.0)
     (tmp_path / "r.stm").write_text("r 1 x 0 1 IGNORE_TIME_SEGMENT_IN_SCORING\nr 1 ann 1 2 yes\n")

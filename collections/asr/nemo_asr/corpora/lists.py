@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from nemo_asr.corpora.listed import SUFFIXES, Listed, Recordings, Sets, channel_of, files_below, sets_by_folder
+from nemo_asr.scoring import sclite
 from nemo_lite.errors import DataError
 from nemo_lite.files import FileKind, decode_text, numbered_lines
 
@@ -89,7 +90,11 @@ def stm_sets(path: Path) -> Sets:
 
 
 def _stm_files(path: Path) -> Iterator[Path]:
-    return iter([path] if path.suffix == ".stm" else []) if path.is_file() else files_below(path, frozenset({".stm"}))
+    """An STM file, or those below a folder, but for references that an evaluation there wrote for sclite."""
+    if path.is_file():
+        return iter([path] if path.suffix == ".stm" else [])
+    files = files_below(path, frozenset({".stm"}))
+    return (file for file in files if not (file.parent.name == sclite.FOLDER and file.name.endswith(".ref.stm")))
 
 
 def stm_utterances(path: Path) -> Iterator[Listed | DataError]:
