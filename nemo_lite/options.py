@@ -483,7 +483,7 @@ class OneLineParser(argparse.ArgumentParser):
             if action is None or second not in unknown or second.startswith("-"):
                 continue
             if action.nargs is None and _placeholder(action) == "MANIFEST":
-                yield f"; join several manifests by commas: {name} {first},{second}"
+                yield f"; join several manifests by commas: {name} {first.rstrip(',')},{second}"
 
     def _plain_names(self) -> dict[str, str]:
         """The options as they are written, by their names without dashes."""

@@ -213,9 +213,10 @@ class LaunchedWithDevice(NemoArgParser):
         super().__init__(conflict_handler="resolve")
 
 
-def test_several_manifests_of_one_option_are_told_to_be_joined(capsys):
+@pytest.mark.parametrize("first", ["a.json", "a.json,"])
+def test_several_manifests_of_one_option_are_told_to_be_joined(capsys, first):
     with pytest.raises(SystemExit):
-        NemoArgParser().parse_args(["--train_dataset", "a.json", "b.json", "--num_epochs", "1"])
+        NemoArgParser().parse_args(["--train_dataset", first, "b.json", "--num_epochs", "1"])
     told = capsys.readouterr().err
     assert "unrecognized arguments: b.json; join several manifests by commas: --train_dataset a.json,b.json" in told
 

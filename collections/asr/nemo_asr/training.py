@@ -487,7 +487,12 @@ class ScoredSet:
             try:
                 arguments = (self._data_layer, collected.positions, *texts, *written)
                 make_writable_folder(self._path.parent)
-                write_output(self._path, lambda path: write_transcripts(path, *arguments), "nemo-lite train")
+                write_output(
+                    self._path,
+                    lambda path: write_transcripts(path, *arguments),
+                    "nemo-lite train",
+                    remedy="move it away",
+                )
             except NemoLiteError as error:  # the run is worth more than these files
                 logging.warning("%s", error, mode=LogMode.ONCE)
         return {**score_evaluation(collected), **rate_intervals(collected, self._clusters_of(collected.positions))}

@@ -265,7 +265,7 @@ def test_a_run_without_evaluations_has_a_page_too(tmp_path):
     assert [text for _, text in page.all("h2")] == ["Curves"]
 
 
-def test_the_page_may_go_elsewhere_and_replaces_an_older_one_alone(tmp_path):
+def test_the_page_may_go_elsewhere_and_replaces_an_older_one_alone(tmp_path, monkeypatch):
     write_lines(tmp_path / "dev.transcripts.jsonl", [row(1, "a", "b")])
     assert write_report(tmp_path, tmp_path / "x.html") == tmp_path / "x.html"
     first = (tmp_path / "x.html").read_text()
@@ -276,7 +276,10 @@ def test_the_page_may_go_elsewhere_and_replaces_an_older_one_alone(tmp_path):
     (tmp_path / "report.html").write_text("mine")
     with pytest.raises(FileInTheWayError, match=r"report\.html: the file was not written by nemo-lite report; give"):
         write_report(tmp_path)
+    warnings = []
+    monkeypatch.setattr(logging, "warning", lambda text, *values: warnings.append(text % values))
     assert try_report(tmp_path) is None
+    assert warnings[0].endswith(f"nemo-lite report; move it away, or nemo-lite report {tmp_path} --overwrite")
     assert (tmp_path / "report.html").read_text() == "mine"
     assert write_report(tmp_path, overwrite=True).read_text() != "mine"
 

@@ -396,7 +396,10 @@ def try_report(
     """
     try:
         for name, dag in (dags or {}).items():
-            write_output(Path(run_folder) / f"{name}.svg", partial(write_svg, dag=dag, title=name), "nemo-lite plan")
+            write = partial(write_svg, dag=dag, title=name)
+            write_output(Path(run_folder) / f"{name}.svg", write, "nemo-lite plan", remedy="move it away")
+        remedy = f"move it away, or {REPORT} {run_folder} --overwrite"  # a training has no such option
+        check_output(Path(run_folder) / PAGE_FILE, REPORT, overwrite=overwrite, remedy=remedy)
         path = write_report(run_folder, sets=sets, facts=facts, overwrite=overwrite)
     except (NemoLiteError, OSError) as error:
         logging.warning("No report was written: %s", error)
