@@ -210,7 +210,7 @@ def test_an_evaluation_that_fails_at_the_end_costs_no_weights(lines, corpus, tmp
 
 
 def test_a_few_damaged_files_do_not_end_a_run_and_are_counted_and_listed_at_its_end(lines, corpus, audio):
-    damaged = [{**lines[0], "audio_filepath": "corrupt.wav"}, {**lines[1], "offset": 9.0}]
+    damaged = [{**lines[0], "audio_filepath": "corrupt.wav"}, {**lines[1], "audio_filepath": "cut.wav"}]
     write_manifest(audio / "some.json", [*damaged, *lines, *lines])
     finished = run_script(
         *("jasper.py", "--model_config", corpus / "tones.yaml", "--train_dataset", "some.json", "--num_epochs", 2),

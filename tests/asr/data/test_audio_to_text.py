@@ -292,8 +292,8 @@ def test_the_parser_follows_from_the_labels_and_can_be_named(folder):
 
 
 def test_an_unknown_language_is_named_before_the_manifest_is_read(folder):
-    with pytest.raises(UnknownNameError, match=r'language "english" is not known; known: am, ar'):
-        AudioToTextDataLayer("none.json", labels=["a"], batch_size=1, language="english")
+    with pytest.raises(UnknownNameError, match=r'language "klingon" is not known; known: am, ar'):
+        AudioToTextDataLayer("none.json", labels=["a"], batch_size=1, language="klingon")
 
 
 def test_a_russian_text_with_latin_labels_is_empty_and_its_letters_are_told(folder, capsys):

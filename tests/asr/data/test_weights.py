@@ -68,9 +68,11 @@ def test_an_utterance_that_comes_again_in_an_epoch_is_perturbed_anew(folder):
 
 
 def test_weights_are_numbers_above_zero_and_files_may_have_colons(folder):
-    with pytest.raises(UsageError, match=r"a\.json:0: the weight of a set is no such number: got '0', wanted a number"):
+    with pytest.raises(
+        UsageError, match=r"a\.json:0: a set's weight, behind the colon, is out of range: got '0', wanted a number"
+    ):
         Manifest.open("a.json:0,b.json")
-    with pytest.raises(UsageError, match=r"a\.json:x: the weight of a set is no such number: got 'x'"):
+    with pytest.raises(UsageError, match=r"a\.json:x: a set's weight, behind the colon, is out of range: got 'x'"):
         Manifest.open("a.json:x")
     with pytest.raises(DataError, match=r"^aa\.json: the manifest does not exist \(did you mean a\.json\?\)"):
         Manifest.open("aa.json:2")

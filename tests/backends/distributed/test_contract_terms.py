@@ -243,6 +243,7 @@ def test_each_argument_of_the_factory_and_of_the_actions_is_in_the_contract_or_l
         **dict.fromkeys(
             ("set_default", "backend", "reset", "dist_silence_timeout", "master_process"), "change no computation"
         ),
+        "others": "there are none",
         "files_to_copy": "their contents are sections of their own",
         "placement": "the device's type is in it",
         "tensors": "the DAG is in it",

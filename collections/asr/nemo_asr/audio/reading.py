@@ -67,12 +67,6 @@ _MOST_BYTES = 1 << 62  # beyond this no file has a byte: W64 says so where a siz
 _FMT_BYTES = 26  # of a format: up to the codec of an extensible one
 
 
-def kind_of_audio(start: bytes) -> str | None:
-    """The kind of an audio file by its first bytes: WAV, MP3, WebM, ...; None: none of `ALL_KINDS`."""
-    match = _KIND.match(start)
-    return kind_of_container(start) if match is None else str(match.lastgroup)
-
-
 def check_head(read_at: ReadAt, path: str, place: str) -> str:
     """Refuse an audio file that libsndfile must not see, or would read wrongly without an error.
 

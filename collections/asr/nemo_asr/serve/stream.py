@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from nemo_asr.audio.kinds import HEAD_BYTES, kind_of_bytes
+from nemo_asr.audio.reading import kind_of_start
 from nemo_asr.audio.segments import Samples
 from nemo_asr.serve.models import ServedModel
 from nemo_asr.serve.openai_api import ApiError, checked_keywords, json_of
@@ -27,6 +27,7 @@ from nemo_lite.utils import logging
 
 _RATE = 16000  # where the client does not say it
 _WAITING_MESSAGES = 32  # then the client has to wait
+_HEAD_BYTES = 4096  # in which a file is told from samples
 _MOST_BYTES = 1 << 20  # of samples that are looked at together
 _FIRST_SECONDS, _IDLE_SECONDS = 10.0, 120.0  # until the first message, and between two
 # RFC 6455, section 7.4.1, and its registry.
@@ -173,9 +174,9 @@ class _Session:
 
     def _samples(self, content: bytes) -> Samples:
         """Of full scale 1; half a sample waits for its other half. StreamError for the bytes of a file."""
-        if len(self._head) < HEAD_BYTES:
-            self._head += content[:HEAD_BYTES]
-            if kind := kind_of_bytes(self._head):
+        if len(self._head) < _HEAD_BYTES:
+            self._head += content[:_HEAD_BYTES]
+            if kind := kind_of_start(self._head):
                 wanted = "wanted samples of 16 bits of one channel, without a head"
                 problem = f"these are the bytes of a file ({kind}), {wanted}"
                 raise StreamError(_UNSUPPORTED, f"{problem}; decode it, or post it to /v1/audio/transcriptions")
