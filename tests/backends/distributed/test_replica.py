@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from toys.nets import Mse, Net, Points
 from toys.ranks import results_of
@@ -15,7 +16,7 @@ from toys.ranks import results_of
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.distributed import group
 from nemo_lite.backends.pytorch.distributed.comm import ReplicaOptions
-from nemo_lite.backends.pytorch.distributed.group import DataParallel, _Sending
+from nemo_lite.backends.pytorch.distributed.group import DataParallel, _LastFirst, _Sending
 from nemo_lite.backends.pytorch.engine import module_state
 from nemo_lite.backends.pytorch.engine.batches import StepBatches
 from nemo_lite.errors import UnknownNameError, UsageError
@@ -171,3 +172,10 @@ def test_a_step_whose_backward_ended_has_sent_its_gradients_and_one_that_raised_
     with pytest.raises(ZeroDivisionError), sending:
         raise ZeroDivisionError
     assert sent == [1]
+
+
+def test_gradients_of_tied_weights_are_sent_last_as_they_come_last() -> None:
+    net = nn.ModuleDict({name: nn.Linear(2, 2) for name in ("embedding", "middle", "last", "head")})
+    net["head"].weight = net["embedding"].weight
+    names = [name.removeprefix("module.") for name, _ in _LastFirst(net).named_modules()]
+    assert [name for name in names if name in net] == ["last", "middle", "embedding", "head"]

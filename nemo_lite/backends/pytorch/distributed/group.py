@@ -150,7 +150,11 @@ class DataParallel:
 
 
 class _LastFirst(nn.Module):
-    """A module whose parts are listed from the last to the first: about the order in which their gradients come."""
+    """A module whose parts are listed from the last to the first: about the order in which their gradients come.
+
+    A part with a weight of an earlier one stands where that one does, as the gradient is whole only there: DDP sends
+    gradients in this order, so all behind one that comes late would wait for it.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -160,7 +164,14 @@ class _LastFirst(nn.Module):
         return self.module(*values)
 
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
-        yield from reversed(list(super().named_modules(*args, **kwargs)))
+        listed = list(super().named_modules(*args, **kwargs))
+        first: dict[nn.Parameter, int] = {}
+        places = []
+        for place, (_, module) in enumerate(listed):
+            of_weights = [first.setdefault(weight, place) for weight in module.parameters(recurse=False)]
+            places.append(min(of_weights, default=place))
+        for place in sorted(range(len(listed)), key=places.__getitem__, reverse=True):
+            yield listed[place]
 
 
 class _Sending:
