@@ -91,6 +91,15 @@ def test_what_a_models_labels_cannot_write_is_counted_and_with_strict_data_a_pro
     assert findings["labels"] is True
 
 
+def test_a_text_of_which_a_models_labels_can_write_nothing_is_counted_too(folder, capsys):
+    lines = [{"audio_filepath": f"{i}.wav", "duration": 0.5, "text": text} for i, text in enumerate(("a b", "да нет"))]
+    write_set(folder, "odd.json", *lines)
+    assert main(["check", "odd.json", "--model_config", "demo", "--strict_data"]) == 1
+    told = capsys.readouterr().out
+    assert "  odd.json: 1 of 2 utterances with what the labels cannot write" in told
+    assert '    odd.json:2: "д" x1 "а" x1 "н" x1 "е" x1 "т" x1 of "да нет"' in told
+
+
 def test_stats_read_no_audio_and_a_picture_is_written(folder, capsys):
     write_set(folder, "text.json", {"audio_filepath": "none.wav", "duration": 2.0, "text": "a b"})
     assert main(["stats", "text.json", "train.json", "--picture", "sets.svg", "--json"]) == 0

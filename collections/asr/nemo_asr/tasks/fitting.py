@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nemo_asr.data.check import Finding
+from nemo_asr.data.manifest import Manifest
 from nemo_asr.data.speech_data_layer import Infeasible, Misfit, SpeechDataLayer, in_one_part
 from nemo_asr.models.losses import ctc_frames_needed
 from nemo_asr.tasks import kept_misfits
 from nemo_asr.tasks.families import connect
 from nemo_asr.tasks.recipe import Recipe
+from nemo_asr.text.parser import CharParser
 from nemo_lite import Dag, DataLayerNM, NeuralModule, NeuralModuleFactory, NmTensor, logging
 from nemo_lite.core.shapes import frames_of
 from nemo_lite.errors import DataError, UsageError
@@ -127,6 +129,10 @@ def misfits_in(recipe: Recipe, manifests: str, training: bool, strict: bool = Fa
     """
     try:
         data_layer = recipe.data_layer(manifests, training=training, batch_size=1)
+        # By the manifest: for training the data layer leaves out the texts of which the labels can write nothing.
+        manifest = Manifest.open(manifests, lenient=True)
+        unwritten = _unwritten(manifest, data_layer.new_parser()) if isinstance(data_layer, SpeechDataLayer) else []
+        labels = f"{manifests}: {len(unwritten)} of {len(manifest)} utterances with what the labels cannot write"
         model = recipe.model()
         frames = connect(model, data_layer, training=training).frames
         misfits = find_infeasible(data_layer, frames, model.loss, training=training)
@@ -135,8 +141,6 @@ def misfits_in(recipe: Recipe, manifests: str, training: bool, strict: bool = Fa
     never = [str(misfit) for misfit in misfits if misfit.is_always]
     sometimes = [str(misfit) for misfit in misfits if not misfit.is_always]
     problem = "text does not fit the model's frames"
-    unwritten = _unwritten(data_layer) if isinstance(data_layer, SpeechDataLayer) else []
-    labels = f"{manifests}: {len(unwritten)} of {len(data_layer)} utterances with what the labels cannot write"
     findings = [
         Finding("labels", strict, f"{labels}; training leaves that out of the texts", unwritten),
         Finding(_KIND, True, f"{manifests}: {len(never)} of {len(data_layer)} utterances whose {problem}", never),
@@ -147,11 +151,11 @@ def misfits_in(recipe: Recipe, manifests: str, training: bool, strict: bool = Fa
     return [finding for finding in findings if finding.details]
 
 
-def _unwritten(data_layer: SpeechDataLayer) -> list[str]:
+def _unwritten(manifest: Manifest, parser: CharParser) -> list[str]:
     """A line for each utterance with letters, numbers or marks that the labels lack."""
-    parser, lines = data_layer.new_parser(), []
-    for item in range(len(data_layer)):
-        utterance = data_layer.utterance_of(item)
+    lines = []
+    for row in range(len(manifest)):
+        utterance = manifest.utterance(row)
         try:
             parser.check_letters(utterance.text, "")
         except DataError as error:
