@@ -59,6 +59,13 @@ def test_joined_files_are_read_one_behind_the_other(kind, subtype, tmp_path, cap
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("kind", ["WAV", "AIFF", "AU", "CAF", "W64", "NIST"])
+def test_a_recording_of_another_format_behind_the_samples_is_none_of_them(kind, capsys):
+    one, other = encoded(speech_like(9000, seed=1)[:, 0], kind), encoded(speech_like(9000, seed=2)[:, 0], "FLAC")
+    np.testing.assert_array_equal(samples_of(one + other), np.concatenate([samples_of(one), samples_of(other)]))
+    assert capsys.readouterr().err == ""
+
+
 def test_what_has_another_rate_or_other_channels_is_left_out_and_told_in_seconds(capsys):
     one, other, stereo = (encoded(speech_like(8000, n), rate=rate) for n, rate in ((1, RATE), (1, 8000), (2, RATE)))
     np.testing.assert_array_equal(samples_of(one + other + stereo + one), np.tile(samples_of(one), 2))
@@ -115,8 +122,9 @@ def test_samples_behind_those_that_the_head_counts_are_read(kind, capsys):
         chunk(b"LIST", b"\1" * 90_000, 80_000),
         b"TAG" + b"\1" * 125,
         b"\1" * 3000,
+        b"<x:xmpmeta>of a camera</x:xmpmeta>\r\n" * 1000,
     ],
-    ids=["zeros", "chunk", "own chunk", "chunk of a wrong size", "tag", "little"],
+    ids=["zeros", "chunk", "own chunk", "chunk of a wrong size", "tag", "little", "text"],
 )
 def test_what_is_no_sound_behind_the_samples_is_left_out(behind, capsys):
     content = encoded(speech_like(8000))

@@ -40,7 +40,7 @@ class Part(NamedTuple):
 _MOST_PARTS = 10_000
 _MOST_CHUNKS = 10_000  # of one recording that are looked at
 _HEAD_BYTES = 64
-_ZERO_PROBES = 16
+_PROBES_BEHIND = 16
 _KEPT_PLANS = 4096
 _SEARCH_BYTES = 1 << 20  # read at a time
 _MOST_REST = 1 << 16  # bytes that are no frames, behind which frames of OGG and MP3 are looked for
@@ -220,7 +220,7 @@ class _Samples(NamedTuple):
     order: str = ""
 
 
-def _ended(read: ReadAt, start: int, size: int, samples: _Samples, behind: int, heads: re.Pattern[bytes]) -> Part:
+def _ended(read: ReadAt, start: int, size: int, samples: _Samples, behind: int) -> Part:
     """The part of these samples.
 
     Args:
@@ -229,19 +229,18 @@ def _ended(read: ReadAt, start: int, size: int, samples: _Samples, behind: int, 
         size: bytes of the file.
         samples: its samples, which end within the file.
         behind: where the next chunk begins; the padding of an odd one counts.
-        heads: how another recording begins.
     """
     end = samples.at + samples.num_bytes
     for at in (behind, end):
-        if heads.match(read(_HEAD_BYTES, at)):
+        if _finder_of(read(_HEAD_BYTES, at)) not in (None, _mp3):  # two bytes, which samples have too, may be MP3
             return _whole(start, at)
     least = _LEAST_SECONDS * samples.rate * samples.frame_bytes
     if size - end < least or _KNOWN_CHUNK.match(read(4, behind)):
         return _whole(start, size)
     if samples.order and _are_chunks(read, behind, size, samples.order):
         return _whole(start, size)
-    if not any(any(read(_HEAD_BYTES, end + (size - end) * n // _ZERO_PROBES)) for n in range(_ZERO_PROBES)):
-        return _whole(start, size)  # filled up, not recorded
+    if all(read(_HEAD_BYTES, end + (size - end) * n // _PROBES_BEHIND).isascii() for n in range(_PROBES_BEHIND)):
+        return _whole(start, size)  # zeros, with which it was filled up, or a text
     return Part((*samples.head(size - samples.at), range(samples.at, size)), start, size, True, True)
 
 
@@ -292,7 +291,7 @@ def _wav(read: ReadAt, start: int, size: int) -> Part:
     behind = at + length + length % 2
     if tag == _MP3_IN_WAV:
         return _of_mp3_in_wav(read, start, at, at + length, behind if _WAV.match(read(12, behind)) else size)
-    return _ended(read, start, size, samples, behind, _WAV)
+    return _ended(read, start, size, samples, behind)
 
 
 def _are_chunks(read: ReadAt, position: int, size: int, order: str) -> bool:
@@ -342,7 +341,7 @@ def _w64(read: ReadAt, start: int, size: int) -> Part:
     if at + length - 24 >= size:
         return _whole(start, size)
     samples = _Samples(at, length - 24, frame_bytes, rate, head_of)
-    return _ended(read, start, size, samples, at + length - 24 + -length % 8, _W64)
+    return _ended(read, start, size, samples, at + length - 24 + -length % 8)
 
 
 def _aiff(read: ReadAt, start: int, size: int) -> Part:
@@ -382,7 +381,7 @@ def _aiff(read: ReadAt, start: int, size: int) -> Part:
         )
 
     samples = _Samples(at, length - 8, frame_bytes, rate, head_of, ">")
-    return _ended(read, start, size, samples, end + length % 2, _AIFF)
+    return _ended(read, start, size, samples, end + length % 2)
 
 
 def _au(read: ReadAt, start: int, size: int) -> Part:
@@ -402,7 +401,7 @@ def _au(read: ReadAt, start: int, size: int) -> Part:
         return Part((*head_of(size - at), range(at, size)), start, size, True)
     sample_bytes = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}.get(encoding, 1)
     samples = _Samples(at, length, sample_bytes * channels, rate, head_of)
-    return _ended(read, start, size, samples, at + length, _AU)
+    return _ended(read, start, size, samples, at + length)
 
 
 def _caf(read: ReadAt, start: int, size: int) -> Part:
@@ -432,7 +431,7 @@ def _caf(read: ReadAt, start: int, size: int) -> Part:
     if at + length - 4 >= size:
         return _whole(start, size)
     samples = _Samples(at, length - 4, frame_bytes, rate, head_of)
-    return _ended(read, start, size, samples, at + length - 4, _CAF)
+    return _ended(read, start, size, samples, at + length - 4)
 
 
 def _sphere(read: ReadAt, start: int, size: int) -> Part:
@@ -452,7 +451,7 @@ def _sphere(read: ReadAt, start: int, size: int) -> Part:
         return (changed[: int(head_bytes)].ljust(int(head_bytes)),)
 
     samples = _Samples(at, length, frame_bytes, numbers[b"sample_rate"], head_of)
-    return _ended(read, start, size, samples, at + length, _SPHERE)
+    return _ended(read, start, size, samples, at + length)
 
 
 # FLAC: the numbers in the heads of its frames tell how many samples there are. Source: RFC 9639, sections 8 and 9.1.
