@@ -133,7 +133,7 @@ def choose_device(placement: DeviceType | None, local_rank: int | None = None) -
         raise DeviceError(
             f"placement {placement.name} asks for a GPU, and there is none",
             got=f"torch {torch.__version__}, CUDA not available",
-            remedy="use DeviceType.CPU, or leave the placement out",
+            remedy="use DeviceType.CPU (--placement CPU), or leave the placement out",
         )
     _let_segments_expand()
     index, count = local_rank or 0, torch.cuda.device_count()
