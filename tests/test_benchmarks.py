@@ -30,6 +30,7 @@ QUICKLY = {
     "punctuation.py": ("--quick",),
     "tarred_data.py": ("--quick", "--rounds", "1"),
 }
+WITH_PYTEST = {"gpu.py", "gpu_tests.py"}  # which takes a Python of its own, with other paths
 GOLDEN = {
     "golden.py",
     "golden_api.py",
@@ -55,9 +56,12 @@ def test_a_benchmark_prints_its_table(name):
 
 def run_beside_others(name: str, args: Sequence[str]) -> None:
     """``python benchmarks/name args``, in a process that has imported torch already; so do those that it starts."""
+    sys.path.insert(0, str(BENCHMARKS))
+    if name in WITH_PYTEST:
+        run_as_script(str(BENCHMARKS / name), args)
+        return
     with serve_warm_python() as sys.executable:
         os.environ["PYTHON_EXEC"] = sys.executable  # with which launchers start their workers
-        sys.path.insert(0, str(BENCHMARKS))
         run_as_script(str(BENCHMARKS / name), args)
 
 

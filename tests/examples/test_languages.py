@@ -84,7 +84,7 @@ def test_a_tiny_model_learns_twenty_utterances_to_the_last_character(language, t
     )
     assert trained.code == 0, trained.err
     assert "outside the vocabulary: " not in trained.err  # full stops are spaces
-    evaluated = run_script("jasper_eval.py", "--load_dir", "runs/Jasper", "--eval_datasets", "train.json")
+    evaluated = run_script("jasper_eval.py", "--load_dir", "runs/Jasper", "--eval_datasets", "train.json", "--out", ".")
     assert evaluated.code == 0, evaluated.err
     assert f"train: {metric} 0.00% (0 insertions, 0 deletions, 0 substitutions in " in evaluated.out
     rows = [json.loads(line) for line in (tmp_path / "train.transcripts.jsonl").read_text().splitlines()]

@@ -255,7 +255,8 @@ def test_a_machine_alone_ends_within_the_stated_time_and_names_what_is_missing(l
     second = meet_alone(lan, 1, tmp_path, MASTER_ADDR="10.99.0.1", MASTER_PORT="29502")
     assert codes_of((first, second), START + 5) == [3, 3], first.text + second.text
     assert f"1 of 2 processes came together at 10.99.0.1:29501 within {START} s; there: rank 0 (node1" in first.text
-    assert "missing: rank 1; was the command started on every machine" in first.text
+    assert "missing: rank 1; SLURM_PROCID and SLURM_STEP_NUM_TASKS say that srun started 2 tasks" in first.text
+    assert "does a firewall close port 29501, and can every machine reach 10.99.0.1?" in first.text
     assert f"rank 1 on node2 could not reach rank 0 at 10.99.0.1:29502 within {START} s" in second.text
 
 
