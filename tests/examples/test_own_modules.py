@@ -132,7 +132,7 @@ def test_a_size_that_does_not_fit_is_told_by_the_ports_at_its_place(options, tmp
     (tmp_path / "gru.yaml").write_text(GRU_CONFIG.replace("hidden: 48", "feat_in: 80"))
     finished = run_script("jasper.py", *options, "--max_steps", 3)
     assert finished.code == 2
-    assert finished.err == (
+    assert finished.err.endswith(  # a test of the same process may have registered the class before: a warning
         "jasper.py: error: gru.yaml:7:14: GruEncoder.feat_in is 80, wanted 32: GruEncoder.frames cannot take "
         "AudioToMelSpectrogramPreprocessor.processed_signal (AudioToMelSpectrogramPreprocessor: line 6): "
         "got B D=32 T MelSpectrogram, wanted B D=80 T Spectrogram; D is 32, not 80. Give both modules the same size.\n"
