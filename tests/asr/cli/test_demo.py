@@ -11,7 +11,8 @@ from nemo_asr.corpora import synth
 from nemo_lite.errors import UsageError
 
 
-def test_the_corpus_is_made_and_the_demo_run_on_it(monkeypatch):
+def test_the_corpus_is_made_and_the_demo_run_on_it(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # a folder runs/demo of the checkout may hold files of its user
     calls = []
     monkeypatch.setattr(demo, "_NEEDED", ())
     monkeypatch.setattr("nemo_asr.corpora.synth.main", lambda arguments, program: calls.append([*arguments, program]))
