@@ -306,6 +306,11 @@ _IN_PLACE_OF = {
 }
 
 
+def our_name(name: str) -> str:
+    """Our name of an option that other programs call so; the name itself where none does."""
+    return next((ours for ours, others in _OTHER_NAMES.items() if _plain(name) in others.split()), name)
+
+
 def option_in_place_of(name: str) -> str:
     """What stands here for an option of another program, such as ``--iter_per_step`` for accum_grad; "" for none."""
     ours = [f"--{our_name(name)}"] if our_name(name) != name else []
@@ -534,11 +539,6 @@ def _imports_in(words: Sequence[str]) -> list[str]:
         return list(first.parse_known_args(words)[0].imports)
     except argparse.ArgumentError:  # no file behind the last one: the whole parser says so
         return []
-
-
-def our_name(name: str) -> str:
-    """Our name of an option that other programs call so; the name itself where none does."""
-    return next((ours for ours, others in _OTHER_NAMES.items() if _plain(name) in others.split()), name)
 
 
 def _plain(name: str) -> str:

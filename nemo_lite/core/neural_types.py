@@ -711,7 +711,7 @@ class ModuleCall:
     @property
     def module(self) -> NeuralModule:
         """The module that is called. None, where a graph kept it that is gone."""
-        return self._module() if isinstance(self._module, ref) else self._module  # type: ignore[return-value]
+        return self._module() if isinstance(self._module, ref) else self._module  # type: ignore[return-value]  # see above
 
     def leave_module_to_graph(self) -> None:
         """Keep the module alive no longer: the graph that recorded the call does. Its wires may outlive the graph."""

@@ -97,7 +97,7 @@ class Window(io.RawIOBase):
 
     def readinto(self, buffer: object) -> int:
         """Fill a buffer as far as there are bytes."""
-        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
+        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]  # Buffer has no name before 3.12
         content = self.read_at(len(view), self._position)
         view[: len(content)] = content
         self._position += len(content)

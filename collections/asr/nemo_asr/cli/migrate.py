@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import codecs
 import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -77,18 +76,21 @@ def migrated(script: Path) -> bytes:
         UsageError: the file is missing, or is no Python.
     """
     content = read_bytes(script, _SCRIPT)
-    tree, names = _parsed(script), dict[str, str]()
-    if not _is_plain_utf_8(content):
+    tree, names = _parsed(content, script), dict[str, str]()
+    source = content.decode(errors="replace")
+    if source.encode() != content or source.startswith("\ufeff"):  # places in the tree are those of UTF-8
         raise UsageError("its letters are not UTF-8", place=str(script), remedy="change the lines by hand")
     statements = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
-    texts: dict[ast.AST, str] = {}
+    texts: dict[ast.stmt | ast.expr, str] = {}
     for node in statements:
         uses = list(_imported(node, names))
-        if isinstance(node, ast.Import) and any(use.change and not use.is_missing for use in uses):
+        if not any(use.change and not use.is_missing for use in uses):
+            continue
+        if isinstance(node, ast.Import):
             texts[node] = f"import {', '.join(map(_as_imported_here, node.names))}"
-        elif isinstance(node, ast.ImportFrom) and any(use.change and not use.is_missing for use in uses):
-            texts[node] = _as_taken_here(node, ast.get_source_segment(content.decode(), node) or "")
-    spelt_out = [node for node in ast.walk(tree) if _dotted(node, names) == _SPEECH and isinstance(node, ast.Attribute)]
+        else:
+            texts[node] = _as_taken_here(node, ast.get_source_segment(source, node) or "")
+    spelt_out = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _dotted(node, names) == _SPEECH]
     texts |= dict.fromkeys(spelt_out, _SPEECH_HERE)
     if spelt_out and names.get(_SPEECH_HERE) != _SPEECH:
         first = next(node for node in statements if "nemo" in {alias.asname or alias.name for alias in node.names})
@@ -96,25 +98,17 @@ def migrated(script: Path) -> bytes:
     return _replaced(content, texts)
 
 
-def _replaced(content: bytes, texts: Mapping[ast.AST, str]) -> bytes:
+def _replaced(content: bytes, texts: Mapping[ast.stmt | ast.expr, str]) -> bytes:
+    """A script with other texts in the place of nodes, from the last to the first: so all places stay right."""
     starts = [0]
     for line in content.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    ordered = sorted(texts.items(), key=lambda item: (item[0].lineno, item[0].col_offset), reverse=True)  # type: ignore[attr-defined]
-    for node, text in ordered:
-        assert isinstance(node, (ast.stmt, ast.expr))
+    for node in sorted(texts, key=lambda node: (node.lineno, node.col_offset), reverse=True):
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
-        content = content[:start] + text.encode() + content[end:]
+        content = content[:start] + texts[node].encode() + content[end:]
     return content
-
-
-def _is_plain_utf_8(content: bytes) -> bool:
-    try:
-        return not content.startswith(codecs.BOM_UTF8) and bool(content.decode() or True)
-    except UnicodeDecodeError:
-        return False
 
 
 def _as_taken_here(node: ast.ImportFrom, written: str) -> str:
@@ -155,18 +149,16 @@ def uses_in(script: Path) -> list[Use]:
     Raises:
         UsageError: the file is missing, or is no Python.
     """
-    tree = _parsed(script)
+    tree = _parsed(read_bytes(script, _SCRIPT), script)
     names: dict[str, str] = {}  # what a name in the script stands for, in NeMo's words
     imports = [use for node in ast.walk(tree) for use in _imported(node, names)]
     read = [use for node in ast.walk(tree) for use in _read(node, names)]
     return sorted({*imports, *read})
 
 
-def _parsed(script: Path) -> ast.Module:
+def _parsed(content: bytes, script: Path) -> ast.Module:
     try:
-        return ast.parse(read_bytes(script, _SCRIPT))
-    except UsageError:
-        raise
+        return ast.parse(content)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         place = f"{script}:{getattr(error, 'lineno', None) or 1}"
         raise UsageError("is no Python 3", place=place, got=getattr(error, "msg", str(error))) from error

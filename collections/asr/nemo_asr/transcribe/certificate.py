@@ -13,11 +13,10 @@ from nemo_asr.scoring.rates import paired_test, utterance_errors
 from nemo_asr.text.labels import main_metric
 from nemo_asr.transcribe.frame_stream import EndpointRules, FrameStream
 from nemo_asr.transcribe.inputs import Recording
-from nemo_asr.transcribe.model import CARD, StreamRate, TrainedModel, card_to_json, find_model, read_card
+from nemo_asr.transcribe.model import CARD, StreamRate, TrainedModel, find_model, read_card, write_card
 from nemo_asr.transcribe.streamed_model import StreamedModel
 from nemo_lite import NeuralModuleFactory
 from nemo_lite.errors import UsageError
-from nemo_lite.files import write_atomically
 
 CHUNK_SECONDS = 0.1
 
@@ -148,6 +147,5 @@ def store_stream_rates(path: str | Path, rates: Sequence[StreamRate]) -> Path:
         raise UsageError("there is no model card to write to", place=str(path), got="checkpoints, or another toolkit's")
     card, sets = read_card(card_file), {(each.set, each.search) for each in rates}
     kept = [each for each in card.streams if (each.set, each.search) not in sets]
-    content = card_to_json(msgspec.structs.replace(card, streams=[*kept, *rates]))
-    write_atomically(card_file, lambda file: file.write_bytes(content))
+    write_card(card_file, msgspec.structs.replace(card, streams=[*kept, *rates]))
     return card_file

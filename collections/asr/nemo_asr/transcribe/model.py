@@ -251,6 +251,15 @@ def card_to_json(card: ModelCard) -> bytes:
     return msgspec.json.format(msgspec.json.encode({**fields, _SHA256: _digest_of(fields)}), indent=1)
 
 
+def write_card(path: Path, card: ModelCard) -> None:
+    """Write a card into a model folder, all of it or nothing.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    write_atomically(path, lambda file: file.write_bytes(card_to_json(card)))
+
+
 def _as_utf_8(value: Any) -> Any:
     """The same tree; in the name of a manifest a byte that is no UTF-8 becomes ``?``."""
     if isinstance(value, str):
@@ -417,7 +426,7 @@ def write_model(
         write_atomically(folder / file.name, lambda path: path.write_bytes(content))
     weights = {name: _named_by_content(file, name) for name, file in staged.items()}
     card = msgspec.structs.replace(card, config=_named_by_content(config_file, "config"), weights=weights)
-    write_atomically(folder / CARD, lambda file: file.write_bytes(card_to_json(card)))
+    write_card(folder / CARD, card)
     kept = {file.name for file in card.files}
     for old in before:
         if old.name not in kept and _NAME.fullmatch(old.name):

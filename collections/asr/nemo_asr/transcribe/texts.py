@@ -34,15 +34,14 @@ from nemo_asr.transcribe.inputs import recording_of_utterance
 from nemo_asr.transcribe.model import (
     CARD,
     TrainedModel,
-    card_to_json,
     find_model,
     foreign_format,
     read_card,
     read_with_recipe,
+    write_card,
 )
 from nemo_lite import NeuralModuleFactory
 from nemo_lite.errors import DataError, UsageError
-from nemo_lite.files import write_atomically
 
 MOST_ORDER = 6  # KenLM reads no longer n-grams unless it is built for them
 _LINES_AT_ONCE = 1 << 14
@@ -238,8 +237,7 @@ def store_confidence(card: Path, name: str, confidence: float) -> None:
         msgspec.structs.replace(rate, confidence=round(confidence, 3)) if rate.set == name else rate
         for rate in held.rates
     ]
-    content = card_to_json(msgspec.structs.replace(held, rates=rates))
-    write_atomically(card, lambda file: file.write_bytes(content))
+    write_card(card, msgspec.structs.replace(held, rates=rates))
 
 
 # Calibrates a model's confidences on utterances whose texts are known, and stores that in its folder.
@@ -335,8 +333,7 @@ def store_calibration(card: Path, calibration: Calibration) -> None:
         CheckpointError: the card is damaged.
         UsageError: it cannot be written.
     """
-    content = card_to_json(msgspec.structs.replace(read_card(card), calibration=calibration))
-    write_atomically(card, lambda file: file.write_bytes(content))
+    write_card(card, msgspec.structs.replace(read_card(card), calibration=calibration))
 
 
 def _measured(name: str, heard: HeardWords, calibrated: Floats) -> MeasuredSet:

@@ -304,9 +304,8 @@ SUFFIXES = (".pt", ".pth", ".ckpt")
 _ZIP, _PICKLE, _HEAD_BYTES = b"PK\x03\x04", b"\x80", 9
 _CHUNK_BYTES = 1 << 20
 _LENGTHS_IN_HEADER = 26  # where a zip record says how long its name and its extra field are, behind which it begins
-_PICKLES = (
-    5  # of a file without an archive: a number, a version, about the machine, the tensors, the order of their values
-)
+# Of a file without an archive: a number, a version, about the machine, the tensors, the order of their values.
+_PICKLES = 5
 
 
 def is_torch_file(path: Path) -> bool:
