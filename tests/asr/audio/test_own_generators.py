@@ -190,7 +190,7 @@ def test_workers_of_torch_that_read_a_data_set_of_nemos_do_not_draw_the_same(tmp
         return list(loader)
 
     means = firsts(1)
-    gains = [round(mean, 3) for mean in means]
+    gains = [round(mean, 5) for mean in means]  # by three digits, two of twelve draws may be alike by chance
     assert len(set(gains)) == 12
     assert firsts(1) == means
     assert firsts(2) != means
