@@ -23,8 +23,8 @@ import soundfile
 import soxr
 
 import nemo_asr
-from nemo_asr.cli.align import main as align
 from nemo_asr.corpora import synth
+from nemo_asr.run.cli.align import main as align
 
 RATE = 16000
 _WORD = 1  # espeakEVENT_WORD

@@ -16,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import nemo_asr
+from nemo_asr.export.runner_export import greedy_texts
+from nemo_asr.export.sherpa_export import export_sherpa
+from nemo_asr.run.transcribe.inputs import recording_of_utterance
 from nemo_asr.scoring.rates import bootstrap_interval, clusters_of, utterance_errors
-from nemo_asr.transcribe.inputs import recording_of_utterance
-from nemo_asr.transcribe.runner_export import greedy_texts
-from nemo_asr.transcribe.sherpa_export import export_sherpa
-from nemo_asr.transcribe.texts import text_layer
-from nemo_lite.errors import UsageError
+from nemo_asr.trained.texts import text_layer
+from nemo_lite.base.errors import UsageError
 
 
 def compare(place: str, manifest: str, zeros: Sequence[int]) -> None:

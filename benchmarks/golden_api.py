@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.tutorials import L1Loss, MSELoss, RealFunctionDataLayer, TaylorNet
+from nemo_lite.compat.tutorials import L1Loss, MSELoss, RealFunctionDataLayer, TaylorNet
 from nemo_lite.core.show import as_mermaid, as_svg, as_text
 
 OPTIMIZERS = ("sgd", "adam", "adam_w", "novograd", "fused_novograd")

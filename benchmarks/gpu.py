@@ -59,9 +59,9 @@ import nemo_lite as nemo
 from nemo_lite.backends.pytorch.actions import PtActions
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.placement import to_device
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.callbacks.base import ActionState
 from nemo_lite.core.run_options import Optimization
-from nemo_lite.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("tests", "steps", "scaling")

@@ -16,9 +16,9 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.decoding.ngram import NgramCounter, NgramModel, estimate
-from nemo_asr.decoding.prefix_beam_search import Limits, search
-from nemo_asr.decoding.words import Spelling, WordScores
+from nemo_asr.run.search.ngram import NgramCounter, NgramModel, estimate
+from nemo_asr.run.search.prefix_beam_search import Limits, search
+from nemo_asr.run.search.words import Spelling, WordScores
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _UTTERANCES, _FRAMES = 32, 400

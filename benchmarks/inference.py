@@ -23,15 +23,15 @@ import numpy as np
 import torch
 
 import nemo_asr
-from nemo_asr.transcribe.inputs import Recording, recordings_of
-from nemo_asr.transcribe.int8 import quantize
-from nemo_asr.transcribe.onnx_asr_export import CONFIG, export_onnx_asr
-from nemo_asr.transcribe.onnx_export import export_onnx
-from nemo_asr.transcribe.onnx_model import OnnxModel
-from nemo_asr.transcribe.runner_export import MODEL
-from nemo_asr.transcribe.sherpa_export import TOKENS, export_sherpa, sherpa_features_problem
+from nemo_asr.export.int8 import quantize
+from nemo_asr.export.onnx_asr_export import CONFIG, export_onnx_asr
+from nemo_asr.export.onnx_export import export_onnx
+from nemo_asr.export.runner_export import MODEL
+from nemo_asr.export.sherpa_export import TOKENS, export_sherpa, sherpa_features_problem
+from nemo_asr.run.onnx.onnx_model import OnnxModel
+from nemo_asr.run.transcribe.inputs import Recording, recordings_of
 from nemo_lite import DeviceType, NeuralModuleFactory
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 # Any: the packages have no types.
 Run = Callable[[Sequence[Any], int], object]

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 import nemo_asr
-from nemo_asr.audio.reading import read_audio
-from nemo_asr.audio.segments import Cutting
-from nemo_asr.data.manifest import read_lines
+from nemo_asr.run.audio.reading import read_audio
+from nemo_asr.run.audio.segments import Cutting
+from nemo_asr.run.manifest import read_lines
 
 Samples: TypeAlias = "npt.NDArray[np.float32]"
 RATE, IN_A_ROW = 16000, 5

@@ -34,8 +34,8 @@ import soundfile
 
 import nemo_asr
 import nemo_lite
-from nemo_asr.data.manifest import read_lines
-from nemo_asr.transcribe.onnx_model import SUFFIX, OnnxModel
+from nemo_asr.run.manifest import read_lines
+from nemo_asr.run.onnx.onnx_model import SUFFIX, OnnxModel
 
 _MOST_SECONDS, _MOST_REQUESTS, _MOST_CLIENTS = 600.0, 5000, 64
 _BOUNDARY = "serving-benchmark"

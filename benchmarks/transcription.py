@@ -23,7 +23,7 @@ import soundfile
 import torch
 
 import nemo_asr
-from nemo_asr.transcribe.engine import transcribe
+from nemo_asr.trained.engine import transcribe
 from nemo_lite import DeviceType, NeuralModuleFactory
 
 RATE, SECONDS, BATCH_SIZES = 16000, 12, (1, 16)

@@ -4,7 +4,6 @@ import types
 
 from nemo_lite import backends as backends
 from nemo_lite import core as core
-from nemo_lite import errors as errors
 from nemo_lite import package_info as package_info
 from nemo_lite import utils as utils
 from nemo_lite.backends.pytorch import DataLayerNM as DataLayerNM
@@ -14,7 +13,9 @@ from nemo_lite.backends.pytorch import PtActions as PtActions
 from nemo_lite.backends.pytorch import TrainableNeuralModuleWrapper as TrainableNeuralModuleWrapper
 from nemo_lite.backends.pytorch import TrainableNM as TrainableNM
 from nemo_lite.backends.pytorch import WeightShareTransform as WeightShareTransform
-from nemo_lite.backends.pytorch import tutorials as tutorials
+from nemo_lite.base import errors as errors
+from nemo_lite.base.errors import NemoLiteError as NemoLiteError
+from nemo_lite.compat import tutorials as tutorials
 from nemo_lite.core import Backend as Backend
 from nemo_lite.core import CheckpointCallback as CheckpointCallback
 from nemo_lite.core import Dag as Dag
@@ -28,10 +29,9 @@ from nemo_lite.core import SimpleLogger as SimpleLogger
 from nemo_lite.core import SimpleLossLoggerCallback as SimpleLossLoggerCallback
 from nemo_lite.core import TensorboardLogger as TensorboardLogger
 from nemo_lite.core.run_options import Objective as Objective
-from nemo_lite.errors import NemoLiteError as NemoLiteError
 from nemo_lite.factory import NeuralModuleFactory as NeuralModuleFactory
 from nemo_lite.package_info import __version__ as __version__
 from nemo_lite.utils import logging as logging
 
-# NeMo's module of this name (nemo_lite/compat.py).
+# NeMo's module of this name (nemo_lite/base/aliases.py).
 constants: types.ModuleType

@@ -21,11 +21,15 @@ from nemo_lite.backends.pytorch.actions import PtActions
 from nemo_lite.backends.pytorch.distributed.comm import Comm, SingleProcess
 from nemo_lite.backends.pytorch.distributed.group import Patience, ProcessGroup
 from nemo_lite.backends.pytorch.engine.evaluation import InferenceRun
-from nemo_lite.backends.pytorch.neural_graph import NeuralGraph
 from nemo_lite.backends.pytorch.nm import DataLayerNM, TorchModule
 from nemo_lite.backends.pytorch.placement import choose_device, describe
 from nemo_lite.backends.pytorch.precision import choose_precision
-from nemo_lite.compat import value_of_ours
+from nemo_lite.base.aliases import value_of_ours
+from nemo_lite.base.errors import OutOfRangeError, UnknownArgumentError, UnknownNameError, UsageError, did_you_mean
+from nemo_lite.base.launch import forget_launcher, launch_line, who_am_i
+from nemo_lite.base.nemo_logging import Logger
+from nemo_lite.base.ranges import WAITING_SECONDS
+from nemo_lite.compat.neural_graph import NeuralGraph
 from nemo_lite.core.callbacks.base import Callback, TbWriter
 from nemo_lite.core.neural_module import NeuralModule, classes_by_name
 from nemo_lite.core.neural_types import NmTensor
@@ -35,12 +39,8 @@ from nemo_lite.core.run_options import DeploymentFormat as DeploymentFormat
 from nemo_lite.core.run_options import DeviceType as DeviceType
 from nemo_lite.core.run_options import Optimization as Optimization
 from nemo_lite.core.show import PrecisionReport
-from nemo_lite.errors import OutOfRangeError, UnknownArgumentError, UnknownNameError, UsageError, did_you_mean
-from nemo_lite.ranges import WAITING_SECONDS
 from nemo_lite.utils import logging
 from nemo_lite.utils.exp_logging import ExpManager
-from nemo_lite.utils.launch import forget_launcher, launch_line, who_am_i
-from nemo_lite.utils.nemo_logging import Logger
 
 T = TypeVar("T")
 _TRAINER_PARAMS = ("optimizer_kind", "optimization_params")

@@ -13,10 +13,10 @@ DELETING = {"rmtree", "unlink", "rmdir", "removedirs"}
 OF_OS = {"remove", "replace", "rename"}  # texts, lists and modules have methods of these names, which delete nothing
 # The place, and why what it deletes is this program's.
 ALLOWED = {
-    "nemo_lite/outputs.py:remove_outputs": "the door: what a record of ours lists, as it was written",
-    "nemo_lite/files.py:write_atomically": "the temporary folder of this call; its callers may replace the file",
-    "nemo_lite/files.py:sweep_temporaries": "temporary folders of ended processes, by names that hold who made them",
-    "nemo_lite/files.py:remove_probe": "an empty folder that this call has made",
+    "nemo_lite/base/outputs.py:remove_outputs": "the door: what a record of ours lists, as it was written",
+    "nemo_lite/base/files.py:write_atomically": "the temporary folder of this call; its callers may replace the file",
+    "nemo_lite/base/files.py:sweep_temporaries": "temporary folders of dead processes, by names that say who made them",
+    "nemo_lite/base/files.py:remove_probe": "an empty folder that this call has made",
     "nemo_lite/cli/verify_resume.py:main": "a folder of tempfile that this call has made",
     "nemo_lite/core/callbacks/checkpoint.py:ModuleSaverCallback._keep_newest": "files that this callback has saved",
     "nemo_lite/backends/pytorch/distributed/process.py:_remove_temporary_folder": "a folder of multiprocessing",
@@ -28,12 +28,12 @@ ALLOWED = {
     "nemo_lite/backends/pytorch/checkpoint/store.py:_drop": "a checkpoint that another has replaced; other files move",
     "nemo_lite/backends/pytorch/checkpoint/store.py:link_to_files": "a link that it has made",
     "nemo_lite/backends/pytorch/checkpoint/store.py:_remove_dead_links": "links of the same kind",
-    "collections/asr/nemo_asr/transcribe/model.py:write_model": "files that the card of the model before lists",
-    "collections/asr/nemo_asr/transcribe/model.py:_named_by_content": "a file of the same content by its name",
-    "collections/asr/nemo_asr/transcribe/model.py:sweep_model": "files whose names hold their digest, or who made them",
-    "collections/asr/nemo_asr/transcribe/runner_export.py:new_folder": "the temporary folder of this call",
+    "collections/asr/nemo_asr/trained/model.py:write_model": "files that the card of the model before lists",
+    "collections/asr/nemo_asr/trained/model.py:_named_by_content": "a file of the same content by its name",
+    "collections/asr/nemo_asr/trained/model.py:sweep_model": "files whose names hold their digest, or who made them",
+    "collections/asr/nemo_asr/export/runner_export.py:new_folder": "the temporary folder of this call",
     "collections/asr/nemo_asr/tasks/kept_misfits.py:write": "old entries of its own cache folder",
-    "collections/asr/nemo_asr/serve/uploads.py:Upload._close": "a copy of tempfile that this object has made",
+    "collections/asr/nemo_asr/run/serve/uploads.py:Upload._close": "a copy of tempfile that this object has made",
     "collections/asr/nemo_asr/corpora/writing.py:write_recording": "the temporary file of this call",
     "collections/asr/nemo_asr/corpora/writing.py:filling_folder": "the temporary folder of this call",
     "collections/asr/nemo_asr/corpora/librispeech.py:_folder": "what was unpacked into a temporary folder",
@@ -64,7 +64,7 @@ def places(*folders: str) -> set[str]:
 
 def test_nothing_is_deleted_but_what_this_program_has_written() -> None:
     found = places("nemo_lite", "collections/asr/nemo_asr", "examples")
-    remedy = "delete by nemo_lite.outputs.remove_outputs, or name the place here with why nothing of a user's goes"
+    remedy = "delete by nemo_lite.base.outputs.remove_outputs, or name the place here with why nothing of a user's goes"
     assert found - ALLOWED.keys() == set(), remedy
     assert ALLOWED.keys() - found == set(), "a place that deletes nothing any more"
 

@@ -22,7 +22,7 @@ from toys.sources import PACKAGES, only_re_exports, parsed
 from toys.tone_corpus import CONFIG, make_corpus, record, run_script, run_subcommand
 
 import nemo_asr
-from nemo_asr.cli.data import CORPORA
+from nemo_asr.commands.cli.data import CORPORA
 from nemo_asr.shipped import config_path
 from nemo_lite.backends.pytorch.distributed.contract import rank_table
 
@@ -346,7 +346,7 @@ def run_command(doc: str, words: list[str], workplace: Path, corpus: Path) -> No
         finished = run_script(Path(words[1]).name, *scaled_down(words[2:], workplace, corpus))
         assert finished.code == 0, f"{shlex.join(words)}\n{finished.err}"
     elif words[:3] == ["nemo-lite", "data", "make"] and words[3] not in CORPORA:
-        check_options(words[4:], (ROOT / "collections/asr/nemo_asr/cli/data.py").read_text(encoding="utf-8"))
+        check_options(words[4:], (ROOT / "collections/asr/nemo_asr/commands/cli/data.py").read_text(encoding="utf-8"))
     elif words[:3] == ["nemo-lite", "data", "make"]:
         check_module(f"nemo_asr.corpora.{words[3]}", *words[4:])
     elif words[0] == "nemo-lite":

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import nemo_asr.compat
-import nemo_lite.compat
+import nemo_lite
+from nemo_asr.compat import paths as nemo_asr_paths
+from nemo_lite.compat import paths as nemo_lite_paths
 
 NEURAL_TYPES = """
     AcousticEncodedRepresentation AudioSignal AxisKind AxisKindAbstract AxisType CategoricalValuesType
@@ -148,8 +149,7 @@ def test_packages_define_nothing_themselves() -> None:
             assert not isinstance(node, (ast.FunctionDef, ast.ClassDef)), f"{file}:{node.lineno}"
 
 
-# Every module from which scripts and collections could import before files moved into packages, with its names.
-# Where a file became a package, or moved, the old module re-exports.
+# Further modules from which scripts and collections import, most of them at NeMo's places, with their names.
 IMPORT_PATHS = {
     "nemo_lite.backends.pytorch.actions": "PtActions",
     "nemo_lite.backends.pytorch.checkpoint": "CheckpointFolder CheckpointSet Contents StoredCheckpoint read_checkpoint",
@@ -162,7 +162,6 @@ IMPORT_PATHS = {
     "nemo_lite.backends.pytorch.nm": "DataLayerNM LossNM NonTrainableNM TrainableNM WeightShareTransform",
     "nemo_lite.backends.pytorch.optimizers": "create_optimizer",
     "nemo_lite.backends.pytorch.tutorials": "L1Loss MSELoss RealFunctionDataLayer TaylorNet",
-    "nemo_lite.config.values": "Config Key Keys Source dotted shown",
     "nemo_lite.core.callbacks": """
         ActionCallback CallbackList CheckpointCallback Collected EvaluatorCallback ModuleSaverCallback NeMoCallback
         SimpleLogger SimpleLossLoggerCallback TensorboardLogger TrackingCallback UnfreezeCallback ValueSetterCallback
@@ -173,7 +172,6 @@ IMPORT_PATHS = {
         ActionCallback EvaluatorCallback ModuleSaverCallback SimpleLossLoggerCallback UnfreezeCallback
         ValueSetterCallback WandbCallback
     """,
-    "nemo_lite.core.factory": "Backend DeploymentFormat DeviceType NeuralModuleFactory Optimization",
     "nemo_lite.core.neural_factory": "Backend DeploymentFormat DeviceType NeuralModuleFactory Optimization",
     "nemo_lite.core.neural_module": "NeuralModule subclasses",
     "nemo_lite.core.neural_modules": "NeuralModule WeightShareTransform",
@@ -189,13 +187,10 @@ IMPORT_PATHS = {
         seconds
     """,
     "nemo_lite.utils.decorators": "add_port_docs deprecated",
-    "nemo_lite.utils.digests": "digest_of digest_of_files digest_of_package unused_name",
     "nemo_lite.utils.exp_logging": "ExpManager",
-    "nemo_lite.utils.files": "make_writable_folder temporary_name write_atomically",
     "nemo_lite.utils.helpers": """
         CheckpointName find_checkpoint_files get_checkpoint_from_dir parse_checkpoint_name rgetattr rsetattr
     """,
-    "nemo_lite.utils.launch": "LAUNCHERS forget_launcher launch_line rank_in who_am_i",
     "nemo_lite.utils.optimizers": "OPTIMIZERS register_optimizer",
     "nemo_lite.utils.lr_policies": """
         CosineAnnealing InverseSquareRootAnnealing LRPolicy NoamAnnealing PolynomialDecayAnnealing
@@ -234,13 +229,12 @@ IMPORT_PATHS = {
         ErrorCounts all_pairs classification_accuracy classification_confusion_matrix count_errors equal_error_rate
         word_error_rate
     """,
-    "nemo_asr.recipe": "Recipe load_recipe",
     "nemo_asr.text": "CharParser ENCharParser Subwords load_subwords main_metric make_parser vocabulary",
 }
 
 
 @pytest.mark.parametrize("module", IMPORT_PATHS)
-def test_an_earlier_import_path_has_its_names(module: str) -> None:
+def test_an_import_path_has_its_names(module: str) -> None:
     imported = importlib.import_module(module)
     assert [name for name in IMPORT_PATHS[module].split() if not hasattr(imported, name)] == []
 
@@ -273,17 +267,17 @@ def test_one_import_reaches_the_names_under_nemo_s_paths() -> None:
     assert run.stderr == ""
 
 
-OLD_PATHS = [
+PATHS = [
     f"{package}.{path}"
-    for package, table in {**nemo_lite.compat.OLD_PATHS, "nemo_asr": nemo_asr.compat.OLD_PATHS}.items()
+    for package, table in {"nemo_lite": nemo_lite_paths.PATHS, "nemo_asr": nemo_asr_paths.PATHS}.items()
     for paths in table.values()
     for path in paths.split()
 ]
 
 
 @pytest.mark.slow
-def test_every_old_path_and_the_packages_above_it_can_be_imported() -> None:
-    parts = [path.split(".") for path in OLD_PATHS]
+def test_every_further_path_and_the_packages_above_it_can_be_imported() -> None:
+    parts = [path.split(".") for path in PATHS]
     names = sorted({".".join(path[: length + 1]) for path in parts for length in range(len(path))})
     code = "import importlib, sys, nemo_lite, nemo_asr\nfor name in sys.argv[1:]: importlib.import_module(name)"
     run = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=False)
@@ -291,16 +285,17 @@ def test_every_old_path_and_the_packages_above_it_can_be_imported() -> None:
 
 
 @pytest.mark.slow
-def test_every_old_path_is_an_attribute_of_what_is_above_it_also_where_that_is_imported_late() -> None:
+def test_every_further_path_is_an_attribute_of_what_is_above_it_also_where_that_is_imported_late() -> None:
     code = "import sys, nemo_lite, nemo_asr\nfor line in sys.argv[1:]: exec(line)"
     for above in ("", "import {above}; "):  # importing the path imports what is above it
-        lines = [above.format(above=path.rpartition(".")[0]) + f"import {path}; {path}" for path in OLD_PATHS]
+        lines = [above.format(above=path.rpartition(".")[0]) + f"import {path}; {path}" for path in PATHS]
         run = subprocess.run([sys.executable, "-c", code, *lines], capture_output=True, text=True, check=False)
         assert run.stderr == ""
 
 
-def test_a_name_of_an_old_path_is_that_of_today() -> None:
-    old = importlib.import_module("nemo_lite.core.graph.dag")
-    assert old.Dag is nemo_lite.Dag
-    with pytest.raises(AttributeError, match=r"has no attribute 'Dga'; it is nemo_lite.core.dag today"):
-        _ = old.Dga
+def test_a_name_of_a_further_path_is_that_of_its_module() -> None:
+    old = importlib.import_module("nemo_lite.core.nemo_model")
+    assert old.NeMoModel is nemo_lite.core.NeMoModel
+    message = r"has no attribute 'NeMoModl'; it is nemo_lite.compat.nemo_model and nemo_lite.core.ports today"
+    with pytest.raises(AttributeError, match=message):
+        _ = old.NeMoModl

@@ -12,7 +12,7 @@ DISTRIBUTED = "nemo_lite/backends/pytorch/distributed/"
 # Other files that may look at ranks, and how often at most, with the reason.
 ALLOWED = {
     "nemo_lite/utils/exp_logging.py": (10, "each rank writes a log file of its own, rank 0 the shared files"),
-    "nemo_lite/utils/launch.py": (1, "says what `is_first` means"),
+    "nemo_lite/base/launch.py": (1, "says what `is_first` means"),
     "nemo_lite/factory.py": (1, "a launcher's processes take all GPUs unless told otherwise"),
     "nemo_lite/backends/pytorch/data/order.py": (2, "the order of one rank is that of the items, which it keeps"),
     "nemo_lite/backends/pytorch/nm.py": (1, "refuses a loader that cannot deal its data to several ranks"),
@@ -21,9 +21,9 @@ ALLOWED = {
     "nemo_lite/backends/pytorch/engine/state.py": (1, "a single process stops without an exchange"),
     "nemo_lite/backends/pytorch/engine/training.py": (1, "a launcher's command is not known to its processes"),
     "nemo_lite/backends/pytorch/engine/batches.py": (2, "a single process exchanges nothing at a step"),
-    "collections/asr/nemo_asr/transcribe/certificate.py": (1, "refuses to hear streams on several ranks"),
+    "collections/asr/nemo_asr/trained/certificate.py": (1, "refuses to hear streams on several ranks"),
     "nemo_lite/core/callbacks/evaluator.py": (1, "NeMo's wording of a distributed evaluation"),
-    "nemo_lite/options.py": (1, "only rank 0 needs the checkpoints, and what records a run, on its machine"),
+    "nemo_lite/base/options.py": (1, "only rank 0 needs the checkpoints, and what records a run, on its machine"),
 }
 
 

@@ -68,8 +68,8 @@ def command(wheel, tmp_path_factory):
 
 def test_the_page_of_the_server_is_in_the_wheel(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    page = {path.name for path in (ROOT / "collections/asr/nemo_asr/serve/page").iterdir()}
-    assert {f"nemo_asr/serve/page/{name}" for name in page} <= set(names)
+    page = {path.name for path in (ROOT / "collections/asr/nemo_asr/run/serve/page").iterdir()}
+    assert {f"nemo_asr/run/serve/page/{name}" for name in page} <= set(names)
     assert "index.html" in page
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from nemo_asr.cli.demo import NUM_EPOCHS, WORK_DIR_HELP, run_demo
+from nemo_asr.commands.cli.demo import NUM_EPOCHS, WORK_DIR_HELP, run_demo
+from nemo_lite.base.options import positive_int
 from nemo_lite.errors import reported_to_user
-from nemo_lite.options import positive_int
 
 
 def main() -> None:

@@ -15,9 +15,9 @@ import torch
 
 import nemo_asr
 import nemo_lite as nemo
+from nemo_lite.base.options import OneLineParser
 from nemo_lite.core import DeploymentFormat
 from nemo_lite.errors import reported_to_user
-from nemo_lite.options import OneLineParser
 
 FRAMES = 256, 128  # of the examples of encoder and decoder; the files take any number
 

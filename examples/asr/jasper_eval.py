@@ -13,8 +13,8 @@ Started by torchrun, the processes share the work; the result is the same. ``nem
 
 from __future__ import annotations
 
-from nemo_asr.cli.eval import EvalParser
-from nemo_asr.evaluation import evaluate_texts
+from nemo_asr.commands.cli.eval import EvalParser
+from nemo_asr.commands.evaluation import evaluate_texts
 from nemo_lite.errors import reported_to_user
 
 

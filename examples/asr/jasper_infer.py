@@ -11,8 +11,8 @@ import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.argparse import EvalArgParser
 from nemo_asr.decoding.greedy import post_process_predictions
+from nemo_lite.base.options import factory_arguments
 from nemo_lite.errors import reported_to_user
-from nemo_lite.options import factory_arguments
 
 
 def main() -> None:

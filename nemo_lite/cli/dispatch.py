@@ -15,14 +15,13 @@ import os
 import sys
 import tokenize
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
 from importlib.util import find_spec
 
-from nemo_lite.errors import did_you_mean, marked, reported_to_user
-from nemo_lite.options import two_columns
-from nemo_lite.utils.launch import without_passed_rank
-from nemo_lite.utils.nemo_logging import logging
+from nemo_lite.base.errors import did_you_mean, marked, reported_to_user
+from nemo_lite.base.launch import without_passed_rank
+from nemo_lite.base.nemo_logging import logging
+from nemo_lite.base.options import two_columns
 
 PROGRAM = "nemo-lite"
 GROUP = "nemo_lite.commands"
@@ -96,18 +95,13 @@ def _overview(commands: Mapping[str, EntryPoint]) -> str:
 def _summary(point: EntryPoint) -> str:
     """The first line of a subcommand's docstring. It is read, not imported: that may take seconds."""
     try:
-        import_module(point.module.partition(".")[0])  # a package knows its old paths when it is imported
         spec = find_spec(point.module)
-        if spec is None:
+        if spec is None or spec.origin is None:
             raise ModuleNotFoundError(f"No module named {point.module!r}")
-        if spec.origin is None:  # an old path, see nemo_lite/compat.py
-            function = point.load()
-            text = function.__doc__ if function.__name__ != "main" else sys.modules[function.__module__].__doc__
-        else:
-            with tokenize.open(spec.origin) as file:
-                tree = ast.parse(file.read())
-            functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == point.attr]
-            text = ast.get_docstring(functions[0] if functions and point.attr != "main" else tree)
+        with tokenize.open(spec.origin) as file:
+            tree = ast.parse(file.read())
+        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == point.attr]
+        text = ast.get_docstring(functions[0] if functions and point.attr != "main" else tree)
     except (ImportError, OSError, SyntaxError) as error:  # of one package; the subcommands of others are still of use
         return f"cannot be loaded: {error}"
     return (text or "").partition("\n")[0]

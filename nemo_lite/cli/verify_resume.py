@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
+from nemo_lite.base.errors import UsageError
+from nemo_lite.base.interruption import name_of
+from nemo_lite.base.options import not_negative_int, positive_int
 from nemo_lite.core.trackers import read_metrics
-from nemo_lite.errors import UsageError
-from nemo_lite.interruption import name_of
-from nemo_lite.options import not_negative_int, positive_int
 
 # Any: a record of a run is JSON.
 

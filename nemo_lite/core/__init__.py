@@ -3,6 +3,6 @@
 The factory and ``NeuralGraph``, which NeMo has here, stand above the backend.
 """
 
-from nemo_lite.compat import lazy_names
+from nemo_lite.base.aliases import lazy_names
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -2,7 +2,11 @@
 
 import types
 
-from nemo_lite.backends.pytorch.neural_graph import NeuralGraph as NeuralGraph
+from nemo_lite.base.errors import NeuralPortNameMismatchError as NeuralPortNameMismatchError
+from nemo_lite.base.errors import NeuralPortNmTensorMismatchError as NeuralPortNmTensorMismatchError
+from nemo_lite.base.errors import NeuralTypeError as NeuralTypeError
+from nemo_lite.compat.nemo_model import NeMoModel as NeMoModel
+from nemo_lite.compat.neural_graph import NeuralGraph as NeuralGraph
 from nemo_lite.core import callbacks as callbacks
 from nemo_lite.core import neural_types as neural_types
 from nemo_lite.core import show as show
@@ -35,7 +39,6 @@ from nemo_lite.core.dag import Dag as Dag
 from nemo_lite.core.dag import Node as Node
 from nemo_lite.core.dag import Slice as Slice
 from nemo_lite.core.dag import Step as Step
-from nemo_lite.core.models import NeMoModel as NeMoModel
 from nemo_lite.core.neural_module import NeuralModule as NeuralModule
 from nemo_lite.core.neural_module import Reference as Reference
 from nemo_lite.core.neural_types import AcousticEncodedRepresentation as AcousticEncodedRepresentation
@@ -89,12 +92,9 @@ from nemo_lite.core.run_options import Optimization as Optimization
 from nemo_lite.core.run_options import RunOptions as RunOptions
 from nemo_lite.core.run_options import run_only_on_device as run_only_on_device
 from nemo_lite.core.run_options import skip_in_data_parallel as skip_in_data_parallel
-from nemo_lite.errors import NeuralPortNameMismatchError as NeuralPortNameMismatchError
-from nemo_lite.errors import NeuralPortNmTensorMismatchError as NeuralPortNmTensorMismatchError
-from nemo_lite.errors import NeuralTypeError as NeuralTypeError
 from nemo_lite.factory import NeuralModuleFactory as NeuralModuleFactory
 
-# NeMo's modules of these names (nemo_lite/compat.py).
+# NeMo's modules of these names (nemo_lite/base/aliases.py).
 module_decorators: types.ModuleType
 neural_factory: types.ModuleType
 neural_modules: types.ModuleType

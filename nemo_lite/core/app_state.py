@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, finalize
 
-from nemo_lite.errors import NameTakenError, TakenKeyError, UnknownKeyError
+from nemo_lite.base.errors import NameTakenError, TakenKeyError, UnknownKeyError
 
 if TYPE_CHECKING:
     from nemo_lite.core.neural_types import NeuralType, NmTensor

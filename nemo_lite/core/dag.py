@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from nemo_lite.base.errors import DagError
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import ModuleCall, NmTensor
 from nemo_lite.core.ports import refuse_unconnected
-from nemo_lite.errors import DagError
 
 
 @dataclass(frozen=True)

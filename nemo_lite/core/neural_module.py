@@ -18,8 +18,8 @@ from uuid import uuid4
 
 from ruamel.yaml import YAML
 
-from nemo_lite.compat import substitute_of, value_of_ours
-from nemo_lite.config import (
+from nemo_lite.base.aliases import substitute_of, value_of_ours
+from nemo_lite.base.config import (
     Config,
     Keys,
     Source,
@@ -30,6 +30,16 @@ from nemo_lite.config import (
     shown,
     unknown_key,
 )
+from nemo_lite.base.errors import (
+    CheckpointError,
+    ConfigError,
+    ConfigStructureError,
+    NeuralPortNameMismatchError,
+    NotAWireError,
+    UnknownClassError,
+    did_you_mean,
+)
+from nemo_lite.base.files import write_atomically
 from nemo_lite.core.app_state import AppState
 from nemo_lite.core.neural_types import ElementType, ModuleCall, NestedUse, NmTensor
 from nemo_lite.core.ports import (
@@ -42,16 +52,6 @@ from nemo_lite.core.ports import (
     refuse_unless_connectable,
 )
 from nemo_lite.core.shapes import Shape, shape_of
-from nemo_lite.errors import (
-    CheckpointError,
-    ConfigError,
-    ConfigStructureError,
-    NeuralPortNameMismatchError,
-    NotAWireError,
-    UnknownClassError,
-    did_you_mean,
-)
-from nemo_lite.files import write_atomically
 from nemo_lite.package_info import __version__
 from nemo_lite.utils import logging
 
@@ -488,7 +488,7 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
         """The values that have to be the same on all ranks before they train together, by readable names.
 
         By default its class, and its constructor's arguments but those of ``may_differ``. A module whose outputs depend
-        on more (a file that it reads) adds that: see :mod:`nemo_lite.files`, and ``Content`` there.
+        on more (a file that it reads) adds that: see :mod:`nemo_lite.base.files`, and ``Content`` there.
         """
         arguments = {key: value for key, value in self.init_params.items() if key not in self.may_differ}
         label = self.label

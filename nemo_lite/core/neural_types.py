@@ -11,14 +11,14 @@ from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
+from nemo_lite.base.errors import CanNotInferResultNeuralType as CanNotInferResultNeuralType
+from nemo_lite.base.errors import NeuralPortNameMismatchError as NeuralPortNameMismatchError
+from nemo_lite.base.errors import NeuralPortNmTensorMismatchError as NeuralPortNmTensorMismatchError
+from nemo_lite.base.errors import NeuralTypeError as NeuralTypeError
+from nemo_lite.base.errors import TakenKeyError, did_you_mean
 from nemo_lite.core.app_state import AppState
 from nemo_lite.core.app_state import Connection as Connection
 from nemo_lite.core.app_state import StepModulePort as StepModulePort
-from nemo_lite.errors import CanNotInferResultNeuralType as CanNotInferResultNeuralType
-from nemo_lite.errors import NeuralPortNameMismatchError as NeuralPortNameMismatchError
-from nemo_lite.errors import NeuralPortNmTensorMismatchError as NeuralPortNmTensorMismatchError
-from nemo_lite.errors import NeuralTypeError as NeuralTypeError
-from nemo_lite.errors import TakenKeyError, did_you_mean
 
 if TYPE_CHECKING:
     from nemo_lite.core.neural_module import NeuralModule, Recorder

@@ -8,8 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from nemo_lite.base.errors import (
+    NeuralPortNameMismatchError,
+    NeuralPortNmTensorMismatchError,
+    NeuralTypeError,
+    did_you_mean,
+)
 from nemo_lite.core.neural_types import ElementType, NeuralType, NeuralTypeComparisonResult
-from nemo_lite.errors import NeuralPortNameMismatchError, NeuralPortNmTensorMismatchError, NeuralTypeError, did_you_mean
 
 if TYPE_CHECKING:
     from nemo_lite.core.neural_types import NmTensor

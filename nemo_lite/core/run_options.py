@@ -8,12 +8,12 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from nemo_lite.core.choices import Backend as Backend
-from nemo_lite.core.choices import DeploymentFormat as DeploymentFormat
-from nemo_lite.core.choices import DeviceType as DeviceType
-from nemo_lite.core.choices import Optimization as Optimization
+from nemo_lite.base.choices import Backend as Backend
+from nemo_lite.base.choices import DeploymentFormat as DeploymentFormat
+from nemo_lite.base.choices import DeviceType as DeviceType
+from nemo_lite.base.choices import Optimization as Optimization
+from nemo_lite.base.errors import UnknownNameError, UsageError, counted
 from nemo_lite.core.neural_types import NmTensor
-from nemo_lite.errors import UnknownNameError, UsageError, counted
 
 if TYPE_CHECKING:  # a command that shows its options starts sooner without it
     from nemo_lite.core.neural_module import NeuralModule

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from nemo_lite.base.errors import DagError, NemoLiteError, UsageError, with_line
 from nemo_lite.core.neural_types import AxisKind, AxisType, NeuralType
-from nemo_lite.errors import DagError, NemoLiteError, UsageError, with_line
 
 if TYPE_CHECKING:
     from nemo_lite.core.dag import Dag

@@ -13,13 +13,13 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from nemo_lite.base.errors import counted
+from nemo_lite.base.files import make_writable_folder, write_atomically
+from nemo_lite.base.outputs import write_output
 from nemo_lite.core.dag import Dag, Node
 from nemo_lite.core.neural_types import LossType, NestedUse, NmTensor
 from nemo_lite.core.shapes import definitions, symbolic_shapes, written
 from nemo_lite.core.shapes import frames_of as frames_of
-from nemo_lite.errors import counted
-from nemo_lite.files import make_writable_folder, write_atomically
-from nemo_lite.outputs import write_output
 from nemo_lite.utils import logging
 
 # A DAG as rows of texts, from which tables and pictures are made.

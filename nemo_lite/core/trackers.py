@@ -13,8 +13,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nemo_lite.errors import UsageError, counted
-from nemo_lite.files import AppendedFile, FileKind, JsonLimits, finite_or_null, json_text, numbered_lines, parse_json
+from nemo_lite.base.errors import UsageError, counted
+from nemo_lite.base.files import (
+    AppendedFile,
+    FileKind,
+    JsonLimits,
+    finite_or_null,
+    json_text,
+    numbered_lines,
+    parse_json,
+)
 from nemo_lite.utils import logging
 
 if TYPE_CHECKING:  # a command that shows its options starts sooner without it

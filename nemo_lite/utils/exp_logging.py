@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nemo_lite.errors import UsageError
-from nemo_lite.files import AppendedFile, make_writable_folder, write_atomically
-from nemo_lite.utils.launch import as_typed
-from nemo_lite.utils.nemo_logging import logging
+from nemo_lite.base.errors import UsageError
+from nemo_lite.base.files import AppendedFile, make_writable_folder, write_atomically
+from nemo_lite.base.launch import as_typed
+from nemo_lite.base.nemo_logging import logging
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

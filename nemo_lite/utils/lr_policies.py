@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 
-from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.base.errors import UnknownNameError, UsageError
 
 
 class LRPolicy(ABC):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, TypeAlias, TypeGuard
 
-from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.base.errors import UnknownNameError, UsageError
 
 # Any: options are numbers, pairs of numbers and flags; constructors are of the backend.
 # Bounds of a number: the lowest value, and the value that it stays below.

@@ -10,8 +10,8 @@ import nemo_asr
 from nemo_asr.argparse import AsrArgParser, EvalArgParser, evaluation_steps, policy_of
 from nemo_asr.shipped import config_path
 from nemo_lite import DeviceType, logging
-from nemo_lite.errors import CheckpointError, ConfigError
-from nemo_lite.options import factory_arguments, launch_arguments
+from nemo_lite.base.errors import CheckpointError, ConfigError
+from nemo_lite.base.options import factory_arguments, launch_arguments
 from nemo_lite.utils.optimizers import OPTIMIZERS, register_optimizer
 
 NEEDED = ("--model_config", "m.yaml", "--train_dataset", "t.json", "--max_steps", "2")

@@ -5,10 +5,10 @@ import json
 import pytest
 from toys.tone_corpus import CONFIG, make_corpus, read_manifest, run_subcommand, write_manifest
 
-from nemo_asr.cli.data import main as data
+from nemo_asr.commands.cli.data import main as data
 from nemo_asr.tasks.recipe import labels_are_auto, labels_for, load_class_recipe, load_recipe
-from nemo_asr.transcribe.model import labels_of_run
-from nemo_lite.errors import ConfigError
+from nemo_asr.trained.model import labels_of_run
+from nemo_lite.base.errors import ConfigError
 
 AUTO = CONFIG.replace('labels: [" ", "a", "b", "c"]', "labels: auto\nlanguage: none")
 RUN = ["--num_epochs", "1", "--batch_size", "4", "--exp_name", "run", "--placement", "CPU"]

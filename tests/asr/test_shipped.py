@@ -7,7 +7,7 @@ from toys.tone_corpus import ASR
 
 from nemo_asr import load_recipe
 from nemo_asr.shipped import config_path, examples_folder
-from nemo_lite.errors import ConfigError
+from nemo_lite.base.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)

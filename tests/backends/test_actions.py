@@ -8,8 +8,8 @@ import torch
 from toys.nets import Mse, Net, Points, Record, build
 
 import nemo_lite as nemo
+from nemo_lite.base.errors import CheckpointError, DagError, UnknownNameError, UsageError
 from nemo_lite.core.neural_types import ChannelType, NeuralType
-from nemo_lite.errors import CheckpointError, DagError, UnknownNameError, UsageError
 
 
 @pytest.fixture

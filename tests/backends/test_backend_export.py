@@ -23,10 +23,10 @@ from nemo_lite.backends.pytorch.export import (
     export_wires,
     write_onnx,
 )
-from nemo_lite.backends.pytorch.tutorials import RealFunctionDataLayer, TaylorNet
+from nemo_lite.base.errors import FileInTheWayError, UsageError
+from nemo_lite.compat.tutorials import RealFunctionDataLayer, TaylorNet
 from nemo_lite.core import DeploymentFormat
 from nemo_lite.core.neural_types import ChannelType, NeuralType
-from nemo_lite.errors import FileInTheWayError, UsageError
 
 # One module or a part of a DAG as one ONNX file, which is compared before it gets its name.
 

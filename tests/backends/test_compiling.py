@@ -19,10 +19,10 @@ import nemo_lite as nemo
 from nemo_lite.backends.pytorch.compiling import CompileLog, Compiler, Region
 from nemo_lite.backends.pytorch.distributed import group
 from nemo_lite.backends.pytorch.distributed.process import ActivityReader
+from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import ChannelType, LengthsType, NeuralType
 from nemo_lite.core.run_options import CompileOptions
-from nemo_lite.errors import UnknownNameError, UsageError
 
 EAGER = {"backend": "eager"}  # dynamo's graphs, run as they are: the same numbers to the last bit
 

@@ -9,10 +9,10 @@ from torch import fx, nn
 
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM, TrainableNM
-from nemo_lite.backends.pytorch.tutorials import MSELoss, RealFunctionDataLayer, TaylorNet
+from nemo_lite.base.errors import DagError, NeuralPortNameMismatchError
+from nemo_lite.compat.tutorials import MSELoss, RealFunctionDataLayer, TaylorNet
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import ChannelType, NeuralType
-from nemo_lite.errors import DagError, NeuralPortNameMismatchError
 
 BD = NeuralType("B D", ChannelType())
 

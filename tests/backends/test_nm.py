@@ -23,11 +23,11 @@ from nemo_lite.backends.pytorch.nm import (
     TrainableNM,
     without_weights,
 )
+from nemo_lite.base.errors import CheckpointError, NeuralPortNameMismatchError, UnknownNameError, UsageError
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import ChannelType, LossType, NeuralType, NmTensor
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.run_options import DeviceType
-from nemo_lite.errors import CheckpointError, NeuralPortNameMismatchError, UnknownNameError, UsageError
 from nemo_lite.factory import NeuralModuleFactory
 
 

@@ -24,8 +24,8 @@ from nemo_lite.backends.pytorch.optimizers import (
     with_own_flags,
 )
 from nemo_lite.backends.pytorch.precision import choose_precision
+from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core.run_options import Optimization
-from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.optimizers import OPTIMIZERS, check_options, constructor_defaults, register_optimizer
 

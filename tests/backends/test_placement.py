@@ -21,8 +21,8 @@ from nemo_lite.backends.pytorch.placement import (
     to_cpu,
     to_device,
 )
+from nemo_lite.base.errors import DeviceError
 from nemo_lite.core.run_options import DeviceType
-from nemo_lite.errors import DeviceError
 
 
 def test_a_local_rank_without_a_gpu_of_its_own_is_refused(monkeypatch):

@@ -15,8 +15,8 @@ from toys.nets import Mse, Net, Points, Record, build, train
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.precision import choose_precision, import_amp, problem_with_apex
+from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core.run_options import Optimization
-from nemo_lite.errors import UnknownNameError, UsageError
 
 # apex.amp, where it is installed: which calls it gets, and what is said where it cannot be had.
 

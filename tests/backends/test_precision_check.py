@@ -10,7 +10,7 @@ from toys.names import forget_names
 from toys.nets import BD, Mse, Net, Points, train
 
 import nemo_lite as nemo
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 
 def factory(level, **options):

@@ -15,7 +15,7 @@ from toys.ranks import on_ranks
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.actions import PtActions
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 LEVELS = ["O0", "O1", "O2", "O3"]
 F32, HALF = torch.float32, torch.bfloat16

@@ -27,8 +27,8 @@ from nemo_lite.backends.pytorch.precision import (
     not_finite,
     own_tensors,
 )
+from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core.run_options import Optimization
-from nemo_lite.errors import UnknownNameError, UsageError
 
 # Precision: what is computed in which type, and what is refused.
 

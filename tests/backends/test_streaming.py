@@ -16,9 +16,9 @@ from nemo_lite.backends.pytorch.streaming import (
     in_step,
     lower_to_stream,
 )
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import NeuralType
-from nemo_lite.errors import UsageError
 
 SIGNAL = NeuralType("B T")
 

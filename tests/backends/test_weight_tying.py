@@ -11,10 +11,10 @@ from torch import nn
 from toys.linear import VECTOR, Linear
 
 from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import LabelsType, NeuralType
 from nemo_lite.core.ports import WeightShareTransform
-from nemo_lite.errors import UnknownNameError, UsageError
 
 
 class Embedding(TrainableNM):

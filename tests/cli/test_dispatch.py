@@ -7,8 +7,8 @@ from importlib.metadata import EntryPoint, version
 
 import pytest
 
+from nemo_lite.base.errors import UsageError
 from nemo_lite.cli import dispatch
-from nemo_lite.errors import UsageError
 
 
 def said(arguments):
@@ -112,7 +112,7 @@ COMPLETING = """
 import sys
 from importlib.metadata import EntryPoint
 from nemo_lite.cli import dispatch
-from nemo_lite.options import OneLineParser
+from nemo_lite.base.options import OneLineParser
 
 def main(arguments):
     parser = OneLineParser()

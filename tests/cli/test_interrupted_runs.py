@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from toys.quick_run import script
 
+from nemo_lite.base.errors import UsageError
 from nemo_lite.cli.verify_resume import Run, descendants
-from nemo_lite.errors import UsageError
 
 
 def run_of(tmp_path: Path, *more: str) -> Run:

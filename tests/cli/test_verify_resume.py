@@ -5,8 +5,8 @@ import hashlib
 import pytest
 from toys.quick_run import script
 
+from nemo_lite.base.errors import UsageError
 from nemo_lite.cli import verify_resume
-from nemo_lite.errors import UsageError
 
 
 def digest_of_state(run):

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from toys.dags import Layer, Source
 
+from nemo_lite.base.errors import NemoLiteError
 from nemo_lite.core.app_state import AppState, NeuralGraphManager, NmTensorNameRegistry, ObjectRegistry, Singleton
-from nemo_lite.errors import NemoLiteError
 
 
 class Thing:

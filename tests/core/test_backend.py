@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from nemo_lite.base.errors import UnknownNameError
 from nemo_lite.core.run_options import Optimization
-from nemo_lite.errors import UnknownNameError
 
 
 def test_a_level_is_read_from_its_short_name():

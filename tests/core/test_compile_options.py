@@ -3,8 +3,8 @@
 import pytest
 from torch._inductor import list_mode_options
 
+from nemo_lite.base.errors import NemoLiteError
 from nemo_lite.core.run_options import MODES, CompileOptions
-from nemo_lite.errors import NemoLiteError
 
 
 def test_true_is_the_defaults_and_a_dict_gives_some_of_them():

@@ -23,9 +23,9 @@ from toys.dags import (
     Toy,
 )
 
+from nemo_lite.base.errors import DagError
 from nemo_lite.core.dag import Dag, Node, Slice, slice_between
 from nemo_lite.core.neural_types import ChannelType, NeuralType, NmTensor
-from nemo_lite.errors import DagError
 
 
 def names(nodes: tuple[Node, ...]) -> list[str]:

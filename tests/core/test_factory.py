@@ -12,8 +12,8 @@ from toys.launchers import no_launcher
 
 import nemo_lite as nemo
 from nemo_lite import factory as factories
-from nemo_lite.backends.pytorch.tutorials import TaylorNet
-from nemo_lite.errors import DeviceError, UnknownNameError, UsageError
+from nemo_lite.base.errors import DeviceError, UnknownNameError, UsageError
+from nemo_lite.compat.tutorials import TaylorNet
 
 
 @pytest.fixture

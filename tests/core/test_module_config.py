@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import pytest
 
 import nemo_lite
-from nemo_lite.config import Between
+from nemo_lite.base.config import Between
+from nemo_lite.base.errors import ConfigError, UsageError
 from nemo_lite.core.neural_module import NeuralModule
-from nemo_lite.errors import ConfigError, UsageError
 
 Write = Callable[[str], Path]
 
@@ -145,14 +145,14 @@ def test_a_class_that_is_not_loaded_is_not_imported_but_suggested() -> None:
 
 @pytest.mark.parametrize("spec", ["os.Narow", "nemo_asr_tools.Narow", "nemo_asr..Narow", "nemo_lite.__main__.Narow"])
 def test_only_modules_of_our_own_packages_are_imported_for_a_name(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nemo_lite.compat.import_module", lambda name: pytest.fail(name))
+    monkeypatch.setattr("nemo_lite.base.aliases.import_module", lambda name: pytest.fail(name))
     with pytest.raises(ConfigError, match=rf"full_spec {spec} is not a NeuralModule that is loaded"):
         NeuralModule.deserialize({"header": {"full_spec": spec}})
 
 
 def test_a_class_of_ours_that_is_not_below_the_one_that_is_asked_is_named() -> None:
     with pytest.raises(ConfigError, match=r"full_spec \S*\.TaylorNet is not a Stack; read it by TaylorNet"):
-        Stack.deserialize({"header": {"full_spec": "nemo_lite.backends.pytorch.tutorials.TaylorNet"}})
+        Stack.deserialize({"header": {"full_spec": "nemo_lite.compat.tutorials.TaylorNet"}})
 
 
 def test_a_class_of_nemo_that_is_not_here_is_told_with_what_takes_its_place() -> None:

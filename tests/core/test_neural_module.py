@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from toys.dags import Add, Encoder, Layer, MelFeatures, SoundLayer, Source, Split, Toy
 
+from nemo_lite.base.errors import NeuralPortNameMismatchError
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import AxisKind, AxisType, BatchTag, ChannelTag, ChannelType, NeuralType, NmTensor
 from nemo_lite.core.ports import ModuleType, NeuralInterface, OperationMode
 from nemo_lite.core.shapes import symbol
-from nemo_lite.errors import NeuralPortNameMismatchError
 
 # Names
 

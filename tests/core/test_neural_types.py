@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from nemo_lite.base.errors import NeuralPortNmTensorMismatchError, NeuralTypeError
 from nemo_lite.core.neural_types import (
     AcousticEncodedRepresentation,
     AudioSignal,
@@ -38,7 +39,6 @@ from nemo_lite.core.neural_types import (
     VoidType,
 )
 from nemo_lite.core.neural_types import NeuralTypeComparisonResult as Result
-from nemo_lite.errors import NeuralPortNmTensorMismatchError, NeuralTypeError
 
 B, D, T = (AxisType(AxisKind.from_str(letter)) for letter in "BDT")
 

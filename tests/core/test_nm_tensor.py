@@ -10,10 +10,10 @@ from weakref import ref
 import pytest
 from toys.dags import Add, Layer, MelFeatures, SoundLayer, Source
 
+from nemo_lite.base.errors import DagError
 from nemo_lite.core.app_state import StepModulePort
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import ChannelType, NeuralType, NeuralTypeComparisonResult, NmTensor
-from nemo_lite.errors import DagError
 
 
 def test_a_wire_knows_its_producer_port_and_type() -> None:

@@ -8,8 +8,8 @@ import pytest
 from toys.nets import Mse, Net, Points
 
 from nemo_lite import Dag
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.show import show_plan
-from nemo_lite.errors import UsageError
 from nemo_lite.utils.lr_policies import CosineAnnealing
 
 

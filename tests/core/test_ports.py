@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from toys.dags import Cutout, Encoder, Layer, MelFeatures, SequenceLoss, SoundLayer, Source, Toy, features_of
 
+from nemo_lite.base.errors import NeuralPortNameMismatchError, NeuralPortNmTensorMismatchError, NeuralTypeError
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import (
     AcousticEncodedRepresentation,
@@ -22,7 +23,6 @@ from nemo_lite.core.neural_types import (
     SpectrogramType,
 )
 from nemo_lite.core.ports import Ports
-from nemo_lite.errors import NeuralPortNameMismatchError, NeuralPortNmTensorMismatchError, NeuralTypeError
 
 CHANNELS = NeuralType("B D", ChannelType())
 

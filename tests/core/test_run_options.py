@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core.run_options import InferOptions, RunOptions
-from nemo_lite.errors import UnknownNameError, UsageError
 
 
 def test_options_come_from_optimization_params_and_from_flat_arguments() -> None:

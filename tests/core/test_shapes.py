@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys.dags import Cutout, Decoder, Encoder, Layer, Loss, MelFeatures, SequenceLoss, SoundLayer, Source
 
+from nemo_lite.base.errors import DagError, UsageError
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import AxisKind, AxisType, ChannelType, LossType, NeuralType, NmTensor
 from nemo_lite.core.shapes import (
@@ -27,7 +28,6 @@ from nemo_lite.core.shapes import (
     symbols_of,
     written,
 )
-from nemo_lite.errors import DagError, UsageError
 
 T, SAMPLES = symbol("T"), symbol("samples")
 

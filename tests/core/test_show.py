@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from toys.dags import Add, Cutout, Decoder, Encoder, Layer, Loss, MelFeatures, SequenceLoss, SoundLayer, Source, Split
 from toys.names import forget_names
 
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.core.show import Role, View, as_mermaid, as_svg, as_text, write_svg
-from nemo_lite.errors import UsageError
 
 SVG = "{http://www.w3.org/2000/svg}"
 

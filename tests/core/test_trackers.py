@@ -15,6 +15,7 @@ import pytest
 from toys.fake_action_state import Writer
 from toys.recorded_run import record_run
 
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.trackers import (
     MetricsFile,
     MlflowTracker,
@@ -30,7 +31,6 @@ from nemo_lite.core.trackers import (
     read_metrics,
     scientific,
 )
-from nemo_lite.errors import UsageError
 
 # Trackers: each gets every record, one that fails is left out; the numbers of a record by tag.
 

@@ -8,9 +8,9 @@ import pytest
 from toys.launched import warm_commands
 from toys.tone_corpus import run_script, run_subcommand
 
-from nemo_asr.cli import demo
+from nemo_asr.commands.cli import demo
 from nemo_asr.corpora import synth
-from nemo_lite.outputs import foreign_in
+from nemo_lite.base.outputs import foreign_in
 
 pytest.importorskip("matplotlib", reason="what draws the curves is not installed")
 

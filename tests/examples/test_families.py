@@ -12,7 +12,7 @@ from toys.tone_corpus import CONFIG, Finished, run_subcommand, write_manifest
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_lite.errors import ConfigError, UsageError
+from nemo_lite.base.errors import ConfigError, UsageError
 
 pytestmark = pytest.mark.long  # models are trained in a fixture
 

@@ -9,7 +9,7 @@ from toys.launched import run_as_script
 from toys.ranks import on_ranks
 from toys.tone_corpus import ASR, read_manifest, run_script, write_manifest
 
-from nemo_lite.outputs import RECORD
+from nemo_lite.base.outputs import RECORD
 
 
 def run_apart(folder, script, words):

@@ -10,7 +10,7 @@ import pytest
 import soundfile
 from toys.tone_corpus import CONFIG, read_manifest, run_process, run_script, write_manifest
 
-from nemo_lite.errors import DataError
+from nemo_lite.base.errors import DataError
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_an_evaluation_that_fails_at_the_end_costs_no_weights(lines, corpus, tmp
             raise DataError("the disk of the evaluation set is gone")
         return {}
 
-    monkeypatch.setattr("nemo_asr.training.score_evaluation", score)
+    monkeypatch.setattr("nemo_asr.commands.training.score_evaluation", score)
     assert "the disk of the evaluation set is gone" in refusal(corpus, "--eval_datasets", corpus / "dev.json")
     assert (tmp_path / "runs/Jasper/checkpoints/checkpoint-STEP-2/record.json").is_file()
 

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from toys.tone_corpus import Finished, run_script
 
 from nemo_asr.argparse import policy_of, policy_problem
-from nemo_asr.options import Optimisation
-from nemo_lite.options import OneLineParser
+from nemo_asr.run.options import Optimisation
+from nemo_lite.base.options import OneLineParser
 from nemo_lite.utils.lr_policies import get_all_lr_classes
 
 ALL = ("--decay_weights_only", "--label_smoothing", "0.1", "--intermediate_ctc", "0.3", "--set", "loss.skip_start=3")

@@ -23,7 +23,7 @@ from toys.ranks import free_port, wait_all
 from toys.tone_corpus import ASR, CONFIG, ROOT
 
 from nemo_asr.argparse import AsrArgParser
-from nemo_lite.options import LaunchedParser
+from nemo_lite.base.options import LaunchedParser
 
 MANIFESTS = "/manifests/librivox-train-all.json"
 THREE = f"{MANIFESTS},/manifests/librivox-train-all-sp10pcnt.json,/manifests/cv/validated.json"

@@ -16,7 +16,7 @@ from toys.ranks import Rank, on_ranks
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint import saving
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
-from nemo_lite.errors import NemoLiteError
+from nemo_lite.base.errors import NemoLiteError
 
 AT_LEAST = 10  # calls of a save that change the disk
 MANY = 100_000  # steps; a run that does not notice goes on for ever

@@ -17,10 +17,10 @@ from toys.faulty_run import CHECKPOINTS, EVERY, SEED, resumed_at, train
 from toys.ranks import Rank
 
 import nemo_lite as nemo
-from nemo_asr.transcribe.model import ModelCard, read_model, write_model
+from nemo_asr.trained.model import ModelCard, read_model, write_model
 from nemo_lite.backends.pytorch.checkpoint.storage import save_module
+from nemo_lite.base.errors import CheckpointError, NemoLiteError
 from nemo_lite.core.trackers import MetricsFile, read_metrics
-from nemo_lite.errors import CheckpointError, NemoLiteError
 
 pytestmark = pytest.mark.slow
 CHECKPOINT_DAMAGES, MODEL_DAMAGES, METRICS_DAMAGES = 30, 90, 30  # 150

@@ -17,9 +17,9 @@ from toys.run_folder import make_run
 import nemo_lite as nemo
 from nemo_asr.corpora import synth
 from nemo_asr.scoring.report.page import try_report
+from nemo_lite.base.errors import reported_to_user
 from nemo_lite.core.callbacks import TrackingCallback
 from nemo_lite.core.trackers import MetricsFile, TensorboardTracker, Trackers, read_metrics
-from nemo_lite.errors import reported_to_user
 
 pytestmark = pytest.mark.slow
 LEVELS = (0, 4, 12)  # kilobytes that are left

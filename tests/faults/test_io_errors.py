@@ -18,7 +18,7 @@ import pytest
 from toys.faulty_run import CHECKPOINTS, EVERY, NO_FAULT, SEED, Calls, Fault, lives, resumed_at, train
 from toys.ranks import Finished, Rank
 
-from nemo_lite.errors import NemoLiteError, reported_to_user
+from nemo_lite.base.errors import NemoLiteError, reported_to_user
 
 
 class Failed(NamedTuple):

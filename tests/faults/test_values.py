@@ -15,8 +15,8 @@ from toys.ranks import results_of
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.precision import LossScale, Precision
+from nemo_lite.base.errors import CheckpointError
 from nemo_lite.core.app_state import AppState
-from nemo_lite.errors import CheckpointError
 
 pytestmark = pytest.mark.slow
 PLACES = ("input", "loss", "gradient")

@@ -10,8 +10,8 @@ from toys.nets import Mse, Net, Points, Record, build, train
 
 import nemo_asr
 import nemo_lite as nemo
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.run_options import Optimization
-from nemo_lite.errors import UsageError
 
 pytestmark = on_cpu_and(num_gpus=1)
 LEVELS = [level.short for level in Optimization]

@@ -27,8 +27,8 @@ TIMEOUT = 5  # seconds, of ranks that wait for each other
 START = 2  # seconds, of ranks that wait for all to come
 MEET = f"""
 from nemo_lite.backends.pytorch.distributed import Patience, ProcessGroup
-from nemo_lite.errors import reported_to_user
-from nemo_lite.utils.launch import who_am_i
+from nemo_lite.base.errors import reported_to_user
+from nemo_lite.base.launch import who_am_i
 print("ready", flush=True)
 with reported_to_user():
     ProcessGroup(who_am_i(), None, patience=Patience(start_seconds={START}))

@@ -6,7 +6,7 @@ import pytest
 from toys.nemo_alias import run_script
 
 import nemo_lite
-from nemo_lite.errors import CheckpointError, UnknownNameError
+from nemo_lite.base.errors import CheckpointError, UnknownNameError
 
 
 @pytest.mark.slow

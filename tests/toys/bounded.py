@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from nemo_lite.errors import reported_to_user
+from nemo_lite.base.errors import reported_to_user
 
 SECONDS = 10.0  # on the clock, for a call that waits
 

@@ -11,7 +11,7 @@ from unittest import mock
 import torch
 
 from nemo_lite.backends.pytorch.actions import PtActions
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 from toys.fake_comm import FakeComm
 
 T = TypeVar("T")

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nemo_lite.base.files import make_writable_folder
 from nemo_lite.core import NeuralModule, NmTensor
 from nemo_lite.core.callbacks import CallbackList
 from nemo_lite.core.callbacks.base import Best, EvaluationResult, StepTiming
 from nemo_lite.core.neural_types import ChannelType, NeuralType
-from nemo_lite.files import make_writable_folder
 
 
 class Source(NeuralModule):

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, NoReturn
 
+from nemo_lite.base.errors import NemoLiteError
 from nemo_lite.core.app_state import AppState
-from nemo_lite.errors import NemoLiteError
 
 TEXTS = """\
 model: Texts

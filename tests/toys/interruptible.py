@@ -20,7 +20,7 @@ import torch
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
-from nemo_lite.errors import reported_to_user
+from nemo_lite.base.errors import reported_to_user
 from toys.ranks import Finished, Rank, start_ranks, wait_all
 from toys.small_training import Mse, Net, Points
 

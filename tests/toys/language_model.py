@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nemo_asr.decoding.ngram import WordByWord
+from nemo_asr.run.search.ngram import WordByWord
 
 
 class BigramModel(WordByWord):

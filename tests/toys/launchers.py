@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nemo_lite.errors import UsageError
-from nemo_lite.utils.launch import who_am_i
+from nemo_lite.base.errors import UsageError
+from nemo_lite.base.launch import who_am_i
 
 
 def torchrun(rank: int, local_rank: int, local_world_size: int = 2, num_nodes: int = 1, **more: str) -> dict[str, str]:

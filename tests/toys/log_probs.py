@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from nemo_asr.transcribe.model import TrainedModel
+from nemo_asr.trained.model import TrainedModel
 
 
 def log_probs_of(model: TrainedModel, signal: torch.Tensor) -> torch.Tensor:

@@ -7,8 +7,8 @@ import pytest
 import soundfile
 
 from nemo_asr import AudioToTextDataLayer
-from nemo_asr.data.manifest import Manifest
-from nemo_lite.errors import DataError
+from nemo_asr.run.manifest import Manifest
+from nemo_lite.base.errors import DataError
 
 LABELS = [" ", "a", "b", "c"]
 

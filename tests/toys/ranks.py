@@ -145,7 +145,7 @@ def _run(folder: Path, env: dict[str, str], function: Callable[..., Any], args: 
     os.environ.update(env)
     import torch
 
-    from nemo_lite.errors import NemoLiteError
+    from nemo_lite.base.errors import NemoLiteError
 
     torch.set_num_threads(1)
     gc.freeze()  # names that are used again make the engine collect: what the server has imported stays anyway

@@ -19,8 +19,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import Dataset
 
 import nemo_lite as nemo
+from nemo_lite.base.interruption import StopSignals
 from nemo_lite.core.callbacks.base import EvaluationResult
-from nemo_lite.interruption import StopSignals
 from toys.nets import BD, Mse, Points
 
 NUM_ITEMS, BATCH = 22, 2  # eleven batches: with two a step, an epoch of six steps ends with a smaller one

@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 import soundfile
 
-from nemo_asr.audio.segments import DEFAULT_CUTTING
-from nemo_asr.cli.serve import listening_socket, serve_on, uvicorn_settings
-from nemo_asr.serve.batching import Batcher
-from nemo_asr.serve.models import ServedModel
-from nemo_asr.transcribe.transcript import Transcribed, Transcript, Word
-from nemo_lite.errors import UsageError
+from nemo_asr.run.audio.segments import DEFAULT_CUTTING
+from nemo_asr.run.cli.serve import listening_socket, serve_on, uvicorn_settings
+from nemo_asr.run.serve.batching import Batcher
+from nemo_asr.run.serve.models import ServedModel
+from nemo_asr.run.transcribe.transcript import Transcribed, Transcript, Word
+from nemo_lite.base.errors import UsageError
 
 RATE = 16000
 BOUNDARY = "-----a-boundary"
@@ -80,8 +80,8 @@ def serving(compute=None, names=("toy",), token="", models=(), allowed=None, **l
     """Uvicorn's server, the application and the address of `served`."""
     import uvicorn
 
-    from nemo_asr.serve.app import Limits, Server
-    from nemo_asr.serve.origins import DEFAULT_ALLOWED
+    from nemo_asr.run.serve.app import Limits, Server
+    from nemo_asr.run.serve.origins import DEFAULT_ALLOWED
 
     server = Server(DEFAULT_CUTTING, None, token, Limits(**limits), allowed or DEFAULT_ALLOWED)
     for model in models:

@@ -20,8 +20,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import nemo_lite as nemo
+from nemo_lite.base.errors import reported_to_user
 from nemo_lite.core.neural_types import ChannelType, LossType, NeuralType
-from nemo_lite.errors import reported_to_user
 
 BD = NeuralType("B D", ChannelType())
 NUM_ITEMS, BATCH = 26, 4  # an epoch ends with a step of 2 items

@@ -14,12 +14,12 @@ from functools import partial
 import numpy as np
 
 import nemo_asr
-from nemo_asr.data.manifest import Utterance, Utterances
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.data.utterances import Reading
-from nemo_asr.text.parser import make_parser
+from nemo_asr.run.manifest import Utterance, Utterances
+from nemo_asr.run.text.parser import make_parser
 from nemo_lite.backends.pytorch.data.order import Batching
-from nemo_lite.errors import DataError
+from nemo_lite.base.errors import DataError
 
 BYTES_PER_SECOND = 2 * 16000  # of 16-bit samples: batches need durations that are nearly right
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from nemo_asr.audio.augmentation import read_recordings
-from nemo_asr.data.manifest import Manifest
-from nemo_asr.parts import item_iter
-from nemo_asr.text.parser import make_parser
-from nemo_asr.transcribe.inputs import recordings_of
-from nemo_lite.errors import NemoLiteError
+from nemo_asr.compat.parts import item_iter
+from nemo_asr.run.manifest import Manifest
+from nemo_asr.run.text.parser import make_parser
+from nemo_asr.run.transcribe.inputs import recordings_of
+from nemo_lite.base.errors import NemoLiteError
 
 LABELS = list(" abcdefghijklmnopqrstuvwxyz'")
 GOOD = [

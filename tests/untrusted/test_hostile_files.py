@@ -23,26 +23,26 @@ from toys.bounded import outcomes
 from toys.tar_members import member
 
 from nemo_asr.audio.augmentation import read_recordings
-from nemo_asr.cli.migrate import uses_in
+from nemo_asr.compat.kaldi import KaldiUtterances
+from nemo_asr.compat.migrate import uses_in
+from nemo_asr.compat.parts import item_iter
 from nemo_asr.corpora.writing import numbered_lines, unpack
-from nemo_asr.data.kaldi import KaldiUtterances
-from nemo_asr.data.manifest import Manifest
 from nemo_asr.data.tarred import members_of
-from nemo_asr.decoding.ngram import load_language_model
-from nemo_asr.decoding.words import read_words
-from nemo_asr.options import read_weights
-from nemo_asr.parts import item_iter
+from nemo_asr.run.manifest import Manifest
+from nemo_asr.run.onnx.onnx_model import OnnxModel
+from nemo_asr.run.options import read_weights
+from nemo_asr.run.search.ngram import load_language_model
+from nemo_asr.run.search.words import read_words
+from nemo_asr.run.text.subwords import load_subwords
+from nemo_asr.run.transcribe.inputs import recordings_of
 from nemo_asr.scoring.report.charts import reliability_charts
 from nemo_asr.scoring.report.records import read_run, read_transcripts
-from nemo_asr.text.subwords import load_subwords
-from nemo_asr.transcribe.inputs import recordings_of
-from nemo_asr.transcribe.model import read_card
-from nemo_asr.transcribe.onnx_model import OnnxModel
+from nemo_asr.trained.model import read_card
 from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, read_tensors
 from nemo_lite.backends.pytorch.checkpoint.store import read_index, read_record
 from nemo_lite.backends.pytorch.data.loaders import MAX_LISTED
-from nemo_lite.config import load_config
-from nemo_lite.core.models import NemoArchive
+from nemo_lite.base.config import load_config
+from nemo_lite.base.nemo_archive import NemoArchive
 from nemo_lite.core.trackers import read_metrics
 
 OF_A_FILE = {"audio_filepath": "a.wav", "duration": 1.0, "text_filepath": "a.txt"}

@@ -20,10 +20,10 @@ IMPORTS_BY_NAME = {
     "nemo_lite/utils/optimizers.py": "torch's optimizers, whose names are listed without torch",
     "nemo_lite/backends/pytorch/precision.py": "apex, which may be missing",
     "nemo_lite/cli/dispatch.py": "the packages that entry points name",
-    "nemo_lite/compat.py": "modules of the package that its table of old paths names, and names that a stub file lists",
-    "nemo_lite/options.py": "files that the user names with --import",
-    "collections/asr/nemo_asr/cli/data.py": "the corpora that the command lists",
-    "collections/asr/nemo_asr/transcribe/runner_export.py": "sherpa_onnx and onnx_asr, which may be missing",
+    "nemo_lite/base/aliases.py": "modules of the package that its table of paths or a stub file names",
+    "nemo_lite/base/options.py": "files that the user names with --import",
+    "collections/asr/nemo_asr/commands/cli/data.py": "the corpora that the command lists",
+    "collections/asr/nemo_asr/export/runner_export.py": "sherpa_onnx and onnx_asr, which may be missing",
 }
 # Files that name pickle, and what for; none reads a file with it.
 PICKLING = {
@@ -32,18 +32,18 @@ PICKLING = {
 }
 # Files that read without the policy, and why that is right there.
 READERS = {
-    "nemo_lite/files.py": "the policy itself; digests",
+    "nemo_lite/base/files.py": "the policy itself; digests",
     "nemo_lite/backends/pytorch/checkpoint/store.py": "JSON of this process; what ranks of this run wrote",
     "nemo_lite/backends/pytorch/checkpoint/tensors.py": "opened by the policy before",
     "nemo_lite/backends/pytorch/data/loaders.py": "/proc",
     "nemo_lite/backends/pytorch/distributed/": "what ranks of this run wrote",
     "nemo_lite/cli/verify_resume.py": "what the runs have written that it started",
-    "nemo_lite/core/models.py": "packs files that this process has just written",
+    "nemo_lite/base/nemo_archive.py": "packs files that this process has just written",
     "collections/asr/nemo_asr/corpora/synth.py": "what the command has written, opened by the policy",
-    "collections/asr/nemo_asr/seeds.py": "JSON of this process",
+    "collections/asr/nemo_asr/commands/seeds.py": "JSON of this process",
     "collections/asr/nemo_asr/scoring/report/page.py": "a file of the package",
-    "collections/asr/nemo_asr/transcribe/torch_export.py": "a program that was written a moment ago",
-    "collections/asr/nemo_asr/serve/app.py": "files of the package, of which it has a list",
+    "collections/asr/nemo_asr/export/torch_export.py": "a program that was written a moment ago",
+    "collections/asr/nemo_asr/run/serve/app.py": "files of the package, of which it has a list",
 }
 OF_OWN_BYTES = {"loads"}  # of bytes in memory that this process or its parent made
 READING = {"read_text", "read_bytes", "safe_open", "fromfile", "memmap", "loadtxt", "genfromtxt", "ZipFile"}

@@ -14,7 +14,7 @@ import pytest
 from toys.ranks import on_ranks
 
 from nemo_lite import DeviceType, NeuralModuleFactory
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.exp_logging import ExpManager
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.utils import lr_policies
 from nemo_lite.utils.lr_policies import LRPolicy, get_all_lr_classes, get_lr_policy, register_lr_policy
 

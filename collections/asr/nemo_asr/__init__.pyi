@@ -2,11 +2,16 @@
 
 import types
 
-from nemo_asr import parts as parts
 from nemo_asr.audio.augmentation import AudioAugmentor as AudioAugmentor
 from nemo_asr.audio.augmentation import TimeStretchAugmentation as TimeStretchAugmentation
+from nemo_asr.commands.seeds import train_seeds as train_seeds
+from nemo_asr.commands.training import ScoredSet as ScoredSet
+from nemo_asr.commands.training import TrainingRun as TrainingRun
+from nemo_asr.commands.training import start_record as start_record
+from nemo_asr.commands.training import trackers_of as trackers_of
+from nemo_asr.compat import parts as parts
+from nemo_asr.compat.kaldi import KaldiFeatureDataLayer as KaldiFeatureDataLayer
 from nemo_asr.data.check import warn_of_leaks as warn_of_leaks
-from nemo_asr.data.kaldi import KaldiFeatureDataLayer as KaldiFeatureDataLayer
 from nemo_asr.data.labelled import AudioToSpeechLabelDataLayer as AudioToSpeechLabelDataLayer
 from nemo_asr.data.speech_data_layer import AudioToTextDataLayer as AudioToTextDataLayer
 from nemo_asr.data.speech_data_layer import clusters_in_data as clusters_in_data
@@ -37,9 +42,9 @@ from nemo_asr.models.jasper import JasperEncoder as JasperEncoder
 from nemo_asr.models.jasper import set_batch_norm_momentum as set_batch_norm_momentum
 from nemo_asr.models.losses import CTCLossNM as CTCLossNM
 from nemo_asr.models.speaker import JasperDecoderForSpkrClass as JasperDecoderForSpkrClass
+from nemo_asr.run.transcribe.frame_stream import EndpointRules as EndpointRules
 from nemo_asr.scoring.callbacks import WordErrorRate as WordErrorRate
 from nemo_asr.scoring.rates import word_error_rate as word_error_rate
-from nemo_asr.seeds import train_seeds as train_seeds
 from nemo_asr.tasks.families import Classifier as Classifier
 from nemo_asr.tasks.families import ClassWires as ClassWires
 from nemo_asr.tasks.families import Family as Family
@@ -56,29 +61,24 @@ from nemo_asr.tasks.recipe import load_class_recipe as load_class_recipe
 from nemo_asr.tasks.recipe import load_recipe as load_recipe
 from nemo_asr.tasks.recipe import recipe_from_text as recipe_from_text
 from nemo_asr.tasks.registry import register as register
-from nemo_asr.training import ScoredSet as ScoredSet
-from nemo_asr.training import TrainingRun as TrainingRun
-from nemo_asr.training import start_record as start_record
-from nemo_asr.training import trackers_of as trackers_of
-from nemo_asr.transcribe.best import AveragedModelCallback as AveragedModelCallback
-from nemo_asr.transcribe.best import BestModelCallback as BestModelCallback
-from nemo_asr.transcribe.fine_tuning import init_from as init_from
-from nemo_asr.transcribe.fine_tuning import recipe_of as recipe_of
-from nemo_asr.transcribe.frame_stream import EndpointRules as EndpointRules
-from nemo_asr.transcribe.model import ModelCard as ModelCard
-from nemo_asr.transcribe.model import TrainedModel as TrainedModel
-from nemo_asr.transcribe.model import about_checkpoint as about_checkpoint
-from nemo_asr.transcribe.model import check_goes_on as check_goes_on
-from nemo_asr.transcribe.model import describe as describe
-from nemo_asr.transcribe.model import load_classifier as load_classifier
-from nemo_asr.transcribe.model import load_model as load_model
-from nemo_asr.transcribe.model import read_model as read_model
+from nemo_asr.trained.best import AveragedModelCallback as AveragedModelCallback
+from nemo_asr.trained.best import BestModelCallback as BestModelCallback
+from nemo_asr.trained.fine_tuning import init_from as init_from
+from nemo_asr.trained.fine_tuning import recipe_of as recipe_of
+from nemo_asr.trained.model import ModelCard as ModelCard
+from nemo_asr.trained.model import TrainedModel as TrainedModel
+from nemo_asr.trained.model import about_checkpoint as about_checkpoint
+from nemo_asr.trained.model import check_goes_on as check_goes_on
+from nemo_asr.trained.model import describe as describe
+from nemo_asr.trained.model import load_classifier as load_classifier
+from nemo_asr.trained.model import load_model as load_model
+from nemo_asr.trained.model import read_model as read_model
 from nemo_lite import __version__ as __version__
 from nemo_lite.backends.pytorch.common import CrossEntropyLossNM as CrossEntropyLossNM
 from nemo_lite.backends.pytorch.nm import without_weights as without_weights
 from nemo_lite.core.show import show_plan as show_plan
 
-# NeMo's modules of these names (nemo_lite/compat.py).
+# NeMo's modules of these names (nemo_lite/base/aliases.py).
 audio_preprocessing: types.ModuleType
 beam_search_decoder: types.ModuleType
 contextnet: types.ModuleType

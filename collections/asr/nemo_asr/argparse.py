@@ -1,6 +1,6 @@
 """The command lines of the speech scripts, in the spellings of both NeMo generations. No training in here.
 
-`nemo_asr/options.py` has the options; here is what they mean together.
+`nemo_asr/run/options.py` has the options; here is what they mean together.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
-from nemo_asr.options import (
+from nemo_asr.run.options import (
     LOSS_SETTING,
     Configuration,
     FirstGeneration,
@@ -28,14 +28,12 @@ from nemo_asr.options import (
     TrainedModel,
     TrainingData,
 )
-from nemo_asr.options import unique_tags as unique_tags
+from nemo_asr.run.options import unique_tags as unique_tags
 from nemo_asr.shipped import config_path
 from nemo_lite import logging
-from nemo_lite.config import Config, check_call, load_config, override, raise_if
-from nemo_lite.core import RunOptions
-from nemo_lite.core.trackers import TRACKERS
-from nemo_lite.errors import UsageError, counted, did_you_mean
-from nemo_lite.options import (
+from nemo_lite.base.config import Config, check_call, load_config, override, raise_if
+from nemo_lite.base.errors import UsageError, counted, did_you_mean
+from nemo_lite.base.options import (
     Compilation,
     Device,
     Launch,
@@ -48,6 +46,8 @@ from nemo_lite.options import (
     TrainingPrecision,
     fold_precision,
 )
+from nemo_lite.core import RunOptions
+from nemo_lite.core.trackers import TRACKERS
 from nemo_lite.utils.lr_policies import LRPolicy, NoamAnnealing, WarmupLR, get_all_lr_classes, get_lr_policy
 from nemo_lite.utils.optimizers import OPTIMIZERS
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_lite import logging
-from nemo_lite.errors import ConfigError, UsageError, did_you_mean
-from nemo_lite.files import make_writable_folder
-from nemo_lite.options import OneLineParser
+from nemo_lite.base.errors import ConfigError, UsageError, did_you_mean
+from nemo_lite.base.files import make_writable_folder
+from nemo_lite.base.options import OneLineParser
 
 _PACKAGE = Path(__file__).resolve().parent
 # Where NeMo's guides have its configurations, below one folder or another.

@@ -1,7 +1,6 @@
 """The names of nemo_lite.backends.pytorch; each is imported when it is asked for."""
 
 from nemo_lite.backends.pytorch import common as common
-from nemo_lite.backends.pytorch import tutorials as tutorials
 from nemo_lite.backends.pytorch.actions import PtActions as PtActions
 from nemo_lite.backends.pytorch.common import BCEWithLogitsLossNM as BCEWithLogitsLossNM
 from nemo_lite.backends.pytorch.common import CrossEntropyLossNM as CrossEntropyLossNM
@@ -21,9 +20,10 @@ from nemo_lite.backends.pytorch.nm import LossNM as LossNM
 from nemo_lite.backends.pytorch.nm import NonTrainableNM as NonTrainableNM
 from nemo_lite.backends.pytorch.nm import TrainableNeuralModuleWrapper as TrainableNeuralModuleWrapper
 from nemo_lite.backends.pytorch.nm import TrainableNM as TrainableNM
-from nemo_lite.backends.pytorch.tutorials import CrossEntropyLoss as CrossEntropyLoss
-from nemo_lite.backends.pytorch.tutorials import L1Loss as L1Loss
-from nemo_lite.backends.pytorch.tutorials import MSELoss as MSELoss
-from nemo_lite.backends.pytorch.tutorials import RealFunctionDataLayer as RealFunctionDataLayer
-from nemo_lite.backends.pytorch.tutorials import TaylorNet as TaylorNet
+from nemo_lite.compat import tutorials as tutorials
+from nemo_lite.compat.tutorials import CrossEntropyLoss as CrossEntropyLoss
+from nemo_lite.compat.tutorials import L1Loss as L1Loss
+from nemo_lite.compat.tutorials import MSELoss as MSELoss
+from nemo_lite.compat.tutorials import RealFunctionDataLayer as RealFunctionDataLayer
+from nemo_lite.compat.tutorials import TaylorNet as TaylorNet
 from nemo_lite.core.ports import WeightShareTransform as WeightShareTransform

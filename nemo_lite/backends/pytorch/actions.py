@@ -45,6 +45,9 @@ from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import AheadOfUse, choose_device, to_cpu
 from nemo_lite.backends.pytorch.precision import Precision, choose_precision
 from nemo_lite.backends.pytorch.precision_check import check_precision
+from nemo_lite.base.errors import UsageError, counted
+from nemo_lite.base.files import unused_name
+from nemo_lite.base.interruption import Interrupted, flags_of, signal_in, stop_signals
 from nemo_lite.core.callbacks.base import Callback, CallbackList, EvaluationResult, TbWriter
 from nemo_lite.core.callbacks.loggers import ProgressBar
 from nemo_lite.core.dag import Dag
@@ -62,9 +65,6 @@ from nemo_lite.core.run_options import (
     Uneven,
 )
 from nemo_lite.core.show import PrecisionReport
-from nemo_lite.errors import UsageError, counted
-from nemo_lite.files import unused_name
-from nemo_lite.interruption import Interrupted, flags_of, signal_in, stop_signals
 from nemo_lite.utils import logging
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
 from nemo_lite.backends.pytorch.nm import DataLayerNM, LossNM, NonTrainableNM, TrainableNM
-from nemo_lite.config import Between
+from nemo_lite.base.config import Between
+from nemo_lite.base.errors import CountError, MissingOptionError, UnknownNameError, UsageError
 from nemo_lite.core.neural_types import (
     AxisKind,
     ChannelType,
@@ -27,7 +28,6 @@ from nemo_lite.core.neural_types import (
     VoidType,
 )
 from nemo_lite.core.ports import Ports
-from nemo_lite.errors import CountError, MissingOptionError, UnknownNameError, UsageError
 
 # Losses of several uses: sequences, classes, real values, sums of losses. CTC is the speech collection's.
 

@@ -27,10 +27,10 @@ from torch._inductor import list_mode_options
 from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks
 from nemo_lite.backends.pytorch.distributed.process import COMPILING, Activity
 from nemo_lite.backends.pytorch.lowering import Unit, lower, units_of
+from nemo_lite.base.errors import UnknownNameError, UsageError, counted
 from nemo_lite.core.dag import Node, Slice
 from nemo_lite.core.neural_types import AxisKind, NmTensor, NotCopied
 from nemo_lite.core.run_options import CompileOptions
-from nemo_lite.errors import UnknownNameError, UsageError, counted
 from nemo_lite.utils import logging
 
 # Any: values of wires are tensors, lists or numbers; torch's compilers take and give functions of any signature.

@@ -21,13 +21,13 @@ from nemo_lite.backends.pytorch.checkpoint.tensors import own_tensors, write_tor
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, modules_of
 from nemo_lite.backends.pytorch.lowering import lower
+from nemo_lite.base.errors import UsageError
+from nemo_lite.base.files import check_replaceable, make_writable_folder, refuse_existing, write_atomically
 from nemo_lite.core.dag import Dag, slice_between
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import AxisKind, AxisKindAbstract, NeuralType, NmTensor
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.run_options import DeploymentFormat
-from nemo_lite.errors import UsageError
-from nemo_lite.files import check_replaceable, make_writable_folder, refuse_existing, write_atomically
 from nemo_lite.utils import logging
 
 # One module as one ONNX file, compared with torch before it gets its name. Which module and how, others decide.

@@ -12,9 +12,9 @@ from typing import NamedTuple, Protocol
 
 from torch import fx, nn
 
+from nemo_lite.base.errors import DagError
 from nemo_lite.core.dag import Node, Slice
 from nemo_lite.core.neural_types import NmTensor
-from nemo_lite.errors import DagError
 
 
 class Unit(NamedTuple):

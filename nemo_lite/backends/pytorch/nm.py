@@ -19,12 +19,12 @@ from nemo_lite.backends.pytorch.checkpoint.storage import load_module, save_modu
 from nemo_lite.backends.pytorch.data.loaders import SILENCE_SECONDS, BatchLoader, DatasetLoader, IteratorLoader
 from nemo_lite.backends.pytorch.data.order import Batching, Shard, plans
 from nemo_lite.backends.pytorch.distributed.contract import Copied as Copied
+from nemo_lite.base.errors import NeuralPortNameMismatchError, UnknownNameError, UsageError
 from nemo_lite.core.neural_module import NeuralModule, Recorder
 from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.core.ports import ModuleType, OperationMode, Ports
 from nemo_lite.core.ports import WeightShareTransform as WeightShareTransform
 from nemo_lite.core.run_options import DeviceType
-from nemo_lite.errors import NeuralPortNameMismatchError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
     from nemo_lite.factory import NeuralModuleFactory

@@ -19,7 +19,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from nemo_lite.backends.pytorch.placement import replace_where
 from nemo_lite.backends.pytorch.precision import own_part, problem_with_apex
-from nemo_lite.errors import UnknownNameError, UsageError, did_you_mean
+from nemo_lite.base.errors import UnknownNameError, UsageError, did_you_mean
 from nemo_lite.utils import LogMode, logging
 from nemo_lite.utils.optimizers import OPTIMIZERS, Range, check_options, constructor_defaults
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nemo_lite.base.errors import DeviceError, counted
 from nemo_lite.core.run_options import DeviceType
-from nemo_lite.errors import DeviceError, counted
 
 # Snapshot: values of tensors, kept to be put back; also where only the device knows whether to. No engine in here.
 # ``replace_where`` is ``torch.where`` for lists of tensors.

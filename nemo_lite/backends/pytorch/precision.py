@@ -24,8 +24,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.optim.optimizer import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core.run_options import Optimization
-from nemo_lite.errors import UnknownNameError, UsageError
 
 # Any: arguments and results of modules; a state_dict may hold anything; apex has no types.
 

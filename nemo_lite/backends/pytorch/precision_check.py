@@ -18,11 +18,11 @@ from nemo_lite.backends.pytorch.engine.evaluation import torch_data_layer
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, modules_of
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.backends.pytorch.precision import Precision, name_of
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.dag import Dag, Node
 from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.core.run_options import Optimization
 from nemo_lite.core.show import NodePrecision, PrecisionReport
-from nemo_lite.errors import UsageError
 
 # Any: values of wires are tensors, lists of texts or numbers.
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.dag import Node, Slice
 from nemo_lite.core.neural_types import NmTensor
-from nemo_lite.errors import UsageError
 
 State: TypeAlias = Mapping[str, Tensor]
 

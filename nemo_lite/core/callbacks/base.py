@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
+from nemo_lite.base.errors import UsageError
+from nemo_lite.base.nemo_logging import Logger
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import NmTensor
-from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
-from nemo_lite.utils.nemo_logging import Logger
 
 # The state of an action as callbacks see it, as protocols that the engine fulfils. No torch, no loop here.
 

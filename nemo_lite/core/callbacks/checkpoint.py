@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from nemo_lite.base.errors import CheckpointError, UnknownNameError, UsageError
+from nemo_lite.base.files import json_text, make_writable_folder
 from nemo_lite.core.callbacks.base import (
     ActionCallback,
     ActionState,
@@ -20,8 +22,6 @@ from nemo_lite.core.callbacks.base import (
 )
 from nemo_lite.core.callbacks.evaluator import higher_is_better
 from nemo_lite.core.neural_module import NeuralModule, unique_names
-from nemo_lite.errors import CheckpointError, UnknownNameError, UsageError
-from nemo_lite.files import json_text, make_writable_folder
 from nemo_lite.utils import logging
 
 # Any: what is said about a checkpoint is JSON.

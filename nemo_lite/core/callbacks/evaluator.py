@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nemo_lite.base.errors import UsageError, counted
 from nemo_lite.core.callbacks.base import (
     ActionCallback,
     ActionState,
@@ -27,7 +28,6 @@ from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.core.trackers import WandbTracker, number
-from nemo_lite.errors import UsageError, counted
 from nemo_lite.utils import logging
 
 # Metrics: numbers over an evaluation, each with the direction in which it is good. No torch, no ranks in this file.

@@ -15,6 +15,7 @@ from typing import Any, TextIO, TypeVar, cast
 
 from tqdm import tqdm
 
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.callbacks.base import (
     ActionCallback,
     ActionState,
@@ -29,7 +30,6 @@ from nemo_lite.core.callbacks.base import (
 )
 from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.core.trackers import FAILED, FINISHED, TensorboardTracker, Trackers, WandbTracker
-from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
 Named = list[tuple[str, Any]]

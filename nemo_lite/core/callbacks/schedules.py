@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core.callbacks.base import ActionCallback, TbWriter
 from nemo_lite.core.callbacks.loggers import write_scalars
-from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils import logging
 
 # Any: an attribute may have any value.

@@ -38,8 +38,8 @@ from nemo_asr.audio.augmentation import (
     register_perturbation,
     time_stretched,
 )
-from nemo_asr.audio.containers import has_av
-from nemo_lite.errors import DataError, UnknownNameError, UsageError
+from nemo_asr.run.audio.containers import has_av
+from nemo_lite.base.errors import DataError, UnknownNameError, UsageError
 
 # Perturbations of waveforms: what each does to samples, that nothing is modified or remembered, and its messages.
 

@@ -9,7 +9,7 @@ import pytest
 import soundfile
 
 from nemo_asr.audio.augmentation import AudioSegment
-from nemo_lite.errors import DataError, UsageError
+from nemo_lite.base.errors import DataError, UsageError
 
 RATE = 8000
 TONE = (0.5 * np.sin(np.arange(RATE) / 5)).astype(np.float32)

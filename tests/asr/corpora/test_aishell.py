@@ -9,12 +9,12 @@ import pytest
 import soundfile
 from toys.hostile_audio import encoded, speech_like
 
-from nemo_asr.audio import reading
 from nemo_asr.corpora import aishell
+from nemo_asr.run.audio import reading
+from nemo_asr.run.text.labels import main_metric
 from nemo_asr.tasks.recipe import load_recipe
-from nemo_asr.text.labels import main_metric
-from nemo_lite.errors import ConfigError, DataError, FileInTheWayError, UsageError
-from nemo_lite.outputs import RECORD
+from nemo_lite.base.errors import ConfigError, DataError, FileInTheWayError, UsageError
+from nemo_lite.base.outputs import RECORD
 
 TEXTS = {
     "BAC009S0002W0122": "而 对 楼市 成交 抑制 作用 最 大 的 限 购",

@@ -10,8 +10,8 @@ import soundfile
 from toys.hostile_audio import encoded
 
 from nemo_asr.corpora import an4
-from nemo_lite.errors import DataError, FileInTheWayError
-from nemo_lite.outputs import RECORD
+from nemo_lite.base.errors import DataError, FileInTheWayError
+from nemo_lite.base.outputs import RECORD
 
 SAMPLES = (np.sin(np.arange(8000) / 10) * 8000).astype(np.int16)
 

@@ -13,13 +13,13 @@ import soundfile
 from toys.checked_sets import sound
 from toys.tar_shards import write_shard
 
-from nemo_asr.cli.data import main
+from nemo_asr.commands.cli.data import main
 from nemo_asr.corpora.conversion import KINDS, divided, kind_of, make
 from nemo_asr.corpora.lists import words_of
 from nemo_asr.corpora.tables import table_utterances
-from nemo_asr.data.manifest import Manifest
 from nemo_asr.data.tarred import TarredAudioToTextDataLayer
-from nemo_lite.errors import DataError, FileInTheWayError, UnknownNameError, UsageError
+from nemo_asr.run.manifest import Manifest
+from nemo_lite.base.errors import DataError, FileInTheWayError, UnknownNameError, UsageError
 
 HEAD = "client_id\tpath\tsentence_id\tsentence\tup_votes\n"
 

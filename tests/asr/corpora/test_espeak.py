@@ -10,7 +10,7 @@ from numpy.random import default_rng
 
 from nemo_asr.corpora import synth
 from nemo_asr.corpora.synth import VOCABULARY, Synthesizer, Voice, new_sentence, sentence
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 # The synthesiser: the same words and voice give the same samples; voices, rates and places.
 

@@ -9,8 +9,8 @@ import soundfile
 from toys.hostile_audio import encoded, speech_like
 
 from nemo_asr.corpora import librispeech
-from nemo_lite.errors import DataError, FileInTheWayError, UnknownNameError, UsageError
-from nemo_lite.outputs import RECORD
+from nemo_lite.base.errors import DataError, FileInTheWayError, UnknownNameError, UsageError
+from nemo_lite.base.outputs import RECORD
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import soundfile
 
 from nemo_asr.corpora import synth
 from nemo_asr.corpora.synth import Arguments, Synthesizer, make
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 pytest.importorskip("espeakng_loader", reason="the speech synthesiser is not installed")
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from nemo_asr.corpora.writing import download, filling_folder, unpack, write_manifest, write_recording
-from nemo_lite.errors import DataError, UsageError
-from nemo_lite.outputs import RECORD
+from nemo_lite.base.errors import DataError, UsageError
+from nemo_lite.base.outputs import RECORD
 
 # Manifests and folders are written completely or not at all.
 

@@ -17,8 +17,8 @@ from nemo_lite import DataLayerNM
 from nemo_lite.backends.pytorch.data.loaders import leftover_of, settle
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
+from nemo_lite.base.errors import ConfigError, DataError, UnknownNameError, UsageError
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType
-from nemo_lite.errors import ConfigError, DataError, UnknownNameError, UsageError
 
 # The audio data layer as a user and the engine meet it.
 

@@ -9,7 +9,6 @@ import pytest
 from toys.checked_sets import add, sound, write_set
 
 from nemo_asr import AudioToTextDataLayer
-from nemo_asr.audio import reading
 from nemo_asr.data.check import (
     Finding,
     as_text,
@@ -24,8 +23,9 @@ from nemo_asr.data.check import (
     warn_of_leaks,
     warn_of_long,
 )
-from nemo_asr.data.manifest import Manifest
-from nemo_lite.errors import DataError
+from nemo_asr.run.audio import reading
+from nemo_asr.run.manifest import Manifest
+from nemo_lite.base.errors import DataError
 
 # What is measured of each utterance.
 
@@ -95,7 +95,7 @@ def test_what_cannot_be_read_is_told_with_its_line_and_the_rest_is_measured(fold
 
 
 def test_what_training_cannot_read_into_one_array_is_told(folder, monkeypatch):
-    monkeypatch.setattr("nemo_asr.audio.reading.MAX_SECONDS", 0.4)
+    monkeypatch.setattr("nemo_asr.run.audio.reading.MAX_SECONDS", 0.4)
     (item,) = examine(write_set(folder, "train.json", add(folder, "a.wav", sound(1)))).items
     assert "a.wav claims 0 s of audio: wanted at most 0 s" in item.problem
 

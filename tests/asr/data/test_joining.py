@@ -11,9 +11,9 @@ from nemo_asr import AudioToSpeechLabelDataLayer, TarredAudioToTextDataLayer
 from nemo_asr.audio.augmentation import JoinPerturbation
 from nemo_asr.data.tarred import make_shards
 from nemo_asr.data.utterances import JoinedRows
-from nemo_asr.text.parser import make_parser
+from nemo_asr.run.text.parser import make_parser
 from nemo_lite.backends.pytorch.data.order import Shard, Stretch
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 JOIN = {"join": {"prob": 0.7, "max_utterances": 3, "max_duration": 2.0, "min_gap": 0.1, "max_gap": 0.3}}
 

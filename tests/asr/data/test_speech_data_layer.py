@@ -22,8 +22,6 @@ from toys.tar_shards import write_shard
 from toys.zip_data_layer import ZipDataLayer
 
 from nemo_asr import AudioToTextDataLayer, TarredAudioToTextDataLayer
-from nemo_asr.audio.reading import open_audio
-from nemo_asr.data.manifest import Manifest
 from nemo_asr.data.speech_data_layer import (
     _tell_counts,
     lengths_in_samples,
@@ -33,12 +31,14 @@ from nemo_asr.data.speech_data_layer import (
 )
 from nemo_asr.data.utterances import MIXED_DOWN, OTHER_DURATION, RESAMPLED, UNKNOWN
 from nemo_asr.models.losses import ctc_frames_needed
-from nemo_asr.text.parser import CharParser, make_parser
+from nemo_asr.run.audio.reading import open_audio
+from nemo_asr.run.manifest import Manifest
+from nemo_asr.run.text.parser import CharParser, make_parser
 from nemo_lite import DeviceType, NeuralModuleFactory
 from nemo_lite.backends.pytorch.data.loaders import settle
 from nemo_lite.backends.pytorch.data.order import Shard
-from nemo_lite.errors import DataError
-from nemo_lite.files import Content, plain_values
+from nemo_lite.base.errors import DataError
+from nemo_lite.base.files import Content, plain_values
 
 # What all speech data layers share, for manifests and for a zip file: unusable utterances, plans, fingerprints.
 

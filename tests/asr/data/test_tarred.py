@@ -20,14 +20,14 @@ from toys.tar_shards import make_tarred_set, write_shard
 
 import nemo_asr
 from nemo_asr import TarredAudioToTextDataLayer
-from nemo_asr.audio.reading import read_audio
-from nemo_asr.cli.data import main
-from nemo_asr.data.manifest import Manifest
+from nemo_asr.commands.cli.data import main
 from nemo_asr.data.tarred import TarredUtterances, expanded, make_shards, match, members_of
 from nemo_asr.data.utterances import FileSpans
+from nemo_asr.run.audio.reading import read_audio
+from nemo_asr.run.manifest import Manifest
 from nemo_lite import logging
 from nemo_lite.backends.pytorch.data.order import Shard
-from nemo_lite.errors import DataError, UsageError
+from nemo_lite.base.errors import DataError, UsageError
 
 # The paths of tar shards: patterns with braces, lists, and shards that are not there.
 

@@ -24,8 +24,7 @@ from toys.tar_shards import make_tarred_set, write_shard
 import nemo_lite as nemo
 from nemo_asr import AudioToTextDataLayer
 from nemo_asr.audio.augmentation import AudioAugmentor
-from nemo_asr.data.kaldi import KaldiFeatureDataLayer
-from nemo_asr.data.manifest import Manifest, Span
+from nemo_asr.compat.kaldi import KaldiFeatureDataLayer
 from nemo_asr.data.tarred import TarredAudioToTextDataLayer
 from nemo_asr.data.utterances import (
     AudioFilesDataLayer,
@@ -37,12 +36,13 @@ from nemo_asr.data.utterances import (
     SpeechDataset,
     collate,
 )
-from nemo_asr.text.parser import make_parser
+from nemo_asr.run.manifest import Manifest, Span
+from nemo_asr.run.text.parser import make_parser
 from nemo_lite.backends.pytorch.data.loaders import DataChangedError, Request
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.contract import CopyComparison
+from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.core.neural_types import AudioSignal, LengthsType, LossType, NeuralType
-from nemo_lite.errors import DataError, UsageError
 
 # What a worker does: a request in, one padded batch out, faults as data instead of raised.
 

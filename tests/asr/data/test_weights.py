@@ -10,9 +10,9 @@ from toys.tone_corpus import CONFIG, make_corpus, read_manifest, run_subcommand,
 
 from nemo_asr import AudioToTextDataLayer
 from nemo_asr.argparse import AsrArgParser
-from nemo_asr.data.manifest import Manifest
+from nemo_asr.run.manifest import Manifest
 from nemo_lite.backends.pytorch.data.order import Shard, Stretch
-from nemo_lite.errors import ConfigError, DataError, UsageError
+from nemo_lite.base.errors import ConfigError, DataError, UsageError
 
 LABELS = [" ", "a", "b"]
 

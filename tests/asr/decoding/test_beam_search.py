@@ -11,8 +11,8 @@ import torch
 import nemo_asr
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder, BeamSearchDecoderWithLM
 from nemo_asr.decoding.greedy import post_process_predictions
-from nemo_asr.decoding.words import Weights
-from nemo_lite.errors import DataError, NemoLiteError, UsageError
+from nemo_asr.run.search.words import Weights
+from nemo_lite.base.errors import DataError, NemoLiteError, UsageError
 
 LABELS = ["a", "b", " "]
 ARPA = """\\data\\

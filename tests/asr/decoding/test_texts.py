@@ -14,7 +14,7 @@ from nemo_asr.decoding.greedy import (
     post_process_predictions,
     post_process_transcripts,
 )
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 
 def collapse_one(ids, blank):

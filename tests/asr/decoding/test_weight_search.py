@@ -9,10 +9,10 @@ import torch
 from toys.language_model import BigramModel
 
 from nemo_asr.decoding.beam_search import ALPHAS, BETAS, BeamSearchCTCDecoder, search_weights, write_weights
-from nemo_asr.decoding.words import Spelling, WordScores
+from nemo_asr.run.search.words import Spelling, WordScores
+from nemo_asr.run.text.labels import text_of
 from nemo_asr.scoring.rates import count_errors
-from nemo_asr.text.labels import text_of
-from nemo_lite.errors import DataError
+from nemo_lite.base.errors import DataError
 
 LABELS = ["a", "b", " "]
 MODEL = BigramModel({("<s>", "ab"): -0.1, ("ab", "b"): -0.1, ("b", "</s>"): -0.1, ("aa", "aa"): -2})

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from nemo_asr.features.fbank import AudioToKaldiFbankPreprocessor, kaldi_filterbank, reflected
+from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core.shapes import definitions, symbol
-from nemo_lite.errors import UnknownNameError, UsageError
 
 RATES = (8000, 16000, 22050, 44100)
 OPTIONS: list[dict[str, Any]] = [

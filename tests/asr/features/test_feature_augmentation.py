@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from nemo_asr.features.augmentation import CropOrPadSpectrogramAugmentation, MultiplyBatch, SpectrogramAugmentation
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.shapes import symbol, written
-from nemo_lite.errors import UsageError
 
 
 def generator(seed=0):

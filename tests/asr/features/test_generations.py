@@ -11,7 +11,7 @@ from toys.nemo_source import needs_nemo, nemo_module
 
 from nemo_asr import AudioToMelSpectrogramPreprocessor
 from nemo_asr.features.framing import FRAMINGS, Generation, generation_of
-from nemo_lite.errors import UnknownNameError
+from nemo_lite.base.errors import UnknownNameError
 
 RATE, HOP, WINDOW, N_FFT = 16000, 160, 400, 512
 LENGTHS = (16000, 16001, 11111, 8159)

@@ -16,9 +16,9 @@ from nemo_asr.features.preprocessors import (
     AudioToMFCCPreprocessor,
     AudioToSpectrogramPreprocessor,
 )
+from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core.neural_types import AudioSignal, MelSpectrogramType, MFCCSpectrogramType, SpectrogramType
 from nemo_lite.core.shapes import definitions, symbol, written
-from nemo_lite.errors import UnknownNameError, UsageError
 
 RATE, HOP = 16000, 160
 ALL = [

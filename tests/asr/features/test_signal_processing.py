@@ -7,7 +7,7 @@ import scipy.fft
 import torch
 
 from nemo_asr.features import filterbank, framing, normalization, spectra
-from nemo_lite.errors import UnknownNameError
+from nemo_lite.base.errors import UnknownNameError
 
 N_FFT, HOP = 512, 160
 

@@ -26,9 +26,9 @@ from nemo_asr.models.conformer import (
 )
 from nemo_asr.models.jasper import JasperDecoderForCTC
 from nemo_lite.backends.pytorch.precision import choose_precision
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.run_options import Optimization
 from nemo_lite.core.shapes import symbol
-from nemo_lite.errors import UsageError
 
 UNDROPPED = {"dropout": 0.0, "dropout_pre_encoder": 0.0, "dropout_emb": 0.0}
 WENET = {"subsampling": "conv2d", "self_attention_model": "rel_pos_no_shift", "after_norm": True}

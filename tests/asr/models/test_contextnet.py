@@ -8,8 +8,8 @@ from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor
 from nemo_asr.models.contextnet import ContextNetDecoderForCTC, ContextNetEncoder
 from nemo_asr.models.jasper import JasperEncoder
 from nemo_asr.models.losses import CTCLossNM
+from nemo_lite.base.errors import UnknownNameError
 from nemo_lite.core.shapes import symbol, written
-from nemo_lite.errors import UnknownNameError
 
 BLOCK = {"filters": 8, "repeat": 2, "kernel": [5], "stride": [1], "dilation": [1], "dropout": 0.0, "residual": True}
 CONTEXT = {**BLOCK, "separable": True, "se": True, "se_reduction_ratio": 4}

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from nemo_asr.models.jasper import Frames, MaskedConv1d, TimeConv1d, is_time_major, same_padding
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 SHAPES = [  # channels, kernel, stride, dilation, frames
     (8, 11, 1, 1, 50),

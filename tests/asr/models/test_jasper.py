@@ -15,9 +15,9 @@ from nemo_asr.models.jasper import (
     valid_frames,
 )
 from nemo_lite.backends.pytorch.nm import DataLayerNM
+from nemo_lite.base.errors import NeuralPortNmTensorMismatchError, UnknownNameError, UsageError
 from nemo_lite.core.neural_types import AxisKind, AxisType, LengthsType, MelSpectrogramType, NeuralType
 from nemo_lite.core.shapes import symbol, written
-from nemo_lite.errors import NeuralPortNmTensorMismatchError, UnknownNameError, UsageError
 
 SMALL = {"filters": 8, "repeat": 2, "kernel": [5], "stride": [1], "dilation": [1], "dropout": 0.1, "residual": True}
 PROLOGUE = {**SMALL, "repeat": 1, "stride": [2], "residual": False, "separable": True}

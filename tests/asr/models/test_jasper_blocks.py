@@ -18,7 +18,7 @@ from nemo_asr.models.jasper import (
     make_normalization,
     set_batch_norm_momentum,
 )
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 BLOCK = {"filters": 8, "repeat": 2, "kernel": [5], "stride": [1], "dilation": [1], "dropout": 0.0, "residual": True}
 

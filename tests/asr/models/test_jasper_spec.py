@@ -3,8 +3,8 @@
 import pytest
 
 from nemo_asr.models.jasper import read_blocks
-from nemo_lite.config import load_config
-from nemo_lite.errors import ConfigError
+from nemo_lite.base.config import load_config
+from nemo_lite.base.errors import ConfigError
 
 BLOCK = {"filters": 8, "repeat": 2, "kernel": [5], "stride": [1], "dilation": [1], "dropout": 0.0, "residual": True}
 

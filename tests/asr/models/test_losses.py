@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from nemo_asr.models.losses import CTCLossNM
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 
 def batch(num_frames=8, num_classes=4):

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from nemo_asr.models.speaker import JasperDecoderForSpkrClass, pooled
+from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core.neural_types import LengthsType, NeuralType
-from nemo_lite.errors import UnknownNameError, UsageError
 
 WIDTHS = {"xvector": 8, "gram": 16, "superVector": 24}  # of 4 channels
 

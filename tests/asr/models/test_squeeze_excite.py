@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from nemo_asr.models.jasper import Frames, SqueezeExcite
-from nemo_lite.errors import UnknownNameError
+from nemo_lite.base.errors import UnknownNameError
 
 
 @pytest.mark.parametrize("window", [-1, 1, 4, 16])

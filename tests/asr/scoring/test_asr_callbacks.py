@@ -6,7 +6,7 @@ from toys.evaluated_texts import LABELS, batch, transcripts, wires
 
 from nemo_asr import helpers
 from nemo_lite import logging
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 
 @pytest.fixture

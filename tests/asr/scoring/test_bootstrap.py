@@ -18,7 +18,7 @@ from nemo_asr.scoring.rates import (
     paired_test,
     utterance_errors,
 )
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 
 def counts(errors, lengths):

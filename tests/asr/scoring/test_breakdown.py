@@ -19,7 +19,7 @@ from nemo_asr.scoring.rates import (
     utterance_errors,
     word_errors,
 )
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 SAID = ["one two", "one two three", "four", "five six"]
 HEARD = ["one", "one two tree", "four four", "five six"]

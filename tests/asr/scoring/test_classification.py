@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nemo_asr.scoring.rates import classification_accuracy, classification_confusion_matrix
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 
 def test_top_k_accuracy_counts_a_target_once_among_the_k_best():

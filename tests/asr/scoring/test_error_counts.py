@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_asr.scoring.rates import ErrorCounts, count_errors, word_error_rate
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 SENTENCES = st.lists(st.sampled_from(["a", "b", "cat", "dog"]), max_size=7).map(" ".join)
 

@@ -5,7 +5,7 @@ import torch
 from toys.evaluated_texts import LABELS, batch, wires
 
 from nemo_asr.scoring.callbacks import process_evaluation_batch
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 
 def test_ports_are_found_by_their_whole_name_not_by_prefix():

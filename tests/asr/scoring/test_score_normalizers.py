@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nemo_asr.scoring.normalize import american, digits_for_words, score_normalizer, without_punctuation
-from nemo_lite.errors import UnknownNameError
+from nemo_lite.base.errors import UnknownNameError
 
 
 @pytest.mark.parametrize(

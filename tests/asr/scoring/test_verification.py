@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nemo_asr.scoring.rates import all_pairs, equal_error_rate
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 
 @pytest.mark.parametrize(

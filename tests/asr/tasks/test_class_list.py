@@ -5,7 +5,7 @@ import json
 import pytest
 
 from nemo_asr.tasks.recipe import load_class_recipe, task_of
-from nemo_lite.errors import DataError
+from nemo_lite.base.errors import DataError
 
 SECTIONS = """AudioToMelSpectrogramPreprocessor: {features: 8}
 JasperEncoder:

@@ -8,8 +8,8 @@ from nemo_asr.data.labelled import LabelPorts
 from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.tasks.families import connect_classifier
 from nemo_asr.tasks.recipe import recipe_from_text
+from nemo_lite.base.errors import ConfigError, NeuralPortNmTensorMismatchError, UsageError
 from nemo_lite.core.neural_types import LogitsType, LossType
-from nemo_lite.errors import ConfigError, NeuralPortNmTensorMismatchError, UsageError
 
 HEAD = """labels: [yes, no]
 AudioToSpeechLabelDataLayer: {}

@@ -10,7 +10,7 @@ import torch
 
 from nemo_asr.models.jasper import JasperEncoder
 from nemo_asr.tasks.recipe import Recipe, load_recipe
-from nemo_lite.config import load_config
+from nemo_lite.base.config import load_config
 
 CONFIGS = Path(__file__).resolve().parents[3] / "examples" / "asr" / "configs"
 # Parameters of encoder and decoder. Jasper 10x5 DR and QuartzNet as published; the others as their first lines say.

@@ -15,6 +15,7 @@ from nemo_asr.tasks.families import CTC, FAMILIES, Data, Modules, Wires
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.tasks.registry import KNOWN
 from nemo_lite import DataLayerNM, LossNM, TrainableNM
+from nemo_lite.base.errors import ConfigError, UsageError
 from nemo_lite.core import Reference
 from nemo_lite.core.neural_types import (
     AcousticEncodedRepresentation,
@@ -26,7 +27,6 @@ from nemo_lite.core.neural_types import (
     SpectrogramType,
 )
 from nemo_lite.core.ports import Ports
-from nemo_lite.errors import ConfigError, UsageError
 
 Raise = Callable[[], object]
 

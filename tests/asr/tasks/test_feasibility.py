@@ -18,7 +18,7 @@ from nemo_asr import (
     warn_of_infeasible,
 )
 from nemo_lite import LossNM
-from nemo_lite.errors import DataError
+from nemo_lite.base.errors import DataError
 
 LABELS = [" ", "a", "b"]
 # 16000 samples are 100 frames of features and, at stride 4, 25 frames of log-probabilities.

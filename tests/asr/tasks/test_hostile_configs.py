@@ -14,7 +14,7 @@ from toys.hostile_configs import CLASSES, HEADERS, TEXTS, cost_of, mutated
 
 from nemo_asr.tasks.recipe import Recipe, load_recipe, recipe_from_text
 from nemo_lite import logging
-from nemo_lite.errors import ConfigError, NemoLiteError
+from nemo_lite.base.errors import ConfigError, NemoLiteError
 
 BASES = (TEXTS, HEADERS, CLASSES)
 MAX_SECONDS, MAX_MEGABYTES = 2.0, 300.0

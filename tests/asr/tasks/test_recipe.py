@@ -13,8 +13,8 @@ import torch
 
 from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor, AudioToSpectrogramPreprocessor
 from nemo_asr.tasks.recipe import Recipe, load_recipe
+from nemo_lite.base.errors import ConfigError, UsageError
 from nemo_lite.core.neural_types import LengthsType, NeuralType, SpectrogramType
-from nemo_lite.errors import ConfigError, UsageError
 
 Write = Callable[[str], Path]
 

@@ -7,7 +7,7 @@ from toys.shipped_configs import config_cases
 from toys.tone_corpus import ASR
 
 from nemo_asr import load_recipe, recipe_from_text
-from nemo_lite.errors import ConfigError
+from nemo_lite.base.errors import ConfigError
 
 QUARTZNET = ASR / "configs/quartznet5x5.yaml"
 # Their classes, or labels, are those of the training set, or set from outside.

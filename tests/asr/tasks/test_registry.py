@@ -15,6 +15,7 @@ from nemo_asr.tasks.families import CTC, FAMILIES, register_family
 from nemo_asr.tasks.recipe import recipe_from_text
 from nemo_asr.tasks.registry import KNOWN, register, role_of
 from nemo_lite import DataLayerNM, LossNM, NonTrainableNM
+from nemo_lite.base.errors import ConfigError, UnknownNameError, UsageError
 from nemo_lite.core import (
     AcousticEncodedRepresentation,
     AxisKind,
@@ -29,7 +30,6 @@ from nemo_lite.core import (
     SpectrogramType,
 )
 from nemo_lite.core.neural_module import NeuralModule
-from nemo_lite.errors import ConfigError, UnknownNameError, UsageError
 
 ROLES = {
     "data layer": ["AudioToTextDataLayer"],

@@ -17,9 +17,9 @@ from nemo_asr.models.losses import IntermediateDecoderForCTC
 from nemo_asr.tasks.families import Model, Signal, connect, connect_by_type, signals_of
 from nemo_lite import Dag, DataLayerNM, DeviceType, EvaluatorCallback, LossNM, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.common import LossAggregatorNM
+from nemo_lite.base.errors import NeuralPortNameMismatchError, NeuralPortNmTensorMismatchError, UsageError
 from nemo_lite.core import LabelsType, LengthsType, LogprobsType, LossType, NeuralType, Ports
 from nemo_lite.core.callbacks.evaluator import differences_from_training
-from nemo_lite.errors import NeuralPortNameMismatchError, NeuralPortNmTensorMismatchError, UsageError
 
 LABELS = ["a", "b"]
 

@@ -4,9 +4,9 @@ import string
 
 import pytest
 
-from nemo_asr.text.parser import make_parser
+from nemo_asr.run.text.parser import make_parser
 from nemo_asr.text.proposal import propose_labels
-from nemo_lite.errors import DataError, UnknownNameError
+from nemo_lite.base.errors import DataError, UnknownNameError
 
 ENGLISH = " " + string.ascii_lowercase + "'"
 

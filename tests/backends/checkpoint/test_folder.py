@@ -21,9 +21,9 @@ from nemo_lite.backends.pytorch.checkpoint import folder as checkpoint
 from nemo_lite.backends.pytorch.checkpoint import store as commit
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Chosen, read_checkpoint, writers_of
 from nemo_lite.backends.pytorch.checkpoint.storage import WHOLE, Weights
+from nemo_lite.base.errors import CheckpointError, UsageError
+from nemo_lite.base.helpers import Part
 from nemo_lite.core.callbacks.base import Best
-from nemo_lite.errors import CheckpointError, UsageError
-from nemo_lite.utils.helpers import Part
 
 # Checkpoint folders: the newest complete set, retention, kills, NeMo's folders.
 

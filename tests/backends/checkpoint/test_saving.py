@@ -24,9 +24,9 @@ from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, read_
 from nemo_lite.backends.pytorch.checkpoint.saving import Saving, copied_to_host
 from nemo_lite.backends.pytorch.checkpoint.storage import Weights
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
+from nemo_lite.base.errors import UsageError
+from nemo_lite.base.interruption import Interrupted
 from nemo_lite.core.callbacks.base import Best
-from nemo_lite.errors import UsageError
-from nemo_lite.interruption import Interrupted
 
 
 class Steps(nemo.NeMoCallback):

@@ -23,8 +23,8 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
     save_training_state,
 )
 from nemo_lite.backends.pytorch.optimizers import Novograd
-from nemo_lite.backends.pytorch.tutorials import MSELoss, RealFunctionDataLayer, TaylorNet
-from nemo_lite.errors import CheckpointError, NemoLiteError
+from nemo_lite.base.errors import CheckpointError, NemoLiteError
+from nemo_lite.compat.tutorials import MSELoss, RealFunctionDataLayer, TaylorNet
 
 # Whether stored tensors fit a module: older names and types are adapted, differences are named.
 

@@ -23,7 +23,7 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
     save_module,
     save_training_state,
 )
-from nemo_lite.errors import CheckpointError, UsageError
+from nemo_lite.base.errors import CheckpointError, UsageError
 
 # Module files and training states: what goes in comes out, and nothing else goes in.
 

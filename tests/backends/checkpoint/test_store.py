@@ -41,8 +41,8 @@ from nemo_lite.backends.pytorch.checkpoint.store import (
     with_digest,
     write_set,
 )
+from nemo_lite.base.errors import CheckpointError, UsageError
 from nemo_lite.core.callbacks.base import Best
-from nemo_lite.errors import CheckpointError, UsageError
 
 # Records of checkpoints: what they say, that any change is noticed, what is refused.
 

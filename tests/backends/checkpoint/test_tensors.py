@@ -21,7 +21,7 @@ from toys.nemo_archives import packed, write_0, write_tar
 from toys.nets import BD, Net, build
 
 import nemo_lite as nemo
-from nemo_asr.models.nemo_files import read_nemo
+from nemo_asr.trained.nemo_files import read_nemo
 from nemo_lite.backends.pytorch.checkpoint import tensors as safetensors_file
 from nemo_lite.backends.pytorch.checkpoint.folder import read_checkpoint, writers_of
 from nemo_lite.backends.pytorch.checkpoint.storage import (
@@ -45,9 +45,9 @@ from nemo_lite.backends.pytorch.checkpoint.tensors import (
 )
 from nemo_lite.backends.pytorch.distributed.comm import Piece
 from nemo_lite.backends.pytorch.nm import TrainableNeuralModuleWrapper
+from nemo_lite.base.errors import CheckpointError
+from nemo_lite.base.helpers import Part
 from nemo_lite.core.callbacks import ModuleSaverCallback
-from nemo_lite.errors import CheckpointError
-from nemo_lite.utils.helpers import Part
 
 # Files in safetensors' format: the library reads what was written, and equal content gives equal bytes.
 

@@ -25,8 +25,8 @@ from nemo_lite.backends.pytorch.common import (
     char_lm_metrics,
     neuralType2TensorShape,
 )
+from nemo_lite.base.errors import CountError, MissingOptionError, UnknownNameError, UsageError
 from nemo_lite.core.neural_types import AxisKind, AxisType, ChannelType, LabelsType, NeuralType
-from nemo_lite.errors import CountError, MissingOptionError, UnknownNameError, UsageError
 
 
 @pytest.fixture(autouse=True)

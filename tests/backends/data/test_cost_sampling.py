@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_lite.backends.pytorch.data.order import Batching, CostWords, Leftover, Shard, padding_share, training_plan
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 SIZES = st.integers(1, 200)
 WORLDS = st.integers(1, 5)

@@ -47,7 +47,7 @@ from nemo_lite.backends.pytorch.data.order import (
 )
 from nemo_lite.backends.pytorch.data.order import plans as plans_by_cost
 from nemo_lite.backends.pytorch.distributed.comm import Comm, SingleProcess
-from nemo_lite.errors import DataError, UsageError
+from nemo_lite.base.errors import DataError, UsageError
 
 # Batches and the loaders that make them, on one rank and on several.
 

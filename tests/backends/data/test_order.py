@@ -38,7 +38,7 @@ from nemo_lite.backends.pytorch.data.order import (
     training_plan,
 )
 from nemo_lite.backends.pytorch.data.order import plans as plans_of
-from nemo_lite.errors import DataError, UnknownNameError, UsageError
+from nemo_lite.base.errors import DataError, UnknownNameError, UsageError
 
 # Which items come in which batch: a pure function of size, seed, epoch, rank and world size.
 

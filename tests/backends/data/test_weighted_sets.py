@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_lite.backends.pytorch.data.order import Batching, Plans, Shard, Stretch, WeightedSets, plans
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4)
 WEIGHTS = st.lists(st.floats(0.2, 5.0), min_size=4, max_size=4)

@@ -22,7 +22,7 @@ from nemo_lite.backends.pytorch.data import loaders as workers
 from nemo_lite.backends.pytorch.data import worker_server
 from nemo_lite.backends.pytorch.data.loaders import DatasetLoader, PlannedLoader
 from nemo_lite.backends.pytorch.data.order import Batching, Shard, plans
-from nemo_lite.errors import DataWorkerError
+from nemo_lite.base.errors import DataWorkerError
 from nemo_lite.utils import logging
 
 LOCK = threading.Lock()

@@ -22,7 +22,7 @@ import nemo_lite as nemo
 from nemo_lite.backends.pytorch.data import loaders as workers
 from nemo_lite.backends.pytorch.data.loaders import DatasetLoader, pins_memory_for, workers_for
 from nemo_lite.backends.pytorch.data.order import Batching, Shard, plans
-from nemo_lite.errors import DataWorkerError
+from nemo_lite.base.errors import DataWorkerError
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 

@@ -28,10 +28,10 @@ from nemo_lite.backends.pytorch.distributed.group import DataParallel
 from nemo_lite.backends.pytorch.distributed.process import torch_errors_named
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.nm import TrainableNeuralModuleWrapper
-from nemo_lite.backends.pytorch.tutorials import MSELoss, RealFunctionDataLayer
+from nemo_lite.base.errors import UsageError
+from nemo_lite.compat.tutorials import MSELoss, RealFunctionDataLayer
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import ChannelType, NeuralType
-from nemo_lite.errors import UsageError
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "1d": lambda: nn.BatchNorm1d(3),

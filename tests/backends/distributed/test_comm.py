@@ -10,7 +10,7 @@ from toys.nets import Points, Record, build
 from nemo_lite.backends.pytorch.actions import PtActions
 from nemo_lite.backends.pytorch.distributed.comm import Comm, SingleProcess, is_divided, piece_of
 from nemo_lite.backends.pytorch.distributed.group import ProcessGroup
-from nemo_lite.interruption import STOP_SIGNALS, Interrupted
+from nemo_lite.base.interruption import STOP_SIGNALS, Interrupted
 
 
 def train_as(comm, max_steps=1, **kwargs):

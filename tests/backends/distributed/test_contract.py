@@ -27,7 +27,7 @@ from nemo_lite.backends.pytorch.distributed.contract import (
     compare,
     options_of,
 )
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 FULL: RunContract = {
     "run": {"run id": "a"},

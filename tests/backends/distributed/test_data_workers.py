@@ -20,7 +20,7 @@ from toys.ranks import on_ranks
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.distributed import process
 from nemo_lite.backends.pytorch.distributed.process import torch_errors_named
-from nemo_lite.errors import DataWorkerError
+from nemo_lite.base.errors import DataWorkerError
 
 
 class Deadly(torch.utils.data.Dataset):

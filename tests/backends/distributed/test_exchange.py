@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from toys.ranks import on_ranks, results_of
 
 from nemo_lite.backends.pytorch.distributed.comm import Exchange, decode, encode
-from nemo_lite.errors import DistributedError, UsageError
+from nemo_lite.base.errors import DistributedError, UsageError
 
 # Bytes and back
 

@@ -26,8 +26,8 @@ from nemo_lite.backends.pytorch.distributed.process import (
     tell_now,
     torch_errors_named,
 )
+from nemo_lite.base.errors import DataError, DistributedError, NeuralTypeError, UsageError
 from nemo_lite.core.neural_types import ChannelType, NeuralType
-from nemo_lite.errors import DataError, DistributedError, NeuralTypeError, UsageError
 
 SCRIPT = """
 import ctypes, os, sys, threading, time
@@ -169,7 +169,7 @@ def test_what_was_told_is_not_printed_again_when_it_leaves_the_script():
 @pytest.mark.long
 @pytest.mark.slow
 def test_an_error_of_ours_that_leaves_a_script_gives_its_exit_code_and_one_that_was_told_says_nothing():
-    told = "from nemo_lite.errors import DistributedError as error\nprocess.print_each_once()\n"
+    told = "from nemo_lite.base.errors import DistributedError as error\nprocess.print_each_once()\n"
     silent = script(f"{told}error = error('rank 1 is gone')\nerror.is_told = True\nraise error")
     assert (silent.returncode, silent.stderr) == (3, "")
     shown = script(f"{told}raise error('rank 1 is gone')")

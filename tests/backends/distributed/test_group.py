@@ -17,7 +17,7 @@ from toys.ranks import on_ranks
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.distributed import group
-from nemo_lite.errors import DataError, UsageError, reported_to_user
+from nemo_lite.base.errors import DataError, UsageError, reported_to_user
 
 
 class Trouble(nemo.NonTrainableNM):

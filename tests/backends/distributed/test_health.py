@@ -37,9 +37,9 @@ from nemo_lite.backends.pytorch.distributed.health import (
 )
 from nemo_lite.backends.pytorch.distributed.rendezvous import Member, meet
 from nemo_lite.backends.pytorch.nm import TrainableNM
-from nemo_lite.errors import DataError
-from nemo_lite.interruption import Interrupted
-from nemo_lite.utils.launch import ProcessInfo, who_am_i
+from nemo_lite.base.errors import DataError
+from nemo_lite.base.interruption import Interrupted
+from nemo_lite.base.launch import ProcessInfo, who_am_i
 
 # Who is to blame, from what is known of each rank
 

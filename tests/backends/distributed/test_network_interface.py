@@ -15,8 +15,8 @@ from nemo_lite.backends.pytorch.distributed.rendezvous import (
     unused_master,
     use_route,
 )
-from nemo_lite.errors import DistributedError
-from nemo_lite.utils.launch import who_am_i
+from nemo_lite.base.errors import DistributedError
+from nemo_lite.base.launch import who_am_i
 
 pytestmark = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the loopback has its name on Linux: lo")
 

@@ -34,9 +34,9 @@ from nemo_lite.backends.pytorch.distributed.rendezvous import (
     this_member,
     written,
 )
-from nemo_lite.errors import DataError, DistributedError, UsageError, reported_to_user
-from nemo_lite.options import LaunchedParser
-from nemo_lite.utils.launch import ProcessInfo, who_am_i
+from nemo_lite.base.errors import DataError, DistributedError, UsageError, reported_to_user
+from nemo_lite.base.launch import ProcessInfo, who_am_i
+from nemo_lite.base.options import LaunchedParser
 
 # Members, runs, stores and attempts
 

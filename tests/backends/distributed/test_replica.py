@@ -19,7 +19,7 @@ from nemo_lite.backends.pytorch.distributed.comm import ReplicaOptions
 from nemo_lite.backends.pytorch.distributed.group import DataParallel, _LastFirst, _Sending
 from nemo_lite.backends.pytorch.engine import module_state
 from nemo_lite.backends.pytorch.engine.batches import StepBatches
-from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.base.errors import UnknownNameError, UsageError
 
 NUM_ITEMS, BATCH = 42, 4  # an epoch ends with a step of 10 items: uneven batches on every number of ranks
 

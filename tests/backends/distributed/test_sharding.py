@@ -32,7 +32,8 @@ from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM, TrainableNM
 from nemo_lite.backends.pytorch.optimizers import create_optimizer
 from nemo_lite.backends.pytorch.precision import float32_parts
-from nemo_lite.backends.pytorch.tutorials import TaylorNet
+from nemo_lite.base.errors import CheckpointError, UsageError
+from nemo_lite.compat.tutorials import TaylorNet
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_module import NeuralModule, subclasses
 from nemo_lite.core.neural_types import (
@@ -45,7 +46,6 @@ from nemo_lite.core.neural_types import (
     NeuralType,
 )
 from nemo_lite.core.ports import WeightShareTransform
-from nemo_lite.errors import CheckpointError, UsageError
 
 CPU = torch.device("cpu")
 NUM_FEATURES, NUM_CLASSES = 4, 5

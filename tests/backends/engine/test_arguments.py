@@ -8,7 +8,7 @@ from toys.nets import Net, Points, Record, build, train
 from toys.rank_training import rank_factory, train_net
 
 import nemo_lite as nemo
-from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.base.errors import UnknownNameError, UsageError
 
 
 def test_tuples_do_not_go_with_accumulation(factory):

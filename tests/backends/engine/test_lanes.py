@@ -10,7 +10,7 @@ from toys.ranks import results_of
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.data.loaders import Loaded, UnusableItems
-from nemo_lite.errors import CheckpointError, UsageError
+from nemo_lite.base.errors import CheckpointError, UsageError
 
 
 class Head(nemo.TrainableNM):

@@ -11,11 +11,11 @@ from toys.ranks import on_ranks, results_of
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.engine.objectives import LoweredObjective, check_cuda_graphs
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core import UnfreezeCallback
 from nemo_lite.core.app_state import AppState
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.run_options import CompileOptions
-from nemo_lite.errors import UsageError
 
 
 def test_several_losses_are_summed(factory):

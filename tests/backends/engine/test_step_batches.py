@@ -12,7 +12,7 @@ from toys.ranks import on_ranks, results_of
 from nemo_lite.backends.pytorch.data.loaders import BatchLoader
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.engine import batches as step_batches
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 from nemo_lite.utils import logging
 
 

@@ -11,8 +11,8 @@ from toys.nets import BD, Mse, Net, Points, Record, build, train
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.engine.batches import StepValues
 from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.base.errors import DagError
 from nemo_lite.core.dag import Dag
-from nemo_lite.errors import DagError
 
 
 def test_a_renamed_wire_beyond_the_training_dag_is_computed_when_asked_for(factory):

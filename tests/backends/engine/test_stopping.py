@@ -20,7 +20,7 @@ from toys.ranks import free_port, wait_all
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.folder import read_checkpoint
 from nemo_lite.backends.pytorch.engine.training import how_to_go_on, interruption_text
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 SCRIPT = Path(__file__).parents[2] / "toys" / "interruptible.py"
 

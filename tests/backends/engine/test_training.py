@@ -12,7 +12,7 @@ from toys.ranks import on_ranks, results_of
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.folder import read_checkpoint
 from nemo_lite.backends.pytorch.data.loaders import Batch
-from nemo_lite.errors import NonFiniteLossError, UsageError
+from nemo_lite.base.errors import NonFiniteLossError, UsageError
 
 
 def by_hand(data, net, num_epochs=2, lr=0.1, per_step=1, clip=None):

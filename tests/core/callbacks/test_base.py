@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from toys.fake_action_state import FakeState, Source, train
 
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.callbacks import (
     ActionCallback,
     CallbackList,
@@ -22,7 +23,6 @@ from nemo_lite.core.callbacks import (
     on_step_end,
     on_step_start,
 )
-from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
 # NeMoCallback, decorators and CallbackList, against a fake action.

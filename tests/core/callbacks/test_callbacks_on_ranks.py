@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from toys.fake_action_state import FakeState, Scalar, Source, Vector, Writer, train
 
+from nemo_lite.base.errors import CheckpointError, UsageError
 from nemo_lite.core.callbacks import (
     ActionCallback,
     CheckpointCallback,
@@ -27,7 +28,6 @@ from nemo_lite.core.callbacks import (
     WandBLogger,
 )
 from nemo_lite.core.callbacks.loggers import ProgressBar
-from nemo_lite.errors import CheckpointError, UsageError
 
 WORLD_SIZE = 2
 WIRES = Source().connect()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from toys.fake_action_state import Encoder, FakeState, train
 
+from nemo_lite.base.errors import CheckpointError, UnknownNameError, UsageError
 from nemo_lite.core.callbacks import CheckpointCallback, ModuleSaverCallback, on_step_start
-from nemo_lite.errors import CheckpointError, UnknownNameError, UsageError
 
 
 @pytest.fixture(autouse=True)

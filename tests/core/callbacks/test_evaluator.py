@@ -9,8 +9,8 @@ import sys
 import pytest
 from toys.fake_action_state import FakeState, Scalar, Vector, Writer, messages, train
 
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.callbacks import ActionCallback, CallbackList, EvaluatorCallback, on_evaluation_end
-from nemo_lite.errors import UsageError
 
 
 class Evaluated:

@@ -10,6 +10,7 @@ import sys
 import pytest
 from toys.fake_action_state import FakeState, Scalar, Source, Vector, Writer, messages, train
 
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.callbacks import (
     CallbackList,
     NeMoCallback,
@@ -24,7 +25,6 @@ from nemo_lite.core.callbacks import (
 from nemo_lite.core.callbacks.base import EvaluationResult
 from nemo_lite.core.callbacks.loggers import ProgressBar
 from nemo_lite.core.trackers import Tracker, Trackers
-from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
 # SimpleLogger, TensorboardLogger, SimpleLossLoggerCallback: what they read, log and write.

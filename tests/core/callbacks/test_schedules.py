@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from toys.fake_action_state import Encoder, FakeState, Writer, train
 
+from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core.callbacks import ActionCallback, UnfreezeCallback, ValueSetterCallback
-from nemo_lite.errors import UnknownNameError, UsageError
 
 Policy, Method = ValueSetterCallback.Policy, ValueSetterCallback.Method
 

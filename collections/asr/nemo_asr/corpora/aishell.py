@@ -30,10 +30,10 @@ from nemo_asr.corpora.writing import (
 )
 from nemo_asr.shipped import config_path
 from nemo_asr.tasks.recipe import recipe_from_text
-from nemo_lite.config import Config, load_config
-from nemo_lite.errors import DataError, reported_to_user
-from nemo_lite.files import make_writable_folder
-from nemo_lite.outputs import check_ours
+from nemo_lite.base.config import Config, load_config
+from nemo_lite.base.errors import DataError, reported_to_user
+from nemo_lite.base.files import make_writable_folder
+from nemo_lite.base.outputs import check_ours
 
 SPLITS = ("train", "dev", "test")
 MODEL_CONFIG = "quartznet15x5_zh"

@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.audio.reading import MAX_CONTENT_BYTES
 from nemo_asr.corpora.writing import (
     Entry,
     check_corpus_files,
@@ -31,8 +30,9 @@ from nemo_asr.corpora.writing import (
     write_manifest,
     write_recording,
 )
-from nemo_lite.errors import DataError, reported_to_user
-from nemo_lite.files import FileKind, make_writable_folder, read_bytes
+from nemo_asr.run.audio.reading import MAX_CONTENT_BYTES
+from nemo_lite.base.errors import DataError, reported_to_user
+from nemo_lite.base.files import FileKind, make_writable_folder, read_bytes
 
 URL = "https://dldata-public.s3.us-east-2.amazonaws.com/an4_sphere.tar.gz"
 SHA256 = "a0525579493735d32b60fb6fa5975dd0eaacde087b0a4eeb7f13b7ef33077b12"

@@ -20,14 +20,14 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from nemo_asr.audio.reading import open_audio
 from nemo_asr.corpora import cuts, folders, kaldi, lists, tables
 from nemo_asr.corpora.listed import Listed, Sets, Utterances
 from nemo_asr.corpora.writing import CORPUS, Entry, as_written, write_manifest
-from nemo_asr.text.labels import Marks, shown_symbols
-from nemo_lite.errors import DataError, FileInTheWayError, UnknownNameError, counted, listed
-from nemo_lite.files import DOWNLOAD, is_address, make_writable_folder, names_in
-from nemo_lite.outputs import InputFiles, check_output
+from nemo_asr.run.audio.reading import open_audio
+from nemo_asr.run.text.labels import Marks, shown_symbols
+from nemo_lite.base.errors import DataError, FileInTheWayError, UnknownNameError, counted, listed
+from nemo_lite.base.files import DOWNLOAD, is_address, make_writable_folder, names_in
+from nemo_lite.base.outputs import InputFiles, check_output
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Any
 
 from nemo_asr.corpora.listed import Listed, Sets, by_set_name
 from nemo_asr.data.tarred import members_of
-from nemo_lite.errors import DataError
-from nemo_lite.files import FileKind, names_in, open_file, parse_json, path_in_list
+from nemo_lite.base.errors import DataError
+from nemo_lite.base.files import FileKind, names_in, open_file, parse_json, path_in_list
 
 _CUTS = FileKind("the list", 1 << 40)
 _CUT_SUFFIXES = (".jsonl", ".jsonl.gz")

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nemo_asr.corpora.listed import SUFFIXES, Listed, Sets, best_first, files_below, sets_by_folder
-from nemo_lite.errors import DataError
-from nemo_lite.files import FileKind, read_text
+from nemo_lite.base.errors import DataError
+from nemo_lite.base.files import FileKind, read_text
 
 _TEXT = FileKind("the text", 1 << 20, remedy="save it as UTF-8 text")
 _NO_TEXT_OF_A_RECORDING = re.compile(r"(?i)(readme|licen[cs]e|copying|changes|authors?|credits)\b.*")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nemo_asr.corpora.listed import SUFFIXES, Listed, Sets, channel_of
-from nemo_lite.errors import DataError
-from nemo_lite.files import FileKind, decode_text, names_in, numbered_lines, path_in_list
+from nemo_lite.base.errors import DataError
+from nemo_lite.base.files import FileKind, decode_text, names_in, numbered_lines, path_in_list
 
 _LIST = FileKind("the list", 1 << 40)  # read line by line
 _UNPACKERS = ("flac", "sph2pipe", "cat")  # programs that only unpack the one file that they are given

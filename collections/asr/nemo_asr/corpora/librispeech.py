@@ -25,8 +25,8 @@ from nemo_asr.corpora.writing import (
     write_corpus_file,
     write_manifest,
 )
-from nemo_lite.errors import DataError, UnknownNameError, reported_to_user
-from nemo_lite.files import make_writable_folder
+from nemo_lite.base.errors import DataError, UnknownNameError, reported_to_user
+from nemo_lite.base.files import make_writable_folder
 
 URL = "https://www.openslr.org/resources/12/{}.tar.gz"
 # The sets and the sha256 of their archives.

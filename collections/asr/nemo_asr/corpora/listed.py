@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from nemo_asr.audio import containers
-from nemo_asr.audio.reading import AUDIO_SUFFIXES
-from nemo_lite.errors import DataError
+from nemo_asr.run.audio import containers
+from nemo_asr.run.audio.reading import AUDIO_SUFFIXES
+from nemo_lite.base.errors import DataError
 
 # Also of files that need a package to be decoded: where it is missing, their lines say so.
 SUFFIXES = AUDIO_SUFFIXES | containers.SUFFIXES

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 
 from nemo_asr.corpora.listed import SUFFIXES, Listed, Recordings, Sets, channel_of, files_below, sets_by_folder
 from nemo_asr.scoring import sclite
-from nemo_lite.errors import DataError
-from nemo_lite.files import FileKind, decode_text, numbered_lines
+from nemo_lite.base.errors import DataError
+from nemo_lite.base.files import FileKind, decode_text, numbered_lines
 
 _LIST = FileKind("the list", 1 << 40)  # read line by line
 _NAMES = re.compile(r".+\.trans\.txt|transcripts\.txt|PROMPTS")

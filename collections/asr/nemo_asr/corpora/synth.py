@@ -27,10 +27,10 @@ import soxr
 from numpy.random import Generator, default_rng
 
 from nemo_asr.corpora.writing import Entry, describe, filling_folder, write_manifest, write_recording
-from nemo_lite.config import Between
-from nemo_lite.errors import DataError, UsageError, reported_to_user
-from nemo_lite.files import FileKind, numbered_lines, read_json
-from nemo_lite.options import OneLineParser, not_negative_int, number_within
+from nemo_lite.base.config import Between
+from nemo_lite.base.errors import DataError, UsageError, reported_to_user
+from nemo_lite.base.files import FileKind, numbered_lines, read_json
+from nemo_lite.base.options import OneLineParser, not_negative_int, number_within
 
 # eSpeak NG through ctypes: a text and a voice in, samples out.
 # The library comes from the package espeakng-loader (Linux and macOS).

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nemo_asr.corpora.listed import SUFFIXES, Listed, Sets, by_set_name, channel_of
-from nemo_lite.errors import DataError
-from nemo_lite.files import FileKind, names_in, open_file, path_in_list
+from nemo_lite.base.errors import DataError
+from nemo_lite.base.files import FileKind, names_in, open_file, path_in_list
 
 _TABLE = FileKind("the table", 1 << 40)  # read line by line
 _SAVE = "save it as UTF-8"

@@ -20,9 +20,9 @@ import numpy.typing as npt
 import soundfile
 from tqdm import tqdm
 
-from nemo_asr.audio.reading import AudioPart, open_part
-from nemo_lite.errors import DataError, FileInTheWayError
-from nemo_lite.files import (
+from nemo_asr.run.audio.reading import AudioPart, open_part
+from nemo_lite.base.errors import DataError, FileInTheWayError
+from nemo_lite.base.files import (
     FileKind,
     TarLimits,
     digest_of_file,
@@ -34,7 +34,7 @@ from nemo_lite.files import (
     unwritable,
     write_atomically,
 )
-from nemo_lite.outputs import check_ours, check_output, list_outputs, remove_outputs, write_output
+from nemo_lite.base.outputs import check_ours, check_output, list_outputs, remove_outputs, write_output
 
 # Archives of recordings: fetching one, and unpacking what is wanted of it. Nothing in an archive is trusted.
 # No file is written outside the given folder, no link is made, and no more is written than was allowed.

@@ -17,13 +17,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from tqdm import tqdm
 
-from nemo_asr.audio.reading import Samples, open_part
-from nemo_asr.audio.segments import LONG_PAUSE, ChannelEnergies, frame_levels, frame_samples, longest_pause
-from nemo_asr.data.manifest import Manifest, Utterance
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
-from nemo_asr.text.labels import Marks
+from nemo_asr.run.audio.reading import Samples, open_part
+from nemo_asr.run.audio.segments import LONG_PAUSE, ChannelEnergies, frame_levels, frame_samples, longest_pause
+from nemo_asr.run.manifest import Manifest, Utterance
+from nemo_asr.run.text.labels import Marks
 from nemo_lite import DataLayerNM
-from nemo_lite.errors import MAX_LISTED, DataError, counted
+from nemo_lite.base.errors import MAX_LISTED, DataError, counted
 from nemo_lite.utils import logging
 
 # examine: every utterance of some manifests read and measured, by several threads.
@@ -41,12 +41,12 @@ class Examined:
     Attributes:
         utterance: the manifest line.
         seconds: of its audio; as written, where the audio was not or could not be read.
-        excess: see `nemo_asr.audio.reading.Audio`.
+        excess: see `nemo_asr.run.audio.reading.Audio`.
         sample_rate: samples a second in the file; 0 where it was not read.
         num_channels: of the file.
         digest: of its samples: equal for equal samples, also in another lossless format.
         peak: the largest amplitude; full scale is 1.
-        lost_db: see `nemo_asr.audio.segments.ChannelEnergies`; 0 where one channel is read.
+        lost_db: see `nemo_asr.run.audio.segments.ChannelEnergies`; 0 where one channel is read.
         pause: seconds of the longest part in which nobody speaks, by levels; 0 where nobody speaks at all.
         file: the file's identity in the file system, whatever its path is.
         problem: why it cannot be read, or nothing.

@@ -11,10 +11,12 @@ from typing import Annotated, Any
 import numpy as np
 from torch import Tensor
 
-from nemo_asr.arguments import BatchSeconds, BatchSize, Duration, SampleRate, Unusable, Workers
 from nemo_asr.audio.augmentation import AudioAugmentor, Perturbations
-from nemo_asr.audio.reading import Samples
-from nemo_asr.data.manifest import (
+from nemo_asr.data.speech_data_layer import SpeechDataLayer, SpeechPorts, with_file_durations
+from nemo_asr.data.utterances import Item, Reading, SpeechDataset
+from nemo_asr.run.arguments import BatchSeconds, BatchSize, Duration, SampleRate, Unusable, Workers
+from nemo_asr.run.audio.reading import Samples
+from nemo_asr.run.manifest import (
     CLASS_KEYS,
     LineReader,
     Manifest,
@@ -24,17 +26,15 @@ from nemo_asr.data.manifest import (
     check_limits,
     class_of,
 )
-from nemo_asr.data.speech_data_layer import SpeechDataLayer, SpeechPorts, with_file_durations
-from nemo_asr.data.utterances import Item, Reading, SpeechDataset
-from nemo_asr.text.parser import CharParser
+from nemo_asr.run.text.parser import CharParser
 from nemo_lite.backends.pytorch.data.loaders import Counts, Request
 from nemo_lite.backends.pytorch.data.order import Batching, CostWords
-from nemo_lite.config import Between
+from nemo_lite.base.config import Between
+from nemo_lite.base.errors import MAX_LISTED, ConfigError, DataError, did_you_mean, listed
+from nemo_lite.base.files import Content, digest_of
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
-from nemo_lite.errors import MAX_LISTED, ConfigError, DataError, did_you_mean, listed
-from nemo_lite.files import Content, digest_of
 
 # Names of classes: which a manifest has, and from a name to its number.
 

@@ -16,10 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.arguments import BatchSeconds, BatchSize, Duration, SampleRate, Unusable, Workers, source_argument
 from nemo_asr.audio.augmentation import AudioAugmentor, Perturbations, WaveformFeaturizer, augmentor_of
-from nemo_asr.audio.reading import check_channel, excess_of, open_audio
-from nemo_asr.data.manifest import Manifest, ManifestPaths, Mask, R, Utterance, Utterances, check_limits
 from nemo_asr.data.utterances import (
     MIXED_DOWN,
     OTHER_DURATION,
@@ -33,21 +30,24 @@ from nemo_asr.data.utterances import (
     RepeatedRef,
     SpeechDataset,
 )
+from nemo_asr.run.arguments import BatchSeconds, BatchSize, Duration, SampleRate, Unusable, Workers, source_argument
+from nemo_asr.run.audio.reading import check_channel, excess_of, open_audio
+from nemo_asr.run.manifest import Manifest, ManifestPaths, Mask, R, Utterance, Utterances, check_limits
+from nemo_asr.run.text.labels import NO_LANGUAGE, shown_symbols
+from nemo_asr.run.text.parser import EMPTY, CharParser, parser_maker
 from nemo_asr.scoring.normalize import score_normalizer
 from nemo_asr.scoring.rates import Clusters, clusters_of
-from nemo_asr.text.labels import NO_LANGUAGE, shown_symbols
-from nemo_asr.text.parser import EMPTY, CharParser, parser_maker
 from nemo_lite.backends.pytorch.data.loaders import Counts, PlannedLoader, UnusableItems, budget_of
 from nemo_lite.backends.pytorch.data.order import Batching, CostWords, Plan, Shard, WeightedSets, plans
 from nemo_lite.backends.pytorch.data.worker_server import preload_in_workers
 from nemo_lite.backends.pytorch.nm import Copied, DataLayerNM
+from nemo_lite.base.errors import DataChangedError, DataError, UsageError, counted, listed
+from nemo_lite.base.files import Content, digest_of, digest_of_files, make_writable_folder, write_atomically
+from nemo_lite.base.nemo_logging import LogMode
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import AxisLength, Shape, symbol
-from nemo_lite.errors import DataChangedError, DataError, UsageError, counted, listed
-from nemo_lite.files import Content, digest_of, digest_of_files, make_writable_folder, write_atomically
 from nemo_lite.utils import logging
-from nemo_lite.utils.nemo_logging import LogMode
 
 # What can be known of a training set before audio is decoded: missing files, unusable texts, CTC feasibility.
 

@@ -20,10 +20,12 @@ import numpy.typing as npt
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from nemo_asr.arguments import BatchSize, Duration, ManyPaths, SampleRate, Unusable, Workers, check_least
 from nemo_asr.audio.augmentation import AudioAugmentor, Perturbations
-from nemo_asr.audio.reading import MAX_CONTENT_BYTES, audio_seconds, excess_of
-from nemo_asr.data.manifest import (
+from nemo_asr.data.speech_data_layer import SpeechDataLayer
+from nemo_asr.data.utterances import FileSpans, ItemTensors, JoinedRows, Reading, collate
+from nemo_asr.run.arguments import BatchSize, Duration, ManyPaths, SampleRate, Unusable, Workers, check_least
+from nemo_asr.run.audio.reading import MAX_CONTENT_BYTES, audio_seconds, excess_of
+from nemo_asr.run.manifest import (
     Integers,
     LineReader,
     LineRef,
@@ -36,13 +38,11 @@ from nemo_asr.data.manifest import (
     Utterances,
     check_limits,
 )
-from nemo_asr.data.speech_data_layer import SpeechDataLayer
-from nemo_asr.data.utterances import FileSpans, ItemTensors, JoinedRows, Reading, collate
-from nemo_asr.text.parser import parser_maker
+from nemo_asr.run.text.parser import parser_maker
 from nemo_lite.backends.pytorch.data.order import Batching, Plan, Shard, WeightedSets, sequential_plans
-from nemo_lite.config import Between
-from nemo_lite.errors import MAX_LISTED, DataError, UsageError, counted, listed
-from nemo_lite.files import (
+from nemo_lite.base.config import Between
+from nemo_lite.base.errors import MAX_LISTED, DataError, UsageError, counted, listed
+from nemo_lite.base.files import (
     Content,
     FileKind,
     TarGuard,

@@ -22,19 +22,19 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
-from nemo_asr.arguments import BatchSize, SampleRate
 from nemo_asr.audio.augmentation import AudioAugmentor, JoinPerturbation
-from nemo_asr.audio.reading import KINDS, Samples, read_audio
-from nemo_asr.data.manifest import R, Span, Utterance, UtteranceReader, Utterances
-from nemo_asr.text.parser import CharParser
+from nemo_asr.run.arguments import BatchSize, SampleRate
+from nemo_asr.run.audio.reading import KINDS, Samples, read_audio
+from nemo_asr.run.manifest import R, Span, Utterance, UtteranceReader, Utterances
+from nemo_asr.run.text.parser import CharParser
 from nemo_lite import DataLayerNM
 from nemo_lite.backends.pytorch.data.loaders import Counts, ItemDataset, PlannedLoader, Request
 from nemo_lite.backends.pytorch.nm import Copied
+from nemo_lite.base.errors import DataChangedError, DataError, NemoLiteError
+from nemo_lite.base.files import digest_of, digest_of_file, digest_of_files
 from nemo_lite.core.neural_types import AudioSignal, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
-from nemo_lite.errors import DataChangedError, DataError, NemoLiteError
-from nemo_lite.files import digest_of, digest_of_file, digest_of_files
 
 # CopiedRecordings: what machines compare of their copies of recordings. No exchange between ranks here.
 

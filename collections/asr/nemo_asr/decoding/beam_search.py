@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from nemo_asr.decoding.greedy import HypothesesType, post_process_transcripts
-from nemo_asr.decoding.prefix_beam_search import (
+from nemo_asr.run.search.prefix_beam_search import (
     BeamSize,
     CutoffProb,
     Hypothesis,
@@ -29,16 +29,16 @@ from nemo_asr.decoding.prefix_beam_search import (
     TextSearch,
     search,
 )
-from nemo_asr.decoding.words import Alpha, Beta, HotwordWeight, UnknownScore, Weights, word_scores
-from nemo_asr.text.labels import text_of
+from nemo_asr.run.search.words import Alpha, Beta, HotwordWeight, UnknownScore, Weights, word_scores
+from nemo_asr.run.text.labels import text_of
 from nemo_lite import NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.nm import NonTrainableNM
-from nemo_lite.config import Between
+from nemo_lite.base.config import Between
+from nemo_lite.base.errors import DataError
+from nemo_lite.base.files import write_atomically
 from nemo_lite.core.neural_types import LengthsType, LogprobsType, NeuralType, PredictionsType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
-from nemo_lite.errors import DataError
-from nemo_lite.files import write_atomically
 
 # BeamSearchCTCDecoder: prefix beam search as a module, with a lexicon, a language model and hot words.
 # The search itself is in ``prefix_beam_search``. ``BeamSearchDecoderWithLM`` is the same under NeMo 0.x's name.

@@ -9,14 +9,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from nemo_asr.arguments import Classes
 from nemo_asr.models.jasper import valid_frames
-from nemo_asr.text.labels import text_of as text_of
+from nemo_asr.run.arguments import Classes
+from nemo_asr.run.text.labels import text_of as text_of
 from nemo_lite.backends.pytorch.nm import NonTrainableNM
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.neural_types import AxisKind, AxisType, LengthsType, LogprobsType, NeuralType, PredictionsType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape
-from nemo_lite.errors import UsageError
 
 # From a decoder's ids to texts. Nothing in here runs a model.
 # Here a decoder is a search: a module in the role ``greedy``, see :class:`Decoder`. The role ``decoder`` is something

@@ -9,13 +9,14 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 import torch.nn.functional as F
 
-from nemo_asr.arguments import FrameSamples, FrameSeconds, SampleRate
 from nemo_asr.features.exported import exported_chunk_power, exported_power_spectra
 from nemo_asr.features.framing import OWN_FRAMING, Framing, fill_beyond_, frame_count, splice_frames
 from nemo_asr.features.spectra import blocks, centred, extended_signal, own_samples, power_spectra, window_function
 from nemo_asr.features.streamed import first_samples, next_samples
+from nemo_asr.run.arguments import FrameSamples, FrameSeconds, SampleRate
 from nemo_lite import NonTrainableNM
 from nemo_lite.backends.pytorch.streaming import Delay, SlidingWindow, State, num_new
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.neural_types import (
     AudioSignal,
     AxisKind,
@@ -27,7 +28,6 @@ from nemo_lite.core.neural_types import (
 )
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, ceil_div, named
-from nemo_lite.errors import UsageError
 
 # On CPU, how many windowed samples belong to the utterances that go through all steps together: enough for the cost of
 # the calls to vanish. See `SPECTRUM_VALUES` of `spectra`.

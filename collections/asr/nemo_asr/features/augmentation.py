@@ -9,14 +9,14 @@ from typing import Annotated, TypeAlias
 import numpy as np
 import torch
 
-from nemo_asr.arguments import Share
 from nemo_asr.rng import NumbersRng, seed_from
+from nemo_asr.run.arguments import Share
 from nemo_lite import NonTrainableNM
-from nemo_lite.config import Between
+from nemo_lite.base.config import Between
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.neural_types import AxisKind, AxisType, LabelsType, LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape
-from nemo_lite.errors import UsageError
 
 Rng: TypeAlias = torch.Generator | NumbersRng
 Masks: TypeAlias = Annotated[int, Between(0, 1_000)]  # memory grows with masks x frames of a batch

@@ -8,15 +8,15 @@ from typing import Annotated, Literal, TypeAlias
 import torch
 import torch.nn.functional as F
 
-from nemo_asr.arguments import Features, FrameSamples, FrameSeconds, SampleRate, Splicing
 from nemo_asr.features.audio_preprocessor import AudioPreprocessor
 from nemo_asr.features.filterbank import BandBlocks, MelScale, band_blocks, dct_matrix, into_bands, mel_filterbank
 from nemo_asr.features.framing import FRAMINGS, Generation, fill_beyond_
 from nemo_asr.features.normalization import normalize_, normalize_by_speech_, normalized_by_window, with_squares
+from nemo_asr.run.arguments import Features, FrameSamples, FrameSeconds, SampleRate, Splicing
 from nemo_lite.backends.pytorch.streaming import SlidingWindow, State
-from nemo_lite.config import Between
+from nemo_lite.base.config import Between
+from nemo_lite.base.errors import OutOfRangeError, UnknownFeatureTypeError, UnknownNameError, UsageError
 from nemo_lite.core.neural_types import AudioSignal, MelSpectrogramType, MFCCSpectrogramType, SpectrogramType
-from nemo_lite.errors import OutOfRangeError, UnknownFeatureTypeError, UnknownNameError, UsageError
 from nemo_lite.utils import logging
 
 Dither: TypeAlias = Annotated[float, Between(0, 1_000)]  # audio of any scale: full scale may be 32768

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from nemo_asr.features.framing import OWN_FRAMING, Framing, fill_beyond_, longest, shortest
-from nemo_lite.errors import UnknownNameError
+from nemo_lite.base.errors import UnknownNameError
 
 # On CPU, how many windowed samples are transformed at once (512 frames of 512: they and their spectrum stay in the
 # cache, and in memory that is used again instead of being handed out anew by the system, page by page). Measured, as

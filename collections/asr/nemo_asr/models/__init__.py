@@ -1,5 +1,5 @@
-"""Networks and losses, and NeMo's whole models. Re-exports."""
+"""Networks and losses, and NeMo's whole models. ``__init__.pyi`` lists the names."""
 
-from nemo_asr.models.pretrained import ASRConvCTCModel as ASRConvCTCModel
-from nemo_asr.models.pretrained import JasperNet as JasperNet
-from nemo_asr.models.pretrained import QuartzNet as QuartzNet
+from nemo_lite.base.aliases import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nemo_asr.arguments import Channels, Classes, Splicing, refuse_too_large
 from nemo_asr.models.jasper import Blocks, JasperEncoder, frames_type, init_weights
+from nemo_asr.run.arguments import Channels, Classes, Splicing, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.streaming import Delay, State
-from nemo_lite.config import Between
+from nemo_lite.base.config import Between
 from nemo_lite.core.neural_types import AcousticEncodedRepresentation, AxisKind, AxisType, LogprobsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape

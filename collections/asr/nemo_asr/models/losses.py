@@ -10,10 +10,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from nemo_asr.arguments import Classes
 from nemo_asr.models.jasper import JasperDecoderForCTC, valid_frames
+from nemo_asr.run.arguments import Classes
 from nemo_lite.backends.pytorch.nm import LossNM
-from nemo_lite.config import Between
+from nemo_lite.base.config import Between
 from nemo_lite.core.neural_types import AxisKind, AxisType, LabelsType, LengthsType, LogprobsType, LossType, NeuralType
 from nemo_lite.core.ports import Ports
 

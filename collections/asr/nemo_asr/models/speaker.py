@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nemo_asr.arguments import Channels, Classes, refuse_too_large
 from nemo_asr.models.jasper import frames_type, init_weights, valid_frames
+from nemo_asr.run.arguments import Channels, Classes, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.neural_types import (
     AcousticEncodedRepresentation,
     AxisKind,
@@ -22,7 +23,6 @@ from nemo_lite.core.neural_types import (
 )
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape
-from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
 _PLACE = "JasperDecoderForSpkrClass"

@@ -19,8 +19,8 @@ from nemo_asr.scoring.rates import (
     utterance_errors,
 )
 from nemo_lite import NmTensor
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core import Metric
-from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
 # What the callback functions of an evaluation share: values by port, and losses weighed by utterances.

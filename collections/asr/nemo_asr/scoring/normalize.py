@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from nemo_asr.text.english import normalize_english
-from nemo_asr.text.labels import APOSTROPHES, SCORE_NORMALIZERS, Forms
-from nemo_lite.errors import UnknownNameError
+from nemo_asr.run.text.english import normalize_english
+from nemo_asr.run.text.labels import APOSTROPHES, SCORE_NORMALIZERS, Forms
+from nemo_lite.base.errors import UnknownNameError
 
 Normalizer: TypeAlias = Callable[[str], str]
 

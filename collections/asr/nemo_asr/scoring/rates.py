@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 # Word and character errors of hypotheses.
 

@@ -16,7 +16,7 @@ from rapidfuzz.distance import Levenshtein
 
 from nemo_asr.scoring.normalize import basic
 from nemo_asr.scoring.report.records import ScoredUtterance
-from nemo_lite.files import make_writable_folder, write_atomically
+from nemo_lite.base.files import make_writable_folder, write_atomically
 
 FOLDER = "sclite"
 ENDINGS = ("ref.trn", "hyp.trn", "ref.stm", "hyp.ctm")

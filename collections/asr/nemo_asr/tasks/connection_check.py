@@ -6,22 +6,22 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, get_origin
 
-from nemo_asr.arguments import MOST_WEIGHTS, SampleRate, parameters_of, source_argument
 from nemo_asr.data.labelled import LabelPorts, class_names
 from nemo_asr.data.speech_data_layer import SpeechPorts
+from nemo_asr.run.arguments import MOST_WEIGHTS, SampleRate, parameters_of, source_argument
+from nemo_asr.run.text.labels import language_code
+from nemo_asr.run.text.parser import vocabulary
+from nemo_asr.run.text.subwords import Subwords, load_subwords
 from nemo_asr.tasks.families import ClassWires, Data, Family, Signal, Wires, connect_by_type, signals_of
 from nemo_asr.tasks.registry import DATA_ROLES, MODEL_KEYS, Part
-from nemo_asr.text.labels import language_code
-from nemo_asr.text.parser import vocabulary
 from nemo_asr.text.proposal import AUTO, PUNCTUATED
-from nemo_asr.text.subwords import Subwords, load_subwords
 from nemo_lite import NeuralModule, NmTensor, TrainableNM, logging
 from nemo_lite.backends.pytorch.nm import without_weights
-from nemo_lite.config import Config, annotations_of, check_call, is_out_of_range, shown, unknown_key
+from nemo_lite.base.config import Config, annotations_of, check_call, is_out_of_range, shown, unknown_key
+from nemo_lite.base.errors import ConfigError, NemoLiteError, NeuralTypeError, UnknownNameError, with_line
+from nemo_lite.base.files import path_in_list
 from nemo_lite.core import AxisKind, Reference
 from nemo_lite.core.neural_module import keywords_of
-from nemo_lite.errors import ConfigError, NemoLiteError, NeuralTypeError, UnknownNameError, with_line
-from nemo_lite.files import path_in_list
 
 DEFAULT_SAMPLE_RATE = 16000
 

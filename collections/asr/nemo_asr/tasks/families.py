@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from nemo_lite import Dag, DataLayerNM, NeuralModule, NmTensor, logging
+from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core import (
     AcousticEncodedRepresentation,
     AudioSignal,
@@ -24,7 +25,6 @@ from nemo_lite.core import (
     SpectrogramType,
 )
 from nemo_lite.core.ports import refuse_unconnected
-from nemo_lite.errors import UnknownNameError, UsageError
 
 Elements = tuple[type[ElementType], ...]
 

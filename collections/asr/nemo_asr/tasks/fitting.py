@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nemo_asr.data.check import Finding
-from nemo_asr.data.manifest import Manifest
 from nemo_asr.data.speech_data_layer import Infeasible, Misfit, SpeechDataLayer, in_one_part
 from nemo_asr.models.losses import ctc_frames_needed
+from nemo_asr.run.manifest import Manifest
+from nemo_asr.run.text.parser import CharParser
 from nemo_asr.tasks import kept_misfits
 from nemo_asr.tasks.families import connect
 from nemo_asr.tasks.recipe import Recipe
-from nemo_asr.text.parser import CharParser
 from nemo_lite import Dag, DataLayerNM, NeuralModule, NeuralModuleFactory, NmTensor, logging
+from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.core.shapes import frames_of
-from nemo_lite.errors import DataError, UsageError
 
 _MAX_SHOWN = 20
 _SHOWN_CHARACTERS = 60

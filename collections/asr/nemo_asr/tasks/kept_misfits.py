@@ -19,14 +19,14 @@ from pathlib import Path
 import msgspec
 
 import nemo_lite
-from nemo_asr.data.manifest import JsonLines, Source
 from nemo_asr.data.speech_data_layer import AudioToTextDataLayer, Misfit, SpeechDataLayer
 from nemo_asr.models.losses import CTCLossNM
-from nemo_asr.text.subwords import Subwords
+from nemo_asr.run.manifest import JsonLines, Source
+from nemo_asr.run.text.subwords import Subwords
 from nemo_lite import NeuralModule
+from nemo_lite.base.errors import NemoLiteError
+from nemo_lite.base.files import FileKind, digest_of, digest_of_package, read_bytes, write_atomically
 from nemo_lite.core.shapes import AxisLength
-from nemo_lite.errors import NemoLiteError
-from nemo_lite.files import FileKind, digest_of, digest_of_package, read_bytes, write_atomically
 
 _PACKAGE = Path(__file__).parents[1]
 LEAST_LINES = 10_000  # fewer are looked at in a twentieth of a second

@@ -14,28 +14,28 @@ from typing import Any
 
 import msgspec
 
-from nemo_asr.arguments import source_argument
 from nemo_asr.audio.augmentation import perturbation_types
 from nemo_asr.data.labelled import classes_of
-from nemo_asr.data.manifest import Manifest, ManifestPaths, weighted_paths
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.data.utterances import Reading
 from nemo_asr.models.losses import IntermediateDecoderForCTC
-from nemo_asr.options import LOSS_SETTING
+from nemo_asr.run.arguments import source_argument
+from nemo_asr.run.manifest import Manifest, ManifestPaths, weighted_paths
+from nemo_asr.run.options import LOSS_SETTING
+from nemo_asr.run.text.parser import TextReading
+from nemo_asr.run.text.subwords import Subwords
 from nemo_asr.shipped import config_path
 from nemo_asr.tasks.connection_check import ConnectionCheck, constructor_problem, references_in
 from nemo_asr.tasks.families import Model, family_of
 from nemo_asr.tasks.registry import DATA_ROLES, Part, Parts
-from nemo_asr.text.parser import TextReading
 from nemo_asr.text.proposal import AUTO, PUNCTUATED, Proposal, propose_labels
-from nemo_asr.text.subwords import Subwords
 from nemo_lite import DataLayerNM, NeuralModule, TrainableNM, logging
 from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.backends.pytorch.nm import without_weights
-from nemo_lite.config import Config, build, load_config, override, parse_config, raise_if, shown
+from nemo_lite.base.config import Config, build, load_config, override, parse_config, raise_if, shown
+from nemo_lite.base.errors import ConfigError, NemoLiteError, UsageError
 from nemo_lite.core import Reference
 from nemo_lite.core.neural_module import keywords_of
-from nemo_lite.errors import ConfigError, NemoLiteError, UsageError
 
 _SHOWN_SETTING = 300  # characters of a value that was set, in the log
 _SMOOTHING = "label_smoothing"  # a setting of the loss that has an option of its own
@@ -268,8 +268,8 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 
     Args:
         path: the file, or the name of a configuration that comes with the package.
-        overrides: values that win over the file's, each ``KEY=VALUE``, see ``nemo_lite.config.override``. What was set
-            is logged.
+        overrides: values that win over the file's, each ``KEY=VALUE``, see ``nemo_lite.base.config.override``. What was
+            set is logged.
 
     Raises:
         ConfigError: all that is wrong with it, one line each with file, line and column: unknown sections and keys,

@@ -1,5 +1,5 @@
 """From texts to labels. ``__init__.pyi`` lists the names."""
 
-from nemo_lite.compat import lazy_names
+from nemo_lite.base.aliases import lazy_names
 
 __getattr__, __dir__ = lazy_names(__name__)

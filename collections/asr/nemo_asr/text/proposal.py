@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from nemo_asr.text.labels import (
+from nemo_asr.run.text.labels import (
     APOSTROPHES,
     CLOSING_MARKS,
     NO_LANGUAGE,
@@ -21,8 +21,8 @@ from nemo_asr.text.labels import (
     plain_letters,
     shown_symbols,
 )
-from nemo_asr.text.readings import read_out
-from nemo_lite.errors import DataError, counted
+from nemo_asr.run.text.readings import read_out
+from nemo_lite.base.errors import DataError, counted
 
 AUTO, PUNCTUATED = "auto", "auto_punctuated"
 _MARKS = {*CLOSING_MARKS, *"\u00bf\u00a1\u3001\u3002\u060c\u061b\u061f\u0964"}  # that texts are punctuated with
@@ -73,7 +73,7 @@ def propose_labels(texts: Iterable[str], language: str | None = None, punctuated
 
     Args:
         texts: the texts of a training set.
-        language: see `nemo_asr.text.labels.language_code`; None: what the letters tell.
+        language: see `nemo_asr.run.text.labels.language_code`; None: what the letters tell.
         punctuated: capitals, and marks such as the comma that are no rarer than letters may be, are labels too.
 
     Raises:

@@ -17,11 +17,11 @@ from nemo_lite.backends.pytorch.checkpoint.storage import TrainingState, Weights
 from nemo_lite.backends.pytorch.checkpoint.store import files_of_others, on_every_rank, report_of, told_with, write_part
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.process import WRITING_CHECKPOINT
+from nemo_lite.base.errors import UsageError
+from nemo_lite.base.files import remove_probe, temporary_name
+from nemo_lite.base.helpers import Part
 from nemo_lite.core.callbacks.base import Best
-from nemo_lite.errors import UsageError
-from nemo_lite.files import remove_probe, temporary_name
 from nemo_lite.utils import logging
-from nemo_lite.utils.helpers import Part
 
 # Any: results of evaluations, the arguments of `CheckpointFolder.prepare`, trees of tensors, numbers and texts.
 

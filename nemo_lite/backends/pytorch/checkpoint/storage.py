@@ -35,10 +35,10 @@ from nemo_lite.backends.pytorch.checkpoint.tensors import (
 )
 from nemo_lite.backends.pytorch.distributed.comm import Piece, is_divided
 from nemo_lite.backends.pytorch.tensor_codec import EncodeError
-from nemo_lite.errors import CheckpointError, ModelNotFoundError, NemoLiteError, did_you_mean
-from nemo_lite.files import JsonLimits, names_in, parse_json, write_atomically
+from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, NemoLiteError, did_you_mean
+from nemo_lite.base.files import JsonLimits, names_in, parse_json, write_atomically
+from nemo_lite.base.helpers import Part, newest_checkpoint_files, parse_checkpoint_name, stored_as
 from nemo_lite.utils import logging
-from nemo_lite.utils.helpers import Part, newest_checkpoint_files, parse_checkpoint_name, stored_as
 
 # States of a training: whether a stored one fits this run, and the states of NeMo 0.x.
 
@@ -432,7 +432,7 @@ def save_module(module: nn.Module | Weights, path: str | Path) -> None:
 
     Raises:
         CheckpointError: the module keeps something in its state that is not a tensor.
-        UsageError: the file cannot be written (see :func:`~nemo_lite.files.write_atomically`).
+        UsageError: the file cannot be written (see :func:`~nemo_lite.base.files.write_atomically`).
     """
     write_atomically(path, _to_path(module_writer(module, Path(path).suffix)))
 

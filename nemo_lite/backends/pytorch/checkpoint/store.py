@@ -28,9 +28,8 @@ import msgspec
 
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.process import note_write
-from nemo_lite.core.callbacks.base import Best
-from nemo_lite.errors import CheckpointError, NemoLiteError, UsageError
-from nemo_lite.files import (
+from nemo_lite.base.errors import CheckpointError, NemoLiteError, UsageError
+from nemo_lite.base.files import (
     FileKind,
     JsonLimits,
     decode_text,
@@ -45,9 +44,10 @@ from nemo_lite.files import (
     unwritable,
     write_atomically,
 )
-from nemo_lite.files import synchronise as to_disk
+from nemo_lite.base.files import synchronise as to_disk
+from nemo_lite.base.helpers import RECORD, CheckpointName, parse_checkpoint_name, tag_of_folder
+from nemo_lite.core.callbacks.base import Best
 from nemo_lite.utils import logging
-from nemo_lite.utils.helpers import RECORD, CheckpointName, parse_checkpoint_name, tag_of_folder
 
 # Any: what a user stores in a record is JSON.
 

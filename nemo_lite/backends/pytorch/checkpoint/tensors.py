@@ -22,9 +22,9 @@ from torch.utils._pytree import tree_leaves
 
 from nemo_lite.backends.pytorch.checkpoint.claims import WITHOUT_VALUES, Claims, OtherObjectsError, TooMuchError
 from nemo_lite.backends.pytorch.distributed.comm import Piece, divided_as, is_divided, piece_of
-from nemo_lite.errors import CheckpointError
-from nemo_lite.files import FileKind, open_file, parse_json, write_atomically
-from nemo_lite.utils.helpers import Part, parse_checkpoint_name
+from nemo_lite.base.errors import CheckpointError
+from nemo_lite.base.files import FileKind, open_file, parse_json, write_atomically
+from nemo_lite.base.helpers import Part, parse_checkpoint_name
 
 # Writes safetensors files: the same bytes for the same content, which the library's own writer does not promise.
 # The format: 8 bytes with the length of a JSON header, the header, the tensors' bytes. The library's writer orders

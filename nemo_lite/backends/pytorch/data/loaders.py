@@ -35,9 +35,9 @@ from nemo_lite.backends.pytorch.data.order import Leftover, Plan, Plans, Rows, S
 from nemo_lite.backends.pytorch.data.worker_server import content_of, for_workers, start_of_worker
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.process import MEMORY_CHECKS
-from nemo_lite.errors import MAX_LISTED as MAX_LISTED
-from nemo_lite.errors import DataChangedError as DataChangedError
-from nemo_lite.errors import (
+from nemo_lite.base.errors import MAX_LISTED as MAX_LISTED
+from nemo_lite.base.errors import DataChangedError as DataChangedError
+from nemo_lite.base.errors import (
     DataError,
     DataWorkerError,
     NemoLiteError,
@@ -45,8 +45,8 @@ from nemo_lite.errors import (
     counted,
     more_open_files,
 )
-from nemo_lite.errors import listed as listed
-from nemo_lite.interruption import leave_signals_to_parent
+from nemo_lite.base.errors import listed as listed
+from nemo_lite.base.interruption import leave_signals_to_parent
 from nemo_lite.utils import logging
 
 # The processes that load batches: their number where nobody says it, their start, their silence, pinned memory.

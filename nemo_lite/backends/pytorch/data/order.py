@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
+from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core.run_options import Uneven as Uneven
-from nemo_lite.errors import UnknownNameError, UsageError
 
 # How the items of a round are dealt to the ranks, in training and in evaluation. Pure functions, no data in here.
 # A *round* is one batch on every rank. In training its items are chosen together and dealt to the ranks in turn, so

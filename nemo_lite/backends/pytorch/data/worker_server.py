@@ -26,8 +26,8 @@ from typing import Any, Generic, TypeVar
 
 from torch.utils.data import Dataset
 
-from nemo_lite.errors import DataWorkerError
-from nemo_lite.interruption import STOP_SIGNALS
+from nemo_lite.base.errors import DataWorkerError
+from nemo_lite.base.interruption import STOP_SIGNALS
 from nemo_lite.utils import logging
 
 # Any: torch's DataLoader takes the name of a start method or a context.

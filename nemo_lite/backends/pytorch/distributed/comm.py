@@ -16,8 +16,8 @@ from torch import nn
 from nemo_lite.backends.pytorch import tensor_codec
 from nemo_lite.backends.pytorch.distributed.process import torch_errors_named
 from nemo_lite.backends.pytorch.tensor_codec import EncodeError
+from nemo_lite.base.errors import DistributedError, UsageError
 from nemo_lite.core.run_options import GradientCompression
-from nemo_lite.errors import DistributedError, UsageError
 
 # Exchange: values as bytes, gathered on rank 0 or shared from it, in pieces of limited size.
 # A value becomes a JSON header and the raw bytes of its tensors; nothing is pickled, and what arrives runs no code.

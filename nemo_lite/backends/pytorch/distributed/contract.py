@@ -29,12 +29,20 @@ from torch.optim import Optimizer
 
 from nemo_lite.backends.pytorch.distributed.comm import Comm, is_divided
 from nemo_lite.backends.pytorch.distributed.rendezvous import Member, options_in
+from nemo_lite.base.errors import DistributedError, UsageError, counted
+from nemo_lite.base.files import (
+    Content,
+    Plain,
+    digest_of,
+    digest_of_files,
+    digest_of_package,
+    plain_values,
+    unused_name,
+)
 from nemo_lite.core.callbacks.base import Callback, CallbackList
 from nemo_lite.core.dag import Dag, Node
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.run_options import InferOptions, LrPolicy, RunOptions
-from nemo_lite.errors import DistributedError, UsageError, counted
-from nemo_lite.files import Content, Plain, digest_of, digest_of_files, digest_of_package, plain_values, unused_name
 from nemo_lite.utils import logging
 
 # Texts about the ranks of a run: the table that rank 0 prints at start-up, the effective batch, ranges of ranks.

@@ -42,9 +42,9 @@ from nemo_lite.backends.pytorch.distributed.process import (
     torch_errors_named,
 )
 from nemo_lite.backends.pytorch.distributed.rendezvous import announce_failures_by, meet, names_of_run
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
+from nemo_lite.base.launch import ProcessInfo
 from nemo_lite.utils import logging
-from nemo_lite.utils.launch import ProcessInfo
 
 T = TypeVar("T")
 

@@ -97,9 +97,9 @@ from nemo_lite.backends.pytorch.distributed.process import (
     take_write,
 )
 from nemo_lite.backends.pytorch.distributed.rendezvous import Meeting, Member
-from nemo_lite.errors import DistributedError
-from nemo_lite.interruption import Interrupted
-from nemo_lite.utils.launch import ProcessInfo
+from nemo_lite.base.errors import DistributedError
+from nemo_lite.base.interruption import Interrupted
+from nemo_lite.base.launch import ProcessInfo
 
 # What ranks know of each other, and what follows from it: no store, clock or threads here.
 

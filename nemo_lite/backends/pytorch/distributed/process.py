@@ -32,8 +32,8 @@ import torch
 import torch.distributed as dist
 import torch.utils.data
 
+from nemo_lite.base.errors import DataWorkerError, NemoLiteError, NeuralTypeError, UsageError, more_open_files
 from nemo_lite.core.neural_module import NeuralModule, subclasses
-from nemo_lite.errors import DataWorkerError, NemoLiteError, NeuralTypeError, UsageError, more_open_files
 from nemo_lite.utils import logging
 
 # Where a rank is, in a user's words, for reports about ranks that hang: ``forward of encoder``, ``backward``.

@@ -24,10 +24,10 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
 from nemo_lite.backends.pytorch.distributed.process import summary
-from nemo_lite.errors import DistributedError, NemoLiteError, when_failing
-from nemo_lite.files import digest_of
+from nemo_lite.base.errors import DistributedError, NemoLiteError, when_failing
+from nemo_lite.base.files import digest_of
+from nemo_lite.base.launch import ProcessInfo, is_loopback, who_am_i
 from nemo_lite.utils import logging
-from nemo_lite.utils.launch import ProcessInfo, is_loopback, who_am_i
 
 try:
     import fcntl

@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from nemo_lite.backends.pytorch.distributed.batchnorm import SHARDED
 from nemo_lite.backends.pytorch.distributed.comm import piece_of
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 
 def shard(

@@ -20,8 +20,8 @@ from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics, named_weighted_modules
 from nemo_lite.backends.pytorch.placement import Snapshot
 from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.base.errors import CheckpointError, UsageError
 from nemo_lite.core.neural_module import NeuralModule, unique_names
-from nemo_lite.errors import CheckpointError, UsageError
 from nemo_lite.utils import logging
 
 # The statistics of normalisation layers, estimated again for weights that no step has seen. No averaging in here.

@@ -21,11 +21,11 @@ from nemo_lite.backends.pytorch.engine.module_state import generators_set_aside
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.placement import AheadOfUse, Snapshot
 from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.base.errors import DagError, UsageError, counted, did_you_mean
+from nemo_lite.base.interruption import flags_of, signal_in
 from nemo_lite.core.dag import Dag, slice_between
 from nemo_lite.core.neural_types import ModuleCall, NmTensor
 from nemo_lite.core.run_options import Uneven
-from nemo_lite.errors import DagError, UsageError, counted, did_you_mean
-from nemo_lite.interruption import flags_of, signal_in
 from nemo_lite.utils import logging
 
 # The tensors of a training step, for callbacks; other wires are computed from them when asked for.

@@ -33,9 +33,9 @@ from nemo_lite.backends.pytorch.engine.module_state import mean_statistics, name
 from nemo_lite.backends.pytorch.engine.state import RunState
 from nemo_lite.backends.pytorch.optimizers import lay_out_like_parameters, take_saved_types, with_own_flags
 from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.base.errors import CheckpointError
 from nemo_lite.core.callbacks.base import Best, CallbackList, EvaluationResult
 from nemo_lite.core.neural_module import NeuralModule
-from nemo_lite.errors import CheckpointError
 from nemo_lite.utils import logging
 
 # Any: what a file or another rank gives; training states are trees of tensors, numbers and texts.

@@ -22,11 +22,11 @@ from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import AheadOfUse, ReadBeside, place, to_cpu, to_device
 from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.base.errors import DagError, UsageError
+from nemo_lite.base.interruption import flags_of, signal_in
 from nemo_lite.core.callbacks.base import CallbackList, EvaluationResult
 from nemo_lite.core.dag import Dag, slice_between
 from nemo_lite.core.neural_types import NmTensor
-from nemo_lite.errors import DagError, UsageError
-from nemo_lite.interruption import flags_of, signal_in
 
 # Which batches the ranks compute until they next exchange results, in evaluation and inference. No modules, no
 # values.

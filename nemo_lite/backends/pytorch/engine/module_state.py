@@ -20,9 +20,9 @@ from nemo_lite.backends.pytorch.distributed.contract import refuse_drifted_weigh
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.placement import Snapshot
 from nemo_lite.backends.pytorch.precision import own_part
+from nemo_lite.base.errors import MAX_LISTED, counted
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_module import NeuralModule, unique_names
-from nemo_lite.errors import MAX_LISTED, counted
 from nemo_lite.utils import logging
 
 # The states of the generators that a training step draws from, as a tree of tensors and numbers. Nothing is seeded.

@@ -25,13 +25,13 @@ from nemo_lite.backends.pytorch.optimizers import (
     parameter_groups,
 )
 from nemo_lite.backends.pytorch.precision import Precision, float32_parts
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.callbacks.base import Callback, is_overridden
 from nemo_lite.core.callbacks.loggers import ProgressBar, SimpleLossLoggerCallback
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_module import NeuralModule, unique_names
 from nemo_lite.core.neural_types import ModuleCall, NmTensor
 from nemo_lite.core.run_options import WITHOUT_CUDA_GRAPHS, CompileOptions, Objective, RunOptions
-from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
 # What ``train`` was asked for, checked before anything runs. Nothing is built and nothing runs here.

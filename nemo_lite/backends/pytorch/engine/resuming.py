@@ -18,7 +18,7 @@ from nemo_lite.backends.pytorch.engine.module_state import (
     generator_states,
     set_generator_states,
 )
-from nemo_lite.errors import CheckpointError, counted
+from nemo_lite.base.errors import CheckpointError, counted
 from nemo_lite.utils import logging
 
 # The states of all ranks as one tree, whose tensors have the ranks as their first axis. No checkpoints in here.

@@ -13,9 +13,9 @@ from torch.optim import Optimizer
 
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.engine.batches import NO_WISHES, NoValues, Wishes
+from nemo_lite.base.interruption import StopSignals, name_of
 from nemo_lite.core.callbacks.base import EvaluationResult, StepTensors, StepTiming, TbWriter
 from nemo_lite.core.neural_module import NeuralModule
-from nemo_lite.interruption import StopSignals, name_of
 
 if TYPE_CHECKING:
     from nemo_lite.backends.pytorch.engine.averages import Averaging

@@ -42,12 +42,12 @@ from nemo_lite.backends.pytorch.lowering import Lowering
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import AheadOfUse
 from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.base.errors import CheckpointError, UsageError, counted
+from nemo_lite.base.interruption import name_of
+from nemo_lite.base.launch import as_typed
 from nemo_lite.core.callbacks.base import CallbackList
 from nemo_lite.core.run_options import LrPolicy, RunOptions, Uneven
-from nemo_lite.errors import CheckpointError, UsageError, counted
-from nemo_lite.interruption import name_of
 from nemo_lite.utils import logging
-from nemo_lite.utils.launch import as_typed
 
 # LearningRates: the rate of each step, by a policy or as the optimizer has it, also after a run is resumed.
 

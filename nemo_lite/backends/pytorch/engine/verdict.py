@@ -22,8 +22,8 @@ from nemo_lite.backends.pytorch.engine.objectives import LoweredObjective
 from nemo_lite.backends.pytorch.optimizers import ForeachOptimizer
 from nemo_lite.backends.pytorch.placement import HostCopy, Snapshot
 from nemo_lite.backends.pytorch.precision import Precision, own_part
+from nemo_lite.base.errors import NonFiniteLossError, counted
 from nemo_lite.core.run_options import RunOptions
-from nemo_lite.errors import NonFiniteLossError, counted
 from nemo_lite.utils import logging
 
 # ComputedStep: the losses of a step and of its single items: which are infinite and left out, and what each batch then

@@ -8,7 +8,7 @@ from toys.run_folder import row, rows_of, write_lines
 from nemo_asr.scoring.rates import paired_test, utterance_errors
 from nemo_asr.scoring.report.page import compare, compare_folders, comparison_table
 from nemo_asr.scoring.report.records import ScoredUtterance
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 
 def utterances(rows):

@@ -9,9 +9,9 @@ import soundfile
 from PIL import Image
 from toys.run_folder import tone
 
-from nemo_asr.audio.reading import read_audio
+from nemo_asr.run.audio.reading import read_audio
 from nemo_asr.scoring.report.charts import MAX_SECONDS, SAMPLE_RATE, data_url, make_clip, png, spectrogram
-from nemo_lite.errors import DataError
+from nemo_lite.base.errors import DataError
 
 
 def content(url, kind):

@@ -23,9 +23,9 @@ from nemo_asr.scoring.rates import bootstrap_interval, utterance_errors
 from nemo_asr.scoring.report.page import try_report, write_report
 from nemo_asr.scoring.report.records import MOST_SEGMENTS, read_transcripts, score_transcripts, write_scores
 from nemo_lite import Dag, logging
+from nemo_lite.base.errors import DataError, FileInTheWayError, UsageError
+from nemo_lite.base.outputs import RECORD
 from nemo_lite.core.show import write_svg
-from nemo_lite.errors import DataError, FileInTheWayError, UsageError
-from nemo_lite.outputs import RECORD
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 EVIL = "<script>alert(1)</script>\"'&"
@@ -290,7 +290,7 @@ def full_disk(*_):
 
 def test_a_full_disk_is_an_error_of_one_line_and_a_warning_at_the_end_of_a_run(tmp_path, monkeypatch):
     write_lines(tmp_path / "dev.transcripts.jsonl", [row(1, "a", "b")])
-    monkeypatch.setattr("nemo_lite.files.synchronise", full_disk)
+    monkeypatch.setattr("nemo_lite.base.files.synchronise", full_disk)
     with pytest.raises(UsageError, match=r"report\.html: the disk is full; free some space"):
         write_report(tmp_path)
     warnings = []

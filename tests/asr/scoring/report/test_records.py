@@ -6,7 +6,7 @@ import pytest
 from toys.run_folder import records, write_lines
 
 from nemo_asr.scoring.report.records import number_of, read_records
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 
 def read(folder, lines):

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from toys.run_folder import make_run
 
-from nemo_asr.scoring.calibration import Calibration, CalibrationRecord, MeasuredSet, reliability
+from nemo_asr.run.calibration import Calibration, CalibrationRecord, MeasuredSet, reliability
 from nemo_asr.scoring.report.charts import reliability_charts
 from nemo_asr.scoring.report.page import write_report
-from nemo_lite.errors import DataError
+from nemo_lite.base.errors import DataError
 
 
 def write_calibration(folder):

@@ -6,7 +6,7 @@ import pytest
 from toys.run_folder import make_run, records, row, write_lines
 
 from nemo_asr.scoring.report.records import MAX_TEXT, read_run
-from nemo_lite.errors import DataError, UsageError
+from nemo_lite.base.errors import DataError, UsageError
 
 
 def test_a_run_is_read_whole(tmp_path):

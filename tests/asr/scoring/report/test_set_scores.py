@@ -16,7 +16,7 @@ from nemo_asr.scoring.report.records import (
     scores_table,
     write_scores,
 )
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 
 def scored(rows):

@@ -6,7 +6,7 @@ import pytest
 from toys.run_folder import row, write_lines
 
 from nemo_asr.scoring.report.records import ScoredUtterance, find_transcripts, read_transcripts
-from nemo_lite.errors import DataError
+from nemo_lite.base.errors import DataError
 
 
 def test_a_line_is_read_with_its_recording_and_without(tmp_path):

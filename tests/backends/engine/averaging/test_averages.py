@@ -16,8 +16,8 @@ from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
 from nemo_lite.backends.pytorch.engine.averages import Averaging, estimate
 from nemo_lite.backends.pytorch.nm import TrainableNeuralModuleWrapper
 from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.base.errors import CheckpointError, UsageError
 from nemo_lite.core.run_options import Optimization
-from nemo_lite.errors import CheckpointError, UsageError
 
 FLOAT32 = Precision(Optimization.mxprO0, torch.device("cpu"))
 

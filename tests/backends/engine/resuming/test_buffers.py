@@ -14,7 +14,7 @@ from toys.ranks import results_of
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.backends.pytorch.engine.module_state import mean_statistics
 from nemo_lite.backends.pytorch.engine.resuming import own_buffers, set_own_buffers
-from nemo_lite.errors import CheckpointError
+from nemo_lite.base.errors import CheckpointError
 
 STATISTICS = ["net.norm.num_batches_tracked", "net.norm.running_mean", "net.norm.running_var"]
 

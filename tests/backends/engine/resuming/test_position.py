@@ -20,7 +20,7 @@ from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, read_
 from nemo_lite.backends.pytorch.checkpoint.storage import Weights, load_training_state, save_training_state
 from nemo_lite.backends.pytorch.engine.resuming import Position, unstacked
 from nemo_lite.backends.pytorch.precision import LossScale, Precision
-from nemo_lite.interruption import Interrupted
+from nemo_lite.base.interruption import Interrupted
 from nemo_lite.utils.optimizers import OPTIMIZERS
 
 TWO = {"batches_per_step": 2}  # six steps an epoch

@@ -10,7 +10,7 @@ from toys.resumable import DrawingPoints, Trained, factory, train
 
 from nemo_lite.backends.pytorch.engine.checkpoints import check_world_size
 from nemo_lite.backends.pytorch.engine.resuming import Pace, told
-from nemo_lite.errors import CheckpointError
+from nemo_lite.base.errors import CheckpointError
 
 ALLOWED = {"step_freq": 10**6, "allow_world_size_change": True}
 

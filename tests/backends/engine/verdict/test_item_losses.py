@@ -19,8 +19,8 @@ import nemo_lite as nemo
 from nemo_lite.backends.pytorch.data.loaders import Batch
 from nemo_lite.backends.pytorch.engine.batches import StepBatches
 from nemo_lite.backends.pytorch.engine.verdict import ComputedStep
+from nemo_lite.base.errors import NonFiniteLossError
 from nemo_lite.core.neural_types import LossType, NeuralType
-from nemo_lite.errors import NonFiniteLossError
 
 
 class SquaredErrors(nemo.LossNM):

@@ -21,7 +21,7 @@ from nemo_lite.backends.pytorch import actions
 from nemo_lite.backends.pytorch.engine.verdict import GuardedStep
 from nemo_lite.backends.pytorch.optimizers import Novograd, create_optimizer
 from nemo_lite.backends.pytorch.precision import LossScale, Precision, own_part
-from nemo_lite.errors import NonFiniteLossError
+from nemo_lite.base.errors import NonFiniteLossError
 from nemo_lite.utils.optimizers import OPTIMIZERS
 
 NAMES = tuple(OPTIMIZERS)

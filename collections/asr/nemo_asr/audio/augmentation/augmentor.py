@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from nemo_asr.arguments import Share
 from nemo_asr.audio.augmentation.channel import ClipPerturbation, CodecPerturbation, LowPassPerturbation
 from nemo_asr.audio.augmentation.pauses import JoinPerturbation, SilencePerturbation
 from nemo_asr.audio.augmentation.perturbation import (
@@ -29,10 +28,11 @@ from nemo_asr.audio.augmentation.recordings import (
 )
 from nemo_asr.audio.augmentation.segment import AnyFile, AudioSegment
 from nemo_asr.audio.augmentation.speed import SpeedPerturbation, TimeStretchPerturbation
-from nemo_asr.audio.reading import Samples
 from nemo_asr.rng import NumbersRng, generator_from, generators_of, reseed, seed_from, seeded_from
-from nemo_lite.config import Checked, Config, check_call, refuse_out_of_range, unknown_key
-from nemo_lite.errors import UnknownNameError, UsageError, did_you_mean
+from nemo_asr.run.arguments import Share
+from nemo_asr.run.audio.reading import Samples
+from nemo_lite.base.config import Checked, Config, check_call, refuse_out_of_range, unknown_key
+from nemo_lite.base.errors import UnknownNameError, UsageError, did_you_mean
 
 perturbation_types: dict[str, type[Perturbation]] = {
     "speed": SpeedPerturbation,

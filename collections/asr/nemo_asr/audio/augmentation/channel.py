@@ -10,13 +10,13 @@ import numpy as np
 import soundfile
 import soxr
 
-from nemo_asr.arguments import Share, look_up
 from nemo_asr.audio.augmentation.perturbation import Perturbation, ordered
-from nemo_asr.audio.containers import has_av
-from nemo_asr.audio.reading import Samples, scaled
 from nemo_asr.rng import NumbersRng
-from nemo_lite.config import Between
-from nemo_lite.errors import UsageError
+from nemo_asr.run.arguments import Share, look_up
+from nemo_asr.run.audio.containers import has_av
+from nemo_asr.run.audio.reading import Samples, scaled
+from nemo_lite.base.config import Between
+from nemo_lite.base.errors import UsageError
 
 Hertz: TypeAlias = Annotated[float, Between(1, 384_000)]
 

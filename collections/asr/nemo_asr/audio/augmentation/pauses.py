@@ -8,12 +8,12 @@ from typing import Annotated, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.arguments import Duration, Share
 from nemo_asr.audio.augmentation.perturbation import Perturbation, amplitude, coloured_noise, ordered
-from nemo_asr.audio.reading import Samples
 from nemo_asr.rng import NumbersRng
-from nemo_lite.config import Between
-from nemo_lite.errors import UsageError
+from nemo_asr.run.arguments import Duration, Share
+from nemo_asr.run.audio.reading import Samples
+from nemo_lite.base.config import Between
+from nemo_lite.base.errors import UsageError
 
 PauseSeconds: TypeAlias = Annotated[float, Between(0, 60)]
 

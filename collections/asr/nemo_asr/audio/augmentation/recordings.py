@@ -8,11 +8,11 @@ from typing import Annotated, NamedTuple, TypeAlias
 import numpy as np
 
 from nemo_asr.audio.augmentation.perturbation import Perturbation, amplitude, ordered, rms, with_noise
-from nemo_asr.audio.reading import Samples, audio_seconds, excess_of, read_audio
-from nemo_asr.data.manifest import read_lines
 from nemo_asr.rng import NumbersRng
-from nemo_lite.config import Between
-from nemo_lite.errors import DataError, listed
+from nemo_asr.run.audio.reading import Samples, audio_seconds, excess_of, read_audio
+from nemo_asr.run.manifest import read_lines
+from nemo_lite.base.config import Between
+from nemo_lite.base.errors import DataError, listed
 
 _CHECKED = 20_000
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
-from nemo_asr.audio.reading import MAX_CONTENT_BYTES, Samples, read_audio, scaled, trimmed
-from nemo_lite.errors import DataError, UsageError
+from nemo_asr.run.audio.reading import MAX_CONTENT_BYTES, Samples, read_audio, scaled, trimmed
+from nemo_lite.base.errors import DataError, UsageError
 
 AnyFile: TypeAlias = str | os.PathLike[str] | BinaryIO
 

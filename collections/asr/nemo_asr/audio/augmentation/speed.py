@@ -10,15 +10,15 @@ import numpy.typing as npt
 import soxr
 import torch
 
-from nemo_asr.arguments import FrameSamples, Rates, SampleRate, Share, SpeedRate, look_up
 from nemo_asr.audio.augmentation.perturbation import Perturbation
-from nemo_asr.audio.reading import Samples
 from nemo_asr.rng import NumbersRng
+from nemo_asr.run.arguments import FrameSamples, Rates, SampleRate, Share, SpeedRate, look_up
+from nemo_asr.run.audio.reading import Samples
 from nemo_lite import NonTrainableNM
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.neural_types import AudioSignal, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
-from nemo_lite.errors import UsageError
 
 _OVERLAP = 4  # frames that cover each sample
 

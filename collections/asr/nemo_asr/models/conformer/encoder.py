@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor, nn
 
-from nemo_asr.arguments import Channels, refuse_too_large
 from nemo_asr.models.conformer.convolution import ConvolutionModule
 from nemo_asr.models.conformer.layer import ConformerLayer
 from nemo_asr.models.conformer.self_attention import (
@@ -33,13 +32,14 @@ from nemo_asr.models.conformer.self_attention import (
 from nemo_asr.models.conformer.subsampling import ConvSubsampling, LinearInput, StackingSubsampling
 from nemo_asr.models.jasper.encoder import encoded_ports, intermediate_of
 from nemo_asr.models.jasper.frames import Frames, are_full, frames_type
+from nemo_asr.run.arguments import Channels, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.streaming import Delay, State, frames_in_graph, keyed, num_new, prefixed
-from nemo_lite.config import Between
+from nemo_lite.base.config import Between
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.neural_types import LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape
-from nemo_lite.errors import UsageError
 
 _PLACE = "ConformerEncoder"
 

@@ -19,7 +19,7 @@ from nemo_asr.models.jasper.frames import Frames, clear, is_time_major, runs_on_
 from nemo_asr.models.jasper.normalization import MaskedGroupNorm, make_normalization
 from nemo_asr.models.jasper.squeeze_excite import SqueezeExcite
 from nemo_lite.backends.pytorch.streaming import ChunkFrames, Delay, State, in_step
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 _T = TypeVar("_T")
 

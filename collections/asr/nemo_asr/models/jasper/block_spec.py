@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
 
-from nemo_asr.arguments import Channels
-from nemo_lite.config import (
+from nemo_asr.run.arguments import Channels
+from nemo_lite.base.config import (
     Between,
     Checked,
     Config,
@@ -20,7 +20,7 @@ from nemo_lite.config import (
     refuse_out_of_range,
     unknown_key,
 )
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 from nemo_lite.utils import logging
 
 ResidualMode = Literal["add", "max", "stride_add", "stride_last"]

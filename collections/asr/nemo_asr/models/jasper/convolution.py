@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.amp import custom_bwd, custom_fwd
 
-from nemo_asr.arguments import look_up
 from nemo_asr.models.jasper.frames import Frames, clear, is_time_major, runs_on_cpu
+from nemo_asr.run.arguments import look_up
 from nemo_lite.backends.pytorch.streaming import SlidingWindow
-from nemo_lite.errors import UsageError
+from nemo_lite.base.errors import UsageError
 
 
 def same_padding(kernel_size: int, dilation: int) -> int:

@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nemo_asr.arguments import Channels, Classes, refuse_too_large
 from nemo_asr.models.jasper.convolution import TimeConv1d, init_weights
 from nemo_asr.models.jasper.frames import BATCH, TIME, frames_type, valid_frames
-from nemo_asr.text.labels import is_piece
+from nemo_asr.run.arguments import Channels, Classes, refuse_too_large
+from nemo_asr.run.text.labels import is_piece
 from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core.neural_types import (
     AcousticEncodedRepresentation,
     AxisKind,
@@ -25,7 +26,6 @@ from nemo_lite.core.neural_types import (
 )
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape
-from nemo_lite.errors import UnknownNameError, UsageError
 
 
 class JasperDecoderForCTC(TrainableNM):

@@ -11,18 +11,18 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from nemo_asr.arguments import Channels, Splicing, look_up, refuse_too_large
 from nemo_asr.models.jasper.block import ACTIVATIONS, JasperBlock
 from nemo_asr.models.jasper.block_spec import RESIDUAL_MODES, Blocks, JasperBlockSpec, read_blocks
 from nemo_asr.models.jasper.convolution import init_weights
 from nemo_asr.models.jasper.frames import Frames, frames_type
+from nemo_asr.run.arguments import Channels, Splicing, look_up, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.streaming import ChunkFrames, Delay, State, frames_in_graph, keyed, num_new, prefixed
-from nemo_lite.config import Between
+from nemo_lite.base.config import Between
+from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core.neural_types import AcousticEncodedRepresentation, LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, ceil_div
-from nemo_lite.errors import UnknownNameError, UsageError
 
 _CHUNK = 10  # frames of the input that an exported graph takes at once, at least
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from nemo_asr.arguments import look_up
 from nemo_asr.models.jasper.frames import Frames, is_time_major, runs_on_cpu
-from nemo_lite.errors import UsageError
+from nemo_asr.run.arguments import look_up
+from nemo_lite.base.errors import UsageError
 
 
 class BatchNorm(nn.BatchNorm1d):

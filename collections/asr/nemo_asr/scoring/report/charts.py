@@ -19,13 +19,13 @@ import numpy.typing as npt
 import soundfile
 import torch
 
-from nemo_asr.audio.reading import Samples, read_audio
 from nemo_asr.features.filterbank import mel_filterbank
 from nemo_asr.features.framing import frame_count
 from nemo_asr.features.spectra import centred, extended_signal, own_samples, power_spectra, window_function
-from nemo_asr.scoring.calibration import FILE_NAME, CalibrationRecord, MeasuredSet, Reliability
-from nemo_lite.errors import DataError
-from nemo_lite.files import FileKind, parse_json, read_bytes
+from nemo_asr.run.audio.reading import Samples, read_audio
+from nemo_asr.run.calibration import FILE_NAME, CalibrationRecord, MeasuredSet, Reliability
+from nemo_lite.base.errors import DataError
+from nemo_lite.base.files import FileKind, parse_json, read_bytes
 
 # Line charts, most over steps: geometry and ticks only. How they look is in the page's template; no HTML in here.
 

@@ -29,10 +29,10 @@ from nemo_asr.scoring.report.records import (
     read_transcripts,
 )
 from nemo_lite import Dag
+from nemo_lite.base.errors import NemoLiteError, UsageError, did_you_mean
+from nemo_lite.base.outputs import check_output, write_output
 from nemo_lite.core.show import write_svg
 from nemo_lite.core.trackers import duration_text
-from nemo_lite.errors import NemoLiteError, UsageError, did_you_mean
-from nemo_lite.outputs import check_output, write_output
 from nemo_lite.utils import logging
 
 # Two models on the same utterances: error rates, their difference and how sure it is. Printed by commands.

@@ -17,6 +17,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 import numpy as np
 
+from nemo_asr.run.text.labels import METRICS, main_metric
 from nemo_asr.scoring.hotwords import HotwordScores, Places, phrase_finder
 from nemo_asr.scoring.normalize import score_normalizer, without_case, without_punctuation
 from nemo_asr.scoring.rates import (
@@ -41,10 +42,9 @@ from nemo_asr.scoring.rates import (
     word_errors,
 )
 from nemo_asr.scoring.report.charts import Chart, Clip, Curve, Point, chart, data_url, make_clip, reliability_charts
-from nemo_asr.text.labels import METRICS, main_metric
+from nemo_lite.base.errors import DataError, UsageError
+from nemo_lite.base.files import FileKind, numbered_lines, parse_json, path_in_list, read_bytes, write_atomically
 from nemo_lite.core.trackers import Record, duration_text, read_metrics
-from nemo_lite.errors import DataError, UsageError
-from nemo_lite.files import FileKind, numbered_lines, parse_json, path_in_list, read_bytes, write_atomically
 
 # What a report shows, as plain data: the page draws nothing else, and reads no files.
 

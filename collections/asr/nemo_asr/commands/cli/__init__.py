@@ -1,0 +1,1 @@
+"""The subcommands that learn and score: train, eval, data, demo, models, report."""

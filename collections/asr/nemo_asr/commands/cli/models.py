@@ -1,0 +1,341 @@
+"""Show what a trained model is, calibrate its confidences, or make a model folder of weights from elsewhere."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+
+from nemo_asr.export.int8 import MOST_LOSS, export_int8
+from nemo_asr.export.onnx_asr_export import export_onnx_asr
+from nemo_asr.export.onnx_export import export_onnx
+from nemo_asr.export.runner_export import Written, greedy_texts
+from nemo_asr.export.sherpa_export import export_sherpa, export_sherpa_stream
+from nemo_asr.export.stream_export import export_stream
+from nemo_asr.export.torch_export import export_torch
+from nemo_asr.run.audio.reading import Samples
+from nemo_asr.run.calibration import FILE_NAME, CalibrationRecord
+from nemo_asr.run.onnx.onnx_model import SUFFIX
+from nemo_asr.run.options import OwnModules
+from nemo_asr.run.transcribe.inputs import recordings_of
+from nemo_asr.scoring.report.page import PAGE_FILE as REPORT
+from nemo_asr.scoring.report.page import try_report
+from nemo_asr.tasks.recipe import Recipe, load_recipe, recipe_from_text
+from nemo_asr.trained.model import (
+    CARD,
+    FORMATS,
+    ModelCard,
+    Rate,
+    StoredModel,
+    TrainedModel,
+    card_to_json,
+    completed,
+    import_model,
+    load_model,
+    read_model,
+)
+from nemo_asr.trained.texts import calibrate, card_file, store_calibration
+from nemo_lite.base.errors import ConfigError, UsageError, printable
+from nemo_lite.base.options import OneLineParser, not_negative_float, not_negative_int, positive_int
+from nemo_lite.base.outputs import check_output, write_output
+
+_CALIBRATE, _REMEDY = "nemo-lite models calibrate", "move it away"
+_MAX_LABELS = 64  # alphabets are shown whole, vocabularies of subwords are not
+
+
+def main(arguments: Sequence[str]) -> None:
+    """``show MODEL``, ``calibrate MODEL MANIFEST``, ``import FILE`` or ``convert SOURCE FOLDER``.
+
+    Raises:
+        CheckpointError: there is no model, it is damaged, or it does not fit its configuration.
+        UsageError: the folder to write has a model already, or cannot be written to.
+        DataError: recordings to calibrate on cannot be read, or have too few words.
+    """
+    parser = OneLineParser(prog="nemo-lite models", description=__doc__)
+    commands = parser.add_subparsers(metavar="show | calibrate | import | convert", required=True)
+    others = " or ".join(each.name for each in FORMATS)
+    where = f"a run's folder, a model folder, a folder of checkpoints, {others}"
+    show = commands.add_parser("show", help="labels, sample rate, error rates, sizes; hashes are verified")
+    show.add_argument("model", help=where)
+    show.add_argument("--json", action="store_true", help="print model.json as it is")
+    show.set_defaults(run=_show)
+    calibrate_help = "learn how confident words are right, and store it in the model folder"
+    _add_calibrate(commands.add_parser("calibrate", help=calibrate_help))
+    imported = commands.add_parser(
+        "import", help="write a model folder of a published model: .nemo, Hugging Face, WeNet"
+    )
+    imported.add_argument("source", help=others)
+    to_help = "the folder; by default beside a file, its name without the ending, and in a folder: model"
+    imported.add_argument("--to", dest="folder", metavar="DIR", type=Path, help=to_help)
+    imported.add_argument("--licence", help="licence of the weights")
+    imported.set_defaults(run=_import)
+    convert = commands.add_parser("convert", help="write a model folder of checkpoints, also of those of NeMo 0.x")
+    convert.add_argument("source", help=f"{where}, also one of NeMo 0.x (*.pt)")
+    convert.add_argument("folder", type=Path, help="the model folder to write")
+    convert.add_argument("--model_config", help="YAML file, or the name of one; where the source carries none")
+    convert.add_argument("--licence", help="licence of the weights")
+    convert.add_options(OwnModules)
+    convert.set_defaults(run=_convert)
+    options = parser.parse_args(arguments)
+    options.run(options)
+
+
+def _add_calibrate(parser: OneLineParser) -> None:
+    add = parser.add_argument
+    add("model", help="a run's folder or a model folder")
+    add("manifest", help="utterances to learn from; not those of the training")
+    add("--test", metavar="MANIFEST", nargs="+", default=[], help="other sets on which the calibration is measured")
+    add("--batch_size", type=positive_int, default=16, help="most recordings in a batch")
+    parser.add_options(OwnModules)
+    parser.set_defaults(run=_calibrate)
+
+
+def _show(options: Namespace) -> None:
+    stored, recipe = read_model(options.model), None
+    if stored.config:
+        with suppress(ConfigError):  # modules that are not known here
+            recipe = recipe_from_text(stored.config, stored.place, tokenizer=stored.tokenizer, for_training=False)
+    if recipe is not None:
+        stored = stored._replace(card=completed(stored.card, recipe))
+    if options.json:
+        print(card_to_json(stored.card).decode())
+    else:
+        print(printable("\n".join(_described(stored, recipe))))
+
+
+def _described(stored: StoredModel, recipe: Recipe | None) -> Iterator[str]:
+    card = stored.card
+    yield f"{card.name or 'a model without a name'}, {stored.place}"
+    if not card.sources:
+        yield f"trained      step {card.step}, epoch {card.epoch}"
+    if card.labels:
+        more = f" and {len(card.labels) - _MAX_LABELS} more" if len(card.labels) > _MAX_LABELS else ""
+        yield f"labels       {len(card.labels)}: {' '.join(map(_label, card.labels[:_MAX_LABELS]))}{more}"
+        yield f"audio        {card.sample_rate} Hz; {1000 * card.frame_seconds:g} ms a frame of log-probabilities"
+    if recipe is not None:
+        yield f"features     {_features(recipe.preprocessor())}"
+    yield from (f"rates        {_rate(rate)}" for rate in card.rates)
+    numbers = {name: sum(each.numel() for each in tensors.values()) for name, tensors in stored.weights.items()}
+    yield from (f"weights      {name}: {number:,} numbers" for name, number in numbers.items())
+    if card.config is not None:  # of a model folder
+        yield from _files(card)
+    if card.calibration is not None:
+        yield f"calibration  confidences of words, learned on {card.calibration.words} words of {card.calibration.set}"
+    yield from (
+        f"source       {name}{f'  SHA-256 {sha256[:16]}...' * bool(sha256)}" for name, sha256 in card.sources.items()
+    )
+    yield f"licence      {card.licence or 'not said'}"
+    yield f"written by   {', '.join(f'{name} {version}' for name, version in card.versions.items()) or 'not said'}"
+
+
+def _features(preprocessor: Any) -> str:
+    """How many, and whose: 80 a frame; frames of NeMo 1.0 to 2.4."""
+    return str(getattr(preprocessor, "summary", type(preprocessor).__name__))
+
+
+def _files(card: ModelCard) -> Iterator[str]:
+    for file in card.files:  # read_model has compared each with its hash
+        yield f"file         {file.name}  {file.bytes / 2**20:.1f} MiB  SHA-256 {file.sha256[:16]}... as written"
+
+
+def _label(label: str) -> str:
+    return label if label.strip() else repr(label)
+
+
+def _rate(rate: Rate) -> str:
+    size = f", {rate.utterances} utterances" if rate.utterances is not None else ""
+    hashes = ", ".join(f"{name} {sha256[:16]}..." for name, sha256 in rate.manifests.items())
+    return f"{rate}{size}{f'; SHA-256 of {hashes}' if hashes else ''}"
+
+
+def _calibrate(options: Namespace) -> None:
+    card, folder = card_file(options.model), Path(options.model).expanduser()
+    place = folder / FILE_NAME
+    check_output(place, _CALIBRATE, remedy=_REMEDY)
+    done = calibrate(load_model(options.model), options.manifest, options.test, options.batch_size)
+    store_calibration(card, done.calibration)
+    record = msgspec.json.encode(CalibrationRecord(calibration=done.calibration, sets=done.sets))
+    content = msgspec.json.format(record, indent=1)
+    write_output(place, lambda file: file.write_bytes(content), _CALIBRATE, remedy=_REMEDY)
+    for each in done.sets:
+        before, after = each.before, each.after
+        right = f"{before.words} words, {before.right:.1%} right"
+        print(f"{each.name}: {right}; confidences are off by {before.error:.1%}, calibrated by {after.error:.1%}")
+    print(f"{card}: slope {done.calibration.slope:g}, offset {done.calibration.offset:g}; in {place} too")
+    if (folder / REPORT).is_file():
+        try_report(folder)
+
+
+def _import(options: Namespace) -> None:
+    _tell_written(import_model(options.source, options.folder, options.licence))
+
+
+def _convert(options: Namespace) -> None:
+    target = options.folder.expanduser()
+    if (target / CARD).exists():
+        raise UsageError("there is a model already", place=str(target), remedy="give another folder")
+    recipe = load_recipe(options.model_config) if options.model_config else None
+    model = load_model(options.source, recipe=recipe)
+    model.save(target, licence=options.licence)
+    _tell_written(TrainedModel(str(target), model.recipe, model.modules, model.card))
+
+
+def _tell_written(model: TrainedModel) -> None:
+    print(f"features     {_features(model.modules.preprocessor)}")
+    print(printable(f"{model.place}: {model.card.name}, {model.card.progress()}"))
+
+
+def export(arguments: Sequence[str]) -> None:
+    """Write a trained model as files that other programs run.
+
+    Each file is compared with the modules in torch; how near it is is printed.
+
+    Raises:
+        CheckpointError: there is no model, or it is damaged.
+        UsageError: the file exists, a package is missing, the program cannot run the model, or the file and torch
+            differ; then there is no file.
+        DataError: a recording that cannot be read.
+    """
+    parser = OneLineParser(
+        prog="nemo-lite export", description="Write a trained model as files that other programs run."
+    )
+    add = parser.add_argument
+    model_help = f"a run's folder, a model folder, a folder of checkpoints, or with --int8 a file FILE{SUFFIX}"
+    add("model", metavar="MODEL", help=model_help)
+    add("file", metavar="FILE", type=Path, help=f"what to write ({_WRITTEN}); there must be none yet")
+    format_help = "the program: our own and ONNX Runtime (onnx), sherpa-onnx, onnx-asr, or torch alone (default: onnx)"
+    add("--format", choices=tuple(_EXPORTS), default="onnx", help=format_help)
+    stream_help = "a file that takes audio in chunks, with the states between them; onnx and sherpa-onnx"
+    add("--stream", action="store_true", help=stream_help)
+    context_help = "frames before and behind that attention sees in the file of --stream; by default those of the model"
+    add("--att_context_size", metavar=("LEFT", "RIGHT"), type=not_negative_int, nargs=2, help=context_help)
+    waveform_help = "sherpa-onnx takes the waveform, also where it could compute the model's features"
+    add("--waveform", action="store_true", help=waveform_help)
+    config_help = "YAML file, or the name of one, where MODEL carries none: checkpoints of NeMo 0.x (*.pt)"
+    add("--model_config", help=config_help)
+    audio_help = (
+        "recordings (files, folders, manifests) on which it is compared as well, by the program if it is installed"
+    )
+    add("--audio", metavar="AUDIO", nargs="+", default=[], help=audio_help)
+    import_help = "Python file with modules of your own, run first; may be given several times"
+    add("--import", dest="imports", metavar="FILE", action="append", default=[], help=import_help)
+    int8_help = "write int8 weights, if the error rate on --eval_datasets stays as it is: needs them"
+    add("--int8", action="store_true", help=int8_help)
+    add("--eval_datasets", metavar="MANIFEST", nargs="+", default=[], help="sets on which --int8 is measured")
+    loss_help = f"by how much an error rate may grow with --int8, in percent of itself (default: {MOST_LOSS:.0%})"
+    add("--max_wer_loss", metavar="PERCENT", type=_percent, help=loss_help.replace("%", "%%"))
+    options = parser.parse_args(list(arguments))
+    _check_export(parser, options)
+    if options.int8:
+        _export_int8(options)
+    else:
+        _export_float(options, options.file)
+
+
+def _check_export(parser: OneLineParser, options: Namespace) -> None:
+    """End the command where options contradict each other, before anything is read."""
+    suffix, _ = _EXPORTS[options.format]
+    if options.stream and options.format not in ("onnx", "sherpa-onnx"):
+        parser.error(f"--stream has no effect with --format {options.format}; leave it out")
+    if options.att_context_size is not None and not options.stream:
+        parser.error("--att_context_size has no effect without --stream; leave it out")
+    if options.waveform and (options.stream or options.format != "sherpa-onnx"):
+        parser.error("--waveform is for --format sherpa-onnx without --stream; leave it out")
+    if options.int8 and (options.stream or options.format != "onnx"):
+        parser.error("--int8 is for --format onnx without --stream; leave it out")
+    if options.int8 != bool(options.eval_datasets) or (options.max_wer_loss is not None and not options.int8):
+        parser.error("--int8 needs --eval_datasets, and neither these nor --max_wer_loss have an effect without it")
+    if options.file.suffix != suffix:
+        wanted = f"FILE{suffix}" if suffix else "the name of a folder, without an ending"
+        raise UsageError("the name of the file has another ending", got=str(options.file), wanted=wanted)
+
+
+def _percent(text: str) -> float:
+    """A type of argparse: ``2`` and ``2%`` are 0.02."""
+    return not_negative_float(text.removesuffix("%")) / 100
+
+
+def _export_int8(options: Namespace) -> None:
+    """The int8 file of an ONNX file, or of one that is written for it."""
+    most_loss = MOST_LOSS if options.max_wer_loss is None else options.max_wer_loss
+    with TemporaryDirectory() as folder:
+        source = Path(options.model)
+        if source.suffix != SUFFIX:
+            source = Path(folder) / options.file.name
+            _export_float(options, source)
+        print(export_int8(source, options.file, options.eval_datasets, most_loss))
+
+
+def _export_float(options: Namespace, path: Path) -> None:
+    recordings = recordings_of(options.audio)
+    recipe = load_recipe(options.model_config) if options.model_config else None
+    model = load_model(options.model, recipe=recipe)
+    if options.att_context_size is not None:
+        model.set_att_context_size(options.att_context_size)
+    reading = model.recipe.reading
+    heard = [
+        recording.read(reading.sample_rate, trim_silence=reading.trim_silence, int_values=reading.int_values).samples
+        for recording in recordings
+    ]
+    _, write = _EXPORTS[options.format]
+    lines = list(write(model, path, options, heard))
+    files = [*path.expanduser().iterdir()] if path.expanduser().is_dir() else [path.expanduser()]
+    size = sum(file.stat().st_size for file in files) / 2**20
+    print(f"{path}: {model.card.name}, {model.card.progress()}, {size:.1f} MiB")
+    for line in lines:
+        print(line)
+
+
+def _export_onnx(model: TrainedModel, path: Path, options: Namespace, heard: Sequence[Samples]) -> Iterator[str]:
+    write = export_stream if options.stream else export_onnx
+    yield f"compared with ONNX Runtime: {write(model, path, heard)}"
+
+
+def _export_torch(model: TrainedModel, path: Path, options: Namespace, heard: Sequence[Samples]) -> Iterator[str]:
+    yield f"compared with the program read back: {export_torch(model, path, heard)}"
+
+
+def _export_onnx_asr(model: TrainedModel, path: Path, options: Namespace, heard: Sequence[Samples]) -> Iterator[str]:
+    return _told(model, export_onnx_asr(model, path), heard)
+
+
+def _export_sherpa(model: TrainedModel, path: Path, options: Namespace, heard: Sequence[Samples]) -> Iterator[str]:
+    if options.stream:
+        return _told(model, export_sherpa_stream(model, path), heard)
+    return _told(model, export_sherpa(model, path, True if options.waveform else None), heard)
+
+
+def _told(model: TrainedModel, written: Written, heard: Sequence[Samples]) -> Iterator[str]:
+    """How near the file is to torch, how to load it, and what the program itself hears."""
+    yield f"compared with ONNX Runtime: largest difference of log-probabilities {written.difference:.1e}"
+    yield f"load it with {written}"
+    if written.before or written.behind:
+        yield f"put {written.before} zero samples before the audio, and {written.behind} behind it"
+    yield from written.advice
+    if not heard:
+        return
+    texts = written.hear(heard, model.card.sample_rate)
+    if texts is None:
+        yield f"its texts are not compared: {written.package} is not installed"
+        return
+    wanted = greedy_texts(model, heard)
+    equal = sum(text == other for text, other in zip(texts, wanted, strict=True))
+    yield f"{written.package} {version(written.package)}: {equal} of {len(texts)} texts equal the model's"
+    for text, other in zip(texts, wanted, strict=True):
+        if text != other:
+            yield printable(f"  {written.package}: {text!r}, model: {other!r}")
+
+
+_EXPORTS: Mapping[str, tuple[str, Callable[[TrainedModel, Path, Namespace, Sequence[Samples]], Iterator[str]]]] = {
+    "onnx": (SUFFIX, _export_onnx),
+    "sherpa-onnx": ("", _export_sherpa),
+    "onnx-asr": ("", _export_onnx_asr),
+    "torch": (".pt2", _export_torch),
+}
+_WRITTEN = "FILE.onnx, FILE.pt2, or a folder for sherpa-onnx and onnx-asr"

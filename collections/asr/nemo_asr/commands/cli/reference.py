@@ -1,0 +1,159 @@
+"""Print the reference of all keys that a configuration may have: type, default and text, from the constructors."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin
+
+from nemo_asr.audio.augmentation import perturbation_types
+from nemo_asr.models.jasper import JasperBlockSpec
+from nemo_asr.run.arguments import source_argument
+from nemo_asr.tasks.families import FAMILIES
+from nemo_asr.tasks.registry import FAMILY_OF_TASK, KNOWN, TASKS, Known
+from nemo_lite.base.config import Between, annotations_of
+from nemo_lite.base.options import OneLineParser, argument_texts
+
+# Arguments that are no keys of a file: the script gives them.
+_NOT_IN_FILES = ("name", "rng", "batch_size")
+_INTRODUCTION = """# Configuration reference
+
+<!-- Written by `nemo-lite reference`; a test compares. Change the docstrings, then run it again. -->
+
+A model's YAML file has one section for each module, under the name of its class, and at its top level:
+
+| key | type | default | what it is |
+|---|---|---|---|
+| `model` | str | the file's name | name of the model |
+| `family` | str | by the data layer | `ctc`, `classification`, or [one of yours](modules.md#families) |
+| `sample_rate` | int | `16000` | samples a second, for all sections that do not say it themselves |
+| `labels` | list of str | or `tokenizer` | the vocabulary: a label's position is its id; CTC's blank comes behind it |
+| `tokenizer` | str | or `labels` | a SentencePiece model, whose pieces are the labels (`nemo-lite data tokenizer`) |
+| `language` | str | by the labels | of the texts: `en`, `de`, ... or `none`: [data.md](data.md#languages) |
+
+A preprocessor and an encoder are needed; every other section may be left out. `labels`, `vocabulary`, `num_classes`,
+`feat_in`, `sample_rate`, `language` and `frame_splicing` of a section follow from the rest of the file and can be left
+out as well.
+Any key can be changed for one run:
+`--set AudioToMelSpectrogramPreprocessor.dither=0 --set JasperEncoder.jasper.0.dropout=0.1`.
+"""
+_DATA_NOTE = """The sub-sections `train` and `eval` have the same keys and win over those beside them.
+`batch_size` and the manifests come from the command line."""
+
+
+class Key(NamedTuple):
+    """A key of a section, as its constructor has it."""
+
+    name: str
+    type: str
+    default: str
+    text: str
+
+
+def keys_of(target: type) -> list[Key]:
+    """The keys of a section that is for this class, in the order of the constructor."""
+    texts, types = argument_texts(target), annotations_of(target.__init__)  # type: ignore[misc]  # of the class itself
+    # Of the constructor: a class of ours may have a metaclass with another signature.
+    _, *parameters = inspect.signature(target.__init__).parameters.values()  # type: ignore[misc]  # of the class itself
+    return [
+        Key(parameter.name, _written(types[parameter.name]), _default_of(parameter), texts.get(parameter.name, ""))
+        for parameter in parameters
+        if parameter.name not in _NOT_IN_FILES and parameter.kind is not parameter.VAR_KEYWORD
+    ]
+
+
+def reference() -> str:
+    """The whole page, in Markdown."""
+    return "\n".join([_INTRODUCTION, *_sections(), *_blocks(), *_perturbations()])
+
+
+def _sections() -> Iterator[str]:
+    for role in FAMILIES[FAMILY_OF_TASK[TASKS[0]]].roles:
+        for name, entry in KNOWN.items():
+            if entry.role == role and name == entry.module_class.__name__ and is_own(entry):
+                yield from _section(name, entry)
+
+
+def is_own(entry: Known) -> bool:
+    """Whether a registered class comes with the package."""
+    return entry.module_class.__module__.startswith(("nemo_asr.", "nemo_lite."))
+
+
+def _section(name: str, entry: Known) -> Iterator[str]:
+    older = [other for other, other_entry in KNOWN.items() if other_entry is entry and other != name]
+    yield f"## {name}\n"
+    yield f"Role: {entry.role}. {_summary(entry.module_class)}" + (f" Older name: {', '.join(older)}." if older else "")
+    yield ""
+    keys = keys_of(entry.module_class)
+    if entry.role == "data layer":
+        yield f"{_DATA_NOTE}\n"
+        keys = [key for key in keys if key.name != source_argument(entry.module_class)]
+    for argument, became in entry.older.items():
+        values = ", ".join(f"`{value}` is `{became.newer}: {str(now).lower()}`" for value, now in became.values.items())
+        yield f"`{argument}` of older files: {values}.\n"
+    yield _table(keys)
+
+
+def _blocks() -> Iterator[str]:
+    yield "## Blocks of JasperEncoder\n"
+    yield "Each element of `jasper` is a mapping with these keys.\n"
+    yield _table(keys_of(JasperBlockSpec))
+
+
+def _perturbations() -> Iterator[str]:
+    yield "## Perturbations\n"
+    yield "`augmentor` of the data layer's `train` has a mapping under the name of each."
+    yield "`prob` in it (0 to 1) is how often it acts.\n"
+    for name, target in perturbation_types.items():
+        yield f"### {name}\n"
+        yield f"{_summary(target)}\n"
+        yield _table(keys_of(target))
+
+
+def _table(keys: list[Key]) -> str:
+    if not keys:
+        return "It has no keys.\n"
+    rows = [f"| `{key.name}` | {_escaped(key.type)} | {key.default} | {_escaped(key.text)} |" for key in keys]
+    return "\n".join(["| key | type | default | what it is |", "|---|---|---|---|", *rows, ""])
+
+
+def _summary(target: type) -> str:
+    return " ".join((inspect.getdoc(target) or "").partition("\n\n")[0].split())
+
+
+def _written(kind: object) -> str:
+    """A type as a reader of YAML knows it."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        ranges = [str(mark) for mark in arguments[1:] if isinstance(mark, Between)]
+        return " ".join([_written(arguments[0]), *ranges])
+    if origin is Literal:
+        return ", ".join(map(str, arguments))
+    if origin in (Union, UnionType):
+        return " or ".join(_written(argument) for argument in arguments)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return "mapping"
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return f"list of {_written(arguments[0])}"
+    return "null" if kind is NoneType else str(getattr(kind, "__name__", kind))
+
+
+def _default_of(parameter: inspect.Parameter) -> str:
+    default = parameter.default
+    if default is parameter.empty:
+        return "needed"
+    return f"`{str(default).lower() if isinstance(default, bool) or default is None else default}`".replace(
+        "none", "null"
+    )
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r":class:`(\w+)`", r"`\1`", text.replace("``", "`")).replace("|", "\\|")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the page, in Markdown."""
+    OneLineParser(prog="nemo-lite reference", description=__doc__).parse_args(arguments)
+    print(reference(), end="")

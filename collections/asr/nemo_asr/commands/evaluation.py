@@ -1,0 +1,565 @@
+"""Evaluation of trained models: error rates of texts, accuracy of classes; for ``nemo-lite eval`` and the scripts."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, TypeGuard
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nemo_asr.data.speech_data_layer import (
+    SpeechDataLayer,
+    clusters_in_data,
+    normalizer_for,
+    texts_to_score,
+    write_transcripts,
+)
+from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder, search_weights, write_weights
+from nemo_asr.decoding.greedy import (
+    GreedyCTCDecoder,
+    HypothesesType,
+    post_process_predictions,
+    post_process_transcripts,
+)
+from nemo_asr.run.audio.segments import Detector, frame_levels, frame_samples, longest_pause
+from nemo_asr.run.options import named_files, results_folder, search_arguments, unique_tags
+from nemo_asr.run.search.words import Spelling, weighted_phrases
+from nemo_asr.run.text.labels import main_metric, spelled
+from nemo_asr.run.transcribe.inputs import Recording, recording_of_utterance
+from nemo_asr.run.transcribe.transcript import TimedLabels, Transcript, labels_of_path
+from nemo_asr.run.transcribe.voice_activity import load_detector
+from nemo_asr.scoring.hotwords import score_hotwords, words_of
+from nemo_asr.scoring.rates import (
+    Clusters,
+    all_pairs,
+    bootstrap_interval,
+    class_errors,
+    classification_accuracy,
+    classification_confusion_matrix,
+    count_errors,
+    equal_error_rate,
+)
+from nemo_asr.scoring.report.page import PAGE_FILE, REPORT, compare_folders, comparison_table, try_report
+from nemo_asr.scoring.report.records import read_transcripts, score_rows, scores_table, write_scores
+from nemo_asr.scoring.sclite import ENDINGS, FOLDER, TimedWord, write_sclite
+from nemo_asr.tasks.families import Wires, connect, connect_classifier
+from nemo_asr.tasks.recipe import load_recipe
+from nemo_asr.trained.certificate import certify_streams, store_stream_rates, stream_table
+from nemo_asr.trained.engine import LabelAlignment, stride_of
+from nemo_asr.trained.model import CARD, StreamRate, TrainedModel, find_model, load_classifier, load_model
+from nemo_lite import DataLayerNM, NeuralModuleFactory, NmTensor
+from nemo_lite.backends.pytorch.data.loaders import Loaded, UnusableItems
+from nemo_lite.base.errors import DataError, UsageError
+from nemo_lite.base.files import make_writable_folder
+from nemo_lite.base.options import factory_arguments
+from nemo_lite.base.outputs import InputFiles, check_output, write_output
+from nemo_lite.core.neural_types import AudioSignal
+
+PROGRAM = "nemo-lite eval"
+_TRANSCRIPTS, _SCORES, _WEIGHTS = "transcripts.jsonl", "scores.json", "weights.json"
+MOST_PAIRS = 5000  # recordings of which all pairs are compared
+# Utterances, evenly spread, in which pauses are looked for; seconds of them in all; seconds of a pause that is told.
+_MOST_HEARD, _MOST_HEARD_SECONDS, _TOLD_PAUSE = 200, 3600.0, 0.5
+
+
+def evaluate_texts(args: Namespace) -> None:
+    """Evaluate one model that transcribes, or with --compare two and whether they differ.
+
+    Args:
+        args: what the parser of ``nemo-lite eval`` gave.
+    """
+    recipe = load_recipe(args.model_config, args.overrides) if args.model_config else None
+    factory = NeuralModuleFactory(**factory_arguments(args))
+    out = results_folder(args)
+    factory.on_first(lambda: _check_places(args, out))
+    model = load_model(args.load_dir, recipe=recipe, factory=factory, overrides=args.overrides)
+    second = load_model(args.compare, factory=factory) if args.compare else None
+    _use_search(model, args, factory, out)
+    sets = _evaluate_sets(model, args, factory, out, "A, " if second else "")
+    if args.stream:
+        _evaluate_streams(model, args, factory)
+    if second is not None:
+        _use_search(second, args, factory, out / "compared")
+        _evaluate_sets(second, args, factory, out / "compared", "B, ")
+        factory.on_first(lambda: _print_comparison(args, out, sets))
+
+
+def _check_places(args: Namespace, out: Path) -> None:
+    """FileInTheWayError where a file is there that would be replaced and may not be; before any work is done."""
+    tags, inputs = unique_tags(args.eval_datasets), InputFiles(named_files(args))
+    for folder in (out, *([out / "compared"] if args.compare else [])):
+        names = [f"{tag}.{ending}" for tag in tags for ending in (_TRANSCRIPTS, _SCORES)]
+        names += [f"{FOLDER}/{tag}.{ending}" for tag in tags for ending in ENDINGS]
+        names += [_WEIGHTS] if args.search_weights else []
+        for name in names:
+            check_output(folder / name, PROGRAM, inputs=inputs, overwrite=args.overwrite)
+        if args.report:
+            check_output(folder / PAGE_FILE, REPORT, inputs=inputs, overwrite=args.overwrite)
+
+
+def _evaluate_sets(
+    model: TrainedModel, args: Namespace, factory: NeuralModuleFactory, folder: Path, name: str = ""
+) -> list[str]:
+    """Evaluate every set, print its error rates, and write its transcripts; the names of the sets.
+
+    ``name`` of the model stands before the rates, where there are two.
+    """
+    recipe, manifests = model.recipe, zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
+    options: dict[str, Any] = {"batch_size": args.batch_size, **({"strict_data": True} if args.strict_data else {})}
+    data = {tag: recipe.data_layer(path, training=False, **options) for tag, path in manifests}
+    hear = InSegments(model, args, factory) if args.cutting else AsTheyAre(model, factory)
+    for data_layer in data.values():
+        hear.check(data_layer)
+    out = factory.on_first(lambda: make_writable_folder(folder))
+    for tag, data_layer in data.items():
+        result = hear(data_layer)
+        without_hotwords = hear(data_layer, _search_without_hotwords(model, args)).heard if args.hotwords else []
+        if out is None:
+            continue
+        # Damaged files end the evaluation, unless the configuration allows some: then they are left out here too.
+        texts = texts_to_score(data_layer, result.items, result.said, result.heard, args.score_normalizer)
+        said, heard = texts.references, texts.hypotheses
+        if args.hotwords:
+            plain = texts_to_score(data_layer, result.items, result.said, without_hotwords, args.score_normalizer)
+            without_hotwords = plain.hypotheses
+        path = out / f"{tag}.{_TRANSCRIPTS}"
+        more: list[dict[str, Any]] = [{} for _ in heard]
+        for values, transcript in zip(more, result.transcripts, strict=False):
+            values["segments"] = _segments_of(transcript)
+        for values, text in zip(more, without_hotwords, strict=False):
+            values["without_hotwords"] = text
+        lines = partial(write_transcripts, data_layer=data_layer, items=result.items, more=more, **texts._asdict())
+        _write(path, lines, args)
+        metric = args.eval_metric or main_metric(recipe.labels)
+        print(f"{name}{tag}: {_describe_rates(heard, said, metric)}")
+        ids = data_layer.digest_of(result.items)
+        print(f"{name}{tag}: {len(result.items)} utterances, ids {ids}, transcripts in {path}")
+        if note := hear.note(result, data_layer):
+            print(f"{name}{tag}: {note}")
+        if said:
+            rows = read_transcripts(path)
+            scores, scores_file = score_rows(rows), out / f"{tag}.{_SCORES}"
+            hotwords = None
+            if args.hotwords:
+                split = words_of(recipe.labels)
+                hot = list(weighted_phrases(args.hotwords, Spelling(recipe.labels)))
+                if args.score_normalizer:  # as the texts that they are looked for in
+                    hot = list(map(normalizer_for(data_layer, args.score_normalizer), hot))
+                clusters = clusters_in_data(data_layer, result.items)
+                hotwords = score_hotwords(hot, said, without_hotwords, heard, split, clusters)
+            _write(scores_file, partial(write_scores, scores=scores, hotwords=hotwords), args)
+            print(f"{name}{tag}: {scores.interval_line(metric)}; by speaker, length and word in {scores_file}")
+            if line := scores.variants_line(metric):
+                print(f"{name}{tag}: {line}")
+            files = write_sclite(out / FOLDER, tag, rows, result.words, write=partial(_write, args=args))
+            print(f"{name}{tag}: for sclite {', '.join(str(file) for file in files)}")
+            for line in hotwords.lines() if hotwords else ():
+                print(f"{name}{tag}: {line}")
+            if args.details:
+                print(f"\n{scores_table(scores)}\n")
+    if args.report:
+        facts = {"model": f"{model.place}, step {model.card.step}", **hear.facts}
+        factory.on_first(lambda: try_report(folder, sets=list(data), facts=facts, overwrite=args.overwrite))
+    return list(data)
+
+
+def _evaluate_streams(model: TrainedModel, args: Namespace, factory: NeuralModuleFactory) -> None:
+    """Print what the model's streams are worth, and store it in its card where it is a model folder."""
+    rates: list[StreamRate] = []
+    for tag, manifest in zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True):
+        layer = model.recipe.data_layer(manifest, training=False, batch_size=args.batch_size)
+        if not _has_recordings(layer):
+            raise UsageError("--stream needs recordings, and this data layer has none", place=layer.label)
+        rows = range(len(layer))
+        texts = [layer.utterance_of(row).text for row in rows]
+        said = texts_to_score(layer, list(rows), texts, texts, args.score_normalizer).references
+        search = _describe_search(model, args)
+        recordings = recordings_of(layer, rows, args.strict_data)
+        measured = certify_streams(model, tag, recordings, said, factory, search=search)
+        how = f"{measured[0].chunk_seconds:g} s of audio at a time{search and f', {search}'}"
+        print(f"{tag}: as streams, {how}\n\n{stream_table(measured)}\n")
+        rates += measured
+    if (find_model(args.load_dir) / CARD).is_file():
+        print(f"The table is in {store_stream_rates(args.load_dir, rates)}")
+
+
+def _segments_of(transcript: Transcript) -> list[dict[str, Any]]:
+    """The segments of a recording that was cut, as a line of transcripts has them."""
+    segments = zip(transcript.segments, transcript.segment_texts(), strict=True)
+    return [{**span._asdict(), "text": text} for span, text in segments]
+
+
+def _search_without_hotwords(model: TrainedModel, args: Namespace) -> BeamSearchCTCDecoder:
+    """The same search without hot words."""
+    arguments = {name: value for name, value in (search_arguments(args) or {}).items() if "hotword" not in name}
+    return BeamSearchCTCDecoder(model.recipe.labels, **arguments)
+
+
+class Heard(NamedTuple):
+    """The texts of a set; on ranks above 0 none.
+
+    Attributes:
+        items: the positions of the utterances.
+        said: what is said in each, as the data layer gives it.
+        heard: what was recognised.
+        words: of each with their times; None where they are not known.
+        transcripts: of recordings that were cut.
+    """
+
+    items: Sequence[int]
+    said: list[str]
+    heard: list[str]
+    words: list[list[TimedWord]] | None
+    transcripts: Sequence[Transcript] = ()
+
+
+class AsTheyAre:
+    """Hears utterances as the manifest has them, as evaluations in training do.
+
+    Args:
+        model: with its search.
+        factory: where it runs.
+    """
+
+    facts: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, model: TrainedModel, factory: NeuralModuleFactory) -> None:
+        self._model, self._factory = model, factory
+
+    def check(self, data_layer: DataLayerNM) -> None:
+        """Any data layer will do."""
+
+    def __call__(self, data_layer: DataLayerNM, search: BeamSearchCTCDecoder | None = None) -> Heard:
+        """The texts of a set, by the model's search or by another one. All ranks call it."""
+        recipe, modules = self._model.recipe, self._model.modules
+        dag = connect(modules if search is None else replace(modules, greedy=search), data_layer)
+        _, *wires = dag.scored  # all but the loss
+        times = None if recipe.reading.trim_silence else _times_of(dag)
+        heard: list[str] = []
+        said: list[str] = []
+        words: list[list[TimedWord]] = []
+        batches = self._factory.infer_batches([*wires, *(times.wires if times else [])])  # come out on rank 0
+        for predictions, texts, lengths, *of_labels in batches:
+            heard += post_process_predictions([predictions], recipe.labels)
+            said += post_process_transcripts([texts], [lengths], recipe.labels)
+            if times:
+                words += _timed_words(of_labels, recipe.labels, times.frame_samples / recipe.sample_rate)
+        assert batches.items is not None, "data layers of speech number their items"
+        return Heard(batches.items, said, heard, words if times else None)
+
+    def note(self, heard: Heard, data_layer: DataLayerNM) -> str | None:
+        """How many utterances have pauses that are not cut here; None: none of them."""
+        return pauses_line(data_layer)
+
+
+class InSegments:
+    """Hears recordings cut at pauses, by the code of ``transcribe``.
+
+    Args:
+        model: with its search.
+        args: ``cutting``, ``vad`` and ``batch_size``.
+        factory: where it runs.
+    """
+
+    def __init__(self, model: TrainedModel, args: Namespace, factory: NeuralModuleFactory) -> None:
+        self._model, self._factory, self._strict = model, factory, args.strict_data
+        detector: Detector | None = load_detector(args.vad) if args.vad else None
+        self._settings = {"cutting": args.cutting, "detector": detector, "batch_size": args.batch_size}
+        self.facts: Mapping[str, str] = {"recordings": f"cut at pauses by {args.vad or 'their levels'}"}
+
+    def check(self, data_layer: DataLayerNM) -> None:
+        """UsageError where there are no recordings to cut."""
+        if not _has_recordings(data_layer):
+            problem, remedy = "--segments energy needs recordings, and this data layer has none", "leave it out"
+            raise UsageError(problem, place=data_layer.label, remedy=remedy)
+
+    def __call__(self, data_layer: DataLayerNM, search: BeamSearchCTCDecoder | None = None) -> Heard:
+        """See :meth:`AsTheyAre.__call__`.
+
+        Raises:
+            DataError: more recordings cannot be read than the configuration allows.
+        """
+        assert isinstance(data_layer, SpeechDataLayer)
+        transcripts, faults, _ = self._model.transcribed(
+            recordings_of(data_layer, range(len(data_layer)), self._strict),
+            decoder=search,
+            factory=self._factory,
+            verbose=True,
+            num_workers=data_layer.setting("num_workers", None) or 0,
+            worker_timeout=data_layer.setting("worker_timeout", None),
+            **self._settings,
+        )
+        budget = data_layer.corrupt_budget(False)
+        account = UnusableItems(
+            data_layer.utterances.name, budget, data_layer.place_of, noun="utterance", remedy=data_layer.remedy
+        )
+        account.note(Loaded(None, faults=sorted(faults.items())))
+        account.report()
+        items = [item for item in range(len(data_layer)) if item not in faults] if transcripts else []
+        said = [data_layer.utterance_of(item).text for item in items]
+        words = [[TimedWord(word.text, word.start, word.end) for word in each.words] for each in transcripts]
+        return Heard(items, said, [transcript.text for transcript in transcripts], words, transcripts)
+
+    def note(self, heard: Heard, data_layer: DataLayerNM) -> str | None:
+        """How many segments there are."""
+        number = sum(len(transcript.segments) for transcript in heard.transcripts)
+        return f"{number} segments, cut at pauses as transcribe cuts them"
+
+
+def recordings_of(data_layer: SpeechDataLayer, rows: Iterable[int], strict: bool = False) -> list[Recording]:
+    """Utterances of a data layer as recordings: those that ``transcribe`` makes of the lines of its manifest.
+
+    Args:
+        data_layer: has utterances. The content of those in archives is read here.
+        rows: their positions.
+        strict: a file that is not as long as its line says cannot be read.
+    """
+    reader = data_layer.utterances.reader
+    return [recording_of_utterance(data_layer.utterance_of(row), reader, strict=strict) for row in rows]
+
+
+def pauses_line(data_layer: DataLayerNM) -> str | None:
+    """How many utterances have a pause of more than 0.5 s; None: none of them, or there are no recordings.
+
+    At most 200 are read, evenly spread, and at most an hour of them.
+    """
+    if not _has_recordings(data_layer):
+        return None
+    number = len(data_layer)
+    rows = np.unique(np.linspace(0, number - 1, min(number, _MOST_HEARD)).astype(np.int64))
+    rows = rows[np.cumsum(data_layer.durations[rows]) <= _MOST_HEARD_SECONDS]
+    pausing = sum(_has_pause(data_layer, row) for row in rows.tolist())
+    if not pausing:
+        return None
+    spread = "" if len(rows) == number else ", evenly spread,"
+    remedy = "--segments energy cuts there as transcribe does"
+    return f"{pausing} of {len(rows)} utterances{spread} have pauses longer than {_TOLD_PAUSE:g} s: {remedy}"
+
+
+def _has_pause(data_layer: SpeechDataLayer, row: int) -> bool:
+    try:
+        (recording,) = recordings_of(data_layer, [row])
+        with recording.pieces() as (_, pieces, sample_rate):
+            levels = frame_levels(pieces, sample_rate)
+    except DataError:
+        return False  # it has been told
+    return longest_pause(levels, frame_samples(sample_rate) / sample_rate) > _TOLD_PAUSE
+
+
+def _has_recordings(data_layer: DataLayerNM) -> TypeGuard[SpeechDataLayer]:
+    """Whether its utterances are recordings, not features."""
+    types = [ntype.elements_type for ntype in data_layer.output_ports.values()]
+    return isinstance(data_layer, SpeechDataLayer) and any(isinstance(each, AudioSignal) for each in types)
+
+
+class _Times(NamedTuple):
+    """Wires that say when labels were found: a CTC path (B, T); or ids, starts and ends (B, N, U) of hypotheses.
+
+    Attributes:
+        wires: these.
+        frame_samples: how many samples a frame stands for.
+    """
+
+    wires: list[NmTensor]
+    frame_samples: int
+
+
+def _times_of(wires: Wires) -> _Times | None:
+    """Where the labels of a search lie in time; None where neither the search nor the model tells."""
+    frame, search = stride_of(wires.frames), wires.predictions.call
+    gives_ids = isinstance(wires.predictions.ntype.elements_type, HypothesesType)
+    if frame is None:
+        return None
+    if gives_ids and {"starts", "ends"} <= search.outputs.keys():
+        return _Times([wires.predictions, search.outputs["starts"], search.outputs["ends"]], frame)
+    if isinstance(search.module, GreedyCTCDecoder):
+        return _Times([wires.predictions], frame)
+    if wires.log_probs is None or wires.log_probs_lengths is None:
+        return None
+    found = {"ids" if gives_ids else "predictions": wires.predictions}
+    return _Times([LabelAlignment().connect(log_probs=wires.log_probs, length=wires.log_probs_lengths, **found)], frame)
+
+
+def _timed_words(values: Sequence[Tensor], labels: list[str], frame_seconds: float) -> list[list[TimedWord]]:
+    """The words of each utterance of a batch, from the values of :class:`_Times`."""
+    written = [spelled(label) for label in labels]
+    rows = []
+    for row in zip(*(value.cpu() for value in values), strict=True):
+        if len(row) == 1:
+            path = row[0].numpy()
+            found = labels_of_path(path, np.zeros(len(path)), len(labels))
+        else:
+            ids, starts, ends = (value[0].tolist() for value in row)
+            number = sum(label >= 0 for label in ids)
+            found = TimedLabels(ids[:number], starts[:number], ends[:number], [0.0] * number)
+        rows.append(
+            [
+                TimedWord(
+                    "".join(written[found.ids[k]] for k in word).strip(),
+                    found.starts[word[0]] * frame_seconds,
+                    found.ends[word[-1]] * frame_seconds,
+                )
+                for word in found.words(written)
+            ]
+        )
+    return rows
+
+
+def _use_search(model: TrainedModel, args: Namespace, factory: NeuralModuleFactory, folder: Path) -> None:
+    """Let the search that is asked for take the place of greedy decoding, with weights from ``--search_weights``."""
+    search = search_arguments(args)
+    if search is None:
+        return
+    decoder = BeamSearchCTCDecoder(model.recipe.labels, **search)
+    model.modules = replace(model.modules, greedy=decoder)
+    if not args.search_weights:
+        return
+    layer = model.recipe.data_layer(args.search_weights, training=False, batch_size=args.batch_size)
+    dag = connect(model.modules, layer)
+    wires = [dag.log_probs, dag.log_probs_lengths, dag.transcripts, dag.transcript_lengths]
+    use_cer = (args.eval_metric or main_metric(model.recipe.labels)) == "cer"
+    trials = search_weights(
+        decoder,
+        [wire for wire in wires if wire is not None],
+        factory,
+        lambda heard, said: count_errors(heard, said, use_cer).errors,
+    )
+    path = folder / _WEIGHTS
+    best, worst = trials[0], trials[-1]
+    lines = partial(write_weights, source=args.search_weights, trials=trials)
+    factory.on_first(lambda: _write(make_writable_folder(folder) / path.name, lines, args))
+    factory.on_first(
+        lambda: print(
+            f"{args.search_weights}: alpha {best.alpha:g} and beta {best.beta:g} make {best.errors} errors, the fewest "
+            f"of {len(trials)} trials (the most: {worst.errors}); in {path}"
+        )
+    )
+
+
+def _describe_search(model: TrainedModel, args: Namespace) -> str:
+    """The options of the search that took the place of the model's own; empty: none did. Hot words are counted only."""
+    search, decoder = search_arguments(args), model.modules.greedy
+    if search is None:
+        return ""
+    assert isinstance(decoder, BeamSearchCTCDecoder), "the options made one"
+    told = [f"beam_size {decoder.beam_size}"]
+    told += [f"{name} {Path(search[name]).name}" for name in ("lexicon", "lm") if name in search]
+    if "hotwords" in search:
+        told += [f"hotwords {len(search['hotwords'])}", f"hotword_weight {decoder.weights.hotword_weight:g}"]
+    if "lm" in search:
+        told.append(f"alpha {decoder.weights.alpha:g}")
+    return ", ".join([*told, f"beta {decoder.weights.beta:g}"])
+
+
+def _describe_rates(heard: list[str], said: list[str], metric: str) -> str:
+    """Both error rates, the one that comes first with its errors."""
+    rates = {"wer": count_errors(heard, said), "cer": count_errors(heard, said, use_cer=True)}
+    first, unit = rates.pop(metric), "words" if metric == "wer" else "characters"
+    others = ", ".join(f"{name.upper()} {counts.rate:.2%}" for name, counts in rates.items())
+    return f"{metric.upper()} {first.rate:.2%} ({first} in {first.reference_length} {unit}), {others}"
+
+
+def _print_comparison(args: Namespace, out: Path, sets: list[str]) -> None:
+    """A table of both models, from the transcripts that were just written."""
+    compared = compare_folders(out, out / "compared", sets=sets)
+    print("\n" + comparison_table(compared, args.load_dir, args.compare))
+
+
+def evaluate_classes(args: Namespace) -> None:
+    """Evaluate a classifier: accuracy and its interval; of a model with embeddings also the equal error rate.
+
+    Writes OUT/<set>.classes.jsonl, with embeddings also OUT/<set>.npy (N, D) and OUT/<set>_labels.npy (N,).
+
+    Args:
+        args: as of `evaluate_texts`.
+    """
+    recipe = load_recipe(args.model_config, args.overrides) if args.model_config else None
+    factory = NeuralModuleFactory(**factory_arguments(args))
+    place = results_folder(args)
+    factory.on_first(lambda: _check_places_of_classes(args, place))
+    model = load_classifier(args.load_dir, recipe=recipe, factory=factory, overrides=args.overrides)
+    options: dict[str, Any] = {"batch_size": args.batch_size, **({"strict_data": True} if args.strict_data else {})}
+    out = factory.on_first(lambda: make_writable_folder(place))
+    for tag, manifest in zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True):
+        data_layer: Any = model.recipe.data_layer(manifest, training=False, **options)
+        wires = connect_classifier(model.modules, data_layer)
+        outputs = [wires.logits, wires.classes, *([wires.embeddings] if wires.embeddings else [])]
+        batches = factory.infer_batches(outputs)  # come out on rank 0
+        columns = list(zip(*batches, strict=True))
+        if out is None:
+            continue
+        logits, classes, *embeddings = map(torch.cat, columns)
+        assert batches.items is not None, "data layers of speech number their items"
+        labels, (path, file, file_of_labels) = model.recipe.labels, _files_of_classes(out, tag)
+        text = _class_lines([data_layer.place_of(item) for item in batches.items], logits, classes, labels)
+        _write(path, partial(Path.write_text, data=text, encoding="utf-8"), args)
+        print(f"{tag}: {_describe_accuracy(logits, classes, labels)}")
+        clusters = clusters_in_data(data_layer, batches.items)
+        print(f"{tag}: {_describe_interval(logits, classes, clusters)}")
+        print(f"{tag}: {batches.num_items} recordings, ids {batches.digest}, classes in {path}")
+        if embeddings:
+            _write(file, partial(np.save, arr=embeddings[0].float().numpy()), args)
+            _write(file_of_labels, partial(np.save, arr=np.array([labels[int(each)] for each in classes])), args)
+            print(f"{tag}: {_describe_speakers(embeddings[0], classes)}")
+
+
+def _files_of_classes(out: Path, tag: str) -> tuple[Path, Path, Path]:
+    """Of a set: its classes, embeddings and their labels."""
+    return out / f"{tag}.classes.jsonl", out / f"{tag}.npy", out / f"{tag}_labels.npy"
+
+
+def _check_places_of_classes(args: Namespace, out: Path) -> None:
+    """As `_check_places`."""
+    inputs = InputFiles(named_files(args))
+    for path in [path for tag in unique_tags(args.eval_datasets) for path in _files_of_classes(out, tag)]:
+        check_output(path, PROGRAM, inputs=inputs, overwrite=args.overwrite)
+
+
+def _write(path: Path, write: Callable[[Path], object], args: Namespace) -> None:
+    write_output(path, write, PROGRAM, overwrite=args.overwrite)
+
+
+def _describe_accuracy(logits: torch.Tensor, classes: torch.Tensor, labels: list[str]) -> str:
+    """The accuracy, and the pair of classes that was confused most often."""
+    (accuracy,) = classification_accuracy(logits, classes)
+    confused = classification_confusion_matrix(logits, classes).fill_diagonal_(0)
+    text = f"accuracy {accuracy:.2%} ({int(confused.sum())} errors in {len(classes)} recordings)"
+    if confused.any():
+        true, confused_with = divmod(int(confused.argmax()), len(labels))
+        text += f", most often {labels[true]} taken for {labels[confused_with]}: {int(confused.max())}"
+    return text
+
+
+def _describe_interval(logits: torch.Tensor, classes: torch.Tensor, clusters: Clusters | None) -> str:
+    """The 95 % interval of the accuracy, by speaker or recording where they are known."""
+    errors = class_errors((logits.argmax(dim=1) != classes).numpy(), clusters)
+    interval = bootstrap_interval(errors)
+    resampled = clusters or f"{len(classes)} recordings"
+    return (
+        f"95 % interval of the accuracy: {1 - interval.high:.2%} to {1 - interval.low:.2%}, by resampling {resampled}"
+    )
+
+
+def _class_lines(places: list[str], logits: torch.Tensor, classes: torch.Tensor, labels: list[str]) -> str:
+    """A line of JSON for each recording."""
+    best, predicted = logits.double().softmax(dim=1).max(dim=1)
+    rows = zip(places, classes.tolist(), predicted.tolist(), best.tolist(), strict=True)
+    lines = [
+        {"place": place, "class": labels[true], "found": labels[index], "probability": round(probability, 6)}
+        for place, true, index, probability in rows
+    ]
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+
+
+def _describe_speakers(embeddings: torch.Tensor, classes: torch.Tensor) -> str:
+    """The equal error rate over all pairs of recordings."""
+    embeddings, classes = embeddings[:MOST_PAIRS], classes[:MOST_PAIRS]
+    rate, threshold = equal_error_rate(*all_pairs(embeddings, classes))
+    return f"equal error rate {rate:.2%} at a cosine of {threshold:.3f} (all pairs of {len(classes)} recordings)"

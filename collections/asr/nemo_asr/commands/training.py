@@ -1,0 +1,570 @@
+"""TrainingRun: a training of the speech scripts, made from their options; how it is recorded, and its sets scored.
+
+``examples/asr/jasper.py`` shows its use.
+"""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import nemo_lite
+from nemo_asr.argparse import evaluation_steps, policy_of, steps_of_run
+from nemo_asr.data.check import warn_of_leaks, warn_of_long
+from nemo_asr.data.speech_data_layer import (
+    SpeechDataLayer,
+    clusters_in_data,
+    hypotheses_in_data,
+    references_in_data,
+    texts_to_score,
+    write_transcripts,
+)
+from nemo_asr.models.jasper import set_batch_norm_momentum
+from nemo_asr.run.options import unique_tags
+from nemo_asr.run.text.labels import main_metric
+from nemo_asr.scoring.callbacks import (
+    monitor_asr_train_progress,
+    monitor_classification_training_progress,
+    process_classification_evaluation_batch,
+    process_classification_evaluation_epoch,
+    process_evaluation_batch,
+    process_evaluation_epoch,
+    rate_intervals,
+    score_classes,
+    score_evaluation,
+    utterances_without_loss,
+)
+from nemo_asr.scoring.rates import Clusters
+from nemo_asr.scoring.report.page import try_report
+from nemo_asr.scoring.report.records import METRICS_FILE as METRICS
+from nemo_asr.scoring.report.records import RunRecords, read_records
+from nemo_asr.tasks.families import ClassWires, Wires
+from nemo_asr.tasks.fitting import leave_out_infeasible, warn_of_infeasible
+from nemo_asr.tasks.recipe import (
+    Recipe,
+    labels_are_auto,
+    labels_for,
+    load_class_recipe,
+    load_recipe,
+    task_of,
+    with_labels,
+)
+from nemo_asr.trained.best import AveragedModelCallback, BestModelCallback
+from nemo_asr.trained.fine_tuning import init_from, recipe_of
+from nemo_asr.trained.model import (
+    CARD,
+    MODEL,
+    TrainedModel,
+    about_checkpoint,
+    check_goes_on,
+    describe,
+    labels_of_run,
+    trained_modules,
+)
+from nemo_asr.trained.texts import mean_confidence, store_confidence
+from nemo_lite import (
+    CheckpointCallback,
+    Dag,
+    DataLayerNM,
+    EvaluatorCallback,
+    NeuralModuleFactory,
+    SimpleLossLoggerCallback,
+    logging,
+)
+from nemo_lite.base.errors import MAX_LISTED, NemoLiteError, UnknownNameError, UsageError
+from nemo_lite.base.files import make_writable_folder
+from nemo_lite.base.nemo_logging import LogMode
+from nemo_lite.base.options import factory_arguments
+from nemo_lite.base.outputs import write_output
+from nemo_lite.core import Collected, UnfreezeCallback
+from nemo_lite.core.callbacks import TrackingCallback
+from nemo_lite.core.callbacks.base import Callback
+from nemo_lite.core.show import show_plan, show_precision
+from nemo_lite.core.trackers import TRACKERS, MetricsFile, TensorboardTracker, TerminalLines, Tracker, Trackers
+
+
+def is_classifier(model_config: str | None) -> bool:
+    """Whether a configuration is that of a classifier; what is wrong with it, reading it as one of texts will say."""
+    try:
+        return bool(model_config) and task_of(str(model_config)) == "classification"
+    except NemoLiteError:
+        return False
+
+
+class TrainingRun:
+    """What the options of a training stand for: recipe, data layers, factory and modules.
+
+    Args:
+        args: what ``AsrArgParser`` gave.
+        classifies: whether the model gives a class for each recording instead of a text.
+
+    Attributes:
+        recipe: the configuration: the given one, or that of the model whose weights training starts from.
+        training_data: the data layer of the training set.
+        evaluation_data: those of the evaluation sets, by the sets' names.
+        factory: with it there is the run's folder; a plan needs none.
+        model: the modules, to be connected to the data layers; see ``nemo_asr.connect``.
+
+    Raises:
+        ConfigError: the configuration has a mistake.
+        DataError: a manifest cannot be used.
+    """
+
+    def __init__(self, args: Namespace, classifies: bool = False) -> None:
+        self.args, self._classifies = args, classifies
+        # Input is checked before the factory makes the run's folder: a start that fails leaves nothing behind. But what
+        # the first process alone needs to have, the configuration of --init_from or the checkpoint that a run goes on
+        # from, it can give to the others only by a factory.
+        has_auto_labels = not classifies and labels_are_auto(args.model_config, args.overrides)
+        is_told_by_first = has_auto_labels or not args.model_config
+        early = self._make_factory() if args.num_processes > 1 and is_told_by_first else None
+        if has_auto_labels:
+            args.overrides = self._overrides_with_labels(early)
+        self.recipe = self._make_recipe(early)
+        args.eval_metric = CLASS_METRIC if classifies else args.eval_metric or main_metric(self.recipe.labels)
+        args.report = args.report and not classifies  # there is no page about classes
+        self.training_data = self._make_data(args.train_dataset, training=True)
+        self.evaluation_data = {
+            tag: self._make_data(manifest, training=False)
+            for tag, manifest in zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
+        }
+        if self._own_checkpoints and args.num_processes == 1 and not args.precision_check:
+            check_goes_on(self._own_checkpoints, self.recipe)  # with several processes, the first one does it later
+        self.factory = early or self._make_factory()
+        if classifies:
+            self.model: Any = self.recipe.classifier(with_weights=not args.plan)
+        else:
+            self.model = self.recipe.model(with_weights=not args.plan, intermediate_ctc=args.intermediate_ctc)
+        set_batch_norm_momentum(self.model.modules.values(), args.bn_momentum)
+        self._card, self._config = describe(self.recipe), self.recipe.config.as_yaml()
+
+    def train(self, training: Wires | ClassWires, evaluations: Mapping[str, Wires | ClassWires]) -> None:
+        """Train; with ``--plan`` say what would be trained, with ``--precision_check`` compare with float32.
+
+        Args:
+            training: the wires of the training DAG.
+            evaluations: those of the evaluation DAGs, by the names of the sets.
+
+        Raises:
+            UsageError: options that do not fit this training.
+            DistributedError: another process failed, died or hangs.
+        """
+        args, factory = self.args, self.factory
+        loss = training.scored[0]
+        if isinstance(training, Wires):
+            self._check_texts(training, evaluations)
+        factory.on_first(lambda: warn_of_long(self.training_data))
+        steps_per_epoch = factory.steps_per_epoch(self.training_data, args.iter_per_step, args.uneven)
+        total_steps = steps_of_run(args, steps_per_epoch)
+        lr_policy = policy_of(args, total_steps)
+        dags = {"training": Dag([loss])}
+        dags |= {f"evaluation_{tag}": Dag(wires.scored) for tag, wires in evaluations.items()}
+        if args.plan:
+            self._take_weights()  # a plan refuses what training would refuse
+            names = trained_modules(self.model)
+            for name in args.module_lr:
+                if name not in names:
+                    raise UnknownNameError("module", name, names, place="--module_lr")
+            factory.on_first(lambda: show_plan(dags, lr_policy, args.lr, steps_per_epoch, total_steps, args.run_dir))
+            return
+        if args.precision_check:
+            show_precision(factory.precision_check([loss], args.precision_check, args.load_dir), args.run_dir)
+            return
+        eval_step = evaluation_steps(args, steps_per_epoch)
+        factory.train(
+            tensors_to_optimize=[loss],
+            callbacks=[
+                *self._callbacks(training, evaluations, eval_step),
+                *self._fine_tuning(),
+                *self._averaging(evaluations),
+            ],
+            lr_policy=lr_policy,
+            optimizer=args.optimizer,
+            optimization_params={
+                "num_epochs": args.num_epochs,
+                "max_steps": args.max_steps,
+                "lr": args.lr,
+                "module_lr": args.module_lr,
+                "grad_norm_clip": args.grad_norm_clip,
+                "weight_decay": args.weight_decay,
+                "decay_weights_only": args.decay_weights_only,
+                "ema_decay": args.ema_decay,
+                "betas": args.betas,
+            },
+            batches_per_step=args.iter_per_step,
+            synced_batchnorm=args.synced_bn,
+            synced_batchnorm_groupsize=args.synced_bn_groupsize,
+            uneven=args.uneven,
+            static_graph=args.static_graph,
+            gradient_compression=args.gradient_compression,
+        )
+        if args.run_dir and isinstance(training, Wires) and evaluations and not args.shard_weights:
+            self._note_confidence(Path(args.run_dir, MODEL, CARD))
+        if args.run_dir and args.report:
+            factory.on_first(lambda: try_report(args.run_dir, dags=dags))
+
+    def _note_confidence(self, card: Path) -> None:
+        """Write into the model's card how sure it is of words of its first evaluation set."""
+        tag, layer = next(iter(self.evaluation_data.items()))
+        if not isinstance(layer, SpeechDataLayer):
+            return
+        model = TrainedModel(str(card.parent), self.recipe, self.model, self._card)
+        try:
+            confidence = mean_confidence(model, layer, self.factory)
+            self.factory.on_first(lambda: None if confidence is None else store_confidence(card, tag, confidence))
+        except NemoLiteError as error:  # the model is written; it is worth more than this number
+            logging.debug("%s", error)
+
+    @property
+    def _own_checkpoints(self) -> Path | None:
+        """The folder from whose checkpoints the run goes on."""
+        args = self.args
+        folder = args.load_dir or args.checkpoint_dir or (args.run_dir and args.run_dir / "checkpoints")
+        return Path(folder).expanduser() if folder else None
+
+    def _make_recipe(self, factory: NeuralModuleFactory | None) -> Recipe:
+        args = self.args
+        if self._classifies:
+            return load_class_recipe(args.model_config, args.train_dataset, args.overrides)
+        if args.model_config:
+            return load_recipe(args.model_config, args.overrides)
+        return recipe_of(args.init_from, args.overrides, factory=factory)
+
+    def _overrides_with_labels(self, factory: NeuralModuleFactory | None) -> list[str]:
+        """The labels of the checkpoint that the run goes on from, or else of the texts of the training set."""
+        args, folder = self.args, self._own_checkpoints
+
+        def choose() -> tuple[list[str], str]:
+            if folder and (labels := labels_of_run(folder)):
+                return labels, f"{len(labels)} labels, as in the checkpoint {folder}"
+            proposal = labels_for(args.train_dataset, args.overrides, args.model_config)
+            return proposal.labels, str(proposal)
+
+        labels, told = factory.from_first(choose) if factory else choose()
+        logging.info("labels: auto: %s", told)
+        return with_labels(args.overrides, labels)
+
+    def _make_data(self, manifest: str, training: bool) -> DataLayerNM:
+        """A data layer with the configuration's arguments, and those that the command line overrides."""
+        args = self.args
+        options: dict[str, Any] = {} if args.num_workers is None else {"num_workers": args.num_workers}
+        if args.strict_data:
+            options["strict_data"] = True
+        batch_size = args.batch_size if training else args.eval_batch_size or args.batch_size
+        layer = self.recipe.data_layer(manifest, training=training, batch_size=batch_size, **options)
+        if not training and isinstance(layer, SpeechDataLayer) and layer.utterances.weighted_sets:
+            remedy = "leave the weights out: all utterances are scored once"
+            raise UsageError("an evaluation set has weights", place="--eval_datasets", got=manifest, remedy=remedy)
+        layer.worker_timeout = args.worker_timeout
+        return layer
+
+    def _make_factory(self) -> NeuralModuleFactory:
+        args = self.args
+        folders = {
+            "log_dir": args.run_dir,
+            "checkpoint_dir": args.checkpoint_dir,
+            "tensorboard_dir": args.tensorboard_dir,
+            "create_tb_writer": args.create_tb_writer,
+            "files_to_copy": [args.model_config] if args.model_config else [],
+        }
+        return NeuralModuleFactory(
+            amp_backend=args.amp_backend,
+            cudnn_benchmark=args.cudnn_benchmark,
+            random_seed=args.random_seed,
+            **factory_arguments(args),
+            **({} if args.plan or args.precision_check else folders),
+        )
+
+    def _check_texts(self, training: Wires, evaluations: Mapping[str, Any]) -> None:
+        """Leave out texts that do not fit their frames, and warn of texts that are in several sets."""
+        leave_out_infeasible(self.training_data, training.frames, self.model.loss, self.factory)
+        for tag, wires in evaluations.items():
+            warn_of_infeasible(self.evaluation_data[tag], wires.frames, self.model.loss, self.factory)
+        self.factory.on_first(lambda: warn_of_leaks(self.training_data, self.evaluation_data))
+
+    def _callbacks(
+        self, training: Wires | ClassWires, evaluations: Mapping[str, Wires | ClassWires], eval_step: int
+    ) -> list[Callback]:
+        """The run's records, checkpoints, each evaluation set's error rate and the best model."""
+        args, factory = self.args, self.factory
+        trackers = trackers_of(args, factory)
+        callbacks: list[Callback] = [TrackingCallback(trackers, args.log_freq, start_record(args, factory))]
+        if logging.style == "nemo":
+            monitor = partial(monitor_asr_train_progress, labels=self.recipe.labels, eval_metric=args.eval_metric)
+            logger = SimpleLossLoggerCallback(
+                tensors=training.scored,
+                print_func=monitor_classification_training_progress if self._classifies else monitor,
+                get_tb_values=lambda values: [("loss", values[0])],
+                step_freq=args.log_freq,
+            )
+            callbacks.append(logger)
+        if folder := args.load_dir or factory.checkpoint_dir:
+            factory.on_first(partial(check_goes_on, folder, self.recipe))
+            saving: dict[str, Any] = {
+                "step_freq": args.checkpoint_save_freq,
+                "epoch_freq": args.checkpoint_epoch_freq or None,
+                "minutes": args.checkpoint_minutes or None,
+                "checkpoints_to_keep": args.checkpoints_to_keep,
+                "best_of": next(iter(evaluations), ""),
+                "best_metric": args.eval_metric,
+                "best_to_keep": args.best_to_keep,
+                "epoch_names": False,
+            }
+            checkpoints = CheckpointCallback(
+                folder=factory.checkpoint_dir or args.load_dir,
+                load_from_folder=args.load_dir,
+                force_load=args.load_dir is not None,
+                allow_world_size_change=args.allow_world_size_change,
+                about=about_checkpoint(self._card, self._config, self.recipe.tokenizer),
+                record=trackers.record,
+                **(saving if factory.checkpoint_dir else {}),
+            )
+            callbacks.append(checkpoints)
+        # After the checkpoints: an evaluation that fails costs no weights.
+        transcripts = args.run_dir and args.run_dir / "transcripts"
+        callbacks += [
+            self._evaluator(tag, wires, transcripts, name=tag, eval_step=eval_step)
+            for tag, wires in evaluations.items()
+        ]
+        if args.run_dir:
+            manifests = dict(zip(evaluations, args.eval_datasets, strict=True))
+            callbacks.append(self._writer(args.run_dir / "model", manifests, trackers.record, bool(args.init_from)))
+        return callbacks
+
+    def _evaluator(
+        self, tag: str, wires: Wires | ClassWires, transcripts: Path | None, **options: Any
+    ) -> EvaluatorCallback:
+        done: Any
+        if self._classifies:
+            collect: Any = process_classification_evaluation_batch
+            done = ScoredClasses(tag)
+        else:
+            collect = partial(process_evaluation_batch, labels=self.recipe.labels, scored=wires.scored)
+            scoring = self.args.eval_metric, self.args.score_normalizer
+            done = ScoredSet(tag, self.evaluation_data[tag], transcripts, *scoring)
+        return EvaluatorCallback(
+            eval_tensors=wires.scored, user_iter_callback=collect, user_epochs_done_callback=done, **options
+        )
+
+    def _writer(
+        self, folder: Path, manifests: Mapping[str, str], record: Any, is_fine_tuned: bool
+    ) -> BestModelCallback:
+        settings = self.args.eval_metric, record, self.recipe.tokenizer, is_fine_tuned
+        return BestModelCallback(folder, self.model, self._card, self._config, manifests, *settings)
+
+    def _take_weights(self) -> None:
+        """Start from the weights of --init_from, if it is given, unless the run goes on from its own checkpoints."""
+        args = self.args
+        if args.init_from:
+            own = args.checkpoint_dir or (args.run_dir and args.run_dir / "checkpoints")
+            change = args.allow_feature_change
+            self.factory.on_first(lambda: init_from(args.init_from, self.model, self.recipe, own, change))
+
+    def _fine_tuning(self) -> list[Callback]:
+        """Take over a trained model's weights and freeze the encoder, as far as asked for; the callbacks for it."""
+        self._take_weights()
+        if not self.args.freeze_encoder_until:
+            return []
+        self.model.encoder.freeze()
+        return [UnfreezeCallback([self.model.encoder], start_step=self.args.freeze_encoder_until)]
+
+    def _averaging(self, evaluations: Mapping[str, Wires | ClassWires]) -> list[Callback]:
+        """The callback that writes a model of averaged weights at the end, if one is asked for. It goes last."""
+        args = self.args
+        if not (args.average_last or args.ema_decay):
+            return []
+        evaluators = [self._evaluator(tag, wires, None, name=f"averaged_{tag}") for tag, wires in evaluations.items()]
+        manifests = {f"averaged_{tag}": files for tag, files in zip(evaluations, args.eval_datasets, strict=True)}
+        writer = self._writer(args.run_dir / "averaged", manifests, None, False)
+        checkpoints = self.factory.checkpoint_dir or args.load_dir or ""
+        return [AveragedModelCallback(writer, evaluators, args.average_last or 0, checkpoints)]
+
+
+# How it is recorded: trackers, the record of its start, the scores of its sets.
+
+
+CLASS_METRIC = "error"
+"""What counts of a classifier: the share of recordings that it gives another class."""
+
+
+def trackers_of(args: Namespace, factory: NeuralModuleFactory) -> Trackers:
+    """The terminal, RUN/metrics.jsonl, TensorBoard, and the services of ``--track``; with several ranks on rank 0.
+
+    Args:
+        args: what ``AsrArgParser`` gave.
+        factory: the run's.
+
+    Raises:
+        UsageError: a service's package is not installed.
+    """
+
+    def trackers() -> Trackers:
+        chosen: list[Tracker] = []
+        if logging.style == "plain":  # else a SimpleLossLoggerCallback writes lines and events, as NeMo's scripts do
+            chosen.append(_terminal(args))
+            if factory.tb_writer is not None:
+                chosen.append(TensorboardTracker(factory.tb_writer))
+        if args.run_dir is not None:
+            chosen.append(MetricsFile(args.run_dir / METRICS))
+        chosen += [TRACKERS[name].make(args.exp_name, args.run_dir) for name in args.track if name in TRACKERS]
+        return Trackers(chosen)
+
+    return factory.on_first(trackers) or Trackers()
+
+
+def _terminal(args: Namespace) -> TerminalLines:
+    saved, run = args.run_dir or args.checkpoint_dir, args.run_dir
+    of_classes = args.eval_metric == CLASS_METRIC
+    words = ("Evaluate: nemo-lite eval", "--eval_datasets MANIFEST")
+    verb, what = words if of_classes else ("Transcribe: nemo-lite transcribe", "FILES")
+    use = f"{verb} {shlex.quote(str(saved))} {what}" if saved else ""
+    report = f"Report so far: nemo-lite report {shlex.quote(str(run))}" if run and args.report else ""
+    # The one that counts comes first.
+    rates = [CLASS_METRIC] if of_classes else sorted(("wer", "cer"), key=lambda rate: rate != args.eval_metric)
+    records = read_records(run / METRICS) if run and (run / METRICS).is_file() else RunRecords()
+    evaluations = [each for of_set in records.evaluations.values() for each in of_set.values()]
+    earlier = [*evaluations, *([records.model] if records.model else [])]
+    return TerminalLines(rates, use, report, earlier, records.seconds, starts_trained=bool(args.init_from))
+
+
+def start_record(args: Namespace, factory: NeuralModuleFactory) -> dict[str, Any]:
+    """What the record of a run's start says beside its steps: arguments, versions, precision."""
+    versions = {"nemo_lite": nemo_lite.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    return {"arguments": plain_arguments(args), "versions": versions, "precision": factory.optim_level.short}
+
+
+def plain_arguments(args: Namespace) -> dict[str, Any]:
+    """The options as values that JSON can hold, by name; those that it cannot hold as texts."""
+    return {name: value if _is_plain(value) else str(value) for name, value in sorted(vars(args).items())}
+
+
+class ScoredSet:
+    """Scores what an evaluation of a set collected: the ``user_epochs_done_callback`` of an evaluator.
+
+    It gives ``loss``, ``wer`` and ``cer``, for both rates the ends of their 95 % intervals (``wer_low``, ``wer_high``,
+    ...; by speaker or recording where the data layer knows them). It writes the transcripts to a file, which each
+    evaluation replaces. In the log's style "nemo" it also logs the lines of ``process_evaluation_epoch``.
+
+    Args:
+        name: of the set.
+        data_layer: where it comes from.
+        folder: of ``NAME.transcripts.jsonl``; ``None`` writes none.
+        metric: ``wer`` or ``cer``: which of them NeMo's lines show.
+        normalizer: a score normaliser, see `nemo_asr.data.speech_data_layer.texts_to_score`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        data_layer: DataLayerNM,
+        folder: Path | None = None,
+        metric: str = "wer",
+        normalizer: str | None = None,
+    ) -> None:
+        self._name, self._data_layer, self._metric, self._normalizer = name, data_layer, metric, normalizer
+        self._path = None if folder is None else folder / f"{name}.transcripts.jsonl"
+        # Of the utterances that were scored last.
+        self._clusters: tuple[list[int], Clusters | None] = [], None
+        self._references: tuple[list[int], list[str]] = [], []
+        self._written: list[tuple[str, str]] = []
+
+    def __call__(self, collected: Collected) -> dict[str, float]:
+        """The set's loss and error rates, with intervals."""
+        self._take_references(collected)
+        self._tell_without_loss(collected)
+        if logging.style == "nemo":
+            process_evaluation_epoch(collected, self._metric, self._name)
+        if self._path is not None and collected.positions is not None:
+            texts = collected.get("transcripts", []), collected.get("predictions", [])
+            written = (self._written, self._normalizer) if self._written else ()
+            try:
+                arguments = (self._data_layer, collected.positions, *texts, *written)
+                make_writable_folder(self._path.parent)
+                write_output(
+                    self._path,
+                    lambda path: write_transcripts(path, *arguments),
+                    "nemo-lite train",
+                    remedy="move it away",
+                )
+            except NemoLiteError as error:  # the run is worth more than these files
+                logging.warning("%s", error, mode=LogMode.ONCE)
+        return {**score_evaluation(collected), **rate_intervals(collected, self._clusters_of(collected.positions))}
+
+    def _tell_without_loss(self, collected: Collected) -> None:
+        """Name the utterances of batches whose loss is infinite or NaN."""
+        if collected.positions is None or not (items := utterances_without_loss(collected)):
+            return
+        places = ", ".join(self._data_layer.place_of(collected.positions[item]) for item in items[:MAX_LISTED])
+        more = f" and {len(items) - MAX_LISTED} more" if len(items) > MAX_LISTED else ""
+        problem = f"{self._name}: the loss is infinite or NaN in the batch of {places}{more}"
+        logging.warning(problem, mode=LogMode.ONCE)
+
+    def _take_references(self, collected: Collected) -> None:
+        """Put the utterances' own texts in place of what their label ids say."""
+        if collected.positions is None:
+            return
+        positions, texts = list(collected.positions), collected.get("transcripts", [])
+        if self._normalizer is not None:
+            heard = collected.get("predictions", [])
+            try:
+                scored = texts_to_score(self._data_layer, positions, texts, heard, self._normalizer)
+            except NemoLiteError as error:
+                logging.warning("%s", error, mode=LogMode.ONCE)
+                return
+            self._written = scored.written or []
+            collected["transcripts"], collected["predictions"] = scored.references, scored.hypotheses
+            return
+        if self._references[0] != positions:
+            try:
+                self._references = positions, references_in_data(self._data_layer, positions, texts)
+            except NemoLiteError as error:
+                logging.warning("%s", error, mode=LogMode.ONCE)
+                return
+        collected["transcripts"] = self._references[1]
+        if "predictions" in collected:
+            collected["predictions"] = hypotheses_in_data(self._data_layer, collected["predictions"])
+
+    def _clusters_of(self, positions: Sequence[int] | None) -> Clusters | None:
+        """The clusters of the utterances at these positions; nearly always those of the evaluation before."""
+        known, clusters = self._clusters
+        if positions is not None and known != list(positions):
+            try:
+                clusters = clusters_in_data(self._data_layer, positions)
+            except NemoLiteError as error:
+                logging.warning("%s", error, mode=LogMode.ONCE)
+                clusters = None
+            self._clusters = list(positions), clusters
+        return clusters if positions is not None else None
+
+
+class ScoredClasses:
+    """Scores what an evaluation of a classifier collected: the ``user_epochs_done_callback`` of an evaluator.
+
+    It gives ``loss``, ``error``, and the ends of its 95 % interval, ``error_low`` and ``error_high``. In the log's
+    style "nemo" it also logs the lines of ``process_classification_evaluation_epoch``.
+
+    Args:
+        name: of the set.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, collected: Collected) -> dict[str, float]:
+        """The set's loss and error rate."""
+        if logging.style == "nemo":
+            process_classification_evaluation_epoch(collected, 1, self._name)
+        return score_classes(collected)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))

@@ -1,0 +1,230 @@
+"""Models that run in chunks as ONNX files whose states are inputs and outputs. Running ours: `onnx_stream`.
+
+All sizes but the batch are fixed: a file takes chunk after chunk, each with the states that the one before gave.
+What sherpa-onnx reads: `sherpa_export`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nemo_asr.data.utterances import audio_ports
+from nemo_asr.export.onnx_export import TOLERANCE, Comparison, example_signals, metadata_of
+from nemo_asr.features.audio_preprocessor import AudioPreprocessor
+from nemo_asr.run.audio.reading import Samples
+from nemo_asr.run.onnx.onnx_model import STREAM_FORMAT
+from nemo_asr.run.onnx.onnx_stream import BEFORE, CHUNK, LATE, NEXT, OnnxStreamedModel
+from nemo_asr.tasks.families import Wires, connect
+from nemo_asr.trained.engine import StandIn
+from nemo_asr.trained.model import TrainedModel
+from nemo_lite.backends.pytorch.export import Argument, OnnxRun, evaluated_part, write_onnx
+from nemo_lite.backends.pytorch.streaming import (
+    State,
+    StreamedDag,
+    StreamsInGraph,
+    keyed,
+    lower_to_stream,
+    prefixed,
+)
+from nemo_lite.base.errors import UsageError
+from nemo_lite.base.files import refuse_existing
+from nemo_lite.core.dag import slice_between
+
+# Any: wires that a family may not have.
+
+FEATURES = "features"  # in names of states; nodes have the names of their classes
+
+
+@dataclass(frozen=True)
+class StreamedParts:
+    """What a chunk goes through.
+
+    Attributes:
+        model: the trained model.
+        wires: its wires.
+        preprocessor: samples to features.
+        encoder: keeps the states, named ``name.key`` of :attr:`dag`.
+        dag: features to log-probabilities, and to the frames up to the end of the recording.
+        name: the encoder's, in the names of states.
+        chunk: frames of features in a chunk.
+        frames: frames of log-probabilities in a chunk.
+        late: frames of log-probabilities before the first one of the recording.
+    """
+
+    model: TrainedModel
+    wires: Wires
+    preprocessor: AudioPreprocessor
+    encoder: StreamsInGraph
+    dag: StreamedDag
+    name: str
+    chunk: int
+    frames: int
+    late: int
+
+    @classmethod
+    def of(cls, model: TrainedModel) -> StreamedParts:
+        """The parts of a model.
+
+        Raises:
+            UsageError: it does not run in chunks, or not in chunks of equal sizes.
+        """
+        encoder, preprocessor = model.modules.encoder, model.modules.preprocessor
+        wires = connect(model.modules, StandIn(audio_ports(model.card.sample_rate)))
+        problem = model.stream_problem() or _graph_problem(encoder) or _graph_problem(preprocessor)
+        names = []
+        if not problem:
+            features, outputs = [wires.features, wires.feature_lengths], [wires.log_probs, wires.log_probs_lengths]
+            dag = lower_to_stream(slice_between(_present(features), _present(outputs)))
+            names = sorted({key.partition(".")[0] for key in dag.initial_state(1)})
+            if len(names) > 1:
+                problem = f"states of several modules: {', '.join(names)}"
+        if problem:
+            remedy = "stream with the model folder"
+            raise UsageError("no file with states", place=model.place, got=problem, remedy=remedy)
+        assert isinstance(encoder, StreamsInGraph)
+        assert isinstance(preprocessor, AudioPreprocessor)
+        chunk = encoder.graph_chunk
+        frames = chunk // encoder.stream_delay().stride
+        return cls(model, wires, preprocessor, encoder, dag, names[0], chunk, frames, encoder.graph_late)
+
+    def state(self, batch: int) -> State:
+        """The state before the first chunk, without the tensors that stay empty."""
+        return {key: value for key, value in self._whole_state(batch).items() if value.numel()}
+
+    def _whole_state(self, batch: int) -> dict[str, Tensor]:
+        states = {FEATURES: self.preprocessor.graph_state(batch), self.name: self.encoder.graph_state(batch)}
+        return {key: value for name, state in states.items() for key, value in prefixed(state, name).items()}
+
+    @property
+    def counter(self) -> str:
+        """The state (B,) that counts the frames of log-probabilities before a chunk; zeros at first, as all states."""
+        return f"{self.name}.num_frames"
+
+    def features(self, signal: Tensor, length: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+        """Features (B, D, T), frames of them up to the end of the recording, and the state with what is new of it."""
+        at_start, kept = state[self.counter] == 0, keyed(self._with_empty(state), FEATURES)
+        features, lengths, new_state = self.preprocessor.of_window(signal, length, at_start, kept)
+        return features, lengths, self._of(state, prefixed(new_state, FEATURES))
+
+    def step(self, features: Tensor, lengths: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+        """Log-probabilities (B, U, classes), frames of them up to the end of the recording, and the new state."""
+        kept = prefixed(keyed(self._with_empty(state), self.name), self.name)
+        (log_probs, frames), new_state = self.dag(features, lengths, state=kept, last=False)
+        return log_probs, frames, self._of(state, new_state)
+
+    def _with_empty(self, state: State) -> State:
+        batch = state[self.counter].shape[0]
+        empty = {key: value for key, value in self._whole_state(1).items() if not value.numel()}
+        return {**state, **{key: value.new_zeros(batch, *value.shape[1:]) for key, value in empty.items()}}
+
+    def _of(self, state: State, new_state: State) -> State:
+        """The state with what is new of it, without the tensors that stay empty."""
+        return {key: new_state.get(key, value) for key, value in state.items()}
+
+
+def _graph_problem(module: object) -> str:
+    if isinstance(module, (StreamsInGraph, AudioPreprocessor)):
+        return module.graph_problem()
+    return f"{type(module).__name__} has no form in chunks of a file"
+
+
+def _present(wires: Sequence[Any]) -> list[Any]:
+    assert all(wire is not None for wire in wires), "a model that streams has log-probabilities"
+    return list(wires)
+
+
+class _Chunk(nn.Module):
+    """A chunk of samples, and the states in the order of their names, to log-probabilities, frames and states."""
+
+    def __init__(self, parts: StreamedParts) -> None:
+        super().__init__()
+        self.parts, self.names = parts, list(parts.state(1))
+        self.preprocessor, self.dag = parts.preprocessor, parts.dag
+
+    def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """``values``: as the file's inputs."""
+        signal, length, *kept = values
+        state: State = dict(zip(self.names, kept, strict=True))
+        features, lengths, state = self.parts.features(signal, length, state)
+        log_probs, frames, new_state = self.parts.step(features, lengths, state)
+        return log_probs, frames.clamp(0, log_probs.shape[1]), *new_state.values()
+
+
+def export_stream(model: TrainedModel, path: str | Path, recordings: Sequence[Samples] = ()) -> Comparison:
+    """Write one ONNX file that takes a recording in chunks of samples, with the states between them.
+
+    It is run with ONNX Runtime at once, on signals of several lengths, and compared with the stream of the modules in
+    torch. If it differs, there is no file.
+
+    Args:
+        model: it is left as it was.
+        path: the file; there must be none yet.
+        recordings: samples at the model's rate, on which the file is compared as well.
+
+    Raises:
+        FileInTheWayError: there is such a file.
+        UsageError: the model does not run in chunks of equal sizes, a package is missing, or the file and torch differ.
+    """
+    path = Path(path).expanduser()
+    refuse_existing(path)
+    parts = StreamedParts.of(model)
+    preprocessor = parts.preprocessor
+    shift = parts.chunk * preprocessor.hop_length * preprocessor.frame_splicing
+    before, window = preprocessor.graph_window(parts.chunk)
+    state = parts.state(2)
+    arguments = [
+        Argument("audio_signal", torch.randn(2, window, generator=torch.Generator().manual_seed(0)), {0: "batch"}),
+        Argument("length", torch.tensor([10 * window, shift - 1]), {0: "batch"}),
+        *(Argument(name, value, {0: "batch"}) for name, value in state.items()),
+    ]
+    outputs = ["log_probs", "log_probs_length", *(name + NEXT for name in state)]
+    features, log_probs = _present([parts.wires.features, parts.wires.log_probs])
+    metadata = metadata_of(model, features, log_probs) | {
+        "format": STREAM_FORMAT,
+        CHUNK: str(shift),
+        BEFORE: str(before),
+        LATE: str(parts.late),
+    }
+    compared: list[Comparison] = []
+    signals = [*(signal for batch in example_signals(model.card.sample_rate) for signal in batch), *recordings]
+    with evaluated_part([log_probs]):
+        write_onnx(
+            _Chunk(parts).eval(),
+            arguments,
+            outputs,
+            path,
+            lambda run: compared.append(_compare(model, run, signals)),
+            metadata,
+        )
+    return compared[0]
+
+
+def _compare(model: TrainedModel, run: OnnxRun, signals: Sequence[Samples]) -> Comparison:
+    """The file's stream, and torch's on the same signals.
+
+    Raises:
+        UsageError: log-probabilities or texts differ.
+    """
+    streamed, written = model.streamed(), OnnxStreamedModel(run.path)
+    difference, sizes = 0.0, []
+    for signal in signals:
+        wanted, got = (torch.from_numpy(np.asarray(each.frames()(signal, True))) for each in (streamed, written))
+        size = (1, len(signal) / model.card.sample_rate)
+        same = got.shape == wanted.shape
+        apart = (got - wanted).abs() if same else torch.tensor([torch.inf])
+        if not same or not (apart <= TOLERANCE * (1 + wanted.abs())).all():
+            problem = "the exported stream is not torch's, so no file is written"
+            details = f"{tuple(got.shape)}, {apart.max().item() if apart.numel() else 0:.1e} apart"
+            raise UsageError(
+                f"{problem} ({size[1]:.2f} s)", place=run.path.name, got=details, wanted=str(tuple(wanted.shape))
+            )
+        difference = max(difference, apart.max().item() if apart.numel() else 0.0)
+        sizes.append(size)
+    return Comparison(tuple(sizes), difference, len(sizes), 0)

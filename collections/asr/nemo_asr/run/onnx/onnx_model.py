@@ -1,0 +1,344 @@
+"""OnnxModel: an exported model in ONNX Runtime, from recordings to transcripts. No torch in this file.
+
+What the file's metadata must say is written by `onnx_export`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from nemo_asr.run.audio.reading import Audio, Samples
+from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Detector
+from nemo_asr.run.calibration import Calibration, usual_confidence
+from nemo_asr.run.onnx.onnx_session import ONNX_FILE, open_session
+from nemo_asr.run.text.labels import is_piece, separator_of
+from nemo_asr.run.transcribe.inputs import (
+    BATCH_SECONDS,
+    BATCH_SIZE,
+    Recording,
+    batches_of,
+    one_channel,
+    padded,
+    read_rows,
+    recordings_in,
+)
+from nemo_asr.run.transcribe.segments import Segmented
+from nemo_asr.run.transcribe.transcript import (
+    ScoredText,
+    Transcribed,
+    Transcript,
+    align,
+    labels_of_path,
+    path_scores,
+    scored_texts,
+    transcribed,
+    transcript_of,
+)
+from nemo_lite.base.errors import CheckpointError, printable
+from nemo_lite.base.files import parse_json
+from nemo_lite.base.nemo_logging import logging
+
+if TYPE_CHECKING:
+    from nemo_asr.run.search.prefix_beam_search import TextSearch
+    from nemo_asr.run.text.parser import CharParser
+    from nemo_asr.run.transcribe.alignment import Aligned, RowFrames, SentenceCutting
+    from nemo_asr.run.transcribe.stream import Stream
+
+# Any: onnxruntime has no types.
+LogProbs: TypeAlias = "npt.NDArray[np.float32]"
+
+FORMAT, STREAM_FORMAT = "nemo_lite waveform model 1", "nemo_lite stream model 1"
+SUFFIX = ".onnx"
+INT8 = "int8"
+"""Metadata of files whose layers are int8: what that changed."""
+INPUTS = ("audio_signal", "length")
+OUTPUTS = ("log_probs", "log_probs_length")
+_MOST_LABELS, _MOST_LABEL_CHARACTERS, _MOST_RATE = 65_536, 128, 655_350
+
+
+_REMEDIES = {FORMAT: "stream in segments: --stream segments", STREAM_FORMAT: "give --stream: it takes audio in chunks"}
+
+
+class _Rate(msgspec.Struct):
+    """What is needed of a rate in the file's metadata."""
+
+    set: str = ""
+    confidence: float | None = None
+
+
+class DescribedFile:
+    """A file that ``nemo-lite export`` wrote, and what it says about itself.
+
+    Args:
+        path: the file.
+        providers, threads: what computes it; see `open_session`.
+
+    Attributes:
+        path: the file.
+        metadata: what it says about itself, as texts by name.
+        labels: the vocabulary, without the blank, which is the class behind them.
+        sample_rate: samples a second that it takes.
+        frame_seconds: how much audio a frame of log-probabilities stands for; 0 where it is not known.
+        calibration: of the confidences of words; None: they are as the model gives them.
+        trim_silence, int_values: how recordings are read; see ``Recipe.reading``.
+
+    Raises:
+        CheckpointError: there is no such file, or it is not one that ``nemo-lite export`` wrote.
+        UsageError: onnxruntime is not installed, or has no such provider here.
+    """
+
+    format: ClassVar[str] = FORMAT
+
+    def __init__(self, path: str | Path, providers: Sequence[str] = (), threads: int | None = None) -> None:
+        self.path = Path(path).expanduser()
+        self._session = open_session(self.path, providers, threads)
+        self.metadata: Mapping[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
+        try:
+            if self.metadata["format"] != self.format:
+                raise ValueError(f'format "{self.metadata["format"]}"')
+            self.labels = _labels(self.metadata["labels"], str(path))
+            self.sample_rate = int(self.metadata["sample_rate"])
+            self.frame_seconds = float(self.metadata.get("frame_seconds", 0.0))
+            if not (1 <= self.sample_rate <= _MOST_RATE and 0.0 <= self.frame_seconds <= 1.0):
+                raise ValueError(f"{self.sample_rate} samples a second, {self.frame_seconds} s a frame")
+            self.trim_silence, self.int_values = (_flag(self.metadata, name) for name in ("trim_silence", "int_values"))
+            calibration = self.metadata.get("calibration")
+            self.calibration = msgspec.json.decode(calibration, type=Calibration) if calibration else None
+            self._rates = msgspec.json.decode(self.metadata.get("rates", "[]"), type=list[_Rate])
+            self._read()
+        except (KeyError, ValueError, msgspec.MsgspecError) as error:
+            problem = "this ONNX file does not say how to use it"
+            remedy = "write it with nemo-lite export"
+            if self.metadata.get("format", "") in _REMEDIES.keys() - {self.format}:
+                problem, remedy = "this ONNX file is used otherwise", _REMEDIES[self.metadata["format"]]
+            got = f"no {error}" if isinstance(error, KeyError) else str(error)
+            raise CheckpointError(problem, place=str(path), got=got, remedy=remedy) from None
+
+    def _read(self) -> None:
+        """Read what only files of this format say; KeyError or ValueError where it is missing or wrong."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.metadata.get('name', '')}, step {self.metadata.get('step', 'not said')}"
+
+
+class OnnxModel(DescribedFile):
+    """A model that takes whole recordings. Arguments, attributes and errors are those of `DescribedFile`."""
+
+    def log_probs(self, signals: Sequence[Samples]) -> list[LogProbs]:
+        """Log-probabilities (U, classes) of each of some signals (T,)."""
+        # One by one, a CPU takes two thirds of the time of batches of 16: no padding, and more stays in its cache.
+        # Int8 layers scale all rows of a batch together; texts would depend on their neighbours.
+        is_batched = self._session.get_providers()[0] != "CPUExecutionProvider" and INT8 not in self.metadata
+        batches = [signals] if is_batched else [[signal] for signal in signals]
+        found: list[LogProbs] = []
+        for batch in batches:
+            values, numbers = self._session.run(list(OUTPUTS), dict(zip(INPUTS, padded(batch), strict=True)))
+            found += [row[:number] for row, number in zip(values, numbers, strict=True)]
+        return found
+
+    def usual_confidence(self) -> tuple[str, float] | None:
+        """As that of the model's card."""
+        return usual_confidence(((rate.set, rate.confidence) for rate in self._rates), self.calibration)
+
+    def transcribe(
+        self,
+        recordings: Sequence[Any],
+        batch_size: int = BATCH_SIZE,
+        batch_seconds: float = BATCH_SECONDS,
+        search: TextSearch | None = None,
+        nbest: int = 1,
+        cutting: Cutting | None = DEFAULT_CUTTING,
+        detector: Detector | None = None,
+        audio_rate: int | None = None,
+        channel: int | str | None = None,
+    ) -> Transcribed:
+        """Transcribe recordings, in batches of similar length; the result is in the order given.
+
+        Recordings are cut at pauses into segments, and each segment is transcribed alone. A segment is one piece to the
+        model, so memory grows with the longest one.
+
+        Args:
+            recordings: paths, content of audio files, arrays or `Recording` objects, see `recordings_in`.
+            batch_size: most recordings in a batch.
+            batch_seconds: no batch of several recordings is longer, padding included.
+            search: for the labels of this model; None: greedy decoding.
+            nbest: above 1, transcripts have so many ``hypotheses`` of the search.
+            cutting: pauses and lengths of segments; None: recordings are transcribed as they are.
+            detector: says where somebody speaks; None: the levels of the recording.
+            audio_rate: samples a second of the arrays.
+            channel: one from 0, ``mix`` or None for the average of all, or ``each`` for a transcript of each, one after
+                the other; then faults count these. A channel of a `Recording` comes before.
+
+        Raises:
+            UsageError: an array is no audio or has no rate, or a channel that can be none.
+        """
+        chosen = recordings_in(recordings, audio_rate, channel)
+        segmented, faults = Segmented(chosen, cutting, self.labels, detector, nbest), dict[int, str]()
+        rows = segmented.rows
+        by_row: dict[int, Transcript] = {}
+        for audios, outputs in self._computed(rows, faults, batch_size, batch_seconds):
+            for (number, audio), log_probs in zip(audios.items(), outputs, strict=True):
+                by_row[number] = self._transcript(log_probs, rows[number], audio, search, nbest)
+        return segmented.transcribed(by_row, faults)
+
+    def transcribe_batch(self, rows: Sequence[Recording], search: TextSearch | None = None) -> Transcribed:
+        """:meth:`transcribe` for a program that serves: recordings whose lengths are known, not cut, as one batch."""
+        audios, faults = self._samples(rows)
+        outputs = self.log_probs([audio.samples for audio in audios.values()]) if audios else []
+        by_row = {
+            number: self._transcript(log_probs, rows[number], audio, search, 1)
+            for (number, audio), log_probs in zip(audios.items(), outputs, strict=True)
+        }
+        return transcribed(by_row, faults)
+
+    def stream(self, sample_rate: int | None = None, search: TextSearch | None = None, **settings: Any) -> Stream:
+        """Transcribe audio while it arrives: ``accept(samples)`` and ``finish()`` give partial and final texts.
+
+        Args:
+            sample_rate: of the samples; by default the model's.
+            search: as of :meth:`transcribe`.
+            settings: ``cutting``, ``partial_seconds`` and ``name`` of `SegmentStream`.
+        """
+
+        from nemo_asr.run.transcribe.stream import SegmentStream
+
+        def transcribe(recording: Recording) -> Transcript:
+            return self.transcribe([recording], search=search, cutting=None).transcripts[0]
+
+        rate = sample_rate or self.sample_rate
+        return SegmentStream(transcribe, rate, separator=separator_of(self.labels), **settings)
+
+    def align(
+        self,
+        recordings: Sequence[Any],
+        texts: Sequence[str],
+        batch_size: int = BATCH_SIZE,
+        batch_seconds: float = BATCH_SECONDS,
+        cutting: Cutting | None = DEFAULT_CUTTING,
+        detector: Detector | None = None,
+        audio_rate: int | None = None,
+        channel: int | str | None = None,
+        sentences: SentenceCutting | None = None,
+        delay: float | None = None,
+    ) -> Aligned:
+        """When the words of known texts are said in recordings, in the order given.
+
+        Args:
+            recordings, batch_size, batch_seconds, cutting, detector, audio_rate, channel: as of :meth:`transcribe`; a
+                text is of one channel.
+            texts: what is said in each recording.
+            sentences, delay: as of `align_texts`.
+
+        Raises:
+            CheckpointError: the labels are subwords, and the file, of an older version, has no tokenizer.
+            UsageError: not as many texts as recordings, and as of :meth:`transcribe`.
+        """
+        from nemo_asr.run.transcribe.alignment import align_texts
+
+        return align_texts(
+            recordings_in(recordings, audio_rate, one_channel(channel)),
+            texts,
+            self.new_parser(),
+            self.labels,
+            lambda rows, faults: self._frames(rows, faults, batch_size, batch_seconds),
+            cutting=cutting,
+            detector=detector,
+            sentences=sentences,
+            delay=delay,
+        )
+
+    def new_parser(self) -> CharParser:
+        """Of texts into labels, as the model's data layer reads them."""
+        from nemo_asr.run.text.parser import TextReading
+        from nemo_asr.run.text.subwords import Subwords
+
+        place = str(self.path)
+        try:
+            reading = msgspec.json.decode(self.metadata.get("texts", "{}"), type=TextReading)
+            content = base64.b64decode(self.metadata.get("tokenizer", ""), validate=True)
+            tokenizer = Subwords(content, place) if content else None
+        except ValueError as error:  # also msgspec's errors and DataError
+            raise CheckpointError("what it says of texts is damaged", place=place, got=str(error)) from None
+        if tokenizer is None and any(map(is_piece, self.labels)):
+            problem = "this ONNX file does not say how texts are cut into its subwords"
+            raise CheckpointError(problem, place=place, remedy="export the model again, or give its folder")
+        if tokenizer is not None and list(tokenizer) != self.labels:
+            raise CheckpointError("the tokenizer in it is not that of its labels", place=place)
+        return reading.new_parser(tokenizer or self.labels)
+
+    def _frames(
+        self, rows: Sequence[Recording], faults: dict[int, str], batch_size: int, batch_seconds: float
+    ) -> Iterator[RowFrames]:
+        from nemo_asr.run.transcribe.alignment import RowFrames
+
+        for audios, outputs in self._computed(rows, faults, batch_size, batch_seconds):
+            for (number, audio), log_probs in zip(audios.items(), outputs, strict=True):
+                seconds = self._frame_seconds(audio, len(log_probs))
+                yield RowFrames(number, log_probs, audio.start / self.sample_rate, seconds)
+
+    def _computed(
+        self, rows: Sequence[Recording], faults: dict[int, str], batch_size: int, batch_seconds: float
+    ) -> Iterator[tuple[dict[int, Audio], list[LogProbs]]]:
+        """The samples of each batch by row, and their log-probabilities; ``faults`` gets rows that cannot be read."""
+        for batch in batches_of(dict(enumerate(rows)), batch_size, batch_seconds):
+            read, unreadable = self._samples([rows[number] for number in batch])
+            faults |= {batch[position]: reason for position, reason in unreadable.items()}
+            if read:
+                audios = {batch[position]: audio for position, audio in read.items()}
+                yield audios, self.log_probs([audio.samples for audio in audios.values()])
+
+    def _samples(self, rows: Sequence[Recording]) -> tuple[dict[int, Audio], dict[int, str]]:
+        return read_rows(rows, self.sample_rate, trim_silence=self.trim_silence, int_values=self.int_values)
+
+    def _frame_seconds(self, audio: Audio, num_frames: int) -> float:
+        """Seconds of a frame. Those of a model that does not say how its frames lie in time lie evenly."""
+        return self.frame_seconds or len(audio.samples) / self.sample_rate / max(num_frames, 1)
+
+    def _transcript(
+        self, log_probs: LogProbs, recording: Recording, audio: Audio, search: TextSearch | None, nbest: int
+    ) -> Transcript:
+        several: Sequence[ScoredText] = ()
+        if search is None:
+            path = log_probs.argmax(axis=1)
+        else:
+            (hypotheses,) = search.hypotheses(log_probs[None], np.array([len(log_probs)]), nbest)
+            path = align(log_probs, hypotheses[0].ids)
+            if nbest > 1:
+                several = scored_texts([(text.ids, text.score) for text in hypotheses], search.labels)
+        scores, seconds = path_scores(log_probs, path), self._frame_seconds(audio, len(path))
+        start = audio.start / self.sample_rate
+        best = labels_of_path(path, scores, len(self.labels))
+        return transcript_of(best, self.labels, recording, seconds, start, self.calibration, several)
+
+
+def load_onnx_model(path: str | Path, providers: Sequence[str] = (), threads: int | None = None) -> OnnxModel:
+    """An exported model; the log says which. Arguments and errors are those of :class:`OnnxModel`."""
+    model = OnnxModel(path, providers, threads)
+    logging.info("Loaded %s", model)
+    return model
+
+
+def _flag(metadata: Mapping[str, str], name: str) -> bool:
+    """Whether the file says so; one that says nothing, as those of older versions, says no."""
+    value = metadata.get(name, "false")
+    if value not in ("true", "false"):
+        raise ValueError(f"{name} {value[:20]!r}")
+    return value == "true"
+
+
+def _labels(text: str, place: str) -> list[str]:
+    labels = parse_json(text, place, ONNX_FILE)
+    if not isinstance(labels, list):
+        raise ValueError("labels are no list")
+    texts = [label for label in labels if isinstance(label, str) and printable(label) == label]
+    short_texts = [label for label in texts if 0 < len(label) <= _MOST_LABEL_CHARACTERS]
+    if not 0 < len(labels) == len(short_texts) <= _MOST_LABELS:
+        raise ValueError("labels are too many, or no short texts without control characters")
+    return short_texts

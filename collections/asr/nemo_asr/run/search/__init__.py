@@ -1,0 +1,1 @@
+"""From log-probabilities to words: beam search, language models, lexicons."""

@@ -1,0 +1,183 @@
+"""The models that a server has: each with its thread, and searches for hot words. No HTTP in here."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_asr.run.onnx.onnx_model import SUFFIX, load_onnx_model
+from nemo_asr.run.search.prefix_beam_search import TextSearch
+from nemo_asr.run.serve.batching import Batcher
+from nemo_asr.run.transcribe.inputs import Recording
+from nemo_asr.run.transcribe.stream import Stream
+from nemo_asr.run.transcribe.transcript import Transcribed
+from nemo_lite.base.errors import UsageError
+
+# Any: the search of a model, torch's or not; a factory, which is not imported for ONNX files.
+
+_KEPT_SEARCHES, _KEPT_BYTES = 16, 256 << 20  # of the last requests with hot words
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model that requests may name.
+
+    Attributes:
+        name: in requests.
+        labels: the vocabulary.
+        sample_rate: samples a second that it takes.
+        batcher: computes its rows.
+        search_for: the search with some hot words, and with the options of the server; None: greedy decoding. It raises
+            UsageError for words that the labels cannot spell.
+        frame_stream: a stream by frames, for samples of a rate, with a search or None; None: the model cannot.
+    """
+
+    name: str
+    labels: Sequence[str]
+    sample_rate: int
+    batcher: Batcher
+    search_for: Callable[[tuple[str, ...]], Any]
+    frame_stream: Callable[[int, Any], Stream] | None = None
+
+
+def serve_model(
+    path: str,
+    name: str,
+    options: Mapping[str, Any] | None,
+    batch_size: int,
+    batch_seconds: float,
+    observe: Callable[[int, float, float], object],
+    factory: Any,
+    runtime: Mapping[str, Any] | None = None,
+) -> ServedModel:
+    """Load a model and start its thread.
+
+    Args:
+        path: a file of ``nemo-lite export``, or what `load_model` takes.
+        name: in requests.
+        options: of a search, see `TextSearch`; None: greedy decoding.
+        batch_size, batch_seconds, observe: see `Batcher`.
+        factory: says where a model in torch runs; None for ONNX files.
+        runtime: what computes an ONNX file, see `load_onnx_model`.
+
+    Raises:
+        CheckpointError: there is no such model.
+        UsageError: options of the search that do not fit it.
+    """
+    if path.endswith(SUFFIX):
+        model = load_onnx_model(path, **(runtime or {}))
+        search_for = Searches(functools.partial(TextSearch, model.labels), options)
+        batcher = Batcher(model.transcribe_batch, batch_size, batch_seconds, observe=observe)
+        return ServedModel(name, model.labels, model.sample_rate, batcher, search_for)
+    return _torch_model(path, name, options, batch_size, batch_seconds, observe, factory)
+
+
+def _torch_model(
+    path: str,
+    name: str,
+    options: Mapping[str, Any] | None,
+    batch_size: int,
+    batch_seconds: float,
+    observe: Callable[[int, float, float], object],
+    factory: Any,
+) -> ServedModel:
+    from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
+    from nemo_asr.trained.model import load_model
+
+    model = load_model(path, factory=factory)
+    labels = model.card.labels
+    search_for = Searches(functools.partial(BeamSearchCTCDecoder, labels), options)
+    transcribers: dict[Any, Any] = {}  # by search; used in the model's thread alone
+
+    def compute(rows: Sequence[Recording], search: Any) -> Transcribed:
+        for other in [other for other in transcribers if not search_for.keeps(other)]:
+            del transcribers[other]
+        if search not in transcribers:
+            transcribers[search] = model.batch_transcriber(factory, batch_seconds=batch_seconds, decoder=search)
+        found: Transcribed = transcribers[search](rows)
+        return found
+
+    batcher = Batcher(compute, batch_size, batch_seconds, observe=observe)
+
+    def frame_stream(rate: int, search: Any) -> Stream:
+        return model.stream(rate, by="frames", factory=factory, decoder=search)
+
+    streams = None if model.stream_problem() else frame_stream
+    return ServedModel(name, labels, model.card.sample_rate, batcher, search_for, streams)
+
+
+class Searches:
+    """The searches for the hot words of requests. Each is made once; those of the last requests are kept.
+
+    Args:
+        new_search: makes one, with options as keyword arguments.
+        options: of all; None: greedy decoding, where a request has no hot words.
+    """
+
+    def __init__(self, new_search: Callable[..., Any], options: Mapping[str, Any] | None) -> None:
+        self._new_search, self._options = new_search, dict(options or {})
+        self._always = None if options is None else new_search(**options)
+        self._made: OrderedDict[tuple[str, ...], Future[Any]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __call__(self, words: tuple[str, ...]) -> Any:
+        """The search for these hot words beside those of the server; made now, or by a request before.
+
+        Raises:
+            UsageError: the labels cannot spell them.
+        """
+        if not words:
+            return self._always
+        with self._lock:
+            is_new = words not in self._made
+            made = self._made.setdefault(words, Future())
+            self._made.move_to_end(words)
+        if is_new:
+            try:
+                made.set_result(self._new(words))
+            except BaseException as error:
+                with self._lock:
+                    self._made.pop(words, None)
+                made.set_exception(error)
+        self._forget()
+        return made.result()
+
+    def keeps(self, search: Any) -> bool:
+        """Whether requests may come that use it again."""
+        with self._lock:
+            return search is self._always or any(search is one for one in self._finished())
+
+    def _new(self, words: tuple[str, ...]) -> Any:
+        hotwords = [*(self._options.get("hotwords") or ()), *words]
+        return self._new_search(**{**self._options, "hotwords": hotwords})
+
+    def _finished(self) -> list[Any]:
+        return [made.result() for made in self._made.values() if made.done() and not made.exception()]
+
+    def _forget(self) -> None:
+        """Drop the oldest ones, but for the last, where they are too many or too large. They grow while they search."""
+        with self._lock:
+            while len(self._made) > 1:
+                num_bytes = sum(search.num_bytes for search in self._finished())
+                if len(self._made) <= _KEPT_SEARCHES and num_bytes <= _KEPT_BYTES:
+                    break
+                self._made.popitem(last=False)
+
+
+def names_of_models(paths: Sequence[str]) -> list[str]:
+    """How requests call models: a file or a folder without its ending.
+
+    Raises:
+        UsageError: two have one name.
+    """
+    names = [Path(path).expanduser().resolve().stem for path in paths]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"two models are called {name}", place=name, remedy="rename a file or a folder")
+    return names

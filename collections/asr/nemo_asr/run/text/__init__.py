@@ -1,0 +1,1 @@
+"""From texts to labels, and back: labels, parsers, subwords, numbers, languages."""

@@ -1,0 +1,151 @@
+"""What a model's streams are worth: their texts against those of whole recordings, their latency and their speed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from nemo_asr.run.text.labels import main_metric
+from nemo_asr.run.transcribe.frame_stream import EndpointRules, FrameStream
+from nemo_asr.run.transcribe.inputs import Recording
+from nemo_asr.scoring.rates import paired_test, utterance_errors
+from nemo_asr.trained.model import CARD, StreamRate, TrainedModel, find_model, read_card, write_card
+from nemo_asr.trained.streamed_model import StreamedModel
+from nemo_lite import NeuralModuleFactory
+from nemo_lite.base.errors import UsageError
+
+CHUNK_SECONDS = 0.1
+
+
+def certify_streams(
+    model: TrainedModel,
+    name: str,
+    recordings: Sequence[Recording],
+    references: Sequence[str],
+    factory: NeuralModuleFactory | None = None,
+    chunk_seconds: float = CHUNK_SECONDS,
+    search: str = "",
+) -> list[StreamRate]:
+    """Hear recordings whole and as streams, by the model's search, with each context that attention was trained with.
+
+    Latency is counted from the end of a frame to when its label is known: audio that the frame waits for, and the
+    computing of the chunk that completes it.
+
+    Args:
+        model: streams by frames.
+        name: of the set.
+        recordings: what is heard.
+        references: what is said in each.
+        factory: where to run.
+        chunk_seconds: of audio that come together.
+        search: what the rates say of the search; see `StreamRate`.
+
+    Raises:
+        UsageError: the model cannot stream.
+        DataError: a recording cannot be read.
+    """
+    if factory is not None and factory.world_size > 1:
+        raise UsageError("streams are heard by one process", got=f"{factory.world_size} ranks")
+    model.streamed(factory)  # or the reason why it cannot
+    encoder, found = model.modules.encoder, []
+    contexts = getattr(encoder, "att_context_sizes", [None])
+    try:
+        for context in contexts:
+            if context is not None:
+                encoder.set_default_att_context_size(context)  # type: ignore[attr-defined]  # it has contexts
+            rate = _certify(model, name, recordings, references, factory, chunk_seconds, context)
+            found.append(msgspec.structs.replace(rate, search=search))
+    finally:
+        if contexts[0] is not None:
+            encoder.set_default_att_context_size(contexts[0])  # type: ignore[attr-defined]
+    return found
+
+
+def _certify(
+    model: TrainedModel,
+    name: str,
+    recordings: Sequence[Recording],
+    references: Sequence[str],
+    factory: NeuralModuleFactory | None,
+    chunk_seconds: float,
+    context: tuple[int, int] | None,
+) -> StreamRate:
+    streamed = model.streamed(factory)
+    whole = [each.text for each in model.transcribe(recordings, cutting=None, factory=factory, batch_size=1)]
+    texts, latencies, busy, num_seconds = [], list[float](), 0.0, 0.0
+    reading = model.recipe.reading
+    for recording in recordings:
+        audio = recording.read(streamed.sample_rate, trim_silence=reading.trim_silence, int_values=reading.int_values)
+        stream = FrameStream(streamed, streamed.sample_rate, EndpointRules())
+        start = time.perf_counter()
+        latencies += _latencies(stream, streamed, audio.samples, max(1, round(chunk_seconds * streamed.sample_rate)))
+        busy += time.perf_counter() - start
+        num_seconds += stream.seconds
+        texts.append(stream.text)
+    use_cer = main_metric(model.recipe.labels) == "cer"
+    test = paired_test(utterance_errors(whole, references, use_cer), utterance_errors(texts, references, use_cer))
+    median, most = np.percentile(latencies, [50, 95]) if latencies else (0.0, 0.0)
+    return StreamRate(
+        set=name,
+        context=None if context is None else list(context),
+        chunk_seconds=chunk_seconds,
+        look_ahead=round(streamed.look_ahead, 4),
+        latency=round(float(median), 4),
+        latency_95=round(float(most), 4),
+        real_time_factor=round(busy / max(num_seconds, 1e-3), 4),
+        utterances=len(texts),
+        equal=sum(a == b for a, b in zip(texts, whole, strict=True)),
+        metric="cer" if use_cer else "wer",
+        rate=test.rate_b,
+        whole_rate=test.rate_a,
+        difference=[test.interval.low, test.interval.high],
+    )
+
+
+def _latencies(stream: FrameStream, model: StreamedModel, samples: np.ndarray, size: int) -> Iterator[float]:
+    """Of each frame that is known before the recording ends, in seconds."""
+    frame, done = model.frame_samples / model.sample_rate, 0
+    for first in range(0, len(samples), size):
+        start = time.perf_counter()
+        stream.accept(samples[first : first + size])
+        known = stream.seconds + time.perf_counter() - start
+        yield from (known - (number + 1) * frame for number in range(done, stream.num_frames))
+        done = stream.num_frames
+    stream.finish()
+
+
+def stream_table(rates: Sequence[StreamRate]) -> str:
+    """The rates as a table in Markdown."""
+    metric = rates[0].metric.upper()
+    lines = [
+        f"| context | look-ahead | latency (median) | latency (95 %) | real-time factor | {metric} | texts equal |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in rates:
+        context = "" if each.context is None else str(each.context)
+        equal = f"{each.equal} of {each.utterances}"
+        if each.equal < each.utterances:
+            low, high = each.difference
+            equal += f"; {metric} of whole recordings {each.whole_rate:.2%}, difference {low:+.2%} to {high:+.2%}"
+        times = " | ".join(f"{1000 * seconds:.0f} ms" for seconds in (each.look_ahead, each.latency, each.latency_95))
+        lines.append(f"| {context} | {times} | {each.real_time_factor:.2g} | {each.rate:.2%} | {equal} |")
+    return "\n".join(lines)
+
+
+def store_stream_rates(path: str | Path, rates: Sequence[StreamRate]) -> Path:
+    """Write rates into the card of a model folder, in the place of those of the same sets and search; the card's file.
+
+    Raises:
+        UsageError: it is no model folder, or cannot be written to.
+    """
+    card_file = find_model(path) / CARD
+    if not card_file.is_file():
+        raise UsageError("there is no model card to write to", place=str(path), got="checkpoints, or another toolkit's")
+    card, sets = read_card(card_file), {(each.set, each.search) for each in rates}
+    kept = [each for each in card.streams if (each.set, each.search) not in sets]
+    write_card(card_file, msgspec.structs.replace(card, streams=[*kept, *rates]))
+    return card_file

@@ -1,0 +1,783 @@
+"""Recordings to transcripts: long ones in exact windows, batches by length."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder, NBestCTCDecoder
+from nemo_asr.decoding.greedy import GreedyCTCDecoder, HypothesesType, label_ids
+from nemo_asr.models.jasper import valid_frames
+from nemo_asr.run.arguments import BatchSeconds, BatchSize, SampleRate, Workers
+from nemo_asr.run.audio.reading import Audio, Samples
+from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Decisions, Detector, in_chunks
+from nemo_asr.run.transcribe.alignment import RowFrames
+from nemo_asr.run.transcribe.inputs import (
+    BATCH_SECONDS,
+    BATCH_SIZE,
+    Recording,
+    batches_of,
+    named,
+    padded,
+    read_rows,
+    recordings_in,
+    rows_of,
+)
+from nemo_asr.run.transcribe.segments import Segmented
+from nemo_asr.run.transcribe.transcript import (
+    ScoredText,
+    TimedLabels,
+    Transcript,
+    align,
+    labels_of_path,
+    refuse_no_probabilities,
+    scored_texts,
+    transcribed,
+    transcript_of,
+)
+from nemo_asr.run.transcribe.transcript import Transcribed as Transcribed
+from nemo_asr.tasks.families import (
+    Model,
+    Signal,
+    Wires,
+    connect,
+    connect_classifier,
+    connect_features,
+    is_lengths,
+    signals_of,
+)
+from nemo_lite import Dag, DataLayerNM, DeviceType, NeuralModule, NeuralModuleFactory, NmTensor, NonTrainableNM, logging
+from nemo_lite.backends.pytorch.data.loaders import Counts, ItemDataset, PlannedLoader, Request, UnusableItems
+from nemo_lite.backends.pytorch.data.order import Plan, Shard
+from nemo_lite.base.errors import DataError, UsageError
+from nemo_lite.core.neural_types import (
+    AudioSignal,
+    AxisKind,
+    Index,
+    LabelsType,
+    LengthsType,
+    LogprobsType,
+    NeuralType,
+    PredictionsType,
+)
+from nemo_lite.core.ports import Ports
+from nemo_lite.core.shapes import Shape, frames_of, symbol
+
+# Which label is in which frame, and how probable: modules behind the log-probabilities of a model. No words here.
+
+
+class PathScores(NonTrainableNM):
+    """The log-probability of each frame's label: (B, T, classes) and ids (B, T) to (B, T).
+
+    Raises:
+        UsageError: a valid frame's probabilities do not add up to 1.
+    """
+
+    keep_uncompiled = True  # it reads values
+    input_ports: Ports = {
+        "log_probs": NeuralType("B T D", LogprobsType()),
+        "path": NeuralType("B T", PredictionsType()),
+        "length": NeuralType("B", LengthsType(), optional=True),
+    }
+    output_ports: Ports = {"scores": NeuralType("B T", LogprobsType())}
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        return {"scores": shapes["log_probs"][:2]}
+
+    def forward(self, log_probs: Tensor, path: Tensor, length: Tensor | None = None) -> Tensor:
+        """Natural logarithms."""
+        log_sums = log_probs.float().logsumexp(2)
+        if length is not None:
+            log_sums = log_sums[valid_frames(length, log_probs.shape[1]).squeeze(1)]
+        if log_sums.numel():
+            log_sums = log_sums.flatten()
+            refuse_no_probabilities(float(log_sums[log_sums.abs().argmax()]))  # argmax takes NaN for the highest
+        return log_probs.gather(2, path.unsqueeze(2)).squeeze(2)
+
+
+class LabelAlignment(NonTrainableNM):
+    """The most probable CTC path of the labels that a search has found, which says no frames, to (B, T).
+
+    The labels are ``predictions`` (B, U), as CTC searches give them, or the first of the hypotheses ``ids`` (B, N, U).
+
+    On the CPU, frame by frame; memory and time grow with the frames.
+    """
+
+    input_ports: Ports = {
+        "log_probs": NeuralType("B T D", LogprobsType()),
+        "length": NeuralType("B", LengthsType()),
+        "predictions": NeuralType("B T", PredictionsType(), optional=True),
+        "ids": NeuralType("B D T", HypothesesType(), optional=True),
+    }
+    output_ports: Ports = {"path": NeuralType("B T", PredictionsType())}
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        return {"path": shapes["log_probs"][:2]}
+
+    def forward(
+        self, log_probs: Tensor, length: Tensor, predictions: Tensor | None = None, ids: Tensor | None = None
+    ) -> Tensor:
+        """Blank beyond each utterance's frames."""
+        blank = log_probs.shape[2] - 1
+        path = torch.full(log_probs.shape[:2], blank, dtype=torch.int64)
+        hypotheses = predictions if ids is None else ids
+        assert hypotheses is not None, "one of the two is connected"
+        label_rows = label_ids(hypotheses, None, blank)
+        frames = log_probs.detach().float().cpu().numpy()
+        for row, (labels, end) in enumerate(zip(label_rows, length.tolist(), strict=True)):
+            path[row, :end] = torch.from_numpy(align(frames[row, :end], labels))
+        return path.to(log_probs.device)
+
+
+# Long recordings in overlapping windows: the same frames as from the whole recording, in bounded memory.
+# Features are computed over the whole recording, because their normalisation is over all of it; they are small. The
+# rest of the model runs on windows of features. Of each window the frames are kept that do not see its ends.
+
+
+GUESSED_CONTEXT_SECONDS = 10.0
+"""Context of models that say no ``context_frames``, such as recurrent ones."""
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """How features are cut into windows. All numbers are frames of features.
+
+    Attributes:
+        core: frames of a window that are kept; a multiple of ``stride``.
+        context: frames before and behind the core, likewise.
+        stride: frames of features for one frame of the output.
+        is_exact: the model sees no further than ``context``, so nothing depends on the windows.
+    """
+
+    core: int
+    context: int
+    stride: int
+    is_exact: bool
+
+    @property
+    def longest(self) -> int:
+        """Frames of the longest window."""
+        return self.core + 2 * self.context
+
+
+def plan_windows(stride: int, context: int | None, longest: int, guessed_context: int) -> WindowPlan:
+    """Windows of about ``longest`` frames; longer where the context asks for it.
+
+    Args:
+        stride: frames of features for one frame of the output.
+        context: frames that a frame of the output sees on each side; None where it sees all.
+        longest: frames of a window.
+        guessed_context: what is used for a context of None.
+    """
+    rounded = -(-(guessed_context if context is None else context) // stride) * stride
+    # A core shorter than its context on both sides would compute most frames more than twice.
+    core = max(longest - 2 * rounded, 2 * rounded, stride)
+    return WindowPlan(-(-core // stride) * stride, rounded, stride, context is not None)
+
+
+def context_frames(modules: Iterable[NeuralModule]) -> int | None:
+    """Frames of features that a frame behind some modules depends on, on each side; None: on all, or not known.
+
+    Encoders and decoders say it in an attribute of this name.
+    """
+    total = 0
+    for module in modules:
+        context = getattr(module, "context_frames", None)
+        if not isinstance(context, int):
+            return None
+        total += context
+    return total
+
+
+class StandIn(DataLayerNM):
+    """Stands for a data layer where a model, or the part of it behind its features, is lowered: ports, and no data."""
+
+    def __init__(self, ports: Ports, name: str | None = None) -> None:
+        super().__init__(name)
+        self._ports = ports
+
+    @property
+    def output_ports(self) -> Ports:
+        return self._ports
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        """Each kind of axis has one size, which is free."""
+        kinds = {port: [axis.kind.name for axis in ntype.axes or ()] for port, ntype in self._ports.items()}
+        return {port: tuple(map(symbol, names)) for port, names in kinds.items()}
+
+
+def stride_of(wire: NmTensor) -> int | None:
+    """How many frames (or samples) of the data layer one frame of a wire stands for; None where its DAG says not."""
+    try:
+        frames = frames_of(Dag([wire]), wire)
+    except UsageError:
+        return None
+    # The difference of two lengths: what is added at the ends does not count.
+    many = 2**24
+    return round(many / (frames(2 * many) - frames(many)))
+
+
+class Windowed(NonTrainableNM):
+    """The part of a model behind its features, in windows where they are longer than one.
+
+    Args:
+        outputs: wires that a DAG from a `StandIn` gives, with a time axis.
+        lengths: the wire of their valid frames.
+        plan: the windows; None: everything at once.
+        factory: lowers the DAG.
+        name: the module's name.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[NmTensor],
+        lengths: NmTensor,
+        plan: WindowPlan | None,
+        factory: NeuralModuleFactory,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        self._plan = plan
+        self._inputs = dict(Dag(outputs).data_layer.output_ports)
+        self._outputs = {f"out_{index}": wire.ntype for index, wire in enumerate(outputs)}
+        self._time_axes = [
+            next(axis for axis, kind in enumerate(wire.ntype.axes or ()) if kind.kind is AxisKind.Time)
+            for wire in outputs
+        ]
+        self._has_warned = False
+        self.part: torch.nn.Module = factory.lower([*outputs, lengths])
+
+    @property
+    def input_ports(self) -> Ports:
+        return self._inputs
+
+    @property
+    def output_ports(self) -> Ports:
+        return {**self._outputs, "out_length": NeuralType("B", LengthsType())}
+
+    def forward(self, features: Tensor, length: Tensor) -> tuple[Tensor, ...]:
+        """(B, D, T) and valid frames (B,) to the outputs, and their valid frames (B,)."""
+        plan, num_frames = self._plan, features.shape[2]
+        if plan is None or num_frames <= plan.longest:
+            outputs: tuple[Tensor, ...] = self.part(features, length)
+            return outputs
+        if not plan.is_exact and not self._has_warned:
+            self._has_warned = True
+            logging.warning(
+                "The encoder sees the whole recording (attention, squeeze-and-excitation, recurrence): one "
+                "transcribed in windows may get another text than in one piece; --batch_seconds sets their length"
+            )
+        kept = [self._window(features, length, start, plan) for start in range(0, num_frames, plan.core)]
+        *values, lengths = zip(*kept, strict=True)
+        whole = (torch.cat(parts, dim=axis) for parts, axis in zip(values, self._time_axes, strict=True))
+        return (*whole, torch.stack(lengths).sum(0))
+
+    def _window(self, features: Tensor, length: Tensor, start: int, plan: WindowPlan) -> tuple[Tensor, ...]:
+        """What is kept of the window whose core begins at ``start``, and how many valid frames that is."""
+        end = min(start + plan.core, features.shape[2])
+        first, last = max(0, start - plan.context), min(features.shape[2], end + plan.context)
+        *values, lengths = self.part(features[:, :, first:last], (length - first).clamp(0, last - first))
+        before, number = (start - first) // plan.stride, -(-(end - start) // plan.stride)
+        number = min(number, max(0, values[0].shape[self._time_axes[0]] - before))
+        kept = (value.narrow(axis, before, number) for value, axis in zip(values, self._time_axes, strict=True))
+        return (*kept, (lengths - before).clamp(0, number))
+
+
+# RecordingsDataLayer: recordings of any kind in batches of similar length. A bad one does not end the others.
+
+
+class RecordingsDataLayer(DataLayerNM):
+    """Recordings to be transcribed: audio (B, T) at ``sample_rate`` and its lengths (B,), the longest first.
+
+    ``start`` (B,) says how many quiet samples were left out before the first. Over several ranks each recording comes
+    once.
+
+    Args:
+        recordings: what to read.
+        sample_rate: samples a second; other rates are resampled, channels are averaged.
+        batch_size: most recordings of a batch.
+        batch_seconds: no batch of several recordings is longer, padding included.
+        num_workers: processes that read; with 0 this one does.
+        trim_silence: leave out what is more than 60 dB below the loudest part at both ends.
+        int_values: read files through 32-bit integers: floats beyond full scale are clipped.
+        name: the module's name.
+
+    Attributes:
+        faults: why recordings could not be read, by position. Complete, on all ranks, when an inference has ended.
+
+    Raises:
+        UsageError: numbers out of range.
+    """
+
+    def __init__(
+        self,
+        recordings: Sequence[Recording],
+        sample_rate: SampleRate,
+        batch_size: BatchSize = 16,
+        batch_seconds: BatchSeconds = 240.0,
+        num_workers: Workers = 0,
+        trim_silence: bool = False,
+        int_values: bool = False,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        self.recordings, self.faults = rows_of(recordings)
+        self.batch_size, self._batch_seconds, self.num_workers = batch_size, batch_seconds, num_workers
+        self._sample_rate = sample_rate
+        self._reading = _Reading(sample_rate, trim_silence, int_values)
+
+    @property
+    def output_ports(self) -> Ports:
+        """Audio, its lengths, where it starts, and which recordings these are."""
+        return {
+            "audio_signal": NeuralType("B T", AudioSignal(freq=self._sample_rate)),
+            "a_sig_length": NeuralType("B", LengthsType()),
+            "start": NeuralType("B", LengthsType()),
+            "position": NeuralType("B", Index()),
+        }
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        """Samples are the only free size."""
+        batch = (symbol("B"),)
+        of_batch = dict.fromkeys(("a_sig_length", "start", "position"), batch)
+        return {"audio_signal": (*batch, symbol("samples")), **of_batch}
+
+    def __len__(self) -> int:
+        return len(self.recordings)
+
+    def place_of(self, item: int) -> str:
+        """The recording's name."""
+        return self.recordings[item].source
+
+    def loader(self, *, training: bool, shard: Shard) -> PlannedLoader:
+        """The batches of one rank."""
+        plan = self.plan(shard)
+        return PlannedLoader(
+            self._reading,
+            lambda _: plan,
+            list(self.output_ports),
+            shard,
+            refs_of=lambda epoch, rows: [self.recordings[row] for row in rows],
+            account=_Faults(self),
+            num_workers=self.setting("num_workers", None),
+            worker_timeout=self.setting("worker_timeout", None),
+            multiprocessing_context=self.setting("multiprocessing_context", None),
+        )
+
+    def plan(self, shard: Shard) -> Plan:
+        """Batches of recordings of similar length, for each rank every ``world_size``-th one."""
+        good = [position for position in range(len(self)) if position not in self.faults]
+        # Few recordings do not all go to the first rank.
+        most = min(self.batch_size, max(1, -(-len(good) // shard.world_size)))
+        batches = batches_of({position: self.recordings[position] for position in good}, most, self._batch_seconds)
+        numbers = range(shard.rank, len(batches), shard.world_size)
+        rows = [np.array(batches[number], np.int64) for number in numbers]
+        return Plan(rows, -(-len(batches) // shard.world_size), numbers=numbers)
+
+    def note(self, faults: Mapping[int, str]) -> None:
+        """Enter recordings that could not be read."""
+        self.faults.update({position: named(self.recordings[position], reason) for position, reason in faults.items()})
+
+
+class _Reading(ItemDataset[Recording, tuple[int, Audio]]):
+    def __init__(self, sample_rate: int, trim_silence: bool, int_values: bool) -> None:
+        self._sample_rate, self._trim_silence, self._int_values = sample_rate, trim_silence, int_values
+
+    def read(self, position: int, ref: Recording, request: Request[Recording], counts: Counts) -> tuple[int, Audio]:
+        audio = ref.read(self._sample_rate, trim_silence=self._trim_silence, int_values=self._int_values)
+        return position, audio
+
+    def collate(self, items: Sequence[tuple[int, Audio]]) -> tuple[Any, ...]:
+        signals, lengths = padded([audio.samples for _, audio in items])
+        starts, positions = [audio.start for _, audio in items], [position for position, _ in items]
+        return torch.from_numpy(signals), torch.from_numpy(lengths), torch.tensor(starts), torch.tensor(positions)
+
+
+class _Faults(UnusableItems):
+    """Allows any number of bad recordings, and hands them to the data layer instead of logging them."""
+
+    def __init__(self, layer: RecordingsDataLayer) -> None:
+        super().__init__(layer.label, len(layer), layer.place_of, noun="recording")
+        self._layer = layer
+
+    def report(self) -> None:
+        self._layer.note(self.faults)
+
+
+# transcribe: the modules of a model and recordings to transcripts, on one rank or several. No command line in here.
+
+
+def transcribe(
+    model: Model,
+    labels: Sequence[str],
+    sample_rate: int,
+    audio: Sequence[Any],
+    *,
+    audio_rate: int | None = None,
+    channel: int | str | None = None,
+    batch_size: int = BATCH_SIZE,
+    batch_seconds: float = BATCH_SECONDS,
+    num_workers: int = 0,
+    worker_timeout: float | None = None,
+    factory: NeuralModuleFactory | None = None,
+    verbose: bool = False,
+    calibration: Callable[[float], float] | None = None,
+    decoder: NeuralModule | None = None,
+    nbest: int = 1,
+    cutting: Cutting | None = DEFAULT_CUTTING,
+    detector: Detector | None = None,
+    trim_silence: bool = False,
+    int_values: bool = False,
+) -> Transcribed:
+    """Transcribe recordings, in batches of similar length; the result is in the order given.
+
+    Recordings are cut at pauses into segments, and each segment is transcribed alone: features are normalised over
+    what a model is given, and long silence in it makes models miss words. Longer segments than ``batch_seconds`` are
+    computed in overlapping windows; see ``context_frames`` of the encoder.
+
+    Args:
+        model: the modules, see ``Recipe.model``.
+        labels: the vocabulary, without the blank.
+        sample_rate: samples a second that the model takes.
+        audio: paths, content of audio files, arrays of samples or `Recording` objects, see `recordings_in`.
+        audio_rate: samples a second of the arrays.
+        channel: of recordings with several: one from 0, ``mix`` or None for the average of all, or ``each`` for a
+            transcript of each, one after the other; then faults count these. A channel of a `Recording` comes before.
+        batch_size: most recordings in a batch.
+        batch_seconds: most seconds of audio that are computed at once, which bounds memory.
+        num_workers: processes that read audio.
+        worker_timeout: seconds that a batch may take in them before an error; 0: for ever. None: 600.
+        factory: where and in which precision to run; by default the one made last, or a new one, in float32.
+        verbose: show progress on a terminal.
+        calibration: turns the confidence of a word into a calibrated one, as that of the model's card does.
+        decoder: a search in the place of the model's.
+        nbest: above 1, transcripts have so many ``hypotheses``, of a decoder that is a ``BeamSearchCTCDecoder``.
+        cutting: pauses and lengths of segments; None: recordings are transcribed as they are.
+        detector: says where somebody speaks, see `voice_activity`; None: the levels of the recording.
+        trim_silence: leave out quiet ends of segments, as the data layer does with which the model was evaluated:
+            see ``Recipe.reading``. Times count from the beginning of the recording all the same.
+        int_values: read files through 32-bit integers, likewise.
+
+    Raises:
+        UsageError: an array is no audio or has no rate; a channel that can be none; numbers out of range; ``nbest`` of
+            a decoder without it.
+    """
+    if batch_seconds <= 0:
+        raise UsageError("batch_seconds must be above 0", got=f"{batch_seconds:g}")
+    model = _with_search(model, decoder, nbest)
+    recordings = recordings_in(audio, audio_rate, channel)
+    segmented = Segmented(recordings, cutting, labels, detector, nbest)
+    layer = RecordingsDataLayer(
+        segmented.rows, sample_rate, batch_size, batch_seconds, num_workers, trim_silence, int_values
+    )
+    layer.worker_timeout = worker_timeout
+    if len(layer.faults) == len(layer):  # nothing to run, on any rank
+        return segmented.transcribed({}, layer.faults)
+    factory = factory or NeuralModuleFactory.get_default_factory() or NeuralModuleFactory()
+    wires = connect(model, layer)
+    data = Dag([wires.frames]).data_node.outputs
+    wires_by_name = {"num_samples": data["a_sig_length"], "start": data["start"], "position": data["position"]}
+    wires_by_name |= _search_wires(model, wires, sample_rate, batch_seconds, factory)
+    values = factory.infer(list(wires_by_name.values()), verbose=verbose)
+    if values is None:
+        return segmented.transcribed({}, layer.faults)
+    frame = stride_of(wires.frames)
+    by_row: dict[int, Transcript] = {}
+    for batch in zip(*values, strict=True):
+        for values_of_row in zip(*batch, strict=True):
+            row = dict(zip(wires_by_name, values_of_row, strict=True))
+            number = int(row["position"])
+            by_row[number] = _transcript(row, layer.recordings[number], labels, sample_rate, frame, calibration)
+    return segmented.transcribed(by_row, layer.faults)
+
+
+def _with_search(model: Model, decoder: NeuralModule | None, nbest: int) -> Model:
+    """The model with a search in the place of its own, where one is given, and as many hypotheses as are asked for."""
+    search = decoder or model.greedy
+    if nbest > 1 and search is not None:
+        if not isinstance(search, BeamSearchCTCDecoder):
+            problem, remedy = "this decoder gives one text", "give decoder=nemo_asr.BeamSearchCTCDecoder(labels)"
+            raise UsageError(problem, got=f"nbest {nbest}, {type(search).__name__}", remedy=remedy)
+        search = NBestCTCDecoder(search, nbest)
+    return replace(model, greedy=search)
+
+
+def set_to_evaluation(model: Model) -> None:
+    """Set the modules to evaluation mode; those without weights need not be torch's and have none."""
+    for module in model.modules.values():
+        if isinstance(module, torch.nn.Module):
+            module.eval()
+
+
+class BatchTranscriber:
+    """`transcribe` for a program that serves: the DAG is lowered once, and each call computes one batch.
+
+    Recordings are transcribed as they are, not cut. One call at a time; a call on a short recording takes about a third
+    of the time of `transcribe`.
+
+    Args:
+        model: the modules, see ``Recipe.model``, which are set to evaluation mode.
+        labels, sample_rate, batch_seconds, factory, calibration, decoder, trim_silence, int_values: as of `transcribe`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        labels: Sequence[str],
+        sample_rate: int,
+        *,
+        batch_seconds: float = BATCH_SECONDS,
+        factory: NeuralModuleFactory,
+        calibration: Callable[[float], float] | None = None,
+        decoder: NeuralModule | None = None,
+        trim_silence: bool = False,
+        int_values: bool = False,
+    ) -> None:
+        self._labels, self._sample_rate, self._calibration = labels, sample_rate, calibration
+        self._reading = {"trim_silence": trim_silence, "int_values": int_values}
+        ports: Ports = {
+            "audio_signal": NeuralType("B T", AudioSignal(freq=sample_rate)),
+            "a_sig_length": NeuralType("B", LengthsType()),
+        }
+        model = _with_search(model, decoder, nbest=1)
+        wires = connect(model, StandIn(ports))
+        found = _search_wires(model, wires, sample_rate, batch_seconds, factory)
+        self._names, self._frame = list(found), stride_of(wires.frames)
+        # For good: a call that put them back would do so to a stream of the same model in another thread.
+        set_to_evaluation(model)
+        self._compute = factory.runner(list(found.values()))
+
+    def __call__(self, rows: Sequence[Recording]) -> Transcribed:
+        """The transcripts of recordings whose lengths are known, and why others cannot be read, by position."""
+        audios, faults = read_rows(rows, self._sample_rate, **self._reading)
+        by_row: dict[int, Transcript] = {}
+        if audios:
+            signals, lengths = padded([audio.samples for audio in audios.values()])
+            values = self._compute([torch.from_numpy(signals), torch.from_numpy(lengths)])
+            for (number, audio), values_of_row in zip(audios.items(), zip(*values, strict=True), strict=True):
+                row = dict(zip(self._names, values_of_row, strict=True))
+                row |= {"num_samples": len(audio.samples), "start": audio.start}
+                by_row[number] = _transcript(
+                    row, rows[number], self._labels, self._sample_rate, self._frame, self._calibration
+                )
+        return transcribed(by_row, faults)
+
+
+def _transcript(
+    row: Mapping[str, Any],
+    recording: Recording,
+    labels: Sequence[str],
+    sample_rate: int,
+    frame_samples: int | None,
+    calibration: Callable[[float], float] | None,
+) -> Transcript:
+    """The transcript of one recording from the values of :func:`_search_wires`, its samples and their start."""
+    number = int(row["num_frames"])
+    if "path" in row:
+        path, scores = (row[name][:number].numpy() for name in ("path", "scores"))
+        best = labels_of_path(path, scores, len(labels))
+    else:
+        num_labels = int((row["ids"][0] >= 0).sum())
+        best = TimedLabels(*(row[name][0, :num_labels].tolist() for name in TimedLabels._fields))
+        refuse_no_probabilities(max([0.0, *best.log_probs]))
+    several: Sequence[ScoredText] = ()
+    if "ids" in row and "totals" in row and len(row["ids"]) > 1:
+        texts = ([label for label in ids if label >= 0] for ids in row["ids"].tolist())
+        several = scored_texts(zip(texts, row["totals"].tolist(), strict=True), labels)
+    # A model that does not say how its frames lie in time: evenly.
+    seconds = (frame_samples or int(row["num_samples"]) / max(number, 1)) / sample_rate
+    return transcript_of(best, labels, recording, seconds, int(row["start"]) / sample_rate, calibration, several)
+
+
+def transcripts_or_error(result: Transcribed) -> list[Transcript]:
+    """The transcripts.
+
+    Raises:
+        DataError: some recordings could not be read; all are named.
+    """
+    if result.faults:
+        problems = "; ".join(result.faults[position] for position in sorted(result.faults))
+        raise DataError(f"{len(result.faults)} of the recordings cannot be read: {problems}")
+    return result.transcripts
+
+
+def _search_wires(
+    model: Model, wires: Wires, sample_rate: int, batch_seconds: float, factory: NeuralModuleFactory
+) -> dict[str, NmTensor]:
+    """What the search of a model gives, over frames that were computed in windows.
+
+    Returns:
+        ``num_frames`` (B,), and either a CTC ``path`` (B, T) with its ``scores`` (B, T), or what the search says of its
+        hypotheses: ``ids``, ``starts``, ``ends`` and ``log_probs``, all (B, N, U). Of several hypotheses also ``ids``
+        and their ``totals`` (B, N).
+
+    Raises:
+        UsageError: the search says no times, and there are no log-probabilities to find them with.
+    """
+    assert wires.features is not None
+    features = Signal(wires.features, wires.feature_lengths)
+    assert features.lengths is not None
+    source = signals_of(StandIn({"features": features.values.ntype, "length": features.lengths.ntype})())[0]
+    behind = connect_features(model, source)
+    search = behind.predictions.call
+    lengths = next((wire for wire in search.inputs.values() if is_lengths(wire)), behind.log_probs_lengths)
+    if lengths is None:
+        raise UsageError("the search takes no lengths of frames", place=search.module.label)
+    plan = _plan(behind.frames, sample_rate / (stride_of(features.values) or 1), batch_seconds)
+    if isinstance(search.module, GreedyCTCDecoder):
+        # It looks at each frame alone, so log-probabilities need not be kept.
+        path = behind.predictions
+        scores = PathScores()(log_probs=behind.log_probs, path=path, length=lengths)
+        windowed = Windowed([path, scores], lengths, plan, factory)
+        return dict(zip(("path", "scores", "num_frames"), windowed(features.values, features.lengths), strict=True))
+    says_times = {"starts", "ends", "log_probs"} <= search.outputs.keys()
+    aligned = [] if says_times or behind.log_probs is None else [behind.log_probs]
+    if not says_times and not aligned:
+        problem = "the search says no times of labels, and the model has no log-probabilities of frames to find them"
+        remedy = "give the search the outputs starts, ends and log_probs"
+        raise UsageError(problem, place=search.module.label, got=", ".join(search.outputs), remedy=remedy)
+    inputs = [wire for wire in search.inputs.values() if not is_lengths(wire)]
+    kept = list(dict.fromkeys([*inputs, *aligned]))
+    *windowed, num_frames = Windowed(kept, lengths, plan, factory)(features.values, features.lengths)
+    whole: dict[NmTensor, NmTensor] = dict(zip(kept, windowed, strict=True))
+    outputs = search.module.called_on(
+        {port: num_frames if is_lengths(wire) else whole[wire] for port, wire in search.inputs.items()}
+    ).outputs
+    wires_by_name = {"num_frames": num_frames}
+    (port,) = (port for port, wire in search.outputs.items() if wire is behind.predictions)
+    gives_ids = isinstance(outputs[port].ntype.elements_type, HypothesesType)
+    if gives_ids:
+        wires_by_name |= {"ids": outputs[port], **({"totals": outputs["scores"]} if "scores" in outputs else {})}
+    if says_times:
+        return wires_by_name | {name: outputs[name] for name in ("starts", "ends", "log_probs")}
+    log_probs = whole[aligned[0]]
+    labels = {"ids" if gives_ids else "predictions": outputs[port]}
+    path = LabelAlignment().connect(log_probs=log_probs, length=num_frames, **labels)
+    return {**wires_by_name, "path": path, "scores": PathScores()(log_probs=log_probs, path=path, length=num_frames)}
+
+
+def _plan(frames: NmTensor, frames_a_second: float, batch_seconds: float) -> WindowPlan | None:
+    """The windows of the part of a model that gives frames; None where it is not known from which frames of features
+    each of them comes."""
+    stride = stride_of(frames)
+    if stride is None:
+        return None
+    longest, guess = (int(seconds * frames_a_second) for seconds in (batch_seconds, GUESSED_CONTEXT_SECONDS))
+    return plan_windows(stride, context_frames(Dag([frames]).modules.values()), longest, guess)
+
+
+# Voice activity: a classifier in the place of levels.
+
+
+SPEECH = "speech"
+"""The class that is speech."""
+_WINDOW_SECONDS, _HOP_SECONDS, _WINDOWS = 0.63, 0.1, 256  # of a window, as in voice_activity.yaml; at a time
+_SPEECH_PROBABILITY = 0.5  # above is speech
+
+
+class SpeechDetector:
+    """Where somebody speaks, by a classifier of short pieces such as that of voice_activity.yaml; see `Detector`.
+
+    Args:
+        model: the modules of the classifier, which are set to evaluation mode.
+        labels: its classes.
+        sample_rate: samples a second that it takes.
+        place: where it was loaded from, for messages.
+
+    Raises:
+        UsageError: no class is ``speech``.
+    """
+
+    def __init__(self, model: Model, labels: Sequence[str], sample_rate: int, place: str) -> None:
+        if SPEECH not in labels:
+            problem, remedy = f"no label of this model is {SPEECH}", "train one with voice_activity.yaml"
+            raise UsageError(problem, place=place, got=", ".join(labels[:8]), remedy=remedy)
+        self._speech, self._rate = list(labels).index(SPEECH), sample_rate
+        audio = StandIn(
+            {
+                "audio_signal": NeuralType("B T", AudioSignal(freq=self._rate)),
+                "a_sig_length": NeuralType("B", LengthsType()),
+                "label": NeuralType("B", LabelsType()),
+                "label_length": NeuralType("B", LengthsType()),
+            }
+        )
+        set_to_evaluation(model)
+        factory = NeuralModuleFactory(placement=DeviceType.CPU, set_default=False)
+        self._logits = factory.lower([connect_classifier(model, audio).logits])
+
+    def __call__(self, pieces: Iterable[Samples], sample_rate: int) -> tuple[Decisions, float]:
+        """The decision of a frame of 0.1 s is that of the window of 0.63 s around it."""
+        hop, size = round(_HOP_SECONDS * self._rate), round(_WINDOW_SECONDS * self._rate)
+        before = (size - hop) // 2
+        buffer, speech = np.zeros(before, np.float32), list[Decisions]()
+        end = [np.zeros(size - hop - before, np.float32)]
+        for chunk in itertools.chain(in_chunks(pieces, sample_rate, self._rate, hop * _WINDOWS, whole=False), end):
+            buffer = np.concatenate([buffer, chunk])
+            if len(buffer) < size:
+                continue
+            windows = np.lib.stride_tricks.sliding_window_view(buffer, size)[::hop]
+            lengths, zeros = torch.full((len(windows),), size), torch.zeros(len(windows), dtype=torch.int64)
+            with torch.inference_mode():
+                (logits,) = self._logits(torch.from_numpy(windows.copy()), lengths, zeros, zeros)
+            speech.append((logits.softmax(1)[:, self._speech] > _SPEECH_PROBABILITY).numpy())
+            buffer = buffer[len(windows) * hop :]
+        return np.concatenate([*speech, np.zeros(0, bool)]), _HOP_SECONDS
+
+
+# log_probs_of_rows: what alignment needs of a model. No labels and no words.
+
+
+def log_probs_of_rows(
+    model: Model,
+    sample_rate: int,
+    rows: Sequence[Recording],
+    faults: dict[int, str],
+    *,
+    batch_size: int = BATCH_SIZE,
+    batch_seconds: float = BATCH_SECONDS,
+    num_workers: int = 0,
+    factory: NeuralModuleFactory | None = None,
+    trim_silence: bool = False,
+    int_values: bool = False,
+) -> Iterator[RowFrames]:
+    """The log-probabilities of recordings, batch by batch, as `transcribe` computes them.
+
+    Args:
+        model: the modules, see ``Recipe.model``.
+        sample_rate: samples a second that the model takes.
+        rows: the recordings.
+        faults: takes why some of them cannot be read, by position.
+        batch_size, batch_seconds, num_workers, factory, trim_silence, int_values: as of `transcribe`.
+
+    Raises:
+        UsageError: the model has no log-probabilities of frames.
+    """
+    layer = RecordingsDataLayer(rows, sample_rate, batch_size, batch_seconds, num_workers, trim_silence, int_values)
+    factory = factory or NeuralModuleFactory.get_default_factory() or NeuralModuleFactory()
+    if len(layer.faults) < len(layer):
+        wires = connect(model, layer)
+        assert wires.features is not None
+        features = Signal(wires.features, wires.feature_lengths)
+        assert features.lengths is not None
+        source = signals_of(StandIn({"features": features.values.ntype, "length": features.lengths.ntype})())[0]
+        behind = connect_features(model, source)
+        if behind.log_probs is None or behind.log_probs_lengths is None:
+            raise UsageError("the model has no log-probabilities of frames, so texts cannot be aligned")
+        plan = _plan(behind.frames, sample_rate / (stride_of(features.values) or 1), batch_seconds)
+        windowed = Windowed([behind.log_probs], behind.log_probs_lengths, plan, factory)
+        log_probs, num_frames = windowed(features.values, features.lengths)
+        data = Dag([wires.frames]).data_node.outputs
+        frame_samples = stride_of(wires.frames)
+        wanted = [log_probs, num_frames, data["a_sig_length"], data["start"], data["position"]]
+        for batch in factory.infer_batches(wanted, verbose=False):
+            for values, number, num_samples, start, position in zip(*batch, strict=True):
+                seconds = (frame_samples or int(num_samples) / max(int(number), 1)) / sample_rate
+                frames = values[: int(number)].float().numpy()
+                yield RowFrames(int(position), frames, int(start) / sample_rate, seconds)
+    faults.update(layer.faults)

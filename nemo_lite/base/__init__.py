@@ -1,0 +1,1 @@
+"""The ground: errors, files, configuration, options, logging, launching. No torch, no speech."""

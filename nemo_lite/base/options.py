@@ -1,0 +1,792 @@
+"""Options of command lines. A class is a group of options: its parser, help, checks and forwarding follow from it.
+
+A field has a default, an annotation that says which values there may be, and what `option` says of it; its help stands
+in the docstring of the group. `OneLineParser` makes options of the fields, and shows them on the pages of ``--help``;
+`arguments_of` hands the values on under the names of a call's arguments. The options here are NeMo's and those of every
+script that runs a model; what they mean is decided where they are used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import inspect
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from nemo_lite.base.choices import DeviceType
+from nemo_lite.base.errors import NemoLiteError, UsageError, did_you_mean, marked, nearest, with_line
+from nemo_lite.base.files import names_in
+from nemo_lite.base.helpers import parse_checkpoint_name, tag_of_folder
+from nemo_lite.base.launch import LAUNCHERS, ProcessInfo, forget_launcher, who_am_i
+from nemo_lite.base.nemo_logging import logging
+from nemo_lite.base.ranges import WAITING_SECONDS, Between
+
+# Any: argparse's values and namespaces have no types.
+
+N = TypeVar("N", int, float)
+G = TypeVar("G")
+
+_SHOWN_LETTERS = 60
+
+
+def number_within(
+    within: Between, parse: Callable[[str], N], wanted: str = "", metavar: str = ""
+) -> Callable[[str], N]:
+    """An argparse type: a number of a range.
+
+    Args:
+        within: the range. NaN is in none.
+        parse: ``int`` or ``float``.
+        wanted: completes "'x' is not ..."; by default the range in words.
+        metavar: what ``--help`` shows for a value; by default ``N`` or ``X``.
+    """
+    kind = "a whole number" if parse is int else "a number"
+
+    def checked(text: str) -> N:
+        try:
+            value = parse(text)
+        except ValueError:
+            value = None
+        if value is None or within.refuses(value):
+            raise argparse.ArgumentTypeError(f"{_short(text)} is not {wanted or f'{kind} {within}'}")
+        return value
+
+    checked.metavar = metavar or ("N" if parse is int else "X")  # type: ignore[attr-defined]
+    return checked
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}...")
+
+
+# Counts and seeds have to fit into 63 bits, and floats into 32, so that one may compute with them.
+_FROM_1, _FROM_0 = Between(1, 2**63 - 1), Between(0, 2**63 - 1)
+_NOT_NEGATIVE, _POSITIVE = Between(0, 3.4e38), Between(0, 3.4e38, above=True)
+PositiveInt = Annotated[int, _FROM_1]
+NotNegativeInt = Annotated[int, _FROM_0]
+PositiveFloat = Annotated[float, _POSITIVE]
+NotNegativeFloat = Annotated[float, _NOT_NEGATIVE]
+positive_int = number_within(_FROM_1, int)
+not_negative_int = number_within(_FROM_0, int)
+not_negative_float = number_within(_NOT_NEGATIVE, float)
+positive_float = number_within(_POSITIVE, float)
+seconds = number_within(WAITING_SECONDS, float, f"a number of seconds {WAITING_SECONDS} (a week)", metavar="SECONDS")
+
+
+def user_path(text: str) -> str:
+    """An argparse type: a path, ``~`` in it a home folder."""
+    return str(Path(text).expanduser())
+
+
+def _member(kind: type[Enum], text: str) -> Enum:
+    if text not in kind.__members__:
+        near = did_you_mean(text, kind.__members__)
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(kind.__members__)}{near}")
+    return kind[text]
+
+
+class Names:
+    """Choices of an option that are looked up when they are needed: a file of ``--import`` may add some.
+
+    Args:
+        names: gives them.
+    """
+
+    def __init__(self, names: Callable[[], Iterable[str]]) -> None:
+        self._names = names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __contains__(self, name: object) -> bool:
+        return name in [*self._names()]
+
+
+# Groups: from a dataclass to options, and from what was parsed to the arguments of a call.
+
+
+def option_group(cls: type[G]) -> type[G]:
+    """A decorator: the annotated attributes of a class are a group of options, as the fields of a dataclass.
+
+    Nobody makes an object of a group. So it has no methods of a dataclass, which took 1 ms a class at each start.
+    """
+    return dataclass(init=False, repr=False, eq=False)(cls)
+
+
+def option(
+    default: Any,
+    *names: str,
+    page: str = "",
+    needs: str = "",
+    passed_as: str = "",
+    only_for: str = "",
+    **arguments: Any,
+) -> Any:
+    """A field of a group, where its type and default do not say all.
+
+    Args:
+        default: its value where the option is not given.
+        names: how it is written, where that is not ``--FIELD`` alone.
+        page: of ``--help``, where it is not the group's.
+        needs: options, with spaces between them, without which it has no effect; one of them is enough.
+        passed_as: the name of the argument that it becomes, see `arguments_of`; by default the field's.
+        only_for: what it is for, where that is not everything.
+        arguments: of ``add_argument``.
+    """
+    metadata: dict[str, Any] = {"names": names, "page": page, "needs": needs, "arguments": arguments}
+    metadata |= {"passed_as": passed_as, "only_for": only_for}
+    if isinstance(default, list):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def arguments_of(parsed: argparse.Namespace, *groups: type) -> dict[str, Any]:
+    """The values of groups, as keyword arguments of a call."""
+    members = [member for group in groups for member in fields(group)]
+    return {member.metadata.get("passed_as") or member.name: getattr(parsed, member.name) for member in members}
+
+
+def names_of(*groups: type) -> set[str]:
+    """The names of the options of groups, as `parse_args` gives them."""
+    return {member.name for group in groups for member in fields(group)}
+
+
+def argument_texts(documented: type) -> dict[str, str]:
+    """What the docstrings of a class and its bases say about each argument or attribute."""
+    texts: dict[str, str] = {}
+    for base in reversed(documented.__mro__):
+        docs = inspect.cleandoc(base.__doc__ or "")
+        block = re.search(r"^(?:Args|Attributes):\n((?:    .*\n|\n)*)", f"{docs}\n", re.MULTILINE)
+        for entry in re.findall(r"^    (\w[\w, ]*): (.*(?:\n {8}.*)*)", block[1] if block else "", re.MULTILINE):
+            texts |= dict.fromkeys(entry[0].split(", "), " ".join(entry[1].split()))
+    return texts
+
+
+def _words_of(annotation: Any, default: Any) -> dict[str, Any]:
+    """What argparse has to know of a value, by its type."""
+    if get_origin(annotation) in (Union, UnionType):  # with None
+        annotation = get_args(annotation)[0]
+    if annotation is bool:
+        return {"action": "store_true" if default is False else argparse.BooleanOptionalAction}
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is list:
+        return _words_of(inner[0], default)
+    if origin is Literal:
+        return {"choices": inner}
+    if origin is Annotated:
+        return {"type": number_within(inner[1], inner[0])}
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return {"type": partial(_member, annotation), "metavar": f"{{{','.join(annotation.__members__)}}}"}
+    return {}
+
+
+# Help in pages that fit a screen: ``--help`` shows the most used options, ``--help GROUP`` the others of a group.
+
+
+MOST_COLUMNS = 100  # of a page; longer lines are hard to read
+_FEWEST_COLUMNS = 40
+_LONGEST_CHOICES = 30  # characters; longer ones are listed in the help text
+
+
+def columns() -> int:
+    """How wide a page may be: as the terminal, within limits; without a terminal as wide as is good to read."""
+    wide = shutil.get_terminal_size((MOST_COLUMNS + 2, 24)).columns - 2
+    return max(_FEWEST_COLUMNS, min(MOST_COLUMNS, wide))
+
+
+def two_columns(summaries: Mapping[str, str]) -> list[str]:
+    """Lines with names and what is said about them, as wide as a page."""
+    indent = max(map(len, summaries)) + 4
+    wrapped = textwrap.TextWrapper(columns(), subsequent_indent=" " * indent, break_on_hyphens=False)
+    return [
+        line
+        for name, summary in summaries.items()
+        for line in wrapped.wrap(f"{'  ' + name:{indent}}{summary}") or [name]
+    ]
+
+
+class PageFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Short placeholders, and defaults where there is something to show and the help does not do it itself."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog, **{"max_help_position": 32, "width": columns(), **options})
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        needs_no_default = (
+            action.default in (None, False, "") or action.default == [] or "(default" in (action.help or "")
+        )
+        text = action.help if needs_no_default else super()._get_help_string(action)
+        if text is not None and _has_long_choices(action):
+            text += f" (one of {', '.join(map(str, action.choices or ()))})"
+        return text
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        return str(getattr(action.type, "metavar", None) or _placeholder(action))
+
+    def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Any:
+        if action.metavar is None and _has_long_choices(action):
+            return lambda size: ("NAME",) * size
+        return super()._metavar_formatter(action, default_metavar)
+
+
+def _has_long_choices(action: argparse.Action) -> bool:
+    return len(",".join(map(str, action.choices or ()))) > _LONGEST_CHOICES
+
+
+def _placeholder(action: argparse.Action) -> str:
+    ends = {"dir": "FOLDER", "out": "FOLDER", "config": "FILE", "dataset": "MANIFEST", "datasets": "MANIFEST"}
+    return ends.get(action.dest.rpartition("_")[2], "TEXT")
+
+
+_OTHER = "options of no group"
+
+# Parsers.
+
+
+# Our name of an option -> names that other programs have for it, with the same values.
+_OTHER_NAMES = {
+    "lr": "learning_rate initial_lr",
+    "num_epochs": "epochs n_epochs max_epochs max_epoch num_train_epochs",
+    "max_steps": "steps n_steps max_iters",
+    "work_dir": "output_dir save_dir default_root_dir saveto model_dir",
+    "out": "output_dir save_dir default_root_dir output output_file",
+    "iter_per_step": "accum_grad accumulate accumulate_grad_batches gradient_accumulation_steps update_cycle",
+    "weight_decay": "wd",
+    "grad_norm_clip": "grad_clip max_grad_norm gradient_clip_val",
+    "optimizer": "optim opt",
+    "num_workers": "workers dataloader_num_workers",
+    "eval_datasets": "val val_dataset val_datasets eval_dataset eval_data val_data valid_path cv_data",
+    "train_dataset": "train train_data train_file",
+    "model_config": "config cfg config_path",
+    "exp_name": "name run_name model_name",
+    "log_freq": "log_interval log_every_n_steps logging_steps",
+    "tensorboard_dir": "log_path",
+    "random_seed": "seed manual_seed random_state",
+    # WeNet's
+    "init_method": "ddp.init_method",
+    "rank": "ddp.rank",
+    "world_size": "ddp.world_size",
+    "dist_backend": "ddp.dist_backend",
+}
+# Options of other programs -> one of ours, and what to write in their place.
+_IN_PLACE_OF = {
+    "device accelerator": ("placement", "--placement CPU, GPU or AllGpu"),
+    "cpu": ("placement", "--placement CPU"),
+    "cuda gpu use_gpu": ("placement", "--placement GPU"),
+    "gpus devices": ("local_rank", "torchrun --nproc-per-node=N -m nemo_lite ... starts a process on each GPU"),
+    "precision": ("amp_dtype", "--amp_opt_level O0 (float32), or --amp_dtype bfloat16 or float16 (mixed)"),
+    "bf16": ("amp_dtype", "--amp_dtype bfloat16"),
+    "fp16 half": ("amp_dtype", "--amp_dtype float16"),
+    "amp": ("amp_opt_level", "--amp_opt_level O1"),
+    "resume reload resume_from_checkpoint ckpt_path": (
+        "work_dir",
+        "the same command goes on with its run; --load_dir FOLDER goes on from other checkpoints",
+    ),
+    "wandb": ("track", "--track wandb"),
+    "mlflow": ("track", "--track mlflow"),
+    "tensorboard": ("track", "--track tensorboard"),
+    "patience early_stopping": (
+        "num_epochs",
+        "a run trains to its end and keeps the best model; --num_epochs or --max_steps set the length",
+    ),
+    "dropout": ("overrides", "--set KEY=VALUE, such as JasperEncoder.jasper.0.dropout=0.1"),
+    "shared_dir": ("work_dir", "--work_dir, on a disk that all machines share"),
+    "model": ("model", "MODEL without an option, before the recordings"),
+}
+
+
+def our_name(name: str) -> str:
+    """Our name of an option that other programs call so; the name itself where none does."""
+    return next((ours for ours, others in _OTHER_NAMES.items() if _plain(name) in others.split()), name)
+
+
+def option_in_place_of(name: str) -> str:
+    """What stands here for an option of another program, such as ``--iter_per_step`` for accum_grad; "" for none."""
+    ours = [f"--{our_name(name)}"] if our_name(name) != name else []
+    ours += [text for names, (_, text) in _IN_PLACE_OF.items() if name in names.split()]
+    return " or ".join(ours)
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """An ``argparse.ArgumentParser`` that ends the script with one line on stderr, and exit code 2, when it must.
+
+    ``--help`` shows the defaults; in pages, where a subclass names some. With argcomplete installed, a shell can
+    complete the options. Options are not abbreviated; dashes and underscores in their names are the same, and names of
+    other programs for the same option are accepted.
+
+    Attributes:
+        groups: of options, that every parser of the class has. A group may say the ``page`` of its options.
+        pages: what each page is about. Options of no page are on ``other``.
+        most_used: options that ``--help`` shows, with spaces between them; positional arguments stand before them.
+    """
+
+    groups: ClassVar[Sequence[type]] = ()
+    pages: ClassVar[Mapping[str, str]] = {}
+    most_used: ClassVar[str] = ""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        has_help = kwargs.pop("add_help", True)
+        # Not argparse's own name, which Python 3.14 takes from __main__: a subcommand would lose its name.
+        kwargs.setdefault("prog", Path(sys.argv[0]).name)
+        defaults = {"formatter_class": PageFormatter, "add_help": False, "allow_abbrev": False}
+        super().__init__(*args, **{**defaults, **kwargs})
+        self.members: list[Field[Any]] = []
+        self._on_page: dict[str, list[str]] = {}
+        if has_help:
+            words: dict[str, Any] = {"nargs": "?", "metavar": "GROUP"} if self.pages else {"nargs": 0}
+            self.add_argument(
+                "-h", "--help", action=_ShowHelp, default=argparse.SUPPRESS, help="show this and end", **words
+            )
+        self.add_options(*self.groups)
+
+    def add_options(self, *groups: type) -> None:
+        """Add the options of groups."""
+        for group in groups:
+            annotations, texts = get_type_hints(group, include_extras=True), argument_texts(group)
+            for member in fields(group):
+                about = member.metadata
+                default = member.default if member.default_factory is MISSING else member.default_factory()
+                names = about.get("names") or (f"--{member.name}",)
+                words = {"dest": member.name, "default": default, "help": texts.get(member.name, "").removesuffix(".")}
+                words |= _words_of(annotations[member.name], default)
+                self.add_argument(*names, **{**words, **about.get("arguments", {})})
+                self.members.append(member)
+                page = about.get("page") or str(getattr(group, "page", "other"))
+                self._on_page.setdefault(page, []).append(names[0])
+
+    def parse_args(  # type: ignore[override]  # one signature for what argparse declares as three overloads
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
+        """As in argparse; an option that does not exist is answered with the nearest one."""
+        if "_ARGCOMPLETE" in os.environ and importlib.util.find_spec("argcomplete"):
+            import argcomplete
+
+            argcomplete.autocomplete(self)  # a shell asks for completions: answers, and ends the process
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            words = sys.argv[1:] if args is None else args
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._remedies(unknown, words)}")
+        self.check(parsed)
+        return parsed
+
+    def parse_known_args(  # type: ignore[override]  # as parse_args
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
+        """As in argparse; other spellings and names of an option become ours first, and files of --import are run."""
+        words = list(sys.argv[1:] if args is None else args)
+        end = words.index("--") if "--" in words else len(words)
+        words = [*map(self._with_our_name, words[:end]), *words[end:]]
+        if "--import" in self._option_string_actions:
+            for file in _imports_in(words):
+                self._run_file(Path(file))
+        return super().parse_known_args(words, namespace)
+
+    def check(self, parsed: Any) -> None:
+        """Called with what was parsed: a subclass checks it, and changes it, here."""
+
+    def check_needs(self, parsed: Any) -> None:
+        """End the script where an option is given, and none of those without which it has no effect."""
+        for member in self.members:
+            name, needs = member.name, member.metadata.get("needs", "").split()
+            if needs and getattr(parsed, name) != self.get_default(name) and not any(getattr(parsed, n) for n in needs):
+                self.error(f"--{name} has no effect without --{' or --'.join(needs)}; leave it out")
+
+    def error(self, message: str) -> NoReturn:
+        """End the script with one line and exit code 2; the full list of options is left to ``--help``."""
+        print(f"{self.prog}: {marked('error:')} {message}", file=sys.stderr)
+        raise SystemExit(2) from UsageError(message)  # the cause is for reported_to_user: other processes are told
+
+    def first_page(self) -> str:
+        """What ``--help`` prints."""
+        positional = [action for action in self._actions if not action.option_strings]
+        used = [self._option_string_actions.get(f"--{name}") for name in self.most_used.split()]
+        called = [
+            f"{action.metavar or action.dest}{' ...' if action.nargs in ('+', '*') else ''}" for action in positional
+        ]
+        usage = self.usage % {"prog": self.prog} if self.usage else " ".join([self.prog, *called, "[options]"])
+        head = [*textwrap.wrap(f"usage: {usage}", columns(), subsequent_indent="  "), ""]
+        head += [*textwrap.wrap(self.description or "", columns()), ""]
+        summaries = {page: self.pages.get(page, _OTHER) for page in self._by_page()}
+        more = ["--help GROUP shows more:", *two_columns({**summaries, "all": "everything"}), ""]
+        return "\n".join([*head, self._section("most used", [*positional, *filter(None, used)]), *more])
+
+    def page(self, name: str) -> str:
+        """What ``--help GROUP`` prints; ends the script where there is no such group."""
+        by_page = self._by_page()
+        if name not in (*by_page, "all"):
+            known = f"known: {', '.join([*by_page, 'all'])}{did_you_mean(name, [*by_page, 'all'])}"
+            self.error(f'argument --help: "{name}" is not a group of options; {known}')
+        return "\n".join(
+            self._section(f"{page} ({self.pages.get(page, _OTHER)})", options)
+            for page, options in by_page.items()
+            if name in (page, "all")
+        )
+
+    def _by_page(self) -> dict[str, list[argparse.Action]]:
+        """The options that are shown, on each page that has some."""
+        actions = self._option_string_actions
+        by_page = {
+            page: [actions[name] for name in self._on_page.get(page, ()) if name in actions] for page in self.pages
+        }
+        shown = [action for action in self._actions if action.option_strings and action.help is not argparse.SUPPRESS]
+        on_pages = [action for options in by_page.values() for action in options]
+        other = [action for action in shown if action not in on_pages and not isinstance(action, _ShowHelp)]
+        return {page: options for page, options in {**by_page, "other": other}.items() if options}
+
+    def _section(self, title: str, actions: Iterable[argparse.Action]) -> str:
+        formatter = self._get_formatter()
+        formatter.start_section(title)
+        formatter.add_arguments(actions)
+        formatter.end_section()
+        return formatter.format_help()
+
+    def _with_our_name(self, word: str) -> str:
+        option_name, equals, value = word.partition("=")
+        if not option_name.startswith("--") or option_name in self._option_string_actions:
+            return word
+        options, name = self._plain_names(), _plain(option_name)
+        same = (ours for ours, others in _OTHER_NAMES.items() if name in others.split())
+        ours = next((options[candidate] for candidate in (name, *same) if candidate in options), option_name)
+        return f"{ours}{equals}{value}"
+
+    def _remedies(self, unknown: Sequence[str], words: Sequence[str]) -> str:
+        """What to write in the place of words that are not understood, as far as it is known.
+
+        Args:
+            unknown: those words.
+            words: all of the command line.
+        """
+        options, targets = self._plain_names(), {action.dest for action in self._actions}
+        near: list[str] = []
+        other: list[str] = []
+        for word in dict.fromkeys(word.partition("=")[0] for word in unknown if word.startswith("-")):
+            texts = [
+                text
+                for names, (target, text) in _IN_PLACE_OF.items()
+                if _plain(word) in names.split() and target in targets
+            ]
+            other += [f"; in place of {word}: {text}" for text in texts]
+            near += [] if texts else [options[name] for name in nearest(_plain(word), options)]
+        other += self._to_join(unknown, words)
+        return (f" (did you mean {', '.join(near)}?)" if near else "") + "".join(other)
+
+    def _to_join(self, unknown: Sequence[str], words: Sequence[str]) -> Iterator[str]:
+        """For an option that takes manifests in one word, and was given several."""
+        for name, first, second in zip(words, words[1:], words[2:], strict=False):
+            action = self._option_string_actions.get(self._with_our_name(name))
+            if action is None or second not in unknown or second.startswith("-"):
+                continue
+            if action.nargs is None and _placeholder(action) == "MANIFEST":
+                yield f"; join several manifests by commas: {name} {first.rstrip(',')},{second}"
+
+    def _plain_names(self) -> dict[str, str]:
+        """The options as they are written, by their names without dashes."""
+        return {_plain(name): name for name in self._option_string_actions}
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += did_you_mean(value, map(str, action.choices or ()))
+            raise
+
+    def _run_file(self, path: Path) -> None:
+        """Import a file by its path, under the name of the file. Processes that load data find it there as well."""
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        if spec is None or spec.loader is None or not path.is_file():
+            self.error(f"argument --import: {str(path)!r} is not a Python file")
+        if path.stem in sys.modules and getattr(sys.modules[path.stem], "__file__", None) != spec.origin:
+            self.error(f"argument --import: a module called {path.stem} is there already; rename {str(path)!r}")
+        module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+        sys.path.append(str(path.resolve().parent))
+        try:
+            spec.loader.exec_module(module)
+        except BaseException as error:
+            del sys.modules[path.stem]  # as behind an import that fails
+            is_mistake = not isinstance(error, NemoLiteError) or error.exit_code == UsageError.exit_code
+            if not (isinstance(error, Exception) and is_mistake):
+                raise
+            self.error(f"argument --import: {with_line(error, str(spec.origin))}")
+
+
+class _ShowHelp(argparse.Action):
+    """``--help``, and ``--help GROUP`` for a parser with pages. It also serves a parser of argparse with our parent."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if getattr(parser, "pages", None):
+            print(parser.page(values) if values else parser.first_page(), end="")
+        else:
+            parser.print_help()
+        parser.exit()
+
+
+def _imports_in(words: Sequence[str]) -> list[str]:
+    """The files of ``--import``, which are run before the other options are read: they may add names to these."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    first.add_argument("--import", dest="imports", action="append", default=[])
+    try:
+        return list(first.parse_known_args(words)[0].imports)
+    except argparse.ArgumentError:  # no file behind the last one: the whole parser says so
+        return []
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("-", "_")
+
+
+# Where a script runs: processes, devices, precision, compilation.
+
+
+@option_group
+class Launch:
+    """How a process that a launcher started knows its rank; arguments of the factory.
+
+    Attributes:
+        launcher: what started this process; none: nothing did.
+        local_rank: index of this process on its machine (default: the launcher's variables).
+        rank: index of this process among all, with --init_method.
+        world_size: number of processes, with --init_method.
+        init_method: tcp://host:port where processes meet (default: what the launcher says).
+        dist_backend: what exchanges gradients (default: nccl on GPUs).
+        dist_timeout: seconds a rank may wait for another one; then the run ends with a report that names the late rank.
+        dist_start_timeout: seconds until all processes must have started.
+        dist_silence_timeout: seconds without a sign of life after which a process on another machine is gone; so long
+            may a link be down (default: a tenth of --dist_timeout, from 6 to 60).
+    """
+
+    page: ClassVar[str] = "launching"
+    launcher: str = option("auto", choices=LAUNCHERS)
+    # torch.distributed.launch passes --local-rank, its older versions --local_rank; torchrun passes nothing.
+    local_rank: NotNegativeInt | None = option(None, "--local_rank", "--local-rank")
+    rank: NotNegativeInt | None = None
+    world_size: PositiveInt | None = None
+    init_method: str | None = None
+    dist_backend: Literal["nccl", "gloo"] | None = None
+    dist_timeout: float = option(600.0, type=seconds)
+    dist_start_timeout: float = option(300.0, type=seconds)
+    dist_silence_timeout: float | None = option(None, type=seconds)
+
+
+@option_group
+class Device:
+    """Where a model runs, and in what precision.
+
+    Attributes:
+        placement: where to run (default: on a GPU if there is one); with AllGpu, a script that no launcher started runs
+            on one GPU and prints the line that starts it on all.
+        amp_opt_level: float32 (O0), mixed (O1; default on a GPU), half with float32 master weights (O2), half (O3).
+        amp_dtype: half type of O1 to O3; asks for O1 (default: auto, bfloat16 where the device has it in hardware).
+    """
+
+    page: ClassVar[str] = "launching"
+    placement: DeviceType | None = None
+    amp_opt_level: Literal["O0", "O1", "O2", "O3"] | None = option(None, passed_as="optimization_level")
+    amp_dtype: Literal["auto", "bfloat16", "float16"] | None = None
+
+
+@option_group
+class Compilation:
+    """How a model is compiled, and divided among processes.
+
+    Attributes:
+        compile: compile the model (torch.compile), for training and evaluation.
+        compile_mode: default, reduce-overhead (with CUDA graphs) or max-autotune, in which --compile works; asks for
+            it.
+        shard_weights: divide the weights among the processes (FSDP2).
+    """
+
+    page: ClassVar[str] = "launching"
+    compile: bool = False
+    compile_mode: str | None = option(None, metavar="MODE")
+    shard_weights: bool = False
+
+
+@option_group
+class TrainingPrecision:
+    """What trains in mixed precision, and a comparison with float32.
+
+    Attributes:
+        amp_backend: what trains in O1 to O3: torch (native), or apex.amp where an apex with amp is installed.
+        disable_mixed_precision: older spelling of --amp_opt_level O0.
+        precision_check: do not train: run N batches in float32 and in the level of --amp_opt_level, and show each
+            node's error.
+    """
+
+    page: ClassVar[str] = "launching"
+    amp_backend: Literal["auto", "native", "apex"] = "auto"
+    disable_mixed_precision: bool = option(False, page="older")
+    precision_check: PositiveInt | None = option(None, page="model", only_for="texts")
+
+
+def launch_arguments(parsed: argparse.Namespace) -> dict[str, Any]:
+    """The options of `Launch` as keyword arguments of ``NeuralModuleFactory``."""
+    return arguments_of(parsed, Launch)
+
+
+def factory_arguments(parsed: argparse.Namespace) -> dict[str, Any]:
+    """As `launch_arguments`, with where to run, in what precision and how compiled."""
+    arguments = arguments_of(parsed, Launch, Device, Compilation)
+    mode = arguments.pop("compile_mode")
+    return {**arguments, "compile": {"mode": mode}} if mode else arguments
+
+
+def fold_precision(parser: argparse.ArgumentParser, parsed: Any) -> None:
+    """Set the level that the options ask for together; end the script where they contradict each other."""
+    if getattr(parsed, "disable_mixed_precision", False):
+        if parsed.amp_opt_level not in (None, "O0"):
+            parser.error(f"--disable_mixed_precision contradicts --amp_opt_level {parsed.amp_opt_level}; leave one out")
+        parsed.amp_opt_level = "O0"
+    if parsed.amp_dtype and parsed.amp_opt_level == "O0":
+        parser.error("--amp_dtype has no effect in float32 (O0); leave it out")
+    if parsed.amp_dtype and parsed.amp_dtype != "auto":
+        parsed.amp_opt_level = parsed.amp_opt_level or "O1"
+    if getattr(parsed, "amp_backend", "auto") == "apex" and parsed.amp_opt_level == "O0":
+        parser.error("--amp_backend has no effect in float32 (O0); leave it out")
+    if getattr(parsed, "precision_check", None) and parsed.amp_opt_level in (None, "O0"):
+        parser.error("--precision_check compares a level with float32; give --amp_opt_level O1, O2 or O3")
+
+
+class LaunchedParser(OneLineParser):
+    """A parser with the options of `Launch`, checked when parsed.
+
+    ``local_rank`` in the result is the launcher's, whichever way it says it, and ``None`` for a single process.
+    """
+
+    groups: ClassVar[Sequence[type]] = (Launch,)
+
+    def check(self, parsed: Any) -> None:
+        """What the options and the launcher say must fit together."""
+        process = self.process_of(parsed)
+        parsed.local_rank = None if process is None else process.local_rank
+        if parsed.launcher == "none" and (ignored := forget_launcher()):
+            logging.warning(ignored)
+        super().check(parsed)
+
+    def process_of(self, parsed: Any) -> ProcessInfo | None:
+        """Rank and world size by the options and the environment; ``None`` for a single process."""
+        launch = {name: getattr(parsed, name) for name in ("launcher", "init_method", "rank", "world_size")}
+        try:
+            return who_am_i(parsed.local_rank, **launch)
+        except UsageError as error:
+            self.error(str(error))
+
+    def acts_for_all(self, parsed: Any) -> bool:
+        """Whether this process reads and records for all: rank 0, or the only one. Other machines may lack files."""
+        process = self.process_of(parsed)
+        return process is None or process.is_first
+
+    def check_folder(self, parsed: Any, name: str, remedy: str, or_file: bool = False) -> bool:
+        """End the script where an option names no folder; whether it names one that this process reads for all.
+
+        A file may stand for a folder with ``or_file``.
+        """
+        folder = getattr(parsed, name)
+        if folder is None or not self.acts_for_all(parsed):
+            return False
+        path = Path(folder)
+        if not path.is_dir() and not (or_file and path.exists()):
+            problem = "is a file" if path.exists() else "does not exist"
+            self.error(f"argument --{name}: {folder!r} {problem}; {remedy}")
+        return True
+
+    def check_checkpoints(self, parsed: Any) -> None:
+        """End the script where ``--load_dir`` has no checkpoint.
+
+        A run's folder stands for the folder ``checkpoints`` in it.
+        """
+        if not self.check_folder(parsed, "load_dir", "give a folder of checkpoints"):
+            return
+        path = Path(parsed.load_dir)
+        inside = path / "checkpoints"
+        if not _has_checkpoints(path) and _has_checkpoints(inside):
+            parsed.load_dir = str(inside)
+        elif not _has_checkpoints(path):
+            self.error(f"argument --load_dir: there is no checkpoint in {parsed.load_dir!r}")
+
+
+def _has_checkpoints(folder: Path) -> bool:
+    return any(parse_checkpoint_name(name) or tag_of_folder(name) for name in names_in(folder))
+
+
+# What NeMo's scripts share.
+
+
+def _optimizers() -> Iterable[str]:
+    from nemo_lite.utils.optimizers import OPTIMIZERS
+
+    return OPTIMIZERS
+
+
+def _lr_policies() -> Iterable[str]:
+    from nemo_lite.utils.lr_policies import get_all_lr_classes
+
+    return get_all_lr_classes()
+
+
+OPTIMIZER, LR_POLICY = Names(_optimizers), Names(_lr_policies)
+
+
+@option_group
+class NemoOptions:
+    """NeMo's common options, with its defaults.
+
+    Attributes:
+        amp_opt_level: precision, from float32 (O0) and mixed (O1, O2) to half (O3).
+        cudnn_benchmark: let cuDNN time its kernels; for constant shapes.
+        model_config: YAML file of the model.
+        train_dataset: training data.
+        eval_datasets: evaluation data, any number of sets.
+        batch_size: items per training batch and process.
+        eval_batch_size: items per evaluation batch and process.
+        eval_freq: optimizer steps between evaluations.
+        optimizer: optimizer.
+        weight_decay: weight decay.
+        num_epochs: epochs to train.
+        max_steps: optimizer steps to train.
+        lr: initial learning rate.
+        lr_policy: learning-rate policy.
+        iter_per_step: micro-batches of one optimizer step.
+        work_dir: folder for logs, curves and checkpoints.
+        checkpoint_dir: folder for checkpoints (default: WORK_DIR/checkpoints).
+        create_tb_writer: write TensorBoard events.
+        tensorboard_dir: folder for the events (default: WORK_DIR/tensorboard).
+        checkpoint_save_freq: optimizer steps between checkpoints.
+    """
+
+    amp_opt_level: Literal["O0", "O1", "O2", "O3"] = "O0"
+    cudnn_benchmark: bool = False
+    model_config: str | None = None
+    train_dataset: str | None = None
+    eval_datasets: list[str] | None = option(None, nargs="*")
+    batch_size: PositiveInt | None = None
+    eval_batch_size: PositiveInt | None = None
+    eval_freq: PositiveInt = 1000
+    optimizer: str | None = option(None, choices=OPTIMIZER)
+    weight_decay: NotNegativeFloat = 0.0
+    num_epochs: PositiveInt | None = None
+    max_steps: PositiveInt | None = None
+    lr: NotNegativeFloat = 1e-3
+    lr_policy: str = option("WarmupAnnealing", choices=LR_POLICY)
+    iter_per_step: PositiveInt = 1
+    work_dir: str | None = None
+    checkpoint_dir: str | None = None
+    create_tb_writer: bool = False
+    tensorboard_dir: str | None = None
+    checkpoint_save_freq: PositiveInt = 1000
+
+
+class NemoArgParser(LaunchedParser):
+    """NeMo's common options; also of use in ``parents=[NemoArgParser()]``."""
+
+    groups: ClassVar[Sequence[type]] = (Launch, NemoOptions)

@@ -1,0 +1,303 @@
+"""nemo-lite eval --segments energy: the texts are those of nemo-lite transcribe, whatever the ranks and the batches."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import numpy as np
+import pytest
+import soundfile
+from toys.kaldi_folders import make_folder
+from toys.ranks import on_ranks
+from toys.silero import write_silero
+from toys.tar_shards import write_shard
+from toys.tone_corpus import record, run_script, write_manifest
+from toys.tone_model import exported_tones, train_tones
+
+import nemo_asr
+from nemo_asr.commands.cli.eval import EvalParser, main
+from nemo_asr.commands.evaluation import InSegments, pauses_line, recordings_of
+from nemo_asr.run.cli.transcribe import main as transcribe
+from nemo_asr.trained.model import TrainedModel, describe
+from nemo_lite.base.errors import DataError, UsageError
+
+CPU = ("--placement", "CPU")
+RATE = 16000
+LABELS = [" ", "a", "b", "c"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model folder."""
+    recipe, modules = train_tones(tmp_path_factory.mktemp("corpus"))
+    folder = tmp_path_factory.mktemp("model")
+    TrainedModel("here", recipe, modules, describe(recipe)).save(folder)
+    return str(folder)
+
+
+def quiet(seconds, level=0.0):
+    return np.random.default_rng(0).normal(0.0, 1.0, round(seconds * RATE)) * level
+
+
+def sounds(folder, *texts):
+    for text in texts:
+        record(folder / f"{text}.wav", text)
+    return [soundfile.read(folder / f"{text}.wav")[0] for text in texts]
+
+
+@pytest.fixture
+def talks(tmp_path, monkeypatch):
+    """The working directory with ``dev.json``: recordings with pauses, of two channels, silent, parts of files."""
+    monkeypatch.chdir(tmp_path)
+    cab, abba, bc = sounds(tmp_path, "cab", "abba", "bc")
+    pauses = np.concatenate([quiet(1.0), cab, quiet(0.8), abba, quiet(1.5, 1e-3), bc, quiet(0.5)])
+    soundfile.write("pauses.flac", pauses, RATE)
+    sides = np.stack([np.pad(cab, (0, len(abba) - len(cab))), abba], axis=1)
+    soundfile.write("sides.wav", np.pad(sides, ((RATE, RATE), (0, 0))), RATE)
+    soundfile.write("silent.wav", quiet(2.0), RATE)
+    soundfile.write("whole.mp3", np.concatenate([bc, quiet(2.0, 1e-3), cab, quiet(2.0, 1e-3)]), RATE)
+    lines = [
+        {"audio_filepath": "pauses.flac", "duration": len(pauses) / RATE, "text": "cab abba bc"},
+        {"audio_filepath": "sides.wav", "duration": 2.0 + len(abba) / RATE, "text": "abba", "channel": 1},
+        {"audio_filepath": "silent.wav", "duration": 2.0, "text": "a"},
+        {"audio_filepath": "whole.mp3", "offset": 1.0, "duration": 3.0, "text": "cab", "speaker": "x"},
+        {"audio_filepath": "cab.wav", "duration": 0.51, "text": "cab"},
+        {"audio_filepath": "bc.wav", "duration": 0.34, "text": "bc"},
+    ]
+    write_manifest(tmp_path / "dev.json", lines)
+    return tmp_path
+
+
+def evaluated(*words, out="out", name="dev"):
+    """The rows of a set as eval writes them."""
+    main([*map(str, words), "--out", out, "--no-report", *CPU])
+    return [json.loads(line) for line in open(f"{out}/{name}.transcripts.jsonl", encoding="utf-8")]
+
+
+def transcribed(capsys, *words):
+    capsys.readouterr()
+    assert transcribe([*map(str, words), "--format", "json", *CPU]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--min_pause", "2"], ["--vad", "silero_vad.onnx"], ["--decoder", "beam"]])
+def test_the_text_of_each_utterance_is_what_transcribe_prints(model, talks, capsys, options):
+    write_silero(talks / "silero_vad.onnx")
+    rows = evaluated(model, "--eval_datasets", "dev.json", "--segments", "energy", *options)
+    told = capsys.readouterr().out
+    lines = transcribed(capsys, model, "dev.json", *options)
+    assert [row["hypothesis"] for row in rows] == [line["text"] for line in lines]
+    assert len(rows) == 6
+    assert rows[2]["hypothesis"] == ""
+    for row, line in zip(rows, lines, strict=True):  # the report shows them
+        spans = [{"start": each["start"], "end": each["end"]} for each in row["segments"]]
+        assert spans == line.get("segments", [])
+        assert " ".join(each["text"] for each in row["segments"] if each["text"]) == row["hypothesis"]
+    number = sum(len(line.get("segments", [])) for line in lines)
+    assert f"dev: {number} segments, cut at pauses as transcribe cuts them" in told
+    # The guard can fail: heard as they are, the texts are others.
+    assert [row["hypothesis"] for row in evaluated(model, "--eval_datasets", "dev.json")] != [
+        row["hypothesis"] for row in rows
+    ]
+
+
+@pytest.mark.slow
+def test_words_have_their_times_in_the_recording(model, talks, capsys):
+    evaluated(model, "--eval_datasets", "dev.json", "--segments", "energy")
+    (first, *_) = transcribed(capsys, model, "dev.json")
+    ctm = [line.split() for line in (talks / "out/sclite/dev.hyp.ctm").read_text().splitlines()]
+    starts = [float(start) for name, _, start, *_ in ctm if "pauses" in name]
+    assert starts == pytest.approx([word["start"] for word in first["words"]], abs=2e-3)
+    assert starts[0] > 0.9
+
+
+def _evaluate(arguments):
+    main(arguments)
+
+
+@pytest.mark.slow
+def test_ranks_and_batches_do_not_change_a_byte(model, talks):
+    words = [model, "--eval_datasets", str(talks / "dev.json"), "--segments", "energy", "--no-report", *CPU]
+    main([*words, "--out", "one"])
+    kept = [f"one/{name}" for name in ("dev.transcripts.jsonl", "dev.scores.json", "sclite/dev.hyp.ctm")]
+    expected = [(talks / name).read_bytes() for name in kept]
+    for size in ("1", "2", "64"):
+        main([*words, "--out", "one", "--batch_size", size])
+        assert [(talks / name).read_bytes() for name in kept] == expected
+    ranks = on_ranks(3, _evaluate, [*words, "--out", str(talks / "one")])
+    assert [rank.code for rank in ranks] == [0] * 3, ranks[0].err
+    assert [(talks / name).read_bytes() for name in kept] == expected
+    assert ["WER" in rank.out for rank in ranks] == [True, False, False]
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_an_exported_file_transcribes_what_was_evaluated(model, talks, capsys):
+    rows = evaluated(model, "--eval_datasets", "dev.json", "--segments", "energy")
+    lines = transcribed(capsys, exported_tones(), "dev.json")
+    assert [row["hypothesis"] for row in rows] == [line["text"] for line in lines]
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_both_models_and_the_search_without_hot_words_hear_segments(model, talks, capsys):
+    set_of = ("--eval_datasets", "dev.json", "--segments", "energy")
+    main([model, model, "--compare", *set_of, "--out", "two", "--no-report", *CPU])
+    told = capsys.readouterr().out
+    assert told.count("segments, cut at pauses") == 2
+    counts = []
+    for options in (["--decoder", "beam"], ["--hotwords", "cab"]):
+        rows = evaluated(model, *set_of, *options)
+        counts.append(sum("cab" in row["hypothesis"].split() for row in rows if "cab" in row["reference"]))
+    without, with_them = counts
+    assert f"hot word cab: {without} of 3 found without, {with_them} with" in capsys.readouterr().out
+    done = run_script("jasper_eval.py", "--load_dir", model, *set_of, "--out", "script", *CPU)
+    assert "segments, cut at pauses" in done.out
+    assert "cut at pauses by their levels" in (talks / "script/report.html").read_text()
+    assert '<a href="#segments">' in (talks / "script/report.html").read_text()
+    main([model, *set_of, "--hotwords", "cab", "--out", "hot", *CPU])
+    report = (talks / "hot/report.html").read_text()
+    assert '<a href="#hotwords">' in report
+    stored = json.loads((talks / "hot/dev.scores.json").read_text())["hotwords"]["phrases"][0]
+    assert (stored["found_without"], stored["said"], stored["found_with"]) == (without, 3, with_them)
+    evaluated(model, *set_of, out="hot")  # in the same folder, without hot words
+    assert "hotwords" not in json.loads((talks / "hot/dev.scores.json").read_text())
+
+
+@pytest.mark.slow
+def test_hot_words_are_normalised_like_the_texts_that_they_are_looked_for_in(model, talks, monkeypatch):
+    monkeypatch.setattr("nemo_asr.data.speech_data_layer.score_normalizer", lambda *_: str.upper)
+    words = ("--eval_datasets", "dev.json", "--hotwords", "cab", "--score_normalizer", "basic", "--out", "hot")
+    main([model, *words, "--no-report", *CPU])
+    (stored,) = json.loads((talks / "hot/dev.scores.json").read_text())["hotwords"]["phrases"]
+    assert (stored["phrase"], stored["said"]) == ("CAB", 3)
+
+
+@pytest.mark.slow
+def test_a_recording_that_cannot_be_read_ends_the_evaluation_unless_some_are_allowed(model, talks, capsys):
+    (talks / "bc.wav").write_bytes((talks / "bc.wav").read_bytes()[:2000])
+    words = (model, "--eval_datasets", "dev.json", "--segments", "energy")
+    told = r"dev\.json:6: .*bc\.wav is damaged.*; 1 utterance cannot be used and max_corrupt allows 0"
+    with pytest.raises(DataError, match=told):
+        evaluated(*words)
+    rows = evaluated(*words, "--set", "AudioToTextDataLayer.eval.max_corrupt=1")
+    assert [row["place"] for row in rows] == [f"dev.json:{number}" for number in range(1, 6)]
+    assert "1 utterance skipped so far (max_corrupt 1)" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_strict_data_is_strict_about_durations_here_too(model, talks):
+    record(talks / "long.wav", "cabcabcab")
+    write_manifest(talks / "cut.json", [{"audio_filepath": "long.wav", "duration": 0.51, "text": "cab"}])
+    words = (model, "--eval_datasets", "cut.json", "--segments", "energy")
+    (row,) = evaluated(*words, name="cut")
+    assert row["hypothesis"] == "cab"
+    with pytest.raises(DataError, match=r"cut\.json:1: .*duration 0\.51 s disagrees with .*long\.wav"):
+        evaluated(*words, "--strict_data")
+
+
+@pytest.mark.slow
+def test_recordings_in_tar_shards_are_cut(model, talks):
+    names = ["pauses.flac", "sides.wav", "cab.wav"]
+    shard = write_shard(talks / "a.tar", *((name, (talks / name).read_bytes()) for name in names))
+    lines = [{"audio_filepath": name, "duration": soundfile.info(name).duration, "text": "cab"} for name in names]
+    write_manifest(talks / "tarred.json", lines)
+    layer = nemo_asr.TarredAudioToTextDataLayer(shard, str(talks / "tarred.json"), LABELS, batch_size=4, shuffle_n=0)
+    whole = nemo_asr.AudioToTextDataLayer(str(talks / "tarred.json"), LABELS, batch_size=4)
+    loaded = nemo_asr.load_model(model)
+    texts = [[each.text for each in loaded.transcribe(recordings_of(data, range(3)))] for data in (layer, whole)]
+    assert texts[0] == texts[1]
+    assert texts[0][0].split()[0] == "cab"
+
+
+def test_features_cannot_be_cut(tmp_path):
+    make_folder(tmp_path / "kaldi")
+    layer = nemo_asr.KaldiFeatureDataLayer(str(tmp_path / "kaldi"), LABELS, batch_size=2)
+    told = r"kaldi_feature_data_layer: --segments energy needs recordings, and this data layer has none; leave it out"
+    with pytest.raises(UsageError, match=told):
+        InSegments(None, EvalParser().parse_args(["A", "--eval_datasets", "x", "--segments", "energy"]), None).check(
+            layer
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("--min_pause 0.3", "--min_pause has no effect with --segments off; give --segments energy"),
+        ("--segments off --vad v", "--vad has no effect with --segments off; give --segments energy"),
+        ("--segments some", "argument --segments: invalid choice: 'some'"),
+        ("--segments energy --lm a.arpa --search_weights d", "--search_weights hears recordings as they are, not cut"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_line(options, told, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        EvalParser(prog="nemo-lite eval").parse_args(["A", "--eval_datasets", "x", *options.split()])
+    assert stopped.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"nemo-lite eval: error: {told}")
+    assert err.count("\n") == 1
+
+
+def test_lengths_out_of_range_are_told_before_the_model_is_loaded():
+    with pytest.raises(UsageError, match=r"min_pause is out of range: got 0\.01 s, wanted 0\.05 to 3600 s"):
+        EvalParser().parse_args(["A", "--eval_datasets", "x", "--segments", "energy", "--min_pause", "0.01"])
+
+
+def test_a_classifier_is_no_model_for_segments(monkeypatch, capsys):
+    monkeypatch.setattr("nemo_asr.trained.fine_tuning.task_of_model", lambda path: "classification")
+    with pytest.raises(SystemExit):
+        main(["A", "--eval_datasets", "x", "--segments", "energy"])
+    assert "--segments is for models that transcribe; leave it out" in capsys.readouterr().err
+
+
+# The line about pauses.
+
+
+def manifest_of(folder, *signals):
+    lines = []
+    for number, samples in enumerate(signals):
+        soundfile.write(folder / f"{number}.wav", samples, RATE)
+        lines.append({"audio_filepath": f"{number}.wav", "duration": len(samples) / RATE, "text": "cab"})
+    return nemo_asr.AudioToTextDataLayer(str(write_manifest(folder / "set.json", lines)), LABELS, batch_size=4)
+
+
+def test_long_pauses_are_counted_and_short_ones_are_not(tmp_path):
+    (cab,) = sounds(tmp_path, "cab")
+    short = np.concatenate([cab, quiet(0.45), cab])
+    assert pauses_line(manifest_of(tmp_path, cab, short)) is None
+    long = np.concatenate([cab, quiet(0.6), cab])
+    told = pauses_line(manifest_of(tmp_path, cab, long, short, np.concatenate([cab, quiet(0.6, 1e-4)])))
+    remedy = "--segments energy cuts there as transcribe does"
+    assert told == f"2 of 4 utterances have pauses longer than 0.5 s: {remedy}"
+
+
+def test_of_many_utterances_some_are_heard_evenly_spread(tmp_path, monkeypatch):
+    monkeypatch.setattr("nemo_asr.commands.evaluation._MOST_HEARD", 3)
+    (cab,) = sounds(tmp_path, "cab")
+    layer = manifest_of(tmp_path, *[np.concatenate([cab, quiet(1.0)])] * 7)
+    assert pauses_line(layer).startswith("3 of 3 utterances, evenly spread, have pauses")
+    monkeypatch.setattr("nemo_asr.commands.evaluation._MOST_HEARD_SECONDS", 3.5)
+    assert pauses_line(layer).startswith("2 of 2 utterances, evenly spread, have pauses")
+
+
+def test_a_file_that_is_gone_has_no_pause(tmp_path):
+    (cab,) = sounds(tmp_path, "cab")
+    layer = manifest_of(tmp_path, np.concatenate([cab, quiet(1.0)]), np.concatenate([cab, quiet(1.0)]))
+    os.remove(tmp_path / "0.wav")
+    assert pauses_line(layer).startswith("1 of 2 utterances have pauses")
+
+
+def test_features_have_no_pauses_that_are_told(tmp_path):
+    make_folder(tmp_path / "kaldi")
+    assert pauses_line(nemo_asr.KaldiFeatureDataLayer(str(tmp_path / "kaldi"), LABELS, batch_size=2)) is None
+
+
+@pytest.mark.slow
+def test_without_the_option_evaluation_is_as_before_and_tells_of_pauses(model, talks, capsys):
+    evaluated(model, "--eval_datasets", "dev.json")
+    told = capsys.readouterr().out
+    assert "dev: 3 of 6 utterances have pauses longer than 0.5 s: --segments energy cuts there" in told
+    assert not re.search(r"\d segments", told)

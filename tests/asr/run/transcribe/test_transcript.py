@@ -1,0 +1,95 @@
+"""From a CTC path to words with times and confidences."""
+
+import numpy as np
+import pytest
+
+from nemo_asr.run.audio.segments import Span
+from nemo_asr.run.transcribe.inputs import Recording
+from nemo_asr.run.transcribe.transcript import Transcript, Word, labels_of_path, transcript_of
+
+LABELS = [" ", "a", "b"]
+BLANK = 3
+
+
+def made(path, probabilities=None, labels=LABELS, frame_seconds=0.1, duration=10.0):
+    scores = np.log(probabilities or [0.5] * len(path))
+    return transcript_of(
+        labels_of_path(np.array(path), np.array(scores), len(labels)),
+        labels,
+        Recording("a.wav", "a.wav", seconds=duration),
+        frame_seconds,
+    )
+
+
+def test_words_begin_with_their_first_label_and_end_with_their_last():
+    found = made([BLANK, 1, 1, BLANK, 2, 0, 0, BLANK, 2, 2, BLANK])
+    assert found.text == "ab b"
+    assert [(word.text, word.start, word.end) for word in found.words] == [("ab", 0.1, 0.5), ("b", 0.8, 1.0)]
+
+
+def test_equal_labels_are_one_without_a_blank_between_and_two_with_one():
+    assert made([1, 1, 1]).text == "a"
+    assert made([1, BLANK, 1]).text == "aa"
+
+
+def test_the_confidence_is_the_geometric_mean_over_the_frames_of_the_labels():
+    # Frames of blanks (0.01) and of the space (0.02) do not count.
+    found = made([BLANK, 1, 1, BLANK, 2, 0, 2], [0.01, 0.9, 0.4, 0.01, 0.6, 0.02, 0.7])
+    assert found.words[0].confidence == pytest.approx((0.9 * 0.4 * 0.6) ** (1 / 3), abs=5e-4)
+    assert found.words[1].confidence == pytest.approx(0.7)
+
+
+def test_a_calibration_changes_each_confidence():
+    scores, halved = np.log([0.5, 0.5, 0.9]), lambda confidence: confidence / 2
+    found = transcript_of(
+        labels_of_path(np.array([1, 0, 2]), np.array(scores), len(LABELS)),
+        LABELS,
+        Recording("a.wav", "a.wav", seconds=10.0),
+        0.1,
+        calibration=halved,
+    )
+    assert [word.confidence for word in found.words] == [0.25, 0.45]
+
+
+def test_spaces_at_the_ends_and_several_of_them_make_no_words():
+    found = made([0, BLANK, 0, 1, 0, BLANK, 0, 2, 0])
+    assert found.text == "a b"
+    assert [word.text for word in found.words] == ["a", "b"]
+
+
+def test_without_a_space_among_the_labels_each_character_is_a_word():
+    found = made([0, 2, 1, 1], labels=["天", "气"])
+    assert found.text == "天气"
+    assert [(word.text, word.start, word.end) for word in found.words] == [("天", 0.0, 0.1), ("气", 0.2, 0.4)]
+    assert found.separator == ""
+    assert made([1, 0, 2]).separator == " "
+
+
+def test_no_word_ends_behind_the_recording():
+    assert made([1, 1, 1], duration=0.25).words == (Word("a", 0.0, 0.25, 0.5),)
+
+
+@pytest.mark.parametrize("path", [[], [BLANK] * 4])
+def test_silence_has_no_words(path):
+    assert made(path, duration=0.4) == Transcript("", (), 0.4, "a.wav")
+
+
+def test_pieces_of_words_are_joined_where_a_word_goes_on():
+    labels = ["\u2581th", "e", "\u2581", "\u2581cat", "s"]
+    found = made([5, 0, 0, 5, 1, 3, 4, 5, 2, 1, 5], labels=labels)
+    assert found.text == "the cats e"
+    assert [(word.text, word.start, word.end) for word in found.words] == [
+        ("the", 0.1, 0.5),
+        ("cats", 0.5, 0.7),
+        ("e", 0.9, 1.0),
+    ]
+
+
+def test_words_belong_to_the_segment_that_has_their_middle():
+    words = [Word("a", 1.0, 1.2, 0.9), Word("b", 1.3, 2.02, 0.9), Word("c", 3.0, 3.5, 0.9)]
+    spans = (Span(0.9, 2.0), Span(2.0, 2.5), Span(2.9, 3.6))
+    cut = Transcript("a b c", tuple(words), 5.0, "x.wav", segments=spans)
+    assert cut.segment_texts() == ["a b", "", "c"]
+    chinese = Transcript("ac", (words[0], words[2]), 5.0, "x.wav", segments=spans)
+    assert chinese.segment_texts() == ["a", "", "c"]
+    assert Transcript("", (), 5.0, "x.wav").segment_texts() == []

@@ -1,0 +1,110 @@
+"""Calibrating a model: which words are right, what is stored, and that transcripts then have other confidences."""
+
+import json
+
+import numpy as np
+import pytest
+from toys.tone_corpus import CONFIG, read_manifest, record, run_script
+from toys.tone_model import train_tones
+
+import nemo_asr
+from nemo_asr.commands.cli.models import main
+from nemo_asr.run.transcribe.transcript import Transcribed, Transcript, Word
+from nemo_asr.trained.model import TrainedModel, describe, load_model, read_card
+from nemo_asr.trained.texts import calibrate, card_file, heard_words
+from nemo_lite.base.errors import DataError, UsageError
+
+
+@pytest.fixture(name="model")
+def _model(tmp_path):
+    (tmp_path / "tones.yaml").write_text(CONFIG)
+    recipe = nemo_asr.load_recipe(tmp_path / "tones.yaml")
+    return TrainedModel("here", recipe, recipe.model(), describe(recipe))
+
+
+@pytest.fixture(name="dev")
+def _dev(tmp_path, monkeypatch):
+    """A manifest of ``a b``; the model hears ``a`` surely, and less surely ``b`` or, every second time, ``c``."""
+    lines = [{"audio_filepath": f"{n}.wav", "duration": 1.0, "text": "A b!"} for n in range(40)]
+    (tmp_path / "dev.json").write_text("\n".join(map(json.dumps, lines)))
+
+    def transcribed(modules, labels, sample_rate, recordings, **settings):
+        assert settings["calibration"] is None
+        words = [(Word("a", 0.0, 0.1, 0.8), Word("bc"[n % 2], 0.2, 0.3, 0.6)) for n in range(len(recordings))]
+        found = [Transcript(" ".join(w.text for w in each), each, 1.0, "a.wav") for each in words]
+        return Transcribed(found, {}, 1.0)
+
+    monkeypatch.setattr("nemo_asr.trained.model.transcribe", transcribed)
+    return str(tmp_path / "dev.json")
+
+
+def test_heard_words_are_right_where_the_text_as_the_model_spells_it_has_them(model, dev):
+    heard = heard_words(model, dev)
+    assert heard.right.tolist() == [True, True, True, False] * 20
+    assert heard.confidences.tolist() == [0.8, 0.6] * 40
+    assert heard.utterances.tolist() == [n for n in range(40) for _ in range(2)]
+
+
+def test_calibrated_confidences_are_the_shares_of_right_words(model, dev, tmp_path):
+    (tmp_path / "test.json").write_text((tmp_path / "dev.json").read_text())
+    calibration, sets = calibrate(model, dev, [str(tmp_path / "test.json")])
+    assert calibration(0.8) == pytest.approx(1.0, abs=0.03)
+    assert calibration(0.6) == pytest.approx(0.5, abs=0.03)
+    assert [each.name for each in sets] == ["dev (held out)", "test"]
+    assert all(each.before.error == pytest.approx(0.15) and each.after.error < 0.03 for each in sets)
+
+
+@pytest.mark.slow
+def test_the_command_stores_the_calibration_and_transcripts_have_it(model, dev, tmp_path, capsys, monkeypatch):
+    model.save(tmp_path / "model")
+    main(["calibrate", str(tmp_path / "model"), dev])
+    told = capsys.readouterr().out
+    assert "dev (held out): 80 words, 75.0% right; confidences are off by 15.0%, calibrated by" in told
+    assert json.loads((tmp_path / "model/calibration.json").read_text())["calibration"]["words"] == 80
+    main(["show", str(tmp_path / "model")])
+    assert "calibration  confidences of words, learned on 80 words of dev" in capsys.readouterr().out
+    loaded = load_model(tmp_path / "model")
+    assert loaded.card.calibration == calibrate(model, dev).calibration
+    record(tmp_path / "cab.wav", "cab")
+    given = []
+
+    def noted(*_, **settings):
+        given.append(settings["calibration"])
+        return Transcribed([], {}, 0.0)
+
+    monkeypatch.setattr("nemo_asr.trained.model.transcribe", noted)
+    loaded.transcribe([str(tmp_path / "cab.wav")])
+    loaded.transcribe([str(tmp_path / "cab.wav")], calibration=None)
+    assert given == [loaded.card.calibration, None]
+
+
+def test_too_few_words_and_checkpoints_are_refused(model, dev, tmp_path):
+    lines = (tmp_path / "dev.json").read_text().splitlines()[:3]
+    (tmp_path / "few.json").write_text("\n".join(lines))
+    with pytest.raises(DataError, match=r"few\.json: the model heard too few words .*: got 6 words, wanted 50 or more"):
+        calibrate(model, str(tmp_path / "few.json"))
+    (tmp_path / "a.nemo").write_bytes(b"")
+    with pytest.raises(
+        UsageError, match=r"a calibration is stored in a model folder.*nemo-lite models import, or convert"
+    ):
+        card_file(tmp_path / "a.nemo")
+
+
+@pytest.mark.slow
+def test_training_notes_how_sure_the_model_is_of_its_own_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe, modules = train_tones(tmp_path)
+    TrainedModel("here", recipe, modules, describe(recipe)).save(tmp_path / "before")
+    finished = run_script(
+        *("jasper.py", "--init_from", "before", "--train_dataset", "train.json", "--eval_datasets", "dev.json"),
+        *("other.json", "--num_epochs", 1, "--lr", 0, "--batch_size", 4, "--exp_name", "run", "--no-report"),
+    )
+    assert finished.code == 0, finished.err
+    first, second = read_card(tmp_path / "run/model/model.json").rates
+    heard = load_model("run").transcribe(
+        [line["audio_filepath"] for line in read_manifest(tmp_path / "dev.json")], calibration=None
+    )
+    expected = np.mean([word.confidence for transcript in heard for word in transcript.words])
+    assert first.confidence == pytest.approx(expected, abs=2e-3)
+    assert second.confidence is None
+    assert read_card(tmp_path / "run/model/model.json").usual_confidence() == (first.set, first.confidence)
