@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemo_asr.corpora.writing import download, filling_folder, unpack, write_manifest, write_recording
+from nemo_asr.corpora.writing import download, filling_folder, unpack, write_recording
+from nemo_asr.run.manifest import write_manifest
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.outputs import RECORD
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from nemo_asr.corpora.writing import (
     CORPUS,
-    Entry,
     as_written,
     check_corpus_files,
     filling_folder,
@@ -26,8 +25,8 @@ from nemo_asr.corpora.writing import (
     transcripts,
     unpack,
     write_corpus_file,
-    write_manifest,
 )
+from nemo_asr.run.manifest import Entry, write_manifest
 from nemo_asr.shipped import config_path
 from nemo_asr.tasks.recipe import recipe_from_text
 from nemo_lite.base.config import Config, load_config

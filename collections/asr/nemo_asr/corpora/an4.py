@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.corpora.writing import (
-    Entry,
     check_corpus_files,
     check_id,
     describe,
@@ -27,10 +26,10 @@ from nemo_asr.corpora.writing import (
     open_recording,
     unpack,
     write_corpus_file,
-    write_manifest,
     write_recording,
 )
 from nemo_asr.run.audio.reading import MAX_CONTENT_BYTES
+from nemo_asr.run.manifest import Entry, write_manifest
 from nemo_lite.base.errors import DataError, reported_to_user
 from nemo_lite.base.files import FileKind, make_writable_folder, read_bytes
 

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 
 from nemo_asr.corpora.writing import (
-    Entry,
     as_written,
     check_corpus_files,
     describe,
@@ -23,8 +22,8 @@ from nemo_asr.corpora.writing import (
     transcripts,
     unpack,
     write_corpus_file,
-    write_manifest,
 )
+from nemo_asr.run.manifest import Entry, write_manifest
 from nemo_lite.base.errors import DataError, UnknownNameError, reported_to_user
 from nemo_lite.base.files import make_writable_folder
 

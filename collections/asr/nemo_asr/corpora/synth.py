@@ -26,7 +26,8 @@ import numpy.typing as npt
 import soxr
 from numpy.random import Generator, default_rng
 
-from nemo_asr.corpora.writing import Entry, describe, filling_folder, write_manifest, write_recording
+from nemo_asr.corpora.writing import describe, filling_folder, write_recording
+from nemo_asr.run.manifest import Entry, write_manifest
 from nemo_lite.base.config import Between
 from nemo_lite.base.errors import DataError, UsageError, reported_to_user
 from nemo_lite.base.files import FileKind, numbered_lines, read_json

@@ -6,7 +6,6 @@ import errno
 import hashlib
 import http.client
 import io
-import json
 import os
 import shutil
 import sys
@@ -14,13 +13,14 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy.typing as npt
 import soundfile
 from tqdm import tqdm
 
 from nemo_asr.run.audio.reading import AudioPart, open_part
+from nemo_asr.run.manifest import Entry
 from nemo_lite.base.errors import DataError, FileInTheWayError
 from nemo_lite.base.files import (
     FileKind,
@@ -143,24 +143,6 @@ _MOST_BYTES_OF_NAME = 160  # with that of the process, which a name has until it
 _REMEDY = "choose another folder, or move it away"
 
 
-class _Entry(TypedDict):
-    audio_filepath: str
-    duration: float
-    text: str
-
-
-class Entry(_Entry, total=False):
-    """One manifest line: the audio's path relative to the manifest, seconds, the words.
-
-    Perhaps the speaker, the part of the audio (seconds from its start, the channel from 0), and how well the text fits.
-    """
-
-    speaker: str
-    offset: float
-    channel: int
-    score: float
-
-
 def numbered_lines(path: Path) -> list[tuple[str, str]]:
     """The lines of a text file, stripped, each after its place ``path:number``. DataError if it cannot be read."""
     lines = read_text(path, _LIST).splitlines()
@@ -192,16 +174,6 @@ def check_id(utterance: str, place: str) -> None:
     if problem_of_name(name) or len(os.fsencode(name)) > _MOST_BYTES_OF_NAME:
         wanted = "a file's name without its ending, in the corpus"
         raise DataError("this is no id of an utterance", place=place, got=repr(utterance[:60]), wanted=wanted)
-
-
-def write_manifest(path: Path, entries: Iterable[Entry]) -> None:
-    """Write one JSON object a line.
-
-    Raises:
-        UsageError: the file cannot be written; what was there before is untouched.
-    """
-    lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
-    write_atomically(path, lambda temporary: temporary.write_text(lines, encoding="utf-8"))
 
 
 def check_corpus_files(*paths: Path) -> None:

@@ -5,6 +5,7 @@ No torch in this file: ``nemo-lite transcribe FILE.onnx`` reads manifests, too.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -13,7 +14,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 import numpy as np
@@ -33,6 +35,7 @@ from nemo_lite.base.files import (
     path_in_list,
     problem_of_json,
     read_text,
+    write_atomically,
 )
 
 # Utterances: what a speech data layer is made of, in files or in archives. Nothing is read here.
@@ -343,6 +346,34 @@ class Block(NamedTuple):
     numbers: npt.NDArray[np.int32]
     lines: Sequence[Line]
     durations: Seconds
+
+
+class _Entry(TypedDict):
+    audio_filepath: str
+    duration: float
+    text: str
+
+
+class Entry(_Entry, total=False):
+    """One manifest line: the audio's path relative to the manifest, seconds, the words.
+
+    Perhaps the speaker, the part of the audio (seconds from its start, the channel from 0), and how well the text fits.
+    """
+
+    speaker: str
+    offset: float
+    channel: int
+    score: float
+
+
+def write_manifest(path: Path, entries: Iterable[Entry]) -> None:
+    """Write one JSON object a line.
+
+    Raises:
+        UsageError: the file cannot be written; what was there before is untouched.
+    """
+    lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+    write_atomically(path, lambda temporary: temporary.write_text(lines, encoding="utf-8"))
 
 
 # Kinds of manifests. A new kind is a subclass of `Source` in a file of its own, under `register_manifest`: then all

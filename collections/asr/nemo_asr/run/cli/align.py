@@ -15,7 +15,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import nemo_asr
 import nemo_lite
-from nemo_asr.corpora.writing import write_manifest
 from nemo_asr.run.arguments import paths_in
 from nemo_asr.run.cli.transcribe import (
     MODEL_HELP,
@@ -31,7 +30,7 @@ from nemo_asr.run.cli.transcribe import (
     refuse_name_of_audio,
     to_file,
 )
-from nemo_asr.run.manifest import Manifest, Utterance
+from nemo_asr.run.manifest import Manifest, Utterance, write_manifest
 from nemo_asr.run.onnx.onnx_model import SUFFIX, load_onnx_model
 from nemo_asr.run.options import OwnModules, named_files
 from nemo_asr.run.transcribe.alignment import (

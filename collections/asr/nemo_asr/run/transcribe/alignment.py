@@ -38,7 +38,7 @@ from nemo_asr.run.transcribe.transcript import (
 from nemo_lite.base.errors import DataError, UsageError, counted
 
 if TYPE_CHECKING:  # it imports what fetches archives, which takes longer than to transcribe
-    from nemo_asr.corpora.writing import Entry
+    from nemo_asr.run.manifest import Entry
 
 Floats: TypeAlias = "npt.NDArray[np.floating[Any]]"
 
