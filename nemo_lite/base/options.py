@@ -1,7 +1,7 @@
 """Options of command lines. A class is a group of options: its parser, help, checks and forwarding follow from it.
 
-A field has a default, an annotation that says which values there may be, and what `option` says of it; its help stands
-in the docstring of the group. `OneLineParser` makes options of the fields, and shows them on the pages of ``--help``;
+A field has an annotation that says which values there may be, and what `option` says of it: its default, its help text
+and more. `OneLineParser` makes options of the fields, and shows them on the pages of ``--help``;
 `arguments_of` hands the values on under the names of a call's arguments. The options here are NeMo's and those of every
 script that runs a model; what they mean is decided where they are used.
 """
@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import inspect
 import os
-import re
 import shutil
 import sys
 import textwrap
@@ -126,6 +124,7 @@ def option_group(cls: type[G]) -> type[G]:
 
 def option(
     default: Any,
+    text: str,
     *names: str,
     page: str = "",
     needs: str = "",
@@ -133,10 +132,11 @@ def option(
     only_for: str = "",
     **arguments: Any,
 ) -> Any:
-    """A field of a group, where its type and default do not say all.
+    """A field of a group: an option.
 
     Args:
         default: its value where the option is not given.
+        text: what ``--help`` says of it.
         names: how it is written, where that is not ``--FIELD`` alone.
         page: of ``--help``, where it is not the group's.
         needs: options, with spaces between them, without which it has no effect; one of them is enough.
@@ -144,8 +144,14 @@ def option(
         only_for: what it is for, where that is not everything.
         arguments: of ``add_argument``.
     """
-    metadata: dict[str, Any] = {"names": names, "page": page, "needs": needs, "arguments": arguments}
-    metadata |= {"passed_as": passed_as, "only_for": only_for}
+    metadata: dict[str, object] = {
+        "names": names,
+        "page": page,
+        "needs": needs,
+        "passed_as": passed_as,
+        "only_for": only_for,
+    }
+    metadata |= {"arguments": {"help": text, **arguments}}
     if isinstance(default, list):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -154,23 +160,12 @@ def option(
 def arguments_of(parsed: argparse.Namespace, *groups: type) -> dict[str, Any]:
     """The values of groups, as keyword arguments of a call."""
     members = [member for group in groups for member in fields(group)]
-    return {member.metadata.get("passed_as") or member.name: getattr(parsed, member.name) for member in members}
+    return {member.metadata["passed_as"] or member.name: getattr(parsed, member.name) for member in members}
 
 
 def names_of(*groups: type) -> set[str]:
     """The names of the options of groups, as `parse_args` gives them."""
     return {member.name for group in groups for member in fields(group)}
-
-
-def argument_texts(documented: type) -> dict[str, str]:
-    """What the docstrings of a class and its bases say about each argument or attribute."""
-    texts: dict[str, str] = {}
-    for base in reversed(documented.__mro__):
-        docs = inspect.cleandoc(base.__doc__ or "")
-        block = re.search(r"^(?:Args|Attributes):\n((?:    .*\n|\n)*)", f"{docs}\n", re.MULTILINE)
-        for entry in re.findall(r"^    (\w[\w, ]*): (.*(?:\n {8}.*)*)", block[1] if block else "", re.MULTILINE):
-            texts |= dict.fromkeys(entry[0].split(", "), " ".join(entry[1].split()))
-    return texts
 
 
 def _words_of(annotation: Any, default: Any) -> dict[str, Any]:
@@ -353,16 +348,15 @@ class OneLineParser(argparse.ArgumentParser):
     def add_options(self, *groups: type) -> None:
         """Add the options of groups."""
         for group in groups:
-            annotations, texts = get_type_hints(group, include_extras=True), argument_texts(group)
+            annotations = get_type_hints(group, include_extras=True)
             for member in fields(group):
                 about = member.metadata
                 default = member.default if member.default_factory is MISSING else member.default_factory()
-                names = about.get("names") or (f"--{member.name}",)
-                words = {"dest": member.name, "default": default, "help": texts.get(member.name, "").removesuffix(".")}
-                words |= _words_of(annotations[member.name], default)
-                self.add_argument(*names, **{**words, **about.get("arguments", {})})
+                names = about["names"] or (f"--{member.name}",)
+                words = {"dest": member.name, "default": default, **_words_of(annotations[member.name], default)}
+                self.add_argument(*names, **{**words, **about["arguments"]})
                 self.members.append(member)
-                page = about.get("page") or str(getattr(group, "page", "other"))
+                page = about["page"] or str(getattr(group, "page", "other"))
                 self._on_page.setdefault(page, []).append(names[0])
 
     def parse_args(  # type: ignore[override]  # one signature for what argparse declares as three overloads
@@ -398,7 +392,7 @@ class OneLineParser(argparse.ArgumentParser):
     def check_needs(self, parsed: Any) -> None:
         """End the script where an option is given, and none of those without which it has no effect."""
         for member in self.members:
-            name, needs = member.name, member.metadata.get("needs", "").split()
+            name, needs = member.name, member.metadata["needs"].split()
             if needs and getattr(parsed, name) != self.get_default(name) and not any(getattr(parsed, n) for n in needs):
                 self.error(f"--{name} has no effect without --{' or --'.join(needs)}; leave it out")
 
@@ -550,83 +544,81 @@ def _plain(name: str) -> str:
 
 @option_group
 class Launch:
-    """How a process that a launcher started knows its rank; arguments of the factory.
-
-    Attributes:
-        launcher: what started this process; none: nothing did.
-        local_rank: index of this process on its machine (default: the launcher's variables).
-        rank: index of this process among all, with --init_method.
-        world_size: number of processes, with --init_method.
-        init_method: tcp://host:port where processes meet (default: what the launcher says).
-        dist_backend: what exchanges gradients (default: nccl on GPUs).
-        dist_timeout: seconds a rank may wait for another one; then the run ends with a report that names the late rank.
-        dist_start_timeout: seconds until all processes must have started.
-        dist_silence_timeout: seconds without a sign of life after which a process on another machine is gone; so long
-            may a link be down (default: a tenth of --dist_timeout, from 6 to 60).
-    """
+    """How a process that a launcher started knows its rank; arguments of the factory."""
 
     page: ClassVar[str] = "launching"
-    launcher: str = option("auto", choices=LAUNCHERS)
+    launcher: str = option("auto", "what started this process; none: nothing did", choices=LAUNCHERS)
     # torch.distributed.launch passes --local-rank, its older versions --local_rank; torchrun passes nothing.
-    local_rank: NotNegativeInt | None = option(None, "--local_rank", "--local-rank")
-    rank: NotNegativeInt | None = None
-    world_size: PositiveInt | None = None
-    init_method: str | None = None
-    dist_backend: Literal["nccl", "gloo"] | None = None
-    dist_timeout: float = option(600.0, type=seconds)
-    dist_start_timeout: float = option(300.0, type=seconds)
-    dist_silence_timeout: float | None = option(None, type=seconds)
+    local_rank: NotNegativeInt | None = option(
+        None, "index of this process on its machine (default: the launcher's variables)", "--local_rank", "--local-rank"
+    )
+    rank: NotNegativeInt | None = option(None, "index of this process among all, with --init_method")
+    world_size: PositiveInt | None = option(None, "number of processes, with --init_method")
+    init_method: str | None = option(None, "tcp://host:port where processes meet (default: what the launcher says)")
+    dist_backend: Literal["nccl", "gloo"] | None = option(None, "what exchanges gradients (default: nccl on GPUs)")
+    dist_timeout: float = option(
+        600.0,
+        "seconds a rank may wait for another one; then the run ends with a report that names the late rank",
+        type=seconds,
+    )
+    dist_start_timeout: float = option(300.0, "seconds until all processes must have started", type=seconds)
+    dist_silence_timeout: float | None = option(
+        None,
+        "seconds without a sign of life after which a process on another machine is gone; so long may a link be down "
+        "(default: a tenth of --dist_timeout, from 6 to 60)",
+        type=seconds,
+    )
 
 
 @option_group
 class Device:
-    """Where a model runs, and in what precision.
-
-    Attributes:
-        placement: where to run (default: on a GPU if there is one); with AllGpu, a script that no launcher started runs
-            on one GPU and prints the line that starts it on all.
-        amp_opt_level: float32 (O0), mixed (O1; default on a GPU), half with float32 master weights (O2), half (O3).
-        amp_dtype: half type of O1 to O3; asks for O1 (default: auto, bfloat16 where the device has it in hardware).
-    """
+    """Where a model runs, and in what precision."""
 
     page: ClassVar[str] = "launching"
-    placement: DeviceType | None = None
-    amp_opt_level: Literal["O0", "O1", "O2", "O3"] | None = option(None, passed_as="optimization_level")
-    amp_dtype: Literal["auto", "bfloat16", "float16"] | None = None
+    placement: DeviceType | None = option(
+        None,
+        "where to run (default: on a GPU if there is one); with AllGpu, a script that no launcher started runs on one "
+        "GPU and prints the line that starts it on all",
+    )
+    amp_opt_level: Literal["O0", "O1", "O2", "O3"] | None = option(
+        None,
+        "float32 (O0), mixed (O1; default on a GPU), half with float32 master weights (O2), half (O3)",
+        passed_as="optimization_level",
+    )
+    amp_dtype: Literal["auto", "bfloat16", "float16"] | None = option(
+        None, "half type of O1 to O3; asks for O1 (default: auto, bfloat16 where the device has it in hardware)"
+    )
 
 
 @option_group
 class Compilation:
-    """How a model is compiled, and divided among processes.
-
-    Attributes:
-        compile: compile the model (torch.compile), for training and evaluation.
-        compile_mode: default, reduce-overhead (with CUDA graphs) or max-autotune, in which --compile works; asks for
-            it.
-        shard_weights: divide the weights among the processes (FSDP2).
-    """
+    """How a model is compiled, and divided among processes."""
 
     page: ClassVar[str] = "launching"
-    compile: bool = False
-    compile_mode: str | None = option(None, metavar="MODE")
-    shard_weights: bool = False
+    compile: bool = option(False, "compile the model (torch.compile), for training and evaluation")
+    compile_mode: str | None = option(
+        None,
+        "default, reduce-overhead (with CUDA graphs) or max-autotune, in which --compile works; asks for it",
+        metavar="MODE",
+    )
+    shard_weights: bool = option(False, "divide the weights among the processes (FSDP2)")
 
 
 @option_group
 class TrainingPrecision:
-    """What trains in mixed precision, and a comparison with float32.
-
-    Attributes:
-        amp_backend: what trains in O1 to O3: torch (native), or apex.amp where an apex with amp is installed.
-        disable_mixed_precision: older spelling of --amp_opt_level O0.
-        precision_check: do not train: run N batches in float32 and in the level of --amp_opt_level, and show each
-            node's error.
-    """
+    """What trains in mixed precision, and a comparison with float32."""
 
     page: ClassVar[str] = "launching"
-    amp_backend: Literal["auto", "native", "apex"] = "auto"
-    disable_mixed_precision: bool = option(False, page="older")
-    precision_check: PositiveInt | None = option(None, page="model", only_for="texts")
+    amp_backend: Literal["auto", "native", "apex"] = option(
+        "auto", "what trains in O1 to O3: torch (native), or apex.amp where an apex with amp is installed"
+    )
+    disable_mixed_precision: bool = option(False, "older spelling of --amp_opt_level O0", page="older")
+    precision_check: PositiveInt | None = option(
+        None,
+        "do not train: run N batches in float32 and in the level of --amp_opt_level, and show each node's error",
+        page="model",
+        only_for="texts",
+    )
 
 
 def launch_arguments(parsed: argparse.Namespace) -> dict[str, Any]:
@@ -739,51 +731,30 @@ OPTIMIZER, LR_POLICY = Names(_optimizers), Names(_lr_policies)
 
 @option_group
 class NemoOptions:
-    """NeMo's common options, with its defaults.
+    """NeMo's common options, with its defaults."""
 
-    Attributes:
-        amp_opt_level: precision, from float32 (O0) and mixed (O1, O2) to half (O3).
-        cudnn_benchmark: let cuDNN time its kernels; for constant shapes.
-        model_config: YAML file of the model.
-        train_dataset: training data.
-        eval_datasets: evaluation data, any number of sets.
-        batch_size: items per training batch and process.
-        eval_batch_size: items per evaluation batch and process.
-        eval_freq: optimizer steps between evaluations.
-        optimizer: optimizer.
-        weight_decay: weight decay.
-        num_epochs: epochs to train.
-        max_steps: optimizer steps to train.
-        lr: initial learning rate.
-        lr_policy: learning-rate policy.
-        iter_per_step: micro-batches of one optimizer step.
-        work_dir: folder for logs, curves and checkpoints.
-        checkpoint_dir: folder for checkpoints (default: WORK_DIR/checkpoints).
-        create_tb_writer: write TensorBoard events.
-        tensorboard_dir: folder for the events (default: WORK_DIR/tensorboard).
-        checkpoint_save_freq: optimizer steps between checkpoints.
-    """
-
-    amp_opt_level: Literal["O0", "O1", "O2", "O3"] = "O0"
-    cudnn_benchmark: bool = False
-    model_config: str | None = None
-    train_dataset: str | None = None
-    eval_datasets: list[str] | None = option(None, nargs="*")
-    batch_size: PositiveInt | None = None
-    eval_batch_size: PositiveInt | None = None
-    eval_freq: PositiveInt = 1000
-    optimizer: str | None = option(None, choices=OPTIMIZER)
-    weight_decay: NotNegativeFloat = 0.0
-    num_epochs: PositiveInt | None = None
-    max_steps: PositiveInt | None = None
-    lr: NotNegativeFloat = 1e-3
-    lr_policy: str = option("WarmupAnnealing", choices=LR_POLICY)
-    iter_per_step: PositiveInt = 1
-    work_dir: str | None = None
-    checkpoint_dir: str | None = None
-    create_tb_writer: bool = False
-    tensorboard_dir: str | None = None
-    checkpoint_save_freq: PositiveInt = 1000
+    amp_opt_level: Literal["O0", "O1", "O2", "O3"] = option(
+        "O0", "precision, from float32 (O0) and mixed (O1, O2) to half (O3)"
+    )
+    cudnn_benchmark: bool = option(False, "let cuDNN time its kernels; for constant shapes")
+    model_config: str | None = option(None, "YAML file of the model")
+    train_dataset: str | None = option(None, "training data")
+    eval_datasets: list[str] | None = option(None, "evaluation data, any number of sets", nargs="*")
+    batch_size: PositiveInt | None = option(None, "items per training batch and process")
+    eval_batch_size: PositiveInt | None = option(None, "items per evaluation batch and process")
+    eval_freq: PositiveInt = option(1000, "optimizer steps between evaluations")
+    optimizer: str | None = option(None, "optimizer", choices=OPTIMIZER)
+    weight_decay: NotNegativeFloat = option(0.0, "weight decay")
+    num_epochs: PositiveInt | None = option(None, "epochs to train")
+    max_steps: PositiveInt | None = option(None, "optimizer steps to train")
+    lr: NotNegativeFloat = option(1e-3, "initial learning rate")
+    lr_policy: str = option("WarmupAnnealing", "learning-rate policy", choices=LR_POLICY)
+    iter_per_step: PositiveInt = option(1, "micro-batches of one optimizer step")
+    work_dir: str | None = option(None, "folder for logs, curves and checkpoints")
+    checkpoint_dir: str | None = option(None, "folder for checkpoints (default: WORK_DIR/checkpoints)")
+    create_tb_writer: bool = option(False, "write TensorBoard events")
+    tensorboard_dir: str | None = option(None, "folder for the events (default: WORK_DIR/tensorboard)")
+    checkpoint_save_freq: PositiveInt = option(1000, "optimizer steps between checkpoints")
 
 
 class NemoArgParser(LaunchedParser):

@@ -5,21 +5,16 @@ from typing import ClassVar
 
 import pytest
 
-from nemo_lite.base.options import OneLineParser, PositiveInt, positive_int
+from nemo_lite.base.options import OneLineParser, PositiveInt, option, positive_int
 
 
 @dataclass(frozen=True)
 class Data:
-    """A group whose options are on the page ``data``.
-
-    Attributes:
-        size: how many.
-        path: where.
-    """
+    """A group whose options are on the page ``data``."""
 
     page: ClassVar[str] = "data"
-    size: PositiveInt = 3
-    path: str | None = None
+    size: PositiveInt = option(3, "how many")
+    path: str | None = option(None, "where")
 
 
 class Parser(OneLineParser):

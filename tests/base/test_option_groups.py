@@ -16,15 +16,10 @@ from nemo_lite.base.options import OneLineParser, arguments_of, names_of, option
 
 @dataclass(frozen=True)
 class Base:
-    """A group that another one extends.
-
-    Attributes:
-        size: how many pieces there are
-            of it.
-    """
+    """A group that another one extends."""
 
     page: ClassVar[str] = "data"
-    size: Annotated[int, Between(1, 9)] | None = None
+    size: Annotated[int, Between(1, 9)] | None = option(None, "how many pieces there are of it")
 
 
 @dataclass(frozen=True)
@@ -32,17 +27,14 @@ class Cut(Base):
     """A group with a field of each kind.
 
     Attributes:
-        kind: which.
-        fast, safe: in this way.
-        names: of whom.
-        share: of the size.
+        share: this is for readers of the code.
     """
 
-    kind: Literal["a", "b"] = option("a", passed_as="mode")
-    fast: bool = False
-    safe: bool | None = None
-    names: list[str] = option([], "--name", action="append")
-    share: Annotated[float, Between(0, 1)] | None = option(None, needs="size fast")
+    kind: Literal["a", "b"] = option("a", "which", passed_as="mode")
+    fast: bool = option(False, "in this way")
+    safe: bool | None = option(None, "in this way")
+    names: list[str] = option([], "of whom", "--name", action="append")
+    share: Annotated[float, Between(0, 1)] | None = option(None, "of the size", needs="size fast")
 
 
 def parsed(*words):
@@ -66,7 +58,7 @@ def test_defaults_are_those_of_the_fields():
     assert arguments_of(parsed(), Cut) == expected
 
 
-def test_the_help_is_the_docstring_of_the_group_and_of_those_that_it_extends():
+def test_the_help_is_what_the_option_says_in_a_group_or_one_that_it_extends():
     parser = OneLineParser(prog="cut")
     parser.add_options(Cut)
     texts = {action.dest: action.help for action in parser._actions}
@@ -93,5 +85,5 @@ def test_what_cannot_be_used_is_one_line(words, told, capsys):
 @pytest.mark.parametrize("parser", [AsrArgParser, EvalParser, TranscribeParser])
 def test_options_need_options_that_are_there(parser):
     made = parser()
-    needed = {name for member in made.members for name in member.metadata.get("needs", "").split()}
+    needed = {name for member in made.members for name in member.metadata["needs"].split()}
     assert needed <= {member.name for member in made.members}

@@ -295,7 +295,7 @@ class EvalArgParser(LaunchedParser):
 def refuse_options_of_texts(parser: OneLineParser, parsed: Any) -> None:
     """End the script where an option is given that is only for models that transcribe."""
     for member in parser.members:
-        for_texts = member.metadata.get("only_for") == "texts"
+        for_texts = member.metadata["only_for"] == "texts"
         if for_texts and getattr(parsed, member.name) != parser.get_default(member.name):
             parser.error(f"--{member.name} is for models that transcribe; leave it out")
 

@@ -47,7 +47,6 @@ def test_every_option_is_on_a_page(command, capsys):
     "parser", [AsrArgParser, eval_command.EvalParser, transcribe.TranscribeParser, serve.ServeParser]
 )
 def test_every_option_has_a_help_text(parser):
-    """The docstring of the group of a new option says it."""
     assert [action.dest for action in parser()._actions if not action.help] == []
 
 

@@ -68,80 +68,88 @@ def module_lr(text: str) -> tuple[str, float]:
 
 @option_group
 class Reading:
-    """How manifests are read.
-
-    Attributes:
-        strict_data: a duration that is not its file's, a path that does not start at the manifest's folder, or a line
-            without a text is an error.
-    """
+    """How manifests are read."""
 
     page: ClassVar[str] = "data"
-    strict_data: bool = False
+    strict_data: bool = option(
+        False,
+        "a duration that is not its file's, a path that does not start at the manifest's folder, or a line without a "
+        "text is an error",
+    )
 
 
 @option_group
 class Metric:
-    """``wer``, ``cer``, or None for what :func:`nemo_asr.text.main_metric` says of the labels.
-
-    Attributes:
-        eval_metric: error rate that comes first (default: by the labels; cer where texts have no words, as in Chinese).
-        score_normalizer: what is made of references and hypotheses alike before they are compared; none: as written
-            (default: references as training reads them).
-    """
+    """``wer``, ``cer``, or None for what :func:`nemo_asr.text.main_metric` says of the labels."""
 
     page: ClassVar[str] = "data"
-    eval_metric: str | None = option(None, only_for="texts", choices=METRICS)
-    score_normalizer: str | None = option(None, only_for="texts", choices=SCORE_NORMALIZERS)
+    eval_metric: str | None = option(
+        None,
+        "error rate that comes first (default: by the labels; cer where texts have no words, as in Chinese)",
+        only_for="texts",
+        choices=METRICS,
+    )
+    score_normalizer: str | None = option(
+        None,
+        "what is made of references and hypotheses alike before they are compared; none: as written (default: "
+        "references as training reads them)",
+        only_for="texts",
+        choices=SCORE_NORMALIZERS,
+    )
 
 
 @option_group
 class OwnModules:
-    """Modules of one's own.
-
-    Attributes:
-        imports: Python file with modules of your own, run first; may be given several times.
-    """
+    """Modules of one's own."""
 
     page: ClassVar[str] = "model"
-    imports: list[str] = option([], "--import", metavar="FILE", action="append")
+    imports: list[str] = option(
+        [],
+        "Python file with modules of your own, run first; may be given several times",
+        "--import",
+        metavar="FILE",
+        action="append",
+    )
 
 
 @option_group
 class Overrides(OwnModules):
-    """Changes of a configuration.
+    """Changes of a configuration."""
 
-    Attributes:
-        overrides: set a value of the configuration, such as JasperEncoder.jasper.0.dropout=0.1; may be given several
-            times.
-    """
-
-    overrides: list[str] = option([], "--set", metavar="KEY=VALUE", action="append")
+    overrides: list[str] = option(
+        [],
+        "set a value of the configuration, such as JasperEncoder.jasper.0.dropout=0.1; may be given several times",
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+    )
 
 
 @option_group
 class Configuration(Overrides):
-    """The model's configuration, and changes of it.
+    """The model's configuration, and changes of it."""
 
-    Attributes:
-        language: language of the texts: en, de, zh, ... or none (default: what the script of the labels tells).
-    """
-
-    language: list[str] = option([], dest="overrides", metavar="CODE", action="append", type='language="{}"'.format)
+    language: list[str] = option(
+        [],
+        "language of the texts: en, de, zh, ... or none (default: what the script of the labels tells)",
+        dest="overrides",
+        metavar="CODE",
+        action="append",
+        type='language="{}"'.format,
+    )
 
 
 @option_group
 class Terminal:
-    """Lines in the terminal.
-
-    Attributes:
-        log_level: least level of the lines that are shown (default: info).
-        log_style: lines on the terminal: messages alone, or with NeMo's heads and banners (default:
-            NEMO_LITE_LOG_STYLE).
-    """
+    """Lines in the terminal."""
 
     page: ClassVar[str] = "logging"
-    log_level: str | None = option(None, choices=LEVELS)
-    log_style: str | None = option(None, choices=STYLES)
+    log_level: str | None = option(None, "least level of the lines that are shown (default: info)", choices=LEVELS)
+    log_style: str | None = option(
+        None,
+        "lines on the terminal: messages alone, or with NeMo's heads and banners (default: NEMO_LITE_LOG_STYLE)",
+        choices=STYLES,
+    )
 
 
 # Of training.
@@ -149,208 +157,189 @@ class Terminal:
 
 @option_group
 class TrainingData:
-    """Manifests, batches, and how often to evaluate.
-
-    Attributes:
-        train_dataset: manifest to train on; several are separated by commas, perhaps with weights (a.json:3,b.json:1).
-        eval_datasets: manifests to evaluate, each a set of its own.
-        batch_size: items per training batch and process (default: 64).
-        eval_batch_size: items per evaluation batch and process.
-        global_batch_size: items per step of all processes, not --batch_size.
-        iter_per_step: micro-batches of one optimizer step.
-        uneven: what becomes of an epoch's last batches where not all processes have one: take some items twice, leave
-            them out, let the others wait, or stop.
-        num_workers: processes that load data (default: the model's).
-        worker_timeout: seconds a batch may take in them (600; 0: no limit).
-        eval_freq: optimizer steps between evaluations (default: an epoch, at most 1000).
-    """
+    """Manifests, batches, and how often to evaluate."""
 
     page: ClassVar[str] = "data"
-    train_dataset: str | None = None
-    eval_datasets: list[str] | None = option(None, nargs="*")
-    batch_size: PositiveInt | None = None
-    eval_batch_size: PositiveInt | None = option(None, needs="eval_datasets")
-    global_batch_size: PositiveInt | None = None
-    iter_per_step: PositiveInt = 1
-    uneven: Literal["pad", "drop", "join", "error"] = "pad"
-    num_workers: Workers | None = None
-    worker_timeout: NotNegativeFloat | None = None
-    eval_freq: PositiveInt | None = option(None, needs="eval_datasets")
+    train_dataset: str | None = option(
+        None, "manifest to train on; several are separated by commas, perhaps with weights (a.json:3,b.json:1)"
+    )
+    eval_datasets: list[str] | None = option(None, "manifests to evaluate, each a set of its own", nargs="*")
+    batch_size: PositiveInt | None = option(None, "items per training batch and process (default: 64)")
+    eval_batch_size: PositiveInt | None = option(None, "items per evaluation batch and process", needs="eval_datasets")
+    global_batch_size: PositiveInt | None = option(None, "items per step of all processes, not --batch_size")
+    iter_per_step: PositiveInt = option(1, "micro-batches of one optimizer step")
+    uneven: Literal["pad", "drop", "join", "error"] = option(
+        "pad",
+        "what becomes of an epoch's last batches where not all processes have one: take some items twice, leave them "
+        "out, let the others wait, or stop",
+    )
+    num_workers: Workers | None = option(None, "processes that load data (default: the model's)")
+    worker_timeout: NotNegativeFloat | None = option(None, "seconds a batch may take in them (600; 0: no limit)")
+    eval_freq: PositiveInt | None = option(
+        None, "optimizer steps between evaluations (default: an epoch, at most 1000)", needs="eval_datasets"
+    )
 
 
 @option_group
 class TrainedModel:
-    """The configuration, and weights to start from.
-
-    Attributes:
-        model_config: YAML file of the model, or the name of one that comes with nemo_lite: quartznet15x5 (default: the
-            configuration of the model in --init_from).
-        load_dir: folder of checkpoints to start from (default: the run's own).
-        init_from: a trained model whose weights training starts from: a run's folder, a model folder, a folder of
-            checkpoints, or a model of another toolkit; steps, epochs and optimizer start anew, labels may differ.
-        allow_feature_change: use --init_from also where its features differ from those of the configuration.
-        freeze_encoder_until: steps in which the encoder stays as it is, its batch statistics too.
-        plan: print and save the DAGs and the schedule, then exit.
-    """
+    """The configuration, and weights to start from."""
 
     page: ClassVar[str] = "model"
-    model_config: str | None = None
-    load_dir: str | None = option(None, type=user_path)
-    init_from: str | None = option(None, only_for="texts", type=user_path, metavar="MODEL")
-    allow_feature_change: bool = option(False, needs="init_from")
-    freeze_encoder_until: PositiveInt | None = option(None, only_for="texts")
-    plan: bool = False
+    model_config: str | None = option(
+        None,
+        "YAML file of the model, or the name of one that comes with nemo_lite: quartznet15x5 (default: the "
+        "configuration of the model in --init_from)",
+    )
+    load_dir: str | None = option(None, "folder of checkpoints to start from (default: the run's own)", type=user_path)
+    init_from: str | None = option(
+        None,
+        "a trained model whose weights training starts from: a run's folder, a model folder, a folder of checkpoints, "
+        "or a model of another toolkit; steps, epochs and optimizer start anew, labels may differ",
+        only_for="texts",
+        type=user_path,
+        metavar="MODEL",
+    )
+    allow_feature_change: bool = option(
+        False, "use --init_from also where its features differ from those of the configuration", needs="init_from"
+    )
+    freeze_encoder_until: PositiveInt | None = option(
+        None, "steps in which the encoder stays as it is, its batch statistics too", only_for="texts"
+    )
+    plan: bool = option(False, "print and save the DAGs and the schedule, then exit")
 
 
 @option_group
 class Optimisation:
-    """How long, learning rate, optimizer, batch statistics.
-
-    Attributes:
-        num_epochs: epochs to train.
-        max_steps: optimizer steps to train.
-        lr: initial learning rate.
-        lr_policy: learning-rate policy.
-        warmup_steps: steps in which the learning rate rises (default: 0; warmuplr has 25000, NoamAnnealing 10000).
-        hold_steps: steps after the warm-up in which the rate stays at --lr, with a Hold policy (default: 0).
-        min_lr: learning rate at the end (default: the policy's, mostly 0).
-        d_model: channels of the encoder, of which the rate of NoamAnnealing depends (default: 512).
-        module_lr: learning rate of a module, instead of --lr: JasperEncoder=0.002.
-        optimizer: optimizer.
-        weight_decay: weight decay.
-        beta1: first decay rate of the optimizer.
-        beta2: second decay rate of the optimizer.
-        grad_norm_clip: largest norm of a step's gradients (default: no limit).
-        random_seed: seed of every random draw (default: 0).
-        seeds: train with so many seeds, one after the other; the end is a table of mean and spread (default: 1).
-        cudnn_benchmark: let cuDNN time its kernels; for constant shapes.
-        bn_momentum: weight of a new batch in the running batch statistics, 0 to 1 (default: the model's, 0.1).
-        synced_bn: batch statistics of all processes together.
-        synced_bn_groupsize: processes that share batch statistics (default: 0, all).
-        static_graph: tell torch's DistributedDataParallel that every step takes the same path through the model.
-        gradient_compression: type in which processes exchange gradients: half the traffic, rounded (default: their
-            own).
-    """
+    """How long, learning rate, optimizer, batch statistics."""
 
     page: ClassVar[str] = "optimisation"
-    num_epochs: PositiveInt | None = None
-    max_steps: PositiveInt | None = None
-    lr: NotNegativeFloat = 0.02
-    lr_policy: str = option("CosineAnnealing", choices=LR_POLICY)
-    warmup_steps: NotNegativeInt | None = None
-    hold_steps: NotNegativeInt | None = None
-    min_lr: NotNegativeFloat | None = None
-    d_model: PositiveInt | None = None
-    module_lr: list[tuple[str, float]] | None = option(
-        None, type=module_lr, nargs="+", action="extend", metavar="MODULE=LR"
+    num_epochs: PositiveInt | None = option(None, "epochs to train")
+    max_steps: PositiveInt | None = option(None, "optimizer steps to train")
+    lr: NotNegativeFloat = option(0.02, "initial learning rate")
+    lr_policy: str = option("CosineAnnealing", "learning-rate policy", choices=LR_POLICY)
+    warmup_steps: NotNegativeInt | None = option(
+        None, "steps in which the learning rate rises (default: 0; warmuplr has 25000, NoamAnnealing 10000)"
     )
-    optimizer: str = option("novograd", choices=OPTIMIZER)
-    weight_decay: NotNegativeFloat = 0.001
-    beta1: ShareBelow1 | None = None
-    beta2: ShareBelow1 | None = None
-    grad_norm_clip: PositiveFloat | None = None
-    random_seed: NotNegativeInt | None = option(None, "--random_seed", "--seed")
-    seeds: PositiveInt = option(1, needs="eval_datasets")
-    cudnn_benchmark: bool = False
-    bn_momentum: Annotated[float, Between(0, 1, above=True)] | None = None
-    synced_bn: bool = False
-    synced_bn_groupsize: NotNegativeInt = option(0, needs="synced_bn")
-    static_graph: bool = False
-    gradient_compression: Literal["bfloat16"] | None = None
+    hold_steps: NotNegativeInt | None = option(
+        None, "steps after the warm-up in which the rate stays at --lr, with a Hold policy (default: 0)"
+    )
+    min_lr: NotNegativeFloat | None = option(None, "learning rate at the end (default: the policy's, mostly 0)")
+    d_model: PositiveInt | None = option(
+        None, "channels of the encoder, of which the rate of NoamAnnealing depends (default: 512)"
+    )
+    module_lr: list[tuple[str, float]] | None = option(
+        None,
+        "learning rate of a module, instead of --lr: JasperEncoder=0.002",
+        type=module_lr,
+        nargs="+",
+        action="extend",
+        metavar="MODULE=LR",
+    )
+    optimizer: str = option("novograd", "optimizer", choices=OPTIMIZER)
+    weight_decay: NotNegativeFloat = option(0.001, "weight decay")
+    beta1: ShareBelow1 | None = option(None, "first decay rate of the optimizer")
+    beta2: ShareBelow1 | None = option(None, "second decay rate of the optimizer")
+    grad_norm_clip: PositiveFloat | None = option(None, "largest norm of a step's gradients (default: no limit)")
+    random_seed: NotNegativeInt | None = option(
+        None, "seed of every random draw (default: 0)", "--random_seed", "--seed"
+    )
+    seeds: PositiveInt = option(
+        1,
+        "train with so many seeds, one after the other; the end is a table of mean and spread (default: 1)",
+        needs="eval_datasets",
+    )
+    cudnn_benchmark: bool = option(False, "let cuDNN time its kernels; for constant shapes")
+    bn_momentum: Annotated[float, Between(0, 1, above=True)] | None = option(
+        None, "weight of a new batch in the running batch statistics, 0 to 1 (default: the model's, 0.1)"
+    )
+    synced_bn: bool = option(False, "batch statistics of all processes together")
+    synced_bn_groupsize: NotNegativeInt = option(
+        0, "processes that share batch statistics (default: 0, all)", needs="synced_bn"
+    )
+    static_graph: bool = option(
+        False, "tell torch's DistributedDataParallel that every step takes the same path through the model"
+    )
+    gradient_compression: Literal["bfloat16"] | None = option(
+        None, "type in which processes exchange gradients: half the traffic, rounded (default: their own)"
+    )
 
 
 @option_group
 class Regularization:
-    """Against overfitting: decay, smoothing, further losses, averages of weights.
-
-    Attributes:
-        decay_weights_only: weight decay of weights alone, not of biases and normalisation.
-        label_smoothing: share of the training loss that pulls each frame towards equal probabilities of all labels.
-        intermediate_ctc: share of the training loss that is the CTC loss of the encoder's middle block.
-        average_last: at the end, also write WORK_DIR/EXP_NAME/averaged: the mean of the last N checkpoints, which are
-            kept.
-        ema_decay: the same of a moving average of the weights over all steps, such as 0.999.
-    """
+    """Against overfitting: decay, smoothing, further losses, averages of weights."""
 
     page: ClassVar[str] = "regularization"
-    decay_weights_only: bool = False
-    label_smoothing: ShareBelow1 = option(0.0, only_for="texts")
-    intermediate_ctc: ShareBelow1 = option(0.0, only_for="texts")
-    average_last: PositiveInt | None = option(None, only_for="texts")
-    ema_decay: ShareBelow1 | None = option(None, only_for="texts")
+    decay_weights_only: bool = option(False, "weight decay of weights alone, not of biases and normalisation")
+    label_smoothing: ShareBelow1 = option(
+        0.0,
+        "share of the training loss that pulls each frame towards equal probabilities of all labels",
+        only_for="texts",
+    )
+    intermediate_ctc: ShareBelow1 = option(
+        0.0, "share of the training loss that is the CTC loss of the encoder's middle block", only_for="texts"
+    )
+    average_last: PositiveInt | None = option(
+        None,
+        "at the end, also write WORK_DIR/EXP_NAME/averaged: the mean of the last N checkpoints, which are kept",
+        only_for="texts",
+    )
+    ema_decay: ShareBelow1 | None = option(
+        None, "the same of a moving average of the weights over all steps, such as 0.999", only_for="texts"
+    )
 
 
 @option_group
 class Saving:
-    """Folders, and when checkpoints are saved and how many stay; ``CheckpointCallback`` explains that.
-
-    Attributes:
-        work_dir: folder for logs, curves and checkpoints.
-        exp_name: name of the run: its results go to WORK_DIR/EXP_NAME, without --work_dir to ./EXP_NAME, without both
-            to runs/Jasper (default: Jasper).
-        checkpoint_dir: folder for checkpoints (default: WORK_DIR/EXP_NAME/checkpoints).
-        checkpoint_save_freq: also save after every so many optimizer steps.
-        checkpoint_epoch_freq: epochs between checkpoints; 0: none by epochs.
-        checkpoint_minutes: save when the last checkpoint is so many minutes old; 0: not by time.
-        checkpoints_to_keep: how many of the newest checkpoints stay.
-        best_to_keep: how many of the best by the first evaluation set stay, beside the newest.
-        allow_world_size_change: go on from a checkpoint that another number of processes saved; what that changes is
-            logged.
-        report: write WORK_DIR/EXP_NAME/report.html at the end: curves, error rates, the worst utterances.
-    """
+    """Folders, and when checkpoints are saved and how many stay; ``CheckpointCallback`` explains that."""
 
     page: ClassVar[str] = "saving"
-    work_dir: str | None = None
-    exp_name: str | None = None
-    checkpoint_dir: str | None = None
-    checkpoint_save_freq: PositiveInt | None = None
-    checkpoint_epoch_freq: NotNegativeInt = 1
-    checkpoint_minutes: NotNegativeFloat = 15.0
-    checkpoints_to_keep: PositiveInt = 4
-    best_to_keep: PositiveInt = option(2, needs="eval_datasets")
-    allow_world_size_change: bool = False
-    report: bool = True
+    work_dir: str | None = option(None, "folder for logs, curves and checkpoints")
+    exp_name: str | None = option(
+        None,
+        "name of the run: its results go to WORK_DIR/EXP_NAME, without --work_dir to ./EXP_NAME, without both to "
+        "runs/Jasper (default: Jasper)",
+    )
+    checkpoint_dir: str | None = option(None, "folder for checkpoints (default: WORK_DIR/EXP_NAME/checkpoints)")
+    checkpoint_save_freq: PositiveInt | None = option(None, "also save after every so many optimizer steps")
+    checkpoint_epoch_freq: NotNegativeInt = option(1, "epochs between checkpoints; 0: none by epochs")
+    checkpoint_minutes: NotNegativeFloat = option(
+        15.0, "save when the last checkpoint is so many minutes old; 0: not by time"
+    )
+    checkpoints_to_keep: PositiveInt = option(4, "how many of the newest checkpoints stay")
+    best_to_keep: PositiveInt = option(
+        2, "how many of the best by the first evaluation set stay, beside the newest", needs="eval_datasets"
+    )
+    allow_world_size_change: bool = option(
+        False, "go on from a checkpoint that another number of processes saved; what that changes is logged"
+    )
+    report: bool = option(
+        True, "write WORK_DIR/EXP_NAME/report.html at the end: curves, error rates, the worst utterances"
+    )
 
 
 @option_group
 class Logging(Terminal):
-    """Lines in the terminal, curves, trackers.
+    """Lines in the terminal, curves, trackers."""
 
-    Attributes:
-        log_freq: steps between log lines about training.
-        track: record the run there too.
-        create_tb_writer: write TensorBoard events (default: to a folder).
-        tensorboard_dir: folder for events (default: WORK_DIR/EXP_NAME/tensorboard).
-    """
-
-    log_freq: PositiveInt = 25
-    track: list[str] = option([], nargs="+", choices=Names(_trackers))
-    create_tb_writer: bool | None = None
-    tensorboard_dir: str | None = None
+    log_freq: PositiveInt = option(25, "steps between log lines about training")
+    track: list[str] = option([], "record the run there too", nargs="+", choices=Names(_trackers))
+    create_tb_writer: bool | None = option(None, "write TensorBoard events (default: to a folder)")
+    tensorboard_dir: str | None = option(None, "folder for events (default: WORK_DIR/EXP_NAME/tensorboard)")
 
 
 @option_group
 class FirstGeneration:
-    """The options of NeMo's first generation.
-
-    Attributes:
-        train_manifest: older name of --train_dataset.
-        val_manifest1, val_manifest2, val_manifest3: one more of --eval_datasets.
-        batch_per_step: older name of --iter_per_step.
-        logdir: older name of --work_dir.
-        save_freq: older name of --checkpoint_save_freq.
-        num_gpus: processes that the launcher started, one for each GPU; checked.
-    """
+    """The options of NeMo's first generation."""
 
     page: ClassVar[str] = "older"
-    train_manifest: str | None = None
-    val_manifest1: str = ""
-    val_manifest2: str = ""
-    val_manifest3: str = ""
-    batch_per_step: PositiveInt | None = None
-    logdir: str | None = None
-    save_freq: PositiveInt | None = None
-    num_gpus: PositiveInt | None = None
+    train_manifest: str | None = option(None, "older name of --train_dataset")
+    val_manifest1: str = option("", "one more of --eval_datasets")
+    val_manifest2: str = option("", "one more of --eval_datasets")
+    val_manifest3: str = option("", "one more of --eval_datasets")
+    batch_per_step: PositiveInt | None = option(None, "older name of --iter_per_step")
+    logdir: str | None = option(None, "older name of --work_dir")
+    save_freq: PositiveInt | None = option(None, "older name of --checkpoint_save_freq")
+    num_gpus: PositiveInt | None = option(None, "processes that the launcher started, one for each GPU; checked")
 
 
 # Of scripts that use a trained model.
@@ -358,58 +347,60 @@ class FirstGeneration:
 
 @option_group
 class StoredModel:
-    """Which model is used.
-
-    Attributes:
-        load_dir: the model: a run's folder, a model folder or one of checkpoints; nemo-lite eval MODEL is the same.
-        model_config: YAML file to use instead of the model's own; it must fit the model.
-        batch_size: utterances in a batch.
-    """
+    """Which model is used."""
 
     page: ClassVar[str] = "model"
-    load_dir: str = option(None, type=user_path, required=True)
-    model_config: str | None = None
-    batch_size: PositiveInt = option(64, page="data")
+    load_dir: str = option(
+        None,
+        "the model: a run's folder, a model folder or one of checkpoints; nemo-lite eval MODEL is the same",
+        type=user_path,
+        required=True,
+    )
+    model_config: str | None = option(None, "YAML file to use instead of the model's own; it must fit the model")
+    batch_size: PositiveInt = option(64, "utterances in a batch", page="data")
 
 
 @option_group
 class Search:
-    """Decoding: beam search, lexicon, language model, hot words; arguments of ``BeamSearchCTCDecoder``.
-
-    Attributes:
-        decoder: greedy, beam search, or beam search for the words of --lexicon (default: by the other options).
-        beam_size: hypotheses that go on after each frame (default: 16).
-        lexicon: the only words that there may be, one a line.
-        lm: n-gram language model: ARPA, also gzipped, or a binary of KenLM.
-        hotwords: words and phrases that are more probable here; word:8 has its own weight, @FILE has one a line.
-        alpha: factor of the language model's logarithms (default: 0.5).
-        beta: added for each word (default: 1).
-        hotword_weight: added for each hot word or phrase without a weight of its own (default: 6).
-        weights: take alpha and beta from a file that --search_weights wrote.
-    """
+    """Decoding: beam search, lexicon, language model, hot words; arguments of ``BeamSearchCTCDecoder``."""
 
     page: ClassVar[str] = "decoding"
-    decoder: Literal["greedy", "beam", "lexicon"] | None = None
-    beam_size: BeamSize | None = None
-    lexicon: str | None = option(None, metavar="FILE")
-    lm: str | None = option(None, metavar="FILE")
-    hotwords: list[str] | None = option(None, metavar="WORD", nargs="+")
-    alpha: Annotated[float, ALPHAS] | None = option(None, needs="lm")
-    beta: Annotated[float, BETAS] | None = None
-    hotword_weight: Annotated[float, HOTWORD_WEIGHTS] | None = option(None, needs="hotwords")
-    weights: str | None = option(None, needs="lm", metavar="FILE")
+    decoder: Literal["greedy", "beam", "lexicon"] | None = option(
+        None, "greedy, beam search, or beam search for the words of --lexicon (default: by the other options)"
+    )
+    beam_size: BeamSize | None = option(None, "hypotheses that go on after each frame (default: 16)")
+    lexicon: str | None = option(None, "the only words that there may be, one a line", metavar="FILE")
+    lm: str | None = option(None, "n-gram language model: ARPA, also gzipped, or a binary of KenLM", metavar="FILE")
+    hotwords: list[str] | None = option(
+        None,
+        "words and phrases that are more probable here; word:8 has its own weight, @FILE has one a line",
+        metavar="WORD",
+        nargs="+",
+    )
+    alpha: Annotated[float, ALPHAS] | None = option(
+        None, "factor of the language model's logarithms (default: 0.5)", needs="lm"
+    )
+    beta: Annotated[float, BETAS] | None = option(None, "added for each word (default: 1)")
+    hotword_weight: Annotated[float, HOTWORD_WEIGHTS] | None = option(
+        None, "added for each hot word or phrase without a weight of its own (default: 6)", needs="hotwords"
+    )
+    weights: str | None = option(
+        None, "take alpha and beta from a file that --search_weights wrote", needs="lm", metavar="FILE"
+    )
 
 
 @option_group
 class WeightSearch:
-    """A search of the weights, where a development set can be scored.
-
-    Attributes:
-        search_weights: first find alpha and beta on this set, not one of the evaluated; into OUT/weights.json.
-    """
+    """A search of the weights, where a development set can be scored."""
 
     page: ClassVar[str] = "decoding"
-    search_weights: str | None = option(None, needs="lm", only_for="texts", metavar="MANIFEST")
+    search_weights: str | None = option(
+        None,
+        "first find alpha and beta on this set, not one of the evaluated; into OUT/weights.json",
+        needs="lm",
+        only_for="texts",
+        metavar="MANIFEST",
+    )
 
 
 # What the options of decoding mean together.

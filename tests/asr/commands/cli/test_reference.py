@@ -9,10 +9,9 @@ import pytest
 from toys.sources import ROOT
 
 from nemo_asr.audio.augmentation import perturbation_types
-from nemo_asr.commands.cli.reference import is_own, keys_of, reference
+from nemo_asr.commands.cli.reference import argument_texts, is_own, keys_of, reference
 from nemo_asr.models.jasper import JasperBlockSpec
 from nemo_asr.tasks.registry import KNOWN
-from nemo_lite.base.options import argument_texts
 
 MODULES = sorted({known.module_class for known in KNOWN.values() if is_own(known)}, key=lambda cls: cls.__name__)
 CLASSES = [*MODULES, JasperBlockSpec, *perturbation_types.values()]

@@ -37,33 +37,45 @@ def main(arguments: Sequence[str]) -> None:
 
 @option_group
 class Evaluation:
-    """What is evaluated, and what is written.
-
-    Attributes:
-        eval_datasets: manifests, each a set of its own.
-        out: folder for the transcripts (default: results/NAME, by the name of the model).
-        overwrite: replace files in OUT that no evaluation wrote, or that were changed since.
-        compare: a second model: it is evaluated too, into OUT/compared, and a paired test says whether they differ.
-        details: print error rates by speaker and by length, and the words most often lost, inserted and confused.
-        report: write OUT/report.html: curves, error rates, the worst utterances.
-        segments: take utterances as the manifest has them (off), as training does; or cut recordings at pauses as
-            transcribe does (energy).
-        vad: a voice-activity model in the place of levels, as of transcribe.
-        stream: hear the utterances as streams by frames as well: a table of latency, speed and error rates, also in the
-            model's card, and whether the texts are those of whole recordings. With the options of beam search both are
-            searched so.
-    """
+    """What is evaluated, and what is written."""
 
     page: ClassVar[str] = "data"
-    eval_datasets: list[str] = option([], nargs="+", required=True)
-    out: str | None = option(None, metavar="FOLDER")
-    overwrite: bool = False
-    compare: str | None = option(None, only_for="texts", metavar="MODEL", nargs="?", const="")
-    details: bool = option(False, only_for="texts")
-    report: bool = True
-    segments: Literal["energy", "off"] = option("off", only_for="texts", page="segments")
-    vad: str | None = option(None, page="segments", metavar="MODEL")
-    stream: bool = option(False, only_for="texts")
+    eval_datasets: list[str] = option([], "manifests, each a set of its own", nargs="+", required=True)
+    out: str | None = option(
+        None, "folder for the transcripts (default: results/NAME, by the name of the model)", metavar="FOLDER"
+    )
+    overwrite: bool = option(False, "replace files in OUT that no evaluation wrote, or that were changed since")
+    compare: str | None = option(
+        None,
+        "a second model: it is evaluated too, into OUT/compared, and a paired test says whether they differ",
+        only_for="texts",
+        metavar="MODEL",
+        nargs="?",
+        const="",
+    )
+    details: bool = option(
+        False,
+        "print error rates by speaker and by length, and the words most often lost, inserted and confused",
+        only_for="texts",
+    )
+    report: bool = option(True, "write OUT/report.html: curves, error rates, the worst utterances")
+    segments: Literal["energy", "off"] = option(
+        "off",
+        "take utterances as the manifest has them (off), as training does; or cut recordings at pauses as transcribe "
+        "does (energy)",
+        only_for="texts",
+        page="segments",
+    )
+    vad: str | None = option(
+        None, "a voice-activity model in the place of levels, as of transcribe", page="segments", metavar="MODEL"
+    )
+    stream: bool = option(
+        False,
+        "hear the utterances as streams by frames as well: a table of latency, speed and error rates, also in the "
+        "model's card, and whether the texts are those of whole recordings. With the options of beam search both are "
+        "searched so",
+        only_for="texts",
+    )
 
 
 class EvalParser(EvalArgParser):

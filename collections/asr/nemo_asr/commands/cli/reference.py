@@ -14,7 +14,7 @@ from nemo_asr.run.arguments import source_argument
 from nemo_asr.tasks.families import FAMILIES
 from nemo_asr.tasks.registry import FAMILY_OF_TASK, KNOWN, TASKS, Known
 from nemo_lite.base.config import Between, annotations_of
-from nemo_lite.base.options import OneLineParser, argument_texts
+from nemo_lite.base.options import OneLineParser
 
 # Arguments that are no keys of a file: the script gives them.
 _NOT_IN_FILES = ("name", "rng", "batch_size")
@@ -62,6 +62,17 @@ def keys_of(target: type) -> list[Key]:
         for parameter in parameters
         if parameter.name not in _NOT_IN_FILES and parameter.kind is not parameter.VAR_KEYWORD
     ]
+
+
+def argument_texts(documented: type) -> dict[str, str]:
+    """What the docstrings of a class and its bases say about each argument."""
+    texts: dict[str, str] = {}
+    for base in reversed(documented.__mro__):
+        docs = inspect.cleandoc(base.__doc__ or "")
+        block = re.search(r"^(?:Args|Attributes):\n((?:    .*\n|\n)*)", f"{docs}\n", re.MULTILINE)
+        for entry in re.findall(r"^    (\w[\w, ]*): (.*(?:\n {8}.*)*)", block[1] if block else "", re.MULTILINE):
+            texts |= dict.fromkeys(entry[0].split(", "), " ".join(entry[1].split()))
+    return texts
 
 
 def reference() -> str:

@@ -74,41 +74,63 @@ _WRITERS: dict[str, Callable[[Alignment], str]] = {"textgrid": as_textgrid, "srt
 
 @option_group
 class Aligning(OwnModules):
-    """What is written of aligned texts, and their batches.
-
-    Attributes:
-        format: what to write.
-        out: file to write, or a folder for TextGrids and subtitles of several recordings (default: stdout).
-        cut: write a manifest in which each sentence is an utterance, with a score; then JSON goes to --out alone.
-        overwrite: let --out and --cut replace files that this command did not write, or that were changed since.
-        longest: most seconds of such an utterance; a longer sentence is cut at its longest pauses.
-        shortest: fewest seconds of one; a shorter sentence is joined to its neighbour, unless a long pause is between.
-        pause: seconds of a pause between words that ends an utterance.
-        min_score: leave utterances with a lower score out of the manifest.
-        delay: seconds by which the model writes labels behind their sounds (default: measured where speech begins).
-        segments: cut recordings at pauses, by their levels (energy), or compute them as they are (off).
-        vad: a voice-activity model in the place of levels: a classifier with the label speech, silero (the installed
-            package silero-vad), or its ONNX file.
-        batch_size: most recordings in a batch.
-        batch_seconds: most seconds of audio computed at once; longer recordings are cut into overlapping windows.
-        num_workers: processes that read audio.
-    """
+    """What is written of aligned texts, and their batches."""
 
     page: ClassVar[str] = "data"
-    format: str = option("json", choices=("json", "ctm", "textgrid", "srt"))
-    out: Path | None = option(None, metavar="PATH", type=Path)
-    cut: Path | None = option(None, metavar="MANIFEST", type=Path)
-    overwrite: bool = False
-    longest: PositiveFloat = option(SentenceCutting.longest, needs="cut")
-    shortest: NotNegativeFloat = option(SentenceCutting.shortest, needs="cut")
-    pause: PositiveFloat = option(SentenceCutting.pause, needs="cut")
-    min_score: Annotated[float, Between(-1e6, 0.0)] | None = option(None, needs="cut")
-    delay: NotNegativeFloat | None = None
-    segments: Literal["energy", "off"] = option("energy", page="segments")
-    vad: str | None = option(None, page="segments", metavar="MODEL")
-    batch_size: PositiveInt = BATCH_SIZE
-    batch_seconds: float = option(BATCH_SECONDS, type=seconds)
-    num_workers: NotNegativeInt = 0
+    format: str = option("json", "what to write", choices=("json", "ctm", "textgrid", "srt"))
+    out: Path | None = option(
+        None,
+        "file to write, or a folder for TextGrids and subtitles of several recordings (default: stdout)",
+        metavar="PATH",
+        type=Path,
+    )
+    cut: Path | None = option(
+        None,
+        "write a manifest in which each sentence is an utterance, with a score; then JSON goes to --out alone",
+        metavar="MANIFEST",
+        type=Path,
+    )
+    overwrite: bool = option(
+        False, "let --out and --cut replace files that this command did not write, or that were changed since"
+    )
+    longest: PositiveFloat = option(
+        SentenceCutting.longest,
+        "most seconds of such an utterance; a longer sentence is cut at its longest pauses",
+        needs="cut",
+    )
+    shortest: NotNegativeFloat = option(
+        SentenceCutting.shortest,
+        "fewest seconds of one; a shorter sentence is joined to its neighbour, unless a long pause is between",
+        needs="cut",
+    )
+    pause: PositiveFloat = option(
+        SentenceCutting.pause, "seconds of a pause between words that ends an utterance", needs="cut"
+    )
+    min_score: Annotated[float, Between(-1e6, 0.0)] | None = option(
+        None, "leave utterances with a lower score out of the manifest", needs="cut"
+    )
+    delay: NotNegativeFloat | None = option(
+        None, "seconds by which the model writes labels behind their sounds (default: measured where speech begins)"
+    )
+    segments: Literal["energy", "off"] = option(
+        "energy",
+        "cut recordings at pauses, by their levels (energy), or compute them as they are (off)",
+        page="segments",
+    )
+    vad: str | None = option(
+        None,
+        "a voice-activity model in the place of levels: a classifier with the label speech, silero (the installed "
+        "package silero-vad), or its ONNX file",
+        page="segments",
+        metavar="MODEL",
+    )
+    batch_size: PositiveInt = option(BATCH_SIZE, "most recordings in a batch")
+    batch_seconds: float = option(
+        BATCH_SECONDS,
+        "most seconds of audio computed at once; longer recordings are cut into overlapping windows",
+        type=seconds,
+    )
+    num_workers: NotNegativeInt = option(0, "processes that read audio")
 
 
 class AlignParser(OneLineParser):

@@ -78,43 +78,50 @@ def _listed(text: str, pattern: str, wanted: str) -> tuple[str, ...]:
 
 @option_group
 class Serving(OwnModules):
-    """Where the server listens, and what it refuses.
-
-    Attributes:
-        host: address to listen on; another one than this machine's own needs --token.
-        port: port to listen on; 0: any that is free.
-        token: requests must say it (Authorization: Bearer TOKEN); by default the value of NEMO_LITE_SERVE_TOKEN.
-        allowed_hosts: names of this server in addresses, with commas between them, beside localhost; *: any, as with a
-            token by default.
-        allowed_origins: pages of other addresses that may ask, with commas between them (https://example.org); *: all.
-        access_log: a line on stderr for each request.
-        max_upload: MiB of a file.
-        max_minutes: of a recording.
-        max_requests: transcriptions that wait or are computed at once; more are told to try again later.
-        max_streams: websockets that are open at once.
-        timeout: seconds from the end of a request to its answer.
-        segments: cut recordings at pauses, by their levels (energy), or transcribe them as they are (off).
-        vad: a voice-activity model in the place of levels, for files: see nemo-lite transcribe.
-        batch_size: most segments in a batch, of all requests together.
-        batch_seconds: most seconds of audio computed at once.
-    """
+    """Where the server listens, and what it refuses."""
 
     page: ClassVar[str] = "serving"
-    host: str = option("127.0.0.1", metavar="ADDRESS")
-    port: Annotated[int, Between(0, 65535)] = 8000
-    token: str | None = None
-    allowed_hosts: tuple[str, ...] | None = option(None, type=host_names, metavar="NAMES")
-    allowed_origins: tuple[str, ...] | None = option(None, type=origins, metavar="ORIGINS")
-    access_log: bool = False
-    max_upload: Annotated[int, Between(1, 2048)] = 100
-    max_minutes: PositiveFloat = 240.0
-    max_requests: PositiveInt = 64
-    max_streams: PositiveInt = 16
-    timeout: float = option(600.0, type=seconds)
-    segments: Literal["energy", "off"] = option("energy", page="segments")
-    vad: str | None = option(None, page="segments", metavar="MODEL")
-    batch_size: PositiveInt = BATCH_SIZE
-    batch_seconds: float = option(BATCH_SECONDS, type=seconds)
+    host: str = option(
+        "127.0.0.1", "address to listen on; another one than this machine's own needs --token", metavar="ADDRESS"
+    )
+    port: Annotated[int, Between(0, 65535)] = option(8000, "port to listen on; 0: any that is free")
+    token: str | None = option(
+        None, "requests must say it (Authorization: Bearer TOKEN); by default the value of NEMO_LITE_SERVE_TOKEN"
+    )
+    allowed_hosts: tuple[str, ...] | None = option(
+        None,
+        "names of this server in addresses, with commas between them, beside localhost; *: any, as with a token by "
+        "default",
+        type=host_names,
+        metavar="NAMES",
+    )
+    allowed_origins: tuple[str, ...] | None = option(
+        None,
+        "pages of other addresses that may ask, with commas between them (https://example.org); *: all",
+        type=origins,
+        metavar="ORIGINS",
+    )
+    access_log: bool = option(False, "a line on stderr for each request")
+    max_upload: Annotated[int, Between(1, 2048)] = option(100, "MiB of a file")
+    max_minutes: PositiveFloat = option(240.0, "of a recording")
+    max_requests: PositiveInt = option(
+        64, "transcriptions that wait or are computed at once; more are told to try again later"
+    )
+    max_streams: PositiveInt = option(16, "websockets that are open at once")
+    timeout: float = option(600.0, "seconds from the end of a request to its answer", type=seconds)
+    segments: Literal["energy", "off"] = option(
+        "energy",
+        "cut recordings at pauses, by their levels (energy), or transcribe them as they are (off)",
+        page="segments",
+    )
+    vad: str | None = option(
+        None,
+        "a voice-activity model in the place of levels, for files: see nemo-lite transcribe",
+        page="segments",
+        metavar="MODEL",
+    )
+    batch_size: PositiveInt = option(BATCH_SIZE, "most segments in a batch, of all requests together")
+    batch_seconds: float = option(BATCH_SECONDS, "most seconds of audio computed at once", type=seconds)
 
 
 class ServeParser(OneLineParser):

@@ -195,102 +195,128 @@ def _channel(text: str) -> int | str | None:
 
 @option_group
 class Transcription(OwnModules):
-    """What is written of recordings, and their batches.
-
-    Attributes:
-        format: what to write.
-        out: file to write; a folder, which is made, for the subtitles of several recordings, of a folder or of each
-            channel (default: stdout).
-        overwrite: let --out replace files that this command did not write, or that were changed since.
-        segments: cut recordings at pauses, by their levels (energy), or transcribe them as they are (off).
-        channel: of recordings with several: 0 for the first, 1 for the second, mix for their average (default), or each
-            for a transcript of each; a channel in a manifest's line comes before it.
-        vad: a voice-activity model in the place of levels: a classifier with the label speech, silero (the installed
-            package silero-vad), or its ONNX file.
-        nbest: write the N most probable texts of each recording with their scores, as text or json.
-        batch_size: most recordings in a batch.
-        batch_seconds: most seconds of audio computed at once; longer recordings are cut into overlapping windows.
-        num_workers: processes that read audio.
-        worker_timeout: seconds a batch may take in them (600; 0: no limit).
-    """
+    """What is written of recordings, and their batches."""
 
     page: ClassVar[str] = "data"
-    format: str = option("text", choices=tuple(FORMATS))
-    out: Path | None = option(None, metavar="PATH", type=Path)
-    overwrite: bool = False
-    segments: Literal["energy", "off"] = option("energy", page="segments")
-    channel: int | str | None = option(None, type=_channel, metavar="{0,1,mix,each}")
-    vad: str | None = option(None, page="segments", metavar="MODEL")
-    nbest: BeamSize | None = option(None, metavar="N")
-    batch_size: PositiveInt = BATCH_SIZE
-    batch_seconds: float = option(BATCH_SECONDS, type=seconds)
-    num_workers: NotNegativeInt = 0
-    worker_timeout: NotNegativeFloat | None = None
+    format: str = option("text", "what to write", choices=tuple(FORMATS))
+    out: Path | None = option(
+        None,
+        "file to write; a folder, which is made, for the subtitles of several recordings, of a folder or of each "
+        "channel (default: stdout)",
+        metavar="PATH",
+        type=Path,
+    )
+    overwrite: bool = option(
+        False, "let --out replace files that this command did not write, or that were changed since"
+    )
+    segments: Literal["energy", "off"] = option(
+        "energy",
+        "cut recordings at pauses, by their levels (energy), or transcribe them as they are (off)",
+        page="segments",
+    )
+    channel: int | str | None = option(
+        None,
+        "of recordings with several: 0 for the first, 1 for the second, mix for their average (default), or each for a "
+        "transcript of each; a channel in a manifest's line comes before it",
+        type=_channel,
+        metavar="{0,1,mix,each}",
+    )
+    vad: str | None = option(
+        None,
+        "a voice-activity model in the place of levels: a classifier with the label speech, silero (the installed "
+        "package silero-vad), or its ONNX file",
+        page="segments",
+        metavar="MODEL",
+    )
+    nbest: BeamSize | None = option(
+        None, "write the N most probable texts of each recording with their scores, as text or json", metavar="N"
+    )
+    batch_size: PositiveInt = option(BATCH_SIZE, "most recordings in a batch")
+    batch_seconds: float = option(
+        BATCH_SECONDS,
+        "most seconds of audio computed at once; longer recordings are cut into overlapping windows",
+        type=seconds,
+    )
+    num_workers: NotNegativeInt = option(0, "processes that read audio")
+    worker_timeout: NotNegativeFloat | None = option(None, "seconds a batch may take in them (600; 0: no limit)")
 
 
 @option_group
 class Segments:
-    """Where recordings are cut into segments, of which each is transcribed alone.
-
-    Attributes:
-        min_pause: seconds of a pause at which a recording is cut.
-        min_segment: seconds of the shortest speech; shorter sounds are left out.
-        max_segment: seconds of the longest segment; longer ones are cut where they are quietest.
-        segment_padding: seconds that are kept of the pauses around a segment.
-    """
+    """Where recordings are cut into segments, of which each is transcribed alone."""
 
     page: ClassVar[str] = "segments"
-    min_pause: PositiveFloat = option(DEFAULT_CUTTING.min_pause)
-    min_segment: NotNegativeFloat = option(DEFAULT_CUTTING.min_segment)
-    max_segment: PositiveFloat = option(DEFAULT_CUTTING.max_segment)
-    segment_padding: NotNegativeFloat = option(DEFAULT_CUTTING.padding, passed_as="padding")
+    min_pause: PositiveFloat = option(DEFAULT_CUTTING.min_pause, "seconds of a pause at which a recording is cut")
+    min_segment: NotNegativeFloat = option(
+        DEFAULT_CUTTING.min_segment, "seconds of the shortest speech; shorter sounds are left out"
+    )
+    max_segment: PositiveFloat = option(
+        DEFAULT_CUTTING.max_segment, "seconds of the longest segment; longer ones are cut where they are quietest"
+    )
+    segment_padding: NotNegativeFloat = option(
+        DEFAULT_CUTTING.padding, "seconds that are kept of the pauses around a segment", passed_as="padding"
+    )
 
 
 @option_group
 class Streaming:
-    """Audio that is transcribed while it arrives.
-
-    Attributes:
-        stream: write a line of JSON for each partial and final text while audio arrives: by frames, with the text of
-            the whole recording, or in segments between pauses, with any model. AUDIO is a file, microphone, or - for
-            samples on stdin: 16 bits, little-endian, one channel.
-        stream_rate: samples a second on stdin, and of a growing file without a header.
-        stream_chunk: seconds of audio that are taken together.
-        silence: seconds without words after which a part ends in which nothing was said.
-        pause: seconds without words after which a part ends, and is final.
-        longest_part: seconds after which a part ends before its last word.
-        att_context_size: encoded frames before and behind a frame that the attention of a Conformer sees, in chunks of
-            one more than the second: 48 15 is two chunks of 16. By default those of the model.
-        follow: AUDIO is still being written, a WAV file or samples as on stdin: go on until it has not grown for so
-            many seconds (10), or Ctrl-C.
-    """
+    """Audio that is transcribed while it arrives."""
 
     page: ClassVar[str] = "streaming"
-    stream: Literal["frames", "segments"] | None = option(None, nargs="?", const="frames", metavar="frames|segments")
-    stream_rate: PositiveInt = option(16000, needs="stream")
-    stream_chunk: PositiveFloat = option(0.1, needs="stream")
-    silence: PositiveFloat = option(2.4, needs="stream")
-    pause: PositiveFloat = option(1.2, needs="stream")
-    longest_part: PositiveFloat = option(20.0, needs="stream", passed_as="longest")
-    att_context_size: list[int] | None = option(
-        None, type=not_negative_int, nargs=2, metavar=("LEFT", "RIGHT"), needs="stream"
+    stream: Literal["frames", "segments"] | None = option(
+        None,
+        "write a line of JSON for each partial and final text while audio arrives: by frames, with the text of the "
+        "whole recording, or in segments between pauses, with any model. AUDIO is a file, microphone, or - for samples "
+        "on stdin: 16 bits, little-endian, one channel",
+        nargs="?",
+        const="frames",
+        metavar="frames|segments",
     )
-    follow: PositiveFloat | None = option(None, nargs="?", const=10.0, metavar="SECONDS", needs="stream")
+    stream_rate: PositiveInt = option(
+        16000, "samples a second on stdin, and of a growing file without a header", needs="stream"
+    )
+    stream_chunk: PositiveFloat = option(0.1, "seconds of audio that are taken together", needs="stream")
+    silence: PositiveFloat = option(
+        2.4, "seconds without words after which a part ends in which nothing was said", needs="stream"
+    )
+    pause: PositiveFloat = option(1.2, "seconds without words after which a part ends, and is final", needs="stream")
+    longest_part: PositiveFloat = option(
+        20.0, "seconds after which a part ends before its last word", needs="stream", passed_as="longest"
+    )
+    att_context_size: list[int] | None = option(
+        None,
+        "encoded frames before and behind a frame that the attention of a Conformer sees, in chunks of one more than "
+        "the second: 48 15 is two chunks of 16. By default those of the model",
+        type=not_negative_int,
+        nargs=2,
+        metavar=("LEFT", "RIGHT"),
+        needs="stream",
+    )
+    follow: PositiveFloat | None = option(
+        None,
+        "AUDIO is still being written, a WAV file or samples as on stdin: go on until it has not grown for so many "
+        "seconds (10), or Ctrl-C",
+        nargs="?",
+        const=10.0,
+        metavar="SECONDS",
+        needs="stream",
+    )
 
 
 @option_group
 class OnnxRuntime:
-    """What computes an ONNX file.
-
-    Attributes:
-        providers: what computes an ONNX file, with commas between, the first one first, such as CUDA,CPU (default:
-            CPU).
-        threads: threads that compute an ONNX file (default: one for each core).
-    """
+    """What computes an ONNX file."""
 
     page: ClassVar[str] = "launching"
-    providers: list[str] = option([], type=_providers, metavar="NAMES")
-    threads: Annotated[int, Between(1, 1024)] | None = None
+    providers: list[str] = option(
+        [],
+        "what computes an ONNX file, with commas between, the first one first, such as CUDA,CPU (default: CPU)",
+        type=_providers,
+        metavar="NAMES",
+    )
+    threads: Annotated[int, Between(1, 1024)] | None = option(
+        None, "threads that compute an ONNX file (default: one for each core)"
+    )
 
 
 class TranscribeParser(LaunchedParser):
