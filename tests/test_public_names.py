@@ -182,10 +182,7 @@ IMPORT_PATHS = {
         NeuralPortNameMismatchError NeuralPortNmTensorMismatchError NeuralTypeError NonFiniteLossError
         UnknownNameError UsageError did_you_mean reported_to_user
     """,
-    "nemo_lite.utils.argparse": """
-        LaunchedParser NemoArgParser OneLineParser launch_arguments not_negative_float not_negative_int positive_int
-        seconds
-    """,
+    "nemo_lite.utils.argparse": "NemoArgParser",
     "nemo_lite.utils.decorators": "add_port_docs deprecated",
     "nemo_lite.utils.exp_logging": "ExpManager",
     "nemo_lite.utils.helpers": """

@@ -2,8 +2,8 @@
 
 A field has an annotation that says which values there may be, and what `option` says of it: its default, its help text
 and more. `OneLineParser` makes options of the fields, and shows them on the pages of ``--help``;
-`arguments_of` hands the values on under the names of a call's arguments. The options here are NeMo's and those of every
-script that runs a model; what they mean is decided where they are used.
+`arguments_of` hands the values on under the names of a call's arguments. The options here are those of every script
+that runs a model: processes, devices, precision, compilation; what they mean is decided where they are used.
 """
 
 from __future__ import annotations
@@ -709,55 +709,3 @@ class LaunchedParser(OneLineParser):
 
 def _has_checkpoints(folder: Path) -> bool:
     return any(parse_checkpoint_name(name) or tag_of_folder(name) for name in names_in(folder))
-
-
-# What NeMo's scripts share.
-
-
-def _optimizers() -> Iterable[str]:
-    from nemo_lite.utils.optimizers import OPTIMIZERS
-
-    return OPTIMIZERS
-
-
-def _lr_policies() -> Iterable[str]:
-    from nemo_lite.utils.lr_policies import get_all_lr_classes
-
-    return get_all_lr_classes()
-
-
-OPTIMIZER, LR_POLICY = Names(_optimizers), Names(_lr_policies)
-
-
-@option_group
-class NemoOptions:
-    """NeMo's common options, with its defaults."""
-
-    amp_opt_level: Literal["O0", "O1", "O2", "O3"] = option(
-        "O0", "precision, from float32 (O0) and mixed (O1, O2) to half (O3)"
-    )
-    cudnn_benchmark: bool = option(False, "let cuDNN time its kernels; for constant shapes")
-    model_config: str | None = option(None, "YAML file of the model")
-    train_dataset: str | None = option(None, "training data")
-    eval_datasets: list[str] | None = option(None, "evaluation data, any number of sets", nargs="*")
-    batch_size: PositiveInt | None = option(None, "items per training batch and process")
-    eval_batch_size: PositiveInt | None = option(None, "items per evaluation batch and process")
-    eval_freq: PositiveInt = option(1000, "optimizer steps between evaluations")
-    optimizer: str | None = option(None, "optimizer", choices=OPTIMIZER)
-    weight_decay: NotNegativeFloat = option(0.0, "weight decay")
-    num_epochs: PositiveInt | None = option(None, "epochs to train")
-    max_steps: PositiveInt | None = option(None, "optimizer steps to train")
-    lr: NotNegativeFloat = option(1e-3, "initial learning rate")
-    lr_policy: str = option("WarmupAnnealing", "learning-rate policy", choices=LR_POLICY)
-    iter_per_step: PositiveInt = option(1, "micro-batches of one optimizer step")
-    work_dir: str | None = option(None, "folder for logs, curves and checkpoints")
-    checkpoint_dir: str | None = option(None, "folder for checkpoints (default: WORK_DIR/checkpoints)")
-    create_tb_writer: bool = option(False, "write TensorBoard events")
-    tensorboard_dir: str | None = option(None, "folder for the events (default: WORK_DIR/tensorboard)")
-    checkpoint_save_freq: PositiveInt = option(1000, "optimizer steps between checkpoints")
-
-
-class NemoArgParser(LaunchedParser):
-    """NeMo's common options; also of use in ``parents=[NemoArgParser()]``."""
-
-    groups: ClassVar[Sequence[type]] = (Launch, NemoOptions)

@@ -14,7 +14,6 @@ PATHS = {
     "base.errors": "errors core.neural_modules utils.configuration_error",
     "base.helpers": "utils.misc utils.helpers",
     "base.nemo_logging": "constants utils.nemo_logging",
-    "base.options": "utils.argparse",
     "compat.deprecated": "utils.decorators",
     "compat.nemo_model": "core.nemo_model",
     "compat.neural_graph": """

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_asr.commands.training import plain_arguments
-from nemo_asr.run.options import Logging, Saving
+from nemo_asr.commands.training_options import Logging, Saving
 from nemo_asr.scoring.report.page import read_result, seed_table, write_seeds
 from nemo_asr.scoring.report.records import METRICS_FILE as METRICS
 from nemo_asr.scoring.report.records import RunRecords, read_records

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 import nemo_lite
-from nemo_asr.argparse import evaluation_steps, policy_of, steps_of_run
+from nemo_asr.argparse import evaluation_steps, steps_of_run
+from nemo_asr.commands.configured_options import policy_of
 from nemo_asr.data.check import warn_of_leaks, warn_of_long
 from nemo_asr.data.speech_data_layer import (
     SpeechDataLayer,

@@ -6,27 +6,20 @@
 from __future__ import annotations
 
 import os
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
-from nemo_asr.run.arguments import Workers, paths_in
+from nemo_asr.run.arguments import paths_in
 from nemo_asr.run.text.labels import METRICS, SCORE_NORMALIZERS
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import FileKind, names_in, read_json
 from nemo_lite.base.nemo_logging import LEVELS, STYLES
 from nemo_lite.base.options import (
-    LR_POLICY,
-    OPTIMIZER,
-    Names,
-    NotNegativeFloat,
-    NotNegativeInt,
     OneLineParser,
-    PositiveFloat,
     PositiveInt,
-    not_negative_float,
     option,
     option_group,
     user_path,
@@ -39,7 +32,6 @@ LOSS_SETTING = "loss."
 """Begins a setting that a recipe applies to its loss, whichever class that is."""
 # Keys of a configuration that give options of training, as WeNet's configurations have them.
 TRAINING_KEYS = ("optim", "optim_conf", "scheduler", "scheduler_conf", "lr_policy", "train_dataset")
-# Of the search in decoding/, too.
 BEAM_SIZES = Between(1, 10_000)  # more than 1,000 gain nothing
 DEFAULT_BEAM_SIZE = 16
 ALPHAS = Between(0, 20)
@@ -47,23 +39,6 @@ BETAS = Between(-50, 50)
 HOTWORD_WEIGHTS = Between(0, 100)
 BeamSize = Annotated[int, BEAM_SIZES]
 ShareBelow1 = Annotated[float, Between(0, 1, below=True)]
-
-
-def _trackers() -> list[str]:
-    from nemo_lite.core.trackers import TRACKERS
-
-    return ["tensorboard", *TRACKERS]
-
-
-def module_lr(text: str) -> tuple[str, float]:
-    """An argparse type: ``MODULE=LR``."""
-    module, equals, rate = text.partition("=")
-    if not module or not equals:
-        raise ArgumentTypeError(f"{text!r} is not MODULE=LR, such as JasperEncoder=0.002")
-    return module, not_negative_float(rate)
-
-
-# Of several scripts.
 
 
 @option_group
@@ -150,199 +125,6 @@ class Terminal:
         "lines on the terminal: messages alone, or with NeMo's heads and banners (default: NEMO_LITE_LOG_STYLE)",
         choices=STYLES,
     )
-
-
-# Of training.
-
-
-@option_group
-class TrainingData:
-    """Manifests, batches, and how often to evaluate."""
-
-    page: ClassVar[str] = "data"
-    train_dataset: str | None = option(
-        None, "manifest to train on; several are separated by commas, perhaps with weights (a.json:3,b.json:1)"
-    )
-    eval_datasets: list[str] | None = option(None, "manifests to evaluate, each a set of its own", nargs="*")
-    batch_size: PositiveInt | None = option(None, "items per training batch and process (default: 64)")
-    eval_batch_size: PositiveInt | None = option(None, "items per evaluation batch and process", needs="eval_datasets")
-    global_batch_size: PositiveInt | None = option(None, "items per step of all processes, not --batch_size")
-    iter_per_step: PositiveInt = option(1, "micro-batches of one optimizer step")
-    uneven: Literal["pad", "drop", "join", "error"] = option(
-        "pad",
-        "what becomes of an epoch's last batches where not all processes have one: take some items twice, leave them "
-        "out, let the others wait, or stop",
-    )
-    num_workers: Workers | None = option(None, "processes that load data (default: the model's)")
-    worker_timeout: NotNegativeFloat | None = option(None, "seconds a batch may take in them (600; 0: no limit)")
-    eval_freq: PositiveInt | None = option(
-        None, "optimizer steps between evaluations (default: an epoch, at most 1000)", needs="eval_datasets"
-    )
-
-
-@option_group
-class TrainedModel:
-    """The configuration, and weights to start from."""
-
-    page: ClassVar[str] = "model"
-    model_config: str | None = option(
-        None,
-        "YAML file of the model, or the name of one that comes with nemo_lite: quartznet15x5 (default: the "
-        "configuration of the model in --init_from)",
-    )
-    load_dir: str | None = option(None, "folder of checkpoints to start from (default: the run's own)", type=user_path)
-    init_from: str | None = option(
-        None,
-        "a trained model whose weights training starts from: a run's folder, a model folder, a folder of checkpoints, "
-        "or a model of another toolkit; steps, epochs and optimizer start anew, labels may differ",
-        only_for="texts",
-        type=user_path,
-        metavar="MODEL",
-    )
-    allow_feature_change: bool = option(
-        False, "use --init_from also where its features differ from those of the configuration", needs="init_from"
-    )
-    freeze_encoder_until: PositiveInt | None = option(
-        None, "steps in which the encoder stays as it is, its batch statistics too", only_for="texts"
-    )
-    plan: bool = option(False, "print and save the DAGs and the schedule, then exit")
-
-
-@option_group
-class Optimisation:
-    """How long, learning rate, optimizer, batch statistics."""
-
-    page: ClassVar[str] = "optimisation"
-    num_epochs: PositiveInt | None = option(None, "epochs to train")
-    max_steps: PositiveInt | None = option(None, "optimizer steps to train")
-    lr: NotNegativeFloat = option(0.02, "initial learning rate")
-    lr_policy: str = option("CosineAnnealing", "learning-rate policy", choices=LR_POLICY)
-    warmup_steps: NotNegativeInt | None = option(
-        None, "steps in which the learning rate rises (default: 0; warmuplr has 25000, NoamAnnealing 10000)"
-    )
-    hold_steps: NotNegativeInt | None = option(
-        None, "steps after the warm-up in which the rate stays at --lr, with a Hold policy (default: 0)"
-    )
-    min_lr: NotNegativeFloat | None = option(None, "learning rate at the end (default: the policy's, mostly 0)")
-    d_model: PositiveInt | None = option(
-        None, "channels of the encoder, of which the rate of NoamAnnealing depends (default: 512)"
-    )
-    module_lr: list[tuple[str, float]] | None = option(
-        None,
-        "learning rate of a module, instead of --lr: JasperEncoder=0.002",
-        type=module_lr,
-        nargs="+",
-        action="extend",
-        metavar="MODULE=LR",
-    )
-    optimizer: str = option("novograd", "optimizer", choices=OPTIMIZER)
-    weight_decay: NotNegativeFloat = option(0.001, "weight decay")
-    beta1: ShareBelow1 | None = option(None, "first decay rate of the optimizer")
-    beta2: ShareBelow1 | None = option(None, "second decay rate of the optimizer")
-    grad_norm_clip: PositiveFloat | None = option(None, "largest norm of a step's gradients (default: no limit)")
-    random_seed: NotNegativeInt | None = option(
-        None, "seed of every random draw (default: 0)", "--random_seed", "--seed"
-    )
-    seeds: PositiveInt = option(
-        1,
-        "train with so many seeds, one after the other; the end is a table of mean and spread (default: 1)",
-        needs="eval_datasets",
-    )
-    cudnn_benchmark: bool = option(False, "let cuDNN time its kernels; for constant shapes")
-    bn_momentum: Annotated[float, Between(0, 1, above=True)] | None = option(
-        None, "weight of a new batch in the running batch statistics, 0 to 1 (default: the model's, 0.1)"
-    )
-    synced_bn: bool = option(False, "batch statistics of all processes together")
-    synced_bn_groupsize: NotNegativeInt = option(
-        0, "processes that share batch statistics (default: 0, all)", needs="synced_bn"
-    )
-    static_graph: bool = option(
-        False, "tell torch's DistributedDataParallel that every step takes the same path through the model"
-    )
-    gradient_compression: Literal["bfloat16"] | None = option(
-        None, "type in which processes exchange gradients: half the traffic, rounded (default: their own)"
-    )
-
-
-@option_group
-class Regularization:
-    """Against overfitting: decay, smoothing, further losses, averages of weights."""
-
-    page: ClassVar[str] = "regularization"
-    decay_weights_only: bool = option(False, "weight decay of weights alone, not of biases and normalisation")
-    label_smoothing: ShareBelow1 = option(
-        0.0,
-        "share of the training loss that pulls each frame towards equal probabilities of all labels",
-        only_for="texts",
-    )
-    intermediate_ctc: ShareBelow1 = option(
-        0.0, "share of the training loss that is the CTC loss of the encoder's middle block", only_for="texts"
-    )
-    average_last: PositiveInt | None = option(
-        None,
-        "at the end, also write WORK_DIR/EXP_NAME/averaged: the mean of the last N checkpoints, which are kept",
-        only_for="texts",
-    )
-    ema_decay: ShareBelow1 | None = option(
-        None, "the same of a moving average of the weights over all steps, such as 0.999", only_for="texts"
-    )
-
-
-@option_group
-class Saving:
-    """Folders, and when checkpoints are saved and how many stay; ``CheckpointCallback`` explains that."""
-
-    page: ClassVar[str] = "saving"
-    work_dir: str | None = option(None, "folder for logs, curves and checkpoints")
-    exp_name: str | None = option(
-        None,
-        "name of the run: its results go to WORK_DIR/EXP_NAME, without --work_dir to ./EXP_NAME, without both to "
-        "runs/Jasper (default: Jasper)",
-    )
-    checkpoint_dir: str | None = option(None, "folder for checkpoints (default: WORK_DIR/EXP_NAME/checkpoints)")
-    checkpoint_save_freq: PositiveInt | None = option(None, "also save after every so many optimizer steps")
-    checkpoint_epoch_freq: NotNegativeInt = option(1, "epochs between checkpoints; 0: none by epochs")
-    checkpoint_minutes: NotNegativeFloat = option(
-        15.0, "save when the last checkpoint is so many minutes old; 0: not by time"
-    )
-    checkpoints_to_keep: PositiveInt = option(4, "how many of the newest checkpoints stay")
-    best_to_keep: PositiveInt = option(
-        2, "how many of the best by the first evaluation set stay, beside the newest", needs="eval_datasets"
-    )
-    allow_world_size_change: bool = option(
-        False, "go on from a checkpoint that another number of processes saved; what that changes is logged"
-    )
-    report: bool = option(
-        True, "write WORK_DIR/EXP_NAME/report.html at the end: curves, error rates, the worst utterances"
-    )
-
-
-@option_group
-class Logging(Terminal):
-    """Lines in the terminal, curves, trackers."""
-
-    log_freq: PositiveInt = option(25, "steps between log lines about training")
-    track: list[str] = option([], "record the run there too", nargs="+", choices=Names(_trackers))
-    create_tb_writer: bool | None = option(None, "write TensorBoard events (default: to a folder)")
-    tensorboard_dir: str | None = option(None, "folder for events (default: WORK_DIR/EXP_NAME/tensorboard)")
-
-
-@option_group
-class FirstGeneration:
-    """The options of NeMo's first generation."""
-
-    page: ClassVar[str] = "older"
-    train_manifest: str | None = option(None, "older name of --train_dataset")
-    val_manifest1: str = option("", "one more of --eval_datasets")
-    val_manifest2: str = option("", "one more of --eval_datasets")
-    val_manifest3: str = option("", "one more of --eval_datasets")
-    batch_per_step: PositiveInt | None = option(None, "older name of --iter_per_step")
-    logdir: str | None = option(None, "older name of --work_dir")
-    save_freq: PositiveInt | None = option(None, "older name of --checkpoint_save_freq")
-    num_gpus: PositiveInt | None = option(None, "processes that the launcher started, one for each GPU; checked")
-
-
-# Of scripts that use a trained model.
 
 
 @option_group
