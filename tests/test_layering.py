@@ -32,7 +32,8 @@ ORDERS = {
         < common, engine < export, precision_check < actions
     """,
     "nemo_asr.run": """
-        arguments, calibration < text, manifest < audio < options < search < transcribe < onnx < serve < cli
+        arguments, calibration < text, manifest < audio, search.options < options < search < transcribe < onnx
+        < serve < cli
     """,
     "nemo_asr": """
         rng, shipped < commands.configured_options, commands.training_options < argparse, text, audio, features
@@ -56,7 +57,7 @@ LATE_IMPORTS = {
     "nemo_asr.trained.fine_tuning": "imports torch; --help is shown without",
     "nemo_asr.trained.model": "imports torch; models in ONNX files are run without",
     "sounddevice": "optional: a microphone",
-    "nemo_asr.run.search.prefix_beam_search": "a transcript by greedy decoding is there sooner without",
+    "nemo_asr.run.search.text_search": "a transcript by greedy decoding is there sooner without",
     "nemo_asr.run.transcribe.streaming": "whole recordings are transcribed without",
     "nemo_asr.run.text.parser": "only what aligns texts reads them",
     "nemo_asr.run.text.subwords": "likewise",

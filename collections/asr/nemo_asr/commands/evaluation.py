@@ -30,10 +30,12 @@ from nemo_asr.decoding.greedy import (
 )
 from nemo_asr.run.audio.segments import Detector, frame_levels, frame_samples, longest_pause
 from nemo_asr.run.options import named_files, results_folder, search_arguments, unique_tags
+from nemo_asr.run.search.ctc import labels_of_path
+from nemo_asr.run.search.search import TimedLabels
 from nemo_asr.run.search.words import Spelling, weighted_phrases
 from nemo_asr.run.text.labels import main_metric, spelled
 from nemo_asr.run.transcribe.inputs import Recording, recording_of_utterance
-from nemo_asr.run.transcribe.transcript import TimedLabels, Transcript, labels_of_path
+from nemo_asr.run.transcribe.transcript import Transcript
 from nemo_asr.run.transcribe.voice_activity import load_detector
 from nemo_asr.scoring.hotwords import score_hotwords, words_of
 from nemo_asr.scoring.rates import (

@@ -25,10 +25,10 @@ from nemo_asr.run.search.prefix_beam_search import (
     Limits,
     LogProb,
     MaxLabels,
-    StreamedSearch,
-    TextSearch,
     search,
 )
+from nemo_asr.run.search.search import Hypotheses, States
+from nemo_asr.run.search.text_search import StreamedBeams, TextSearch
 from nemo_asr.run.search.words import Alpha, Beta, HotwordWeight, UnknownScore, Weights, word_scores
 from nemo_asr.run.text.labels import text_of
 from nemo_lite import NeuralModuleFactory, NmTensor
@@ -139,9 +139,17 @@ class BeamSearchCTCDecoder(NonTrainableNM):
         """
         return self._search.hypotheses(*arrays_of(log_probs, lengths), nbest)
 
-    def stream(self) -> StreamedSearch:
-        """The search of one utterance, some frames at a time."""
-        return self._search.stream()
+    def several(self, nbest: int) -> NBestCTCDecoder:
+        """A module that gives so many hypotheses of this search."""
+        return NBestCTCDecoder(self, nbest)
+
+    def recognise(self, states: States, nbest: int = 1) -> Hypotheses:
+        """See `nemo_asr.run.search.search.Search`."""
+        return self._search.recognise(states, nbest)
+
+    def stream(self, most_frames: int) -> StreamedBeams:
+        """See `nemo_asr.run.search.search.Search`."""
+        return self._search.stream(most_frames)
 
     def forward(self, log_probs: Tensor, log_probs_length: Tensor | None = None) -> Tensor:
         """(B, T, classes) and valid frames (B,) -> (B, U) ids, blanks between equal ones and at the end."""

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from nemo_asr.models.jasper import valid_frames
 from nemo_asr.run.arguments import Classes
+from nemo_asr.run.search.ctc import PathSearch, StreamedPath
+from nemo_asr.run.search.search import Hypotheses, States
 from nemo_asr.run.text.labels import text_of as text_of
 from nemo_lite.backends.pytorch.nm import NonTrainableNM
 from nemo_lite.base.errors import UsageError
@@ -166,3 +168,11 @@ class GreedyCTCDecoder(NonTrainableNM):
             return best
         blank = log_probs.shape[2] - 1
         return torch.where(valid_frames(log_probs_length, best.shape[1]).squeeze(1), best, blank)
+
+    def recognise(self, states: States, nbest: int = 1) -> Hypotheses:
+        """See `nemo_asr.run.search.search.Search`."""
+        return PathSearch().recognise(states, nbest)
+
+    def stream(self, most_frames: int) -> StreamedPath:
+        """See `nemo_asr.run.search.search.Search`."""
+        return StreamedPath()

@@ -1,1 +1,1 @@
-"""What recognises: audio, text, search, transcription, ONNX models, streams, the server. No torch."""
+"""What recognises, without PyTorch: audio, texts, searches, transcripts, streams, the server."""

@@ -13,6 +13,7 @@ from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
 from nemo_asr.run.arguments import paths_in
+from nemo_asr.run.search.options import SearchOptions
 from nemo_asr.run.text.labels import METRICS, SCORE_NORMALIZERS
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import FileKind, names_in, read_json
@@ -222,11 +223,18 @@ def check_search_options(parser: OneLineParser, args: Namespace) -> None:
         args.alpha, args.beta = read_weights(args.weights)
 
 
-def search_arguments(args: Namespace) -> dict[str, Any] | None:
-    """What a ``BeamSearchCTCDecoder`` is given beside its labels; None for greedy decoding."""
+def search_options(args: Namespace) -> SearchOptions | None:
+    """What is asked of a search; None: nothing, so it is the model's own."""
     if args.decoder == "greedy":
         return None
-    return {name: getattr(args, name) for name in _GIVEN if getattr(args, name) is not None}
+    values = {name: getattr(args, name) for name in _GIVEN}
+    return SearchOptions(**{**values, "hotwords": tuple(args.hotwords or ())})
+
+
+def search_arguments(args: Namespace) -> dict[str, Any] | None:
+    """`search_options` as keyword arguments."""
+    options = search_options(args)
+    return None if options is None else options.arguments()
 
 
 def read_weights(path: str) -> tuple[float, float]:

@@ -5,10 +5,12 @@ go through ``Family.connect``. Port types decide which wire goes to which port. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
+from nemo_asr.run.search.options import SearchOptions
 from nemo_lite import Dag, DataLayerNM, NeuralModule, NmTensor, logging
 from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core import (
@@ -152,6 +154,31 @@ class Family:
         """
         raise NotImplementedError(f"{type(self).__name__} has no connect")
 
+    @property
+    def name(self) -> str:
+        """As YAML files have it."""
+        return next((name for name, family in FAMILIES.items() if family is self), type(self).__name__)
+
+    def search(
+        self, labels: Sequence[str], options: SearchOptions | None, modules: Mapping[str, NeuralModule]
+    ) -> NeuralModule:
+        """A search over the family's own wires: a module that takes the place of the model's in the role ``greedy``.
+
+        Where it has a method ``stream``, as `nemo_asr.run.search.search.Search` says, the model streams by frames;
+        where it has ``several(nbest)``, that gives a search of several hypotheses.
+
+        Args:
+            labels: the vocabulary.
+            options: what is asked of it; None: the model's own search.
+            modules: of the model, by role.
+
+        Raises:
+            UsageError: it cannot do what is asked for.
+        """
+        if options is not None:
+            options.refuse_others((), f"family {self.name}")
+        return modules["greedy"]
+
     def problem(self, classes: Mapping[str, type[NeuralModule]], in_file: Iterable[str]) -> tuple[str, str]:
         """What is wrong with the classes of a file: a role and a sentence; two empty texts if nothing is.
 
@@ -242,6 +269,24 @@ def connect(model: Model, data: DataLayerNM | Sequence[NmTensor], training: bool
     outputs = data() if isinstance(data, DataLayerNM) else tuple(data)
     wires: Wires = family_of(model.family).connect(_Connector(model), _data(outputs), training)
     return wires
+
+
+def search_of(model: Model, labels: Sequence[str], options: SearchOptions | None = None) -> NeuralModule:
+    """The search of a model with these options, or its own; see :meth:`Family.search`."""
+    return family_of(model.family).search(labels, options, model.modules)
+
+
+def with_nbest(search: NeuralModule, nbest: int) -> NeuralModule:
+    """The search with so many hypotheses of each utterance.
+
+    Raises:
+        UsageError: it gives one.
+    """
+    several: Callable[[int], NeuralModule] | None = getattr(search, "several", None)
+    if several is not None:
+        return several(nbest)
+    problem, remedy = "this decoder gives one text", "give decoder=nemo_asr.BeamSearchCTCDecoder(labels)"
+    raise UsageError(problem, got=f"nbest {nbest}, {type(search).__name__}", remedy=remedy)
 
 
 def connect_features(model: Model, features: Signal) -> Wires:
@@ -373,6 +418,14 @@ class CTC(Family):
             log_probs=log_probs.values,
             log_probs_lengths=log_probs.lengths,
         )
+
+    def search(
+        self, labels: Sequence[str], options: SearchOptions | None, modules: Mapping[str, NeuralModule]
+    ) -> NeuralModule:
+        """A beam search, where something is asked for."""
+        if options is None:
+            return super().search(labels, options, modules)
+        return BeamSearchCTCDecoder(labels, **options.arguments())
 
     def problem(self, classes: Mapping[str, type[NeuralModule]], in_file: Iterable[str]) -> tuple[str, str]:
         """The default search is for CTC heads alone: those that say ``is_ctc``, or that a CTC loss trains."""

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder, NBestCTCDecoder
 from nemo_asr.decoding.greedy import GreedyCTCDecoder, HypothesesType, label_ids
 from nemo_asr.models.jasper import valid_frames
 from nemo_asr.run.arguments import BatchSeconds, BatchSize, SampleRate, Workers
 from nemo_asr.run.audio.reading import Audio, Samples
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Decisions, Detector, in_chunks
+from nemo_asr.run.search.ctc import align, labels_of_path, refuse_no_probabilities
+from nemo_asr.run.search.search import TimedLabels
 from nemo_asr.run.transcribe.alignment import RowFrames
 from nemo_asr.run.transcribe.inputs import (
     BATCH_SECONDS,
@@ -32,11 +33,7 @@ from nemo_asr.run.transcribe.inputs import (
 from nemo_asr.run.transcribe.segments import Segmented
 from nemo_asr.run.transcribe.transcript import (
     ScoredText,
-    TimedLabels,
     Transcript,
-    align,
-    labels_of_path,
-    refuse_no_probabilities,
     scored_texts,
     transcribed,
     transcript_of,
@@ -51,6 +48,7 @@ from nemo_asr.tasks.families import (
     connect_features,
     is_lengths,
     signals_of,
+    with_nbest,
 )
 from nemo_lite import Dag, DataLayerNM, DeviceType, NeuralModule, NeuralModuleFactory, NmTensor, NonTrainableNM, logging
 from nemo_lite.backends.pytorch.data.loaders import Counts, ItemDataset, PlannedLoader, Request, UnusableItems
@@ -501,10 +499,7 @@ def _with_search(model: Model, decoder: NeuralModule | None, nbest: int) -> Mode
     """The model with a search in the place of its own, where one is given, and as many hypotheses as are asked for."""
     search = decoder or model.greedy
     if nbest > 1 and search is not None:
-        if not isinstance(search, BeamSearchCTCDecoder):
-            problem, remedy = "this decoder gives one text", "give decoder=nemo_asr.BeamSearchCTCDecoder(labels)"
-            raise UsageError(problem, got=f"nbest {nbest}, {type(search).__name__}", remedy=remedy)
-        search = NBestCTCDecoder(search, nbest)
+        search = with_nbest(search, nbest)
     return replace(model, greedy=search)
 
 

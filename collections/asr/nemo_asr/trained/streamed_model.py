@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from nemo_asr.data.utterances import audio_ports
-from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
-from nemo_asr.decoding.greedy import GreedyCTCDecoder
 from nemo_asr.run.audio.segments import Samples
-from nemo_asr.run.transcribe.frame_stream import FloatArray
-from nemo_asr.tasks.families import Model, connect
+from nemo_asr.run.search.search import Search, States
+from nemo_asr.tasks.families import Model, connect, is_lengths
 from nemo_asr.trained.engine import StandIn
 from nemo_lite.backends.pytorch.streaming import StreamedDag, lower_to_stream
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core.dag import slice_between
+from nemo_lite.core.neural_types import AxisKind
 
 
 class StreamedModel(NamedTuple):
     """A model that runs in chunks, of which many streams can be made.
 
     Attributes:
-        dag: samples and their number to log-probabilities.
+        dag: samples and their number to what the search reads.
         labels: the vocabulary.
         sample_rate: samples a second that it takes.
-        frame_samples: samples of one frame of log-probabilities.
+        frame_samples: samples of one frame of that.
         hop_samples: samples of one frame of features.
-        decoder: the model's own beam search; None: it decodes greedily.
+        search: the model's own.
+        time_axes: of the outputs of ``dag``, by the search's names for them.
     """
 
     dag: StreamedDag
@@ -37,49 +37,57 @@ class StreamedModel(NamedTuple):
     sample_rate: int
     frame_samples: int
     hop_samples: int
-    decoder: BeamSearchCTCDecoder | None = None
+    search: Search
+    time_axes: Mapping[str, int]
 
     @property
     def look_ahead(self) -> float:
-        """Seconds of audio behind the beginning of a frame that its log-probabilities wait for."""
+        """Seconds of audio behind the beginning of a frame that it waits for."""
         return self.dag.delay.look_ahead / self.sample_rate
 
-    def frames(self) -> Callable[[Samples, bool], FloatArray]:
+    def frames(self) -> Callable[[Samples, bool], States]:
         """See `FrameModel`."""
-        return _Frames(self.dag)
+        return _Frames(self)
 
 
 def streamed_model(model: Model, labels: Sequence[str], sample_rate: int) -> StreamedModel:
     """The model as it runs in chunks, in evaluation mode, where its modules are.
 
     Raises:
-        UsageError: it cannot: all its modules that see the whole utterance are named, with the reason; or it has
-            another search, or no log-probabilities.
+        UsageError: it cannot: all its modules that see the whole utterance are named, with the reason; or its search
+            needs the whole utterance.
     """
     sources = StandIn(audio_ports(sample_rate))()
     wires = connect(model, sources)
-    search = wires.predictions.call.module
-    if wires.log_probs is None or not isinstance(search, (GreedyCTCDecoder, BeamSearchCTCDecoder)):
-        problem, wanted = "this search does not stream by frames", "GreedyCTCDecoder or BeamSearchCTCDecoder"
-        raise UsageError(problem, got=search.label, wanted=wanted, remedy="stream in segments")
-    dag = lower_to_stream(slice_between(sources, [wires.log_probs])).eval()
-    assert wires.features is not None, "there are log-probabilities of them"
+    search: Any = wires.predictions.call.module
+    states = {port: wire for port, wire in wires.predictions.call.inputs.items() if not is_lengths(wire.ntype)}
+    if not hasattr(search, "stream") or wires.features is None:
+        problem = f"the search of family {model.family} does not stream by frames"
+        wanted, remedy = "a search with a method stream", "stream in segments"
+        raise UsageError(problem, got=search.label, wanted=wanted, remedy=remedy)
+    dag = lower_to_stream(slice_between(sources, list(states.values()))).eval()
+    if late := [port for port, wire in states.items() if dag.delays[wire] != dag.delay]:
+        problem, remedy = f"{', '.join(late)} comes later than {next(iter(states))}", "stream in segments"
+        raise UsageError("the search reads wires of several delays", place=search.label, got=problem, remedy=remedy)
     strides = dag.delay.stride, dag.delays[wires.features].stride
-    decoder = None if isinstance(search, GreedyCTCDecoder) else search
-    return StreamedModel(dag, list(labels), sample_rate, *strides, decoder)
+    axes = {port: [axis.kind for axis in wire.axes or ()].index(AxisKind.Time) for port, wire in states.items()}
+    return StreamedModel(dag, list(labels), sample_rate, *strides, search, axes)
 
 
 class _Frames:
     """The frames of one stream."""
 
-    def __init__(self, dag: StreamedDag) -> None:
-        self._dag, self._state = dag, dag.initial_state(1)
+    def __init__(self, model: StreamedModel) -> None:
+        self._dag, self._state = model.dag, model.dag.initial_state(1)
+        self._time_axes = model.time_axes
 
     @torch.no_grad()
-    def __call__(self, samples: Samples, last: bool) -> FloatArray:
+    def __call__(self, samples: Samples, last: bool) -> States:
         device = next((tensor.device for tensor in self._state.values()), torch.device("cpu"))
         signal = torch.from_numpy(np.ascontiguousarray(samples)).to(device).unsqueeze(0)
         length = torch.tensor([len(samples)], device=device)
-        (log_probs,), self._state = self._dag(signal, length, state=self._state, last=last)
-        found: FloatArray = log_probs[0].float().cpu().numpy()
-        return found
+        outputs, self._state = self._dag(signal, length, state=self._state, last=last)
+        return {
+            name: value.movedim(axis, 1)[0].float().cpu().numpy()
+            for (name, axis), value in zip(self._time_axes.items(), outputs, strict=True)
+        }

@@ -13,7 +13,7 @@ from toys.onnx_toy import METADATA, RATE, write_toy
 from nemo_asr.run.audio.segments import Cutting
 from nemo_asr.run.cli.transcribe import main
 from nemo_asr.run.onnx.onnx_model import OnnxModel, load_onnx_model
-from nemo_asr.run.search.prefix_beam_search import TextSearch
+from nemo_asr.run.search.text_search import TextSearch
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.transcript import Transcript
 from nemo_lite.base.errors import CheckpointError, UsageError

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
-from nemo_asr.run.search.prefix_beam_search import Limits, TextSearch, search
+from nemo_asr.run.search.prefix_beam_search import Limits, search
+from nemo_asr.run.search.text_search import TextSearch
 from nemo_asr.run.search.words import Spelling, Weights, WordScores
 from nemo_asr.run.text.labels import text_of
 from nemo_lite.base.errors import UsageError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from toys.language_model import BigramModel
 
-from nemo_asr.run.search.prefix_beam_search import Limits, StreamedSearch, TextSearch, search
+from nemo_asr.run.search.prefix_beam_search import Limits, StreamedSearch, search
 from nemo_asr.run.search.words import Spelling, WordScores
 from nemo_lite.base.errors import UsageError
 
@@ -113,7 +113,7 @@ def test_two_texts_as_probable_as_each_other_do_not_grow_with_the_stream():
     ((whole,),) = search(log_probs[None], [len(frames)], Limits(4), None, 1, LETTERS)
     sizes = {}
     for commits in (True, False):
-        stream = TextSearch(LETTERS, beam_size=4).stream()
+        stream = StreamedSearch(Limits(4), None, LETTERS)
         for first in range(0, len(frames), 10):
             stream.accept(log_probs[first : first + 10])
             stream.settle(stream.num_frames)
@@ -139,7 +139,7 @@ def test_a_word_without_end_is_cut(monkeypatch):
 def test_the_best_hypothesis_may_be_within_a_word_and_the_last_one_may_not():
     labels, frames = ["a", "b", "c"], np.full((2, 4), 1e-4)
     frames[0, 0], frames[1, 1] = 1, 1
-    search = TextSearch(labels, lexicon=None).stream()
+    search = StreamedSearch(Limits(), None, labels)
     search.accept(np.log(frames))
     assert search.best() == ([0, 1], [0, 1])
     words = WordScores(Spelling(labels), ["a", "abc"])
@@ -172,4 +172,4 @@ def test_a_last_word_that_is_none_is_left_out_as_of_the_whole_where_its_beginnin
 
 def test_classes_that_are_not_the_labels_are_refused():
     with pytest.raises(UsageError, match="other labels than the model: got 3 classes, wanted 4"):
-        TextSearch(LETTERS).stream().accept(np.zeros((1, 3)))
+        StreamedSearch(Limits(), None, LETTERS).accept(np.zeros((1, 3)))

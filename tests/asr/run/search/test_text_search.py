@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nemo_asr.run.search.prefix_beam_search import TextSearch
+from nemo_asr.run.search.text_search import TextSearch
 from nemo_asr.run.search.words import Weights
 from nemo_lite.base.errors import UsageError
 

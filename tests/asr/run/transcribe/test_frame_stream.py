@@ -117,9 +117,13 @@ class Letters(torch.nn.Module):
         return (table[signal[:, ::100].long()],), {}
 
 
+def letters_model():
+    return StreamedModel(Letters(), Letters.labels, 1000, 100, 100, nemo_asr.GreedyCTCDecoder(), {"log_probs": 1})
+
+
 def of_letters(text, rules=None, size=None, decoder=None):
     """The events of a stream of frames of 0.1 s; `.` is a frame without a label, `?` one of two labels."""
-    stream = FrameStream(StreamedModel(Letters(), Letters.labels, 1000, 100, 100), 1000, rules, decoder=decoder)
+    stream = FrameStream(letters_model(), 1000, rules, decoder=decoder)
     frames = np.array([" ab.?".index(letter) for letter in text], np.float32)
     return run(stream, np.repeat(frames, 100), 100 * (size or len(text))), stream
 
@@ -203,7 +207,7 @@ def test_a_model_with_a_beam_search_of_its_own_streams_with_it(tmp_path):
     own = QUARTZNET + "BeamSearchCTCDecoder: {beam_size: 3, hotwords: [cab]}\n"
     (tmp_path / "own.yaml").write_text(own)
     model = nemo_asr.load_recipe(tmp_path / "own.yaml").model()
-    decoder = streamed_model(model, [" ", "a", "b", "c"], RATE).decoder
+    decoder = streamed_model(model, [" ", "a", "b", "c"], RATE).search
     assert isinstance(decoder, nemo_asr.BeamSearchCTCDecoder)
 
 
@@ -213,7 +217,7 @@ def test_partial_texts_come_where_they_change():
 
 
 def test_a_stream_without_audio_says_nothing():
-    stream = FrameStream(StreamedModel(Letters(), Letters.labels, 1000, 100, 100), 1000)
+    stream = FrameStream(letters_model(), 1000)
     assert stream.accept(np.zeros(0, np.float32)) == stream.finish() == []
     assert stream.text == ""
 
@@ -234,6 +238,6 @@ def test_what_cannot_stream_by_frames_streams_in_segments_or_says_why(tmp_path):
 @pytest.mark.parametrize("rate", [999, 800_000])
 def test_rates_that_are_none_are_refused(rate):
     with pytest.raises(UsageError, match="out of range"):
-        FrameStream(StreamedModel(Letters(), Letters.labels, 1000, 100, 100), rate)
+        FrameStream(letters_model(), rate)
     with pytest.raises(UsageError, match="above 0"):
         EndpointRules(pause=0)

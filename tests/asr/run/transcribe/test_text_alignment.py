@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+from nemo_asr.run.search.ctc import align
 from nemo_asr.run.text.parser import make_parser
 from nemo_asr.run.transcribe.alignment import (
     Part,
@@ -23,7 +24,6 @@ from nemo_asr.run.transcribe.alignment import (
     sentences_of,
 )
 from nemo_asr.run.transcribe.inputs import Recording
-from nemo_asr.run.transcribe.transcript import align
 from nemo_lite.base.errors import DataError, UsageError
 
 LABELS = [" ", "a", "b", "c"]

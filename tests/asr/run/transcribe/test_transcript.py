@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from nemo_asr.run.audio.segments import Span
+from nemo_asr.run.search.ctc import labels_of_path
 from nemo_asr.run.transcribe.inputs import Recording
-from nemo_asr.run.transcribe.transcript import Transcript, Word, labels_of_path, transcript_of
+from nemo_asr.run.transcribe.transcript import Transcript, Word, transcript_of
 
 LABELS = [" ", "a", "b"]
 BLANK = 3

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from nemo_asr.decoding.greedy import ctc_collapse
-from nemo_asr.run.transcribe import transcript as viterbi
-from nemo_asr.run.transcribe.transcript import align
+from nemo_asr.run.search import ctc as viterbi
+from nemo_asr.run.search.ctc import align
 from nemo_lite.base.errors import UsageError
 
 

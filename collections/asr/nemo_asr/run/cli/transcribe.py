@@ -135,7 +135,7 @@ def _transcribe_with_onnx(args: Namespace, recordings: Sequence[Recording]) -> i
     detector = load_detector(args.vad) if args.vad else None
     search = None
     if options is not None:
-        from nemo_asr.run.search.prefix_beam_search import TextSearch
+        from nemo_asr.run.search.text_search import TextSearch
 
         search = TextSearch(model.labels, **options)
     start = time.perf_counter()

@@ -18,6 +18,10 @@ from nemo_asr.run.audio.reading import Audio, Samples
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Detector
 from nemo_asr.run.calibration import Calibration, usual_confidence
 from nemo_asr.run.onnx.onnx_session import ONNX_FILE, open_session
+from nemo_asr.run.search.ctc import LOG_PROBS
+from nemo_asr.run.search.known_searches import search_of_family
+from nemo_asr.run.search.options import SearchOptions
+from nemo_asr.run.search.search import Search
 from nemo_asr.run.text.labels import is_piece, separator_of
 from nemo_asr.run.transcribe.inputs import (
     BATCH_SECONDS,
@@ -31,12 +35,8 @@ from nemo_asr.run.transcribe.inputs import (
 )
 from nemo_asr.run.transcribe.segments import Segmented
 from nemo_asr.run.transcribe.transcript import (
-    ScoredText,
     Transcribed,
     Transcript,
-    align,
-    labels_of_path,
-    path_scores,
     scored_texts,
     transcribed,
     transcript_of,
@@ -46,7 +46,6 @@ from nemo_lite.base.files import parse_json
 from nemo_lite.base.nemo_logging import logging
 
 if TYPE_CHECKING:
-    from nemo_asr.run.search.prefix_beam_search import TextSearch
     from nemo_asr.run.text.parser import CharParser
     from nemo_asr.run.transcribe.alignment import Aligned, RowFrames, SentenceCutting
     from nemo_asr.run.transcribe.stream import Stream
@@ -121,6 +120,14 @@ class DescribedFile:
             got = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise CheckpointError(problem, place=str(path), got=got, remedy=remedy) from None
 
+    def new_search(self, options: SearchOptions | None = None) -> Search:
+        """The search of this model.
+
+        Raises:
+            UsageError: there is none for its family without torch, or it cannot do what is asked for.
+        """
+        return search_of_family(self.metadata.get("family", "ctc"), self.labels, options)
+
     def _read(self) -> None:
         """Read what only files of this format say; KeyError or ValueError where it is missing or wrong."""
 
@@ -152,7 +159,7 @@ class OnnxModel(DescribedFile):
         recordings: Sequence[Any],
         batch_size: int = BATCH_SIZE,
         batch_seconds: float = BATCH_SECONDS,
-        search: TextSearch | None = None,
+        search: Search | None = None,
         nbest: int = 1,
         cutting: Cutting | None = DEFAULT_CUTTING,
         detector: Detector | None = None,
@@ -188,7 +195,7 @@ class OnnxModel(DescribedFile):
                 by_row[number] = self._transcript(log_probs, rows[number], audio, search, nbest)
         return segmented.transcribed(by_row, faults)
 
-    def transcribe_batch(self, rows: Sequence[Recording], search: TextSearch | None = None) -> Transcribed:
+    def transcribe_batch(self, rows: Sequence[Recording], search: Search | None = None) -> Transcribed:
         """:meth:`transcribe` for a program that serves: recordings whose lengths are known, not cut, as one batch."""
         audios, faults = self._samples(rows)
         outputs = self.log_probs([audio.samples for audio in audios.values()]) if audios else []
@@ -198,7 +205,7 @@ class OnnxModel(DescribedFile):
         }
         return transcribed(by_row, faults)
 
-    def stream(self, sample_rate: int | None = None, search: TextSearch | None = None, **settings: Any) -> Stream:
+    def stream(self, sample_rate: int | None = None, search: Search | None = None, **settings: Any) -> Stream:
         """Transcribe audio while it arrives: ``accept(samples)`` and ``finish()`` give partial and final texts.
 
         Args:
@@ -302,19 +309,11 @@ class OnnxModel(DescribedFile):
         return self.frame_seconds or len(audio.samples) / self.sample_rate / max(num_frames, 1)
 
     def _transcript(
-        self, log_probs: LogProbs, recording: Recording, audio: Audio, search: TextSearch | None, nbest: int
+        self, log_probs: LogProbs, recording: Recording, audio: Audio, search: Search | None, nbest: int
     ) -> Transcript:
-        several: Sequence[ScoredText] = ()
-        if search is None:
-            path = log_probs.argmax(axis=1)
-        else:
-            (hypotheses,) = search.hypotheses(log_probs[None], np.array([len(log_probs)]), nbest)
-            path = align(log_probs, hypotheses[0].ids)
-            if nbest > 1:
-                several = scored_texts([(text.ids, text.score) for text in hypotheses], search.labels)
-        scores, seconds = path_scores(log_probs, path), self._frame_seconds(audio, len(path))
-        start = audio.start / self.sample_rate
-        best = labels_of_path(path, scores, len(self.labels))
+        best, scored = (search or self.new_search()).recognise({LOG_PROBS: log_probs}, nbest)
+        seconds, start = self._frame_seconds(audio, len(log_probs)), audio.start / self.sample_rate
+        several = scored_texts(scored, self.labels)
         return transcript_of(best, self.labels, recording, seconds, start, self.calibration, several)
 
 

@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from nemo_asr.run.audio.reading import Samples
 from nemo_asr.run.onnx.onnx_model import STREAM_FORMAT, DescribedFile
+from nemo_asr.run.search.ctc import LOG_PROBS
+from nemo_asr.run.search.search import Search, States
 
 # Any: onnxruntime has no types.
 
@@ -32,11 +34,9 @@ class OnnxStreamedModel(DescribedFile):
     Attributes:
         hop_samples: samples of one frame of features.
         frame_samples: samples of one frame of log-probabilities.
-        decoder: None: it decodes greedily.
     """
 
     format = STREAM_FORMAT
-    decoder = None
 
     def _read(self) -> None:
         self._chunk, self._before = int(self.metadata[CHUNK]), int(self.metadata[BEFORE])
@@ -65,12 +65,17 @@ class OnnxStreamedModel(DescribedFile):
         }
 
     @property
+    def search(self) -> Search:
+        """The model's own, which decodes greedily."""
+        return self.new_search()
+
+    @property
     def look_ahead(self) -> float:
         """Seconds of audio behind the beginning of a chunk that its first frame waits for."""
         chunks_late = self._late * self.frame_samples // self._chunk
         return float(self._window - self._before + chunks_late * self._chunk) / self.sample_rate
 
-    def frames(self) -> Callable[[Samples, bool], npt.NDArray[np.float32]]:
+    def frames(self) -> Callable[[Samples, bool], States]:
         """See `FrameModel`. Frames come as soon as the chunk is whole in which they are."""
         return _Frames(self)
 
@@ -83,7 +88,7 @@ class _Frames:
         self._is_empty = True
         self._late = model._late  # frames to come before the first one of the recording
 
-    def __call__(self, samples: Samples, last: bool) -> npt.NDArray[np.float32]:
+    def __call__(self, samples: Samples, last: bool) -> States:
         model = self._model
         self._is_empty = self._is_empty and not len(samples)
         self._samples = np.concatenate([self._samples, np.asarray(samples, np.float32)])
@@ -99,8 +104,8 @@ class _Frames:
                 left -= model._chunk
                 found.append(log_probs)
         if not found:
-            return np.zeros((0, len(model.labels) + 1), np.float32)
-        return np.concatenate(found)
+            return {LOG_PROBS: np.zeros((0, len(model.labels) + 1), np.float32)}
+        return {LOG_PROBS: np.concatenate(found)}
 
     def _step(self, length: int) -> tuple[npt.NDArray[np.float32], bool]:
         """The frames of a chunk, and whether it has as many as it can hold."""

@@ -8,7 +8,6 @@ import threading
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,14 +17,8 @@ from nemo_asr.run.options import BEAM_SIZES, DEFAULT_BEAM_SIZE
 from nemo_asr.run.search.words import (
     LEFT,
     ROOT,
-    Alpha,
-    Beta,
-    HotwordWeight,
     Places,
-    UnknownScore,
-    Weights,
     WordScores,
-    word_scores,
 )
 from nemo_asr.run.text.labels import spelled, text_of
 from nemo_lite.base.config import Between, refuse_out_of_range
@@ -801,67 +794,3 @@ class StreamedSearch:
         if any(self._begins):
             return max((place for place, label in enumerate(ids) if self._begins[label]), default=0)
         return max(len(ids) - (self._words.tree.longest if self._words else 0), 0)
-
-
-# TextSearch: log-probabilities to texts by prefix beam search, in numpy. The module around it is in ``beam_search``.
-# Exported models are searched without torch, so this file does not import it.
-
-
-class TextSearch:
-    """The most probable labels of utterances; with a lexicon, a language model or hot words, the most probable words.
-
-    Arguments and errors are those of `nemo_asr.BeamSearchCTCDecoder`, but for the name.
-
-    Attributes:
-        labels: as given.
-        weights: those that it uses now.
-        beam_size: as given.
-    """
-
-    def __init__(
-        self,
-        labels: Sequence[str],
-        beam_size: BeamSize = Limits.beam_size,
-        lexicon: str | Path | None = None,
-        lm: str | Path | None = None,
-        hotwords: Sequence[str] = (),
-        alpha: Alpha = Weights.alpha,
-        beta: Beta = Weights.beta,
-        hotword_weight: HotwordWeight = Weights.hotword_weight,
-        unknown_score: UnknownScore = Weights.unknown_score,
-        min_log_prob: LogProb = Limits.min_log_prob,
-    ) -> None:
-        self.labels, self.weights = list(labels), Weights(alpha, beta, hotword_weight, unknown_score)
-        self.beam_size, self._limits = beam_size, Limits(beam_size, min_log_prob)
-        self._words = word_scores(labels, lexicon, lm, hotwords, self.weights)
-
-    @property
-    def num_bytes(self) -> int:
-        """About what its words take in memory now, but for the language model, which other searches use too."""
-        return self._words.num_bytes if self._words else 0
-
-    def use(self, weights: Weights) -> None:
-        """Search with other weights from now on."""
-        self.weights = weights
-        if self._words:
-            self._words.use(weights)
-
-    def hypotheses(self, log_probs: npt.NDArray[np.floating], lengths: Ints, nbest: int = 1) -> list[list[Hypothesis]]:
-        """The best hypotheses of each utterance, best first.
-
-        Args:
-            log_probs: (B, T, classes) natural logarithms.
-            lengths: (B,) valid frames.
-            nbest: most hypotheses of an utterance.
-
-        Raises:
-            UsageError: the classes are not the labels and the blank, or ``nbest`` is not from 1 to ``beam_size``.
-        """
-        if not 1 <= nbest <= self.beam_size:
-            problem, remedy = "a search cannot give so many hypotheses", "raise beam_size"
-            raise UsageError(problem, got=f"nbest {nbest}", wanted=f"1 to {self.beam_size}, the beam", remedy=remedy)
-        return search(log_probs, lengths, self._limits, self._words, nbest, self.labels)
-
-    def stream(self) -> StreamedSearch:
-        """The search of one utterance, some frames at a time."""
-        return StreamedSearch(self._limits, self._words, self.labels)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_asr.run.onnx.onnx_model import SUFFIX, load_onnx_model
-from nemo_asr.run.search.prefix_beam_search import TextSearch
+from nemo_asr.run.search.text_search import TextSearch
 from nemo_asr.run.serve.batching import Batcher
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.stream import Stream

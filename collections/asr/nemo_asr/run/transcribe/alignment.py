@@ -22,19 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, LONG_PAUSE, Cutting, Detector, Span
+from nemo_asr.run.search.ctc import align, check_probabilities, labels_of_path
+from nemo_asr.run.search.search import TimedLabels
 from nemo_asr.run.text.labels import plain_letters, separator_of, shown_symbols, spelled
 from nemo_asr.run.text.parser import CharParser
 from nemo_asr.run.transcribe.inputs import Recording, named
 from nemo_asr.run.transcribe.segments import Activity
-from nemo_asr.run.transcribe.transcript import (
-    TimedLabels,
-    Transcript,
-    Word,
-    align,
-    as_srt,
-    check_probabilities,
-    labels_of_path,
-)
+from nemo_asr.run.transcribe.transcript import Transcript, Word, as_srt
 from nemo_lite.base.errors import DataError, UsageError, counted
 
 if TYPE_CHECKING:  # it imports what fetches archives, which takes longer than to transcribe

@@ -21,7 +21,7 @@ from nemo_asr.run.audio.segments import Samples, in_chunks
 from nemo_asr.run.onnx.onnx_model import SUFFIX, OnnxModel
 from nemo_asr.run.onnx.onnx_stream import OnnxStreamedModel
 from nemo_asr.run.options import search_arguments
-from nemo_asr.run.search.prefix_beam_search import TextSearch
+from nemo_asr.run.search.text_search import TextSearch
 from nemo_asr.run.transcribe.frame_stream import EndpointRules, FrameModel, FrameStream
 from nemo_asr.run.transcribe.inputs import MICROPHONE, STDIN, one_channel, recordings_of, stdin_of_audio
 from nemo_asr.run.transcribe.stream import Partial, Stream, message_of

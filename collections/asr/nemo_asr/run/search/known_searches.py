@@ -1,0 +1,56 @@
+"""The searches of exported models, by family: they run without torch. ``register_search`` makes another one known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from nemo_asr.run.search.ctc import PathSearch
+from nemo_asr.run.search.options import SearchOptions
+from nemo_asr.run.search.search import Search
+from nemo_lite.base.errors import UsageError
+
+NewSearch: TypeAlias = "Callable[[Sequence[str], SearchOptions | None], Search]"
+
+
+def ctc_search(labels: Sequence[str], options: SearchOptions | None = None) -> Search:
+    """The search of a CTC model.
+
+    Args:
+        labels: the vocabulary, without the blank.
+        options: what is asked of it; None: the most probable class of each frame.
+
+    Raises:
+        UsageError, DataError: as of `TextSearch`.
+    """
+    if options is None:
+        return PathSearch()
+    from nemo_asr.run.search.text_search import TextSearch  # greedy decoding is there sooner without
+
+    return TextSearch(labels, **options.arguments())
+
+
+_SEARCHES: dict[str, NewSearch] = {"ctc": ctc_search}
+
+
+def register_search(family: str, new_search: NewSearch) -> None:
+    """Make the search of a family known to files that were exported of it.
+
+    Args:
+        family: its name.
+        new_search: from labels and options, of which None asks for nothing, to a search.
+    """
+    _SEARCHES[family] = new_search
+
+
+def search_of_family(family: str, labels: Sequence[str], options: SearchOptions | None = None) -> Search:
+    """The search of an exported model.
+
+    Raises:
+        UsageError: there is none without torch for this family, or it cannot do what is asked for.
+    """
+    if family not in _SEARCHES:
+        problem = f"there is no search for exported models of family {family}"
+        remedy = "transcribe with the model folder, or give --import FILE that calls register_search"
+        raise UsageError(problem, got=family, wanted=", ".join(_SEARCHES), remedy=remedy)
+    return _SEARCHES[family](labels, options)
