@@ -31,7 +31,8 @@ if TYPE_CHECKING:  # a command that shows its options starts sooner without it
 # A record is a mapping with ``kind``, ``time`` (ISO 8601, UTC) and, by kind:
 #
 # - ``start``: arguments, versions, precision, world_size, total_steps (None where it is not known)
-# - ``train``: step, epoch, loss, lr, amount_per_second, amount_unit, data_wait_share, step_seconds
+# - ``train``: step, epoch, loss, lr, amount_per_second, amount_unit, data_wait_share, step_seconds; of a loss that is a
+#   sum, loss_NAME for each of its parts, before its weight
 # - ``evaluation``: step, set, the values of the evaluation by name, num_items, digest, seconds; higher_is_better where
 #   metrics say so, by name
 # - ``checkpoint``: step, epoch, path
@@ -58,6 +59,8 @@ _TRAIN_TAGS = {
     "amount_per_second": "misc/amount_per_second",
     "data_wait_share": "misc/data_wait_share",
 }
+PART_OF_LOSS = "loss_"
+"""Begins the fields of the parts of a loss."""
 _ABOUT_AN_EVALUATION = ("kind", "time", "step", "set", "num_items")
 
 
@@ -150,7 +153,8 @@ class Trackers:
 def numbers_of(record: Record) -> dict[str, float]:
     """The numbers of a ``train`` or ``evaluation`` record by tag: ``loss``, ``dev-clean/wer``. Empty for others."""
     if record["kind"] == "train":
-        return {tag: float(record[key]) for key, tag in _TRAIN_TAGS.items()}
+        tags = {**_TRAIN_TAGS, **{key: key for key in record if key.startswith(PART_OF_LOSS)}}
+        return {tag: float(record[key]) for key, tag in tags.items()}
     if record["kind"] == "evaluation":
         numbers = {key: value for key, value in record.items() if isinstance(value, (int, float))}
         return {f"{record['set']}/{key}": float(v) for key, v in numbers.items() if key not in _ABOUT_AN_EVALUATION}
@@ -452,13 +456,18 @@ class TerminalLines(Tracker):
             [
                 f"epoch {record['epoch']}",
                 f"step {record['step']}{total}",
-                f"loss {number(record['loss'])}",
+                f"loss {number(record['loss'])}{self._parts_of_loss(record)}",
                 f"lr {scientific(record['lr'])}",
                 f"{number(record['amount_per_second'], 3)} {record['amount_unit']}/s",
                 f"data {record['data_wait_share']:.0%}".replace("%", " %"),
                 *self._time_left(record),
             ]
         )
+
+    def _parts_of_loss(self, record: Record) -> str:
+        """`` (ctc 1.2, attention 0.8)``; nothing of a loss that is no sum."""
+        parts = {key.removeprefix(PART_OF_LOSS): value for key, value in record.items() if key.startswith(PART_OF_LOSS)}
+        return f" ({', '.join(f'{name} {number(value)}' for name, value in parts.items())})" if parts else ""
 
     def _time_left(self, record: Record) -> list[str]:
         """As the steps since the last line took, without evaluations; the first step of a run says little."""

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import nemo_asr
-from nemo_asr.tasks.families import CTC, Data, Modules, augmented_features
+from nemo_asr.tasks.families import CTC, Data, Modules, Weighted, augmented_features
 from nemo_lite import LossNM, NonTrainableNM, TrainableNM
-from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.core import Reference
 from nemo_lite.core.neural_types import (
     AcousticEncodedRepresentation,
@@ -27,6 +26,9 @@ from nemo_lite.core.neural_types import (
 )
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
+
+CTC_SHARE = 0.5
+"""Of the loss."""
 
 
 class NextLabelType(ElementType):
@@ -135,25 +137,24 @@ class Hybrid(CTC):
         **CTC.roles,
         "attention": nemo_asr.Role((AcousticEncodedRepresentation, LabelsType), (NextLabelType,), needed=True),
         "attention loss": nemo_asr.Role((NextLabelType, LabelsType), (LossType,), needed=True),
-        "total": nemo_asr.Role((LossType, LossType), (LossType,), needed=True),
         "greedy": nemo_asr.Role((LogprobsType, AcousticEncodedRepresentation), (nemo_asr.HypothesesType,)),
     }
     label_roles: ClassVar[Sequence[str]] = ("decoder", "attention")
 
     def connect(self, modules: Modules, data: Data, training: bool) -> nemo_asr.Wires:
         features, labels = augmented_features(modules, data, training)
-        encoded, *_ = modules("encoder", features)
+        encoded, *others = modules("encoder", features)
         log_probs, *_ = modules("decoder", encoded)
-        loss = None
+        of_ctc = self.losses(modules, log_probs, others, labels, training)
+        losses = {name: Weighted(part.loss, part.weight * CTC_SHARE) for name, part in of_ctc.items()}
         if labels:
             next_label, *_ = modules("attention", encoded, labels)
-            of_ctc = modules("loss", log_probs, labels)[0]
-            of_attention = modules("attention loss", next_label, labels)[0]
-            loss = modules("total", of_ctc, of_attention)[0].values
+            of_attention = modules("attention loss", next_label, labels)[0].values
+            losses["attention"] = Weighted(of_attention, 1 - CTC_SHARE)
         return nemo_asr.Wires(
             predictions=modules("greedy", log_probs, encoded)[0].values,
             frames=log_probs.values,
-            loss=loss,
+            losses=losses,
             transcripts=labels and labels.values,
             transcript_lengths=labels and labels.lengths,
             features=features.values,
@@ -166,5 +167,4 @@ class Hybrid(CTC):
 nemo_asr.register_family("hybrid", Hybrid())
 nemo_asr.register(AttentionDecoder, role="attention", family="hybrid", default=True)
 nemo_asr.register(AttentionLoss, role="attention loss", family="hybrid", default=True)
-nemo_asr.register(LossAggregatorNM, role="total", family="hybrid")
 nemo_asr.register(RescoringSearch, role="greedy", family="hybrid", default=True)

@@ -29,7 +29,7 @@ from nemo_lite.core.callbacks.base import (
     refuse_below_one,
 )
 from nemo_lite.core.neural_types import NmTensor
-from nemo_lite.core.trackers import FAILED, FINISHED, TensorboardTracker, Trackers, WandbTracker
+from nemo_lite.core.trackers import FAILED, FINISHED, PART_OF_LOSS, TensorboardTracker, Trackers, WandbTracker
 from nemo_lite.utils import logging
 
 Named = list[tuple[str, Any]]
@@ -99,14 +99,22 @@ class TrackingCallback(NeMoCallback):
         trackers: what gets the records; closed when the run is over.
         step_freq: record the first step, and each whose number this divides. It costs a host sync.
         start: more of the ``start`` record: arguments, versions, precision.
+        losses: parts of the loss by name, recorded as ``loss_NAME``.
 
     Raises:
         UsageError: ``step_freq`` below 1.
     """
 
-    def __init__(self, trackers: Trackers, step_freq: int = 25, start: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        trackers: Trackers,
+        step_freq: int = 25,
+        start: Mapping[str, Any] | None = None,
+        losses: Mapping[str, NmTensor] | None = None,
+    ) -> None:
         refuse_below_one("TrackingCallback", step_freq=step_freq)
         self._trackers, self._step_freq, self._start = trackers, step_freq, dict(start or {})
+        self._losses = dict(losses or {})
         self._is_running = False
         self._num_steps = 0
         self._started = time.monotonic()
@@ -115,6 +123,10 @@ class TrackingCallback(NeMoCallback):
     def join(self, label: str, tags: TagOwners) -> None:
         """Say that evaluation results are recorded."""
         tags.are_recorded = True
+
+    def wanted_wires(self) -> Sequence[NmTensor]:
+        """The parts of the loss."""
+        return list(self._losses.values())
 
     def fingerprint(self) -> Mapping[str, object]:
         """When it records a step."""
@@ -162,6 +174,10 @@ class TrackingCallback(NeMoCallback):
             step=state.step + 1,
             epoch=state.epoch + 1,
             loss=fetch_number(state.tensors.get_tensor("loss"), "loss", "TrackingCallback"),  # host sync
+            **{
+                f"{PART_OF_LOSS}{name}": fetch_number(state.tensors.get_tensor(wire), name, "TrackingCallback")
+                for name, wire in self._losses.items()
+            },
             lr=state.learning_rate,
             amount_per_second=round(timing.amount_per_second, 3),
             amount_unit=timing.amount_unit,

@@ -14,9 +14,8 @@ from toys.nets import Points
 
 import nemo_asr
 from nemo_asr.models.losses import IntermediateDecoderForCTC
-from nemo_asr.tasks.families import Model, Signal, connect, connect_by_type, signals_of
+from nemo_asr.tasks.families import CTC, FAMILIES, Model, Signal, connect, connect_by_type, signals_of
 from nemo_lite import Dag, DataLayerNM, DeviceType, EvaluatorCallback, LossNM, NeuralModuleFactory, NmTensor
-from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.base.errors import NeuralPortNameMismatchError, NeuralPortNmTensorMismatchError, UsageError
 from nemo_lite.core import LabelsType, LengthsType, LogprobsType, LossType, NeuralType, Ports
 from nemo_lite.core.callbacks.evaluator import differences_from_training
@@ -88,20 +87,38 @@ def test_intermediate_ctc_adds_a_loss_in_training_and_nothing_in_evaluation(data
         jasper=[{**block, "filters": 6}, block], activation="relu", feat_in=16, intermediate_block=0
     )
     middle = {
-        "intermediate_decoder": IntermediateDecoderForCTC(feat_in=6, num_classes=2),
+        "intermediate_decoder": IntermediateDecoderForCTC(feat_in=6, num_classes=2, share=0.25),
         "intermediate_loss": nemo_asr.CTCLossNM(num_classes=2),
-        "intermediate_total": LossAggregatorNM(weights=[0.75, 0.25]),
     }
     whole = replace(model(), encoder=encoder, intermediate=middle, augmentation=None)
-    loss, plain = (connect(each, data_layer, training=True).loss for each in (whole, replace(whole, intermediate={})))
+    of_both, of_end = (connect(each, data_layer, training=True) for each in (whole, replace(whole, intermediate={})))
+    loss, plain = of_both.loss, of_end.loss
     assert loss is not None
     assert plain is not None
+    assert {name: part.weight for name, part in of_both.losses.items()} == {"ctc": 0.75, "intermediate": 0.25}
+    assert [part.loss for part in of_both.losses.values()] == [loss.call.inputs[f"loss_{number}"] for number in (1, 2)]
+    assert [part.loss for part in of_end.losses.values()] == [plain]
     assert inputs_of(loss.call.inputs["loss_2"])["input_length"] == "jasper_encoder.intermediate_lengths"
     of_training, of_plain, of_evaluation = (
         {node.module for node in Dag([each]).nodes} for each in (loss, plain, connect(whole, data_layer).loss)
     )
-    assert of_training - of_plain == {*middle.values()}
+    assert of_training - of_plain == {*middle.values(), loss.producer}
     assert of_evaluation == of_plain - {whole.multiplier}
+
+
+def test_a_family_that_leaves_modules_of_training_out_is_told_of(data_layer: DataLayerNM) -> None:
+    forgotten = replace(model(), intermediate={"intermediate_decoder": IntermediateDecoderForCTC(6, 2)})
+
+    class Forgetful(CTC):
+        def losses(self, modules, log_probs, others, labels, training):  # type: ignore[no-untyped-def]
+            return super().losses(modules, log_probs, others, labels, training=False)
+
+    FAMILIES["forgetful"] = Forgetful()
+    try:
+        with pytest.raises(UsageError, match="family forgetful does not connect intermediate_decoder"):
+            connect(replace(forgotten, family="forgetful"), data_layer, training=True)
+    finally:
+        del FAMILIES["forgetful"]
 
 
 def test_recordings_without_texts_have_predictions_only(tmp_path: Path) -> None:

@@ -296,7 +296,9 @@ class TrainingRun:
         """The run's records, checkpoints, each evaluation set's error rate and the best model."""
         args, factory = self.args, self.factory
         trackers = trackers_of(args, factory)
-        callbacks: list[Callback] = [TrackingCallback(trackers, args.log_freq, start_record(args, factory))]
+        losses = training.losses if isinstance(training, Wires) and len(training.losses) > 1 else {}
+        parts = {name: part.loss for name, part in losses.items()}
+        callbacks: list[Callback] = [TrackingCallback(trackers, args.log_freq, start_record(args, factory), parts)]
         if logging.style == "nemo":
             monitor = partial(monitor_asr_train_progress, labels=self.recipe.labels, eval_metric=args.eval_metric)
             logger = SimpleLossLoggerCallback(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nemo_asr.models.jasper import JasperDecoderForCTC, valid_frames
-from nemo_asr.run.arguments import Classes
+from nemo_asr.run.arguments import Channels, Classes
 from nemo_lite.backends.pytorch.nm import LossNM
 from nemo_lite.base.config import Between
 from nemo_lite.core.neural_types import AxisKind, AxisType, LabelsType, LengthsType, LogprobsType, LossType, NeuralType
@@ -149,4 +149,18 @@ class IntermediateDecoderForCTC(JasperDecoderForCTC):
     as it does in the source.
 
     Source: Lee and Watanabe, "Intermediate Loss Regularization for CTC-based Speech Recognition", ICASSP 2021.
+
+    Args:
+        feat_in, num_classes, name: as of `JasperDecoderForCTC`.
+        share: of the training loss that its own loss has; the rest is that of the encoder's end.
     """
+
+    def __init__(
+        self,
+        feat_in: Channels,
+        num_classes: Classes,
+        share: Annotated[float, Between(0, 1, above=True, below=True)] = 0.3,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(feat_in, num_classes, name=name)
+        self.share = share

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
+from nemo_asr.models.losses import IntermediateDecoderForCTC
 from nemo_asr.run.search.options import SearchOptions
 from nemo_lite import Dag, DataLayerNM, NeuralModule, NmTensor, logging
+from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core import (
     AcousticEncodedRepresentation,
@@ -89,18 +91,26 @@ class Modules(Protocol):
         """Connect the module in this role by the types of its ports; see :func:`connect_by_type`."""
 
 
+class Weighted(NamedTuple):
+    """One of several losses, and its factor in the sum that is trained."""
+
+    loss: NmTensor
+    weight: float
+
+
 @dataclass(frozen=True)
 class Wires:
     """What a DAG of a model that transcribes can be asked for. Without texts in the data there is no loss.
 
     Attributes:
         predictions: of the search: a path of labels (B, T), or hypotheses (B, N, U) of ``HypothesesType``.
-        loss: of training and evaluation.
+        loss: of training and evaluation; of a family that gives ``losses``, their weighted sum.
         transcripts, transcript_lengths: the texts of the data, as label ids.
         features, feature_lengths: what the encoder takes.
         log_probs, log_probs_lengths: logarithms of probabilities of the labels and the blank in each frame, such as a
             CTC head gives; None where a family has none. Frames beyond the lengths are padding.
         frames: the wire whose time axis a text has to fit; its frames are those of hypotheses.
+        losses: the parts of the loss by name. Training logs each of several, as it reduces its batch.
     """
 
     predictions: NmTensor
@@ -112,6 +122,18 @@ class Wires:
     feature_lengths: NmTensor | None = None
     log_probs: NmTensor | None = None
     log_probs_lengths: NmTensor | None = None
+    losses: Mapping[str, Weighted] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        parts = list(self.losses.values())
+        if len(parts) == 1 and parts[0].weight == 1.0:
+            object.__setattr__(self, "loss", parts[0].loss)
+        elif parts:
+            weights = [part.weight for part in parts]
+            total = LossAggregatorNM(len(weights), weights)
+            inputs = {port: part.loss for port, part in zip(total.input_ports, parts, strict=True)}
+            (loss,) = signals_of(total.connect(**inputs))
+            object.__setattr__(self, "loss", loss.values)
 
     @property
     def scored(self) -> list[NmTensor]:
@@ -178,6 +200,21 @@ class Family:
         if options is not None:
             options.refuse_others((), f"family {self.name}")
         return modules["greedy"]
+
+    def intermediate(self, channels: int, num_classes: int, weight: float, loss: NeuralModule) -> dict[str, Any]:
+        """The modules of training by role, for a second loss of an output in the middle of the encoder.
+
+        Args:
+            channels: of that output.
+            num_classes: labels.
+            weight: of the second loss; 1 - weight is that of the first.
+            loss: one like the family's own.
+
+        Raises:
+            UsageError: it has no such loss.
+        """
+        remedy = "train without intermediate CTC"
+        raise UsageError(f"family {self.name} has no loss in the middle of its encoder", remedy=remedy)
 
     def problem(self, classes: Mapping[str, type[NeuralModule]], in_file: Iterable[str]) -> tuple[str, str]:
         """What is wrong with the classes of a file: a role and a sentence; two empty texts if nothing is.
@@ -267,7 +304,12 @@ def connect(model: Model, data: DataLayerNM | Sequence[NmTensor], training: bool
         UsageError: the data layer gives no audio.
     """
     outputs = data() if isinstance(data, DataLayerNM) else tuple(data)
-    wires: Wires = family_of(model.family).connect(_Connector(model), _data(outputs), training)
+    modules = _Connector(model)
+    signals = _data(outputs)
+    wires: Wires = family_of(model.family).connect(modules, signals, training)
+    if training and signals.labels and (left := model.intermediate.keys() - modules.connected):
+        problem, remedy = f"family {model.family} does not connect {', '.join(sorted(left))}", "train without these"
+        raise UsageError(problem, remedy=remedy)
     return wires
 
 
@@ -301,6 +343,7 @@ class _Connector:
     def __init__(self, model: Model, features: list[Signal] | None = None) -> None:
         self._modules = {**model.modules, **model.intermediate}
         self._features = features
+        self.connected = set[str]()
 
     def __contains__(self, role: object) -> bool:
         return role in self._modules
@@ -308,6 +351,7 @@ class _Connector:
     def __call__(self, role: str, *signals: Signal) -> list[Signal]:
         if role == "preprocessor" and self._features is not None:
             return self._features
+        self.connected.add(role)
         return connect_by_type(self._modules[role], *signals)
 
 
@@ -383,9 +427,9 @@ def _is(signal: Signal, element: type[ElementType]) -> bool:
 class CTC(Family):
     """Encoder, a head of log-probabilities, a loss of them, and a search: greedy, or any other.
 
-    With the modules ``intermediate_decoder``, ``intermediate_loss`` and ``intermediate_total`` training has a second
-    CTC loss, of an output in the middle of the encoder: the layers before it learn to tell labels apart. The total is
-    ``(1 - w)`` times the loss of the encoder's end and ``w`` times that of the middle.
+    With the modules ``intermediate_decoder`` and ``intermediate_loss`` training has a second CTC loss, of an output in
+    the middle of the encoder: the layers before it learn to tell labels apart. The total is ``(1 - w)`` times the loss
+    of the encoder's end and ``w``, the decoder's ``share``, times that of the middle.
 
     Source: Lee and Watanabe, "Intermediate Loss Regularization for CTC-based Speech Recognition", ICASSP 2021.
     """
@@ -402,15 +446,10 @@ class CTC(Family):
         features, labels = augmented_features(modules, data, training)
         encoded, *others = modules("encoder", features)
         log_probs, *_ = modules("decoder", encoded)
-        loss = modules("loss", log_probs, labels)[0] if labels else None
-        if training and "intermediate_decoder" in modules and loss and labels:
-            middle, *_ = modules("intermediate_decoder", *others)
-            loss_of_middle, *_ = modules("intermediate_loss", middle, labels)
-            loss, *_ = modules("intermediate_total", loss, loss_of_middle)
         return Wires(
             predictions=modules("greedy", log_probs)[0].values,
             frames=log_probs.values,
-            loss=loss and loss.values,
+            losses=self.losses(modules, log_probs, others, labels, training),
             transcripts=labels and labels.values,
             transcript_lengths=labels and labels.lengths,
             features=features.values,
@@ -418,6 +457,33 @@ class CTC(Family):
             log_probs=log_probs.values,
             log_probs_lengths=log_probs.lengths,
         )
+
+    def losses(
+        self, modules: Modules, log_probs: Signal, others: Sequence[Signal], labels: Signal | None, training: bool
+    ) -> dict[str, Weighted]:
+        """The losses of the head: one, or in training with intermediate CTC two. Without texts there is none.
+
+        Args:
+            modules, training: as of :meth:`connect`.
+            log_probs: of the head.
+            others: what the encoder gives beside its frames.
+            labels: of the texts.
+        """
+        if labels is None:
+            return {}
+        loss = modules("loss", log_probs, labels)[0].values
+        if not training or "intermediate_decoder" not in modules:
+            return {"ctc": Weighted(loss, 1.0)}
+        middle, *_ = modules("intermediate_decoder", *others)
+        of_middle = modules("intermediate_loss", middle, labels)[0].values
+        decoder = middle.values.producer
+        assert isinstance(decoder, IntermediateDecoderForCTC)
+        return {"ctc": Weighted(loss, 1 - decoder.share), "intermediate": Weighted(of_middle, decoder.share)}
+
+    def intermediate(self, channels: int, num_classes: int, weight: float, loss: NeuralModule) -> dict[str, Any]:
+        """A head of an output in the middle of the encoder, and its loss."""
+        decoder = IntermediateDecoderForCTC(channels, num_classes, share=weight)
+        return {"intermediate_decoder": decoder, "intermediate_loss": loss}
 
     def search(
         self, labels: Sequence[str], options: SearchOptions | None, modules: Mapping[str, NeuralModule]

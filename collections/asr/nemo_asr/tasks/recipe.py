@@ -18,7 +18,6 @@ from nemo_asr.audio.augmentation import perturbation_types
 from nemo_asr.data.labelled import classes_of
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.data.utterances import Reading
-from nemo_asr.models.losses import IntermediateDecoderForCTC
 from nemo_asr.run.arguments import source_argument
 from nemo_asr.run.manifest import Manifest, ManifestPaths, weighted_paths
 from nemo_asr.run.options import LOSS_SETTING
@@ -30,7 +29,6 @@ from nemo_asr.tasks.families import Model, family_of
 from nemo_asr.tasks.registry import DATA_ROLES, Part, Parts
 from nemo_asr.text.proposal import AUTO, PUNCTUATED, Proposal, propose_labels
 from nemo_lite import DataLayerNM, NeuralModule, TrainableNM, logging
-from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.backends.pytorch.nm import without_weights
 from nemo_lite.base.config import Config, build, load_config, override, parse_config, raise_if, shown
 from nemo_lite.base.errors import ConfigError, NemoLiteError, UsageError
@@ -189,9 +187,6 @@ class Recipe:
     def _encoder_with_intermediate(self, weight: float) -> tuple[NeuralModule, dict[str, NeuralModule]]:
         if not 0 < weight < 1:
             raise UsageError("intermediate_ctc is out of range", got=str(weight), wanted="a number from 0, below 1")
-        if self.family != "ctc":
-            problem, place = "intermediate CTC is for the family ctc", self.config.place()
-            raise UsageError(problem, place=place, got=self.family, remedy="train without it")
         part = self._parts["encoder"]
         if "intermediate_block" not in signature(part.target).parameters:
             problem, place = "the encoder gives no intermediate output", self.config.place()
@@ -200,11 +195,7 @@ class Recipe:
         block = part.params.get("intermediate_block")
         encoder = self._build("encoder", intermediate_block=-1 if block is None else block)
         channels = encoder.output_ports["intermediate"].axes[1].size
-        return encoder, {
-            "intermediate_decoder": IntermediateDecoderForCTC(channels, len(self.labels)),
-            "intermediate_loss": self.loss(),
-            "intermediate_total": LossAggregatorNM(weights=[1 - weight, weight]),
-        }
+        return encoder, family_of(self.family).intermediate(channels, len(self.labels), weight, self.loss())
 
     def classifier(self, with_weights: bool = True) -> Model:
         """As :meth:`model`, of a recipe of classes.
