@@ -5,17 +5,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import fx, nn
 
 from nemo_lite.backends.pytorch.nm import DataLayerNM, NonTrainableNM
-from nemo_lite.backends.pytorch.streaming import (
-    Delay,
-    SlidingWindow,
-    Streams,
-    frames_in_graph,
-    in_step,
-    lower_to_stream,
-)
+from nemo_lite.backends.pytorch.streaming import ChunkFrames, Delay, SlidingWindow, Streams, in_step, lower_to_stream
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import NeuralType
@@ -119,7 +112,7 @@ def test_a_dag_in_chunks_gives_what_it_gives_of_the_whole_and_leaves_its_state_a
     assert stream.delay == Delay(1, 2)
     signal = torch.arange(10.0).unsqueeze(0)
     state, parts = stream.initial_state(1), []
-    assert set(state) == {"first.kept", "second.kept"}
+    assert {name: set(kept) for name, kept in state.items()} == {"first": {"kept"}, "second": {"kept"}}
     for sizes in ([4, 0, 1, 5], [10], [1] * 10):
         state, parts = stream.initial_state(1), []
         for number, chunk in enumerate(signal.split(sizes, dim=1)):
@@ -129,6 +122,20 @@ def test_a_dag_in_chunks_gives_what_it_gives_of_the_whole_and_leaves_its_state_a
             parts.append(out)
             state = new_state
         torch.testing.assert_close(torch.cat(parts, 1), Sums()(2 * Sums()(signal)))
+
+
+def test_a_dag_in_chunks_is_an_fx_module_that_compiles_and_exports():
+    stream = lower_to_stream(chain(Sums(name="first"), Twice(name="twice"), Sums(name="second")))
+    assert isinstance(stream, fx.GraphModule)
+    assert "first.step(signal, state = getitem, last = last)" in stream.code
+    state, chunk = stream.initial_state(1), torch.arange(6.0).unsqueeze(0)
+    (wanted,), kept = stream(chunk, state, False)
+    (compiled,), compiled_kept = torch.compile(stream, backend="eager", fullgraph=True)(chunk, state, False)
+    exported = torch.export.export(stream, (chunk, state, False)).module()
+    (again,), exported_kept = exported(chunk, state, False)
+    for out, new_state in ((compiled, compiled_kept), (again, exported_kept)):
+        torch.testing.assert_close(out, wanted, rtol=0, atol=0)
+        torch.testing.assert_close(new_state, kept, rtol=0, atol=0)
 
 
 def test_every_module_that_cannot_stream_is_named_with_its_reason():
@@ -175,7 +182,7 @@ def test_in_a_graph_chunks_and_states_of_fixed_sizes_give_the_outputs_of_the_who
         padded, found = F.pad(signal, (0, 10 * chunk), value=7.0), []
         for number in range(9):
             x = padded[:, number * chunk : (number + 1) * chunk]
-            frames = frames_in_graph(torch.tensor([length - number * chunk]), torch.tensor([number * chunk]))
+            frames = ChunkFrames.of_chunk(torch.tensor([length - number * chunk]), torch.tensor([number * chunk]))
             for place, window in enumerate(CHAINS[name]):
                 x = torch.where(frames.is_there(x.shape[1]), x, 0.0)
                 seen, kept = window.take(states[place], x, 1, last=False)
@@ -187,7 +194,3 @@ def test_in_a_graph_chunks_and_states_of_fixed_sizes_give_the_outputs_of_the_who
         joined = torch.cat(found, dim=1)[:, -first:]
         assert joined.shape == whole.shape, length
         torch.testing.assert_close(joined, whole)
-
-
-def test_outside_of_a_graph_a_chunk_has_the_frames_that_there_are():
-    assert frames_in_graph(torch.tensor([3]), torch.tensor([0])) is None

@@ -26,6 +26,7 @@ class Unit(NamedTuple):
         inputs: wires by the names of its arguments.
         outputs: wires that it gives.
         gives_tuple: whether it returns them as a tuple.
+        keeps_state: whether its ``step`` is called, with its state and ``last``; see `streaming.Streams`.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Unit(NamedTuple):
     inputs: Mapping[str, NmTensor]
     outputs: Sequence[NmTensor]
     gives_tuple: bool
+    keeps_state: bool = False
 
 
 class Lowering(Protocol):
@@ -58,7 +60,10 @@ def units_of(nodes: Iterable[Node]) -> Iterator[Unit]:
 
 
 def lower(
-    part: Slice, name: str = "Dag", units: Callable[[Sequence[Node]], Iterable[Unit]] = units_of
+    part: Slice,
+    name: str = "Dag",
+    units: Callable[[Sequence[Node]], Iterable[Unit]] = units_of,
+    in_chunks: bool = False,
 ) -> fx.GraphModule:
     """A new fx module over the slice's module objects, in their present mode and on their present device.
 
@@ -70,22 +75,34 @@ def lower(
         part: what is lowered.
         name: of the module's class.
         units: from the nodes to the calls that stand for them, in order.
+        in_chunks: its forward takes two more arguments, ``state`` and ``last``, and returns the pair of the outputs and
+            the new state: a mapping of a state for each unit that keeps one.
 
     Raises:
         DagError: a node whose module does not run on torch, or a wire that the slice does not produce.
     """
     graph = fx.Graph()
     values: dict[NmTensor, fx.Node] = {wire: graph.placeholder(_identifier(wire.name)) for wire in part.inputs}
+    state, last = (graph.placeholder(each) for each in ("state", "last")) if in_chunks else (None, None)
+    new_state: dict[str, fx.Node] = {}
     targets: dict[nn.Module, str] = {}
     for unit in units(part.nodes):
         target = targets.setdefault(unit.module, _identifier(unit.name))
-        called = graph.call_module(target, kwargs={key: values[wire] for key, wire in unit.inputs.items()})
+        arguments = {key: values[wire] for key, wire in unit.inputs.items()}
+        if unit.keeps_state:
+            kept = graph.call_function(operator.getitem, (state, unit.name))
+            module = graph.get_attr(target)
+            step = graph.call_method("step", (module, *arguments.values()), {"state": kept, "last": last})
+            called, new_state[unit.name] = (graph.call_function(operator.getitem, (step, place)) for place in (0, 1))
+        else:
+            called = graph.call_module(target, kwargs=arguments)
         for position, wire in enumerate(unit.outputs):
             values[wire] = graph.call_function(operator.getitem, (called, position)) if unit.gives_tuple else called
     missing = [wire.place for wire in part.outputs if wire not in values]
     if missing:
         raise DagError(f"{', '.join(missing)} cannot be computed from what the slice takes")
-    graph.output(tuple(values[wire] for wire in part.outputs))
+    outputs = tuple(values[wire] for wire in part.outputs)
+    graph.output((outputs, new_state) if in_chunks else outputs)
     graph.eliminate_dead_code(is_impure_node=lambda fx_node: fx_node.op in ("placeholder", "output", "call_module"))
     return fx.GraphModule({target: module for module, target in targets.items()}, graph, name)
 

@@ -9,15 +9,15 @@ first one (`ChunkFrames`), and states have the sizes that they have behind the f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx
 
+from nemo_lite.backends.pytorch.lowering import Unit, lower, units_of
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core.dag import Node, Slice
-from nemo_lite.core.neural_types import NmTensor
 
 State: TypeAlias = Mapping[str, Tensor]
 
@@ -164,6 +164,16 @@ class ChunkFrames(NamedTuple):
     start: Tensor
     end: Tensor
 
+    @classmethod
+    def of_chunk(cls, length: Tensor, num_before: Tensor) -> ChunkFrames:
+        """Those of a chunk of the input.
+
+        Args:
+            length: (B,) frames from the first one of the chunk to the end of the recording.
+            num_before: (B,) frames of the chunks before.
+        """
+        return cls(0, -num_before, torch.maximum(length, -num_before))  # no recording ends before it begins
+
     @property
     def left(self) -> Tensor:
         """(B,) frames from the first one that is there to the end of the recording."""
@@ -180,18 +190,6 @@ class ChunkFrames(NamedTuple):
         """(B, before + number): whether frames are of the recording; ``before`` of them were kept."""
         positions = torch.arange(self.first - before, self.first + number, device=self.end.device)
         return (positions >= self.start.unsqueeze(1)) & (positions < self.end.unsqueeze(1))
-
-
-def frames_in_graph(length: Tensor, num_before: Tensor) -> ChunkFrames | None:
-    """The frames of a chunk in an exported graph; None outside of it, where a chunk has the frames that there are.
-
-    Args:
-        length: (B,) frames from the first one of the chunk to the end of the recording.
-        num_before: (B,) frames of the chunks before.
-    """
-    if not torch.compiler.is_exporting():
-        return None
-    return ChunkFrames(0, -num_before, torch.maximum(length, -num_before))  # no recording ends before it begins
 
 
 def in_step(kept: Sequence[Tensor], chunks: Sequence[Tensor], axis: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -227,8 +225,11 @@ def num_new(values: Tensor, axis: int) -> Tensor:
     return torch.full((values.shape[0],), values.shape[axis], dtype=torch.int64, device=values.device)
 
 
-class StreamedDag(nn.Module):
+class StreamedDag(fx.GraphModule):
     """A slice of a DAG that runs chunk after chunk; see :func:`lower_to_stream`.
+
+    Its forward takes the slice's input wires, in their order, then ``state``, what the call before gave, and ``last``:
+    nothing follows. It gives the pair of the outputs and the new state.
 
     Attributes:
         delays: when each wire is there.
@@ -236,45 +237,20 @@ class StreamedDag(nn.Module):
     """
 
     def __init__(self, part: Slice) -> None:
-        super().__init__()
-        self._part = part
-        self.nodes = nn.ModuleList({id(module): module for module in map(_module_of, part.nodes)}.values())
+        lowered = lower(part, units=_steps, in_chunks=True)
+        super().__init__(lowered, lowered.graph, type(self).__name__)
+        self._streams = {node.name: node.module for node in part.nodes if isinstance(node.module, Streams)}
         self.delays = {wire: Delay() for wire in part.inputs}
         for node in part.nodes:
-            delay = _slowest(self.delays[wire] for wire in node.inputs.values()).then(_delay_of(node.module))
-            self.delays |= dict.fromkeys(node.outputs.values(), delay)
+            delays = (self.delays[wire] for wire in node.inputs.values())
+            slowest = max(delays, key=lambda delay: (delay.look_ahead, delay.stride))
+            own = node.module.stream_delay() if isinstance(node.module, Streams) else Delay()
+            self.delays |= dict.fromkeys(node.outputs.values(), slowest.then(own))
         self.delay = self.delays[part.outputs[0]]
 
-    def initial_state(self, batch: int) -> State:
-        """The state before the first chunk of so many streams, all named ``node.key``."""
-        state: dict[str, Tensor] = {}
-        for node in self._part.nodes:
-            if isinstance(node.module, Streams):
-                state |= prefixed(node.module.initial_state(batch), node.name)
-        return state
-
-    def forward(self, *inputs: Tensor, state: State, last: bool) -> tuple[tuple[Tensor, ...], State]:
-        """The outputs of the slice for the next chunk, and the new state.
-
-        Args:
-            inputs: the slice's input wires, in their order.
-            state: what the call before gave.
-            last: nothing follows.
-        """
-        values: dict[NmTensor, Tensor] = dict(zip(self._part.inputs, inputs, strict=True))
-        new_state: dict[str, Tensor] = {}
-        for node in self._part.nodes:
-            module: Any = node.module
-            arguments = {port: values[wire] for port, wire in node.inputs.items()}
-            if isinstance(module, Streams):
-                ordered = [arguments[port] for port in node.module.input_ports if port in arguments]
-                outputs, kept = module.step(*ordered, state=keyed(state, node.name), last=last)
-                new_state |= prefixed(kept, node.name)
-            else:
-                outputs = module(**arguments)
-                outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-            values |= dict(zip(node.outputs.values(), outputs, strict=True))
-        return tuple(values[wire] for wire in self._part.outputs), new_state
+    def initial_state(self, batch: int) -> dict[str, State]:
+        """The state before the first chunk of so many streams: that of each node that keeps one, by its name."""
+        return {name: module.initial_state(batch) for name, module in self._streams.items()}
 
 
 def lower_to_stream(part: Slice) -> StreamedDag:
@@ -291,6 +267,15 @@ def lower_to_stream(part: Slice) -> StreamedDag:
     return StreamedDag(part)
 
 
+def _steps(nodes: Iterable[Node]) -> Iterator[Unit]:
+    """Each node by itself; of those that keep a state, the arguments of ``step`` in the order of their ports."""
+    for node, unit in zip(nodes, units_of(nodes), strict=True):
+        if isinstance(node.module, Streams):
+            inputs = {port: node.inputs[port] for port in node.module.input_ports if port in node.inputs}
+            unit = unit._replace(inputs=inputs, gives_tuple=True, keeps_state=True)
+        yield unit
+
+
 def stream_problem(module: object) -> str:
     """Why a module cannot run in chunks; empty if it can."""
     if isinstance(module, Streams):
@@ -298,16 +283,3 @@ def stream_problem(module: object) -> str:
     if getattr(module, "is_framewise", False):
         return ""
     return f"{type(module).__name__} needs the whole input"
-
-
-def _module_of(node: Node) -> nn.Module:
-    assert isinstance(node.module, nn.Module), "it streams"
-    return node.module
-
-
-def _delay_of(module: object) -> Delay:
-    return module.stream_delay() if isinstance(module, Streams) else Delay()
-
-
-def _slowest(delays: Iterator[Delay]) -> Delay:
-    return max(delays, key=lambda delay: (delay.look_ahead, delay.stride))

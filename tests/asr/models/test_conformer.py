@@ -334,7 +334,6 @@ def test_half_types_give_float32_log_probabilities_near_those_of_float32(level, 
         ({"n_heads": 3}, "n_heads must divide d_model: got d_model 8, n_heads 3"),
         ({"d_model": 9, "n_heads": 3}, "n_heads must divide d_model: got d_model 9, n_heads 3"),
         ({"conv_kernel_size": 4}, "conv_kernel_size is even: got 4, wanted an odd number"),
-        ({"reduction": "pooling"}, "reduction is not known: got pooling"),
         ({"subsampling": "conv2d6"}, "subsampling is not known: got conv2d6, wanted one of striding, dw_striding, "),
         (
             {"self_attention_model": "abs_pos"},

@@ -459,6 +459,20 @@ def test_a_feat_type_is_taken_by_the_later_class_too_and_an_unknown_one_refused(
     )
 
 
+def test_keys_of_nemos_conformer_without_effect_are_taken_and_their_other_values_refused(write: Write) -> None:
+    section = "ConformerEncoder: {d_model: 8, n_layers: 1, pos_emb_max_len: 5000, reduction: null, reduction_factor: 1}"
+    before, _, after = FLAT.partition("JasperEncoder:")
+    text = f"{before}{section}\n{after[after.index('labels:') :]}"
+    assert "pos_emb_max_len" not in load_recipe(write(text)).encoder().init_params
+    problems = problems_of(
+        write(text.replace("reduction: null, reduction_factor: 1", "reduction: pooling, reduction_factor: 2"))
+    )
+    assert [problem.partition(": ")[2] for problem in problems] == [
+        'ConformerEncoder.reduction is "pooling", wanted null',
+        "ConformerEncoder.reduction_factor is 2, wanted 1",
+    ]
+
+
 def test_a_size_that_ports_do_not_say_has_to_be_written(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     anything = {"processed_signal": NeuralType("B D T", SpectrogramType()), "n": NeuralType("B", LengthsType())}
     monkeypatch.setattr(AudioToMelSpectrogramPreprocessor, "output_ports", anything)

@@ -51,7 +51,7 @@ class StreamedParts:
         model: the trained model.
         wires: its wires.
         preprocessor: samples to features.
-        encoder: keeps the states, named ``name.key`` of :attr:`dag`.
+        encoder: keeps the state, ``name`` of :attr:`dag`.
         dag: features to log-probabilities, and to the frames up to the end of the recording.
         name: the encoder's, in the names of states.
         chunk: frames of features in a chunk.
@@ -83,7 +83,7 @@ class StreamedParts:
         if not problem:
             features, outputs = [wires.features, wires.feature_lengths], [wires.log_probs, wires.log_probs_lengths]
             dag = lower_to_stream(slice_between(_present(features), _present(outputs)))
-            names = sorted({key.partition(".")[0] for key in dag.initial_state(1)})
+            names = sorted(name for name, state in dag.initial_state(1).items() if state)
             if len(names) > 1:
                 problem = f"states of several modules: {', '.join(names)}"
         if problem:
@@ -116,9 +116,9 @@ class StreamedParts:
 
     def step(self, features: Tensor, lengths: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
         """Log-probabilities (B, U, classes), frames of them up to the end of the recording, and the new state."""
-        kept = prefixed(keyed(self._with_empty(state), self.name), self.name)
-        (log_probs, frames), new_state = self.dag(features, lengths, state=kept, last=False)
-        return log_probs, frames, self._of(state, new_state)
+        kept = keyed(self._with_empty(state), self.name)
+        (log_probs, frames), new_state = self.dag(features, lengths, state={self.name: kept}, last=False)
+        return log_probs, frames, self._of(state, prefixed(new_state[self.name], self.name))
 
     def _with_empty(self, state: State) -> State:
         batch = state[self.counter].shape[0]

@@ -40,7 +40,18 @@ register(SpectrogramAugmentation)
 register(MultiplyBatch)
 register(JasperEncoder, role="encoder")
 register(ContextNetEncoder, role="encoder")
-register(ConformerEncoder, role="encoder")
+register(
+    ConformerEncoder,
+    role="encoder",
+    without_effect={
+        "subsampling_conv_chunking_factor": (),
+        "pos_emb_max_len": (),
+        "sync_max_audio_length": (),
+        "reduction": (None,),
+        "reduction_position": (None,),
+        "reduction_factor": (1,),
+    },
+)
 register(ContextNetDecoderForCTC, role="decoder")
 register(JasperDecoderForCTC, role="decoder", default=True)
 register(CTCLossNM, default=True)

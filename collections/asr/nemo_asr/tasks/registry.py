@@ -35,11 +35,12 @@ class OlderArgument(NamedTuple):
 
 @dataclass(frozen=True)
 class Known:
-    """A registered class, its role, the arguments that older files have, and the family that it is of."""
+    """A registered class, its role, the arguments that files of NeMo have beside its own, and the family it is of."""
 
     module_class: type[NeuralModule]
     role: str
     older: Mapping[str, OlderArgument] = field(default_factory=dict)
+    without_effect: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     family: str = FAMILY_OF_TASK[TASKS[0]]
 
 
@@ -57,6 +58,7 @@ def register(
     default: bool = False,
     older_names: Iterable[str] = (),
     older_arguments: Mapping[str, OlderArgument] | None = None,
+    without_effect: Mapping[str, Sequence[Any]] | None = None,
     task: str = TASKS[0],
     family: str = "",
 ) -> None:
@@ -68,6 +70,7 @@ def register(
         default: it fills its role in files without a section for it.
         older_names: further names that it has in older files.
         older_arguments: arguments of older files, and what became of each.
+        without_effect: arguments of NeMo's files that change nothing here, and what each may be; nothing: anything.
         task: one of :data:`TASKS`: of a data layer, that of the recipes which have it; else, where it is a default.
         family: that in which it is the default; by default that of the task.
 
@@ -81,7 +84,7 @@ def register(
         if name and name not in names:
             raise UnknownNameError(kind, name, names, place=place)
     family = family or FAMILY_OF_TASK[task]
-    entry = Known(module_class, role or role_of(module_class), older_arguments or {}, family)
+    entry = Known(module_class, role or role_of(module_class), older_arguments or {}, without_effect or {}, family)
     if entry.role == "data layer":
         source_argument(module_class)
     for name in (module_class.__name__, *older_names):
@@ -327,7 +330,7 @@ class Parts:
             self._set(role_of_data, self._part(name, both), self._config, key)
 
     def _part(self, name: str, params: Config) -> Part:
-        """The part, with the arguments of older files turned into today's."""
+        """The part, with the arguments of older files turned into today's, and without those that have no effect."""
         entry, implied = KNOWN[name], {}
         for older, (newer, values) in entry.older.items():
             if older in params:
@@ -336,7 +339,12 @@ class Parts:
                     wanted = f"{' or '.join(values)}{did_you_mean(str(value), values)}"
                     self._report(params, f"is {shown(value)}, wanted {wanted}", older)
                 implied[newer] = values.get(value, next(iter(values.values())))
-        return Part(entry.module_class, params.without(*entry.older), implied, entry.family)
+        for argument, allowed in entry.without_effect.items():
+            if argument in params and allowed and params[argument] not in allowed:
+                wanted = " or ".join(map(shown, allowed))
+                self._report(params, f"is {shown(params[argument])}, wanted {wanted}", argument)
+        own = params.without(*entry.older, *entry.without_effect)
+        return Part(entry.module_class, own, implied, entry.family)
 
     def _set(self, role: str, part: Part, section: Config, key: str) -> None:
         if role in self.by_role:

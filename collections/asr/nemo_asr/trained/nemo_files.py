@@ -46,6 +46,7 @@ _CLASSES: dict[str, dict[str, type]] = {
 _IGNORED = {
     *("_target_", "cls", "params", "rng", "nb_augmentation_prob", "nb_max_freq", "use_torchaudio", "name"),
     *("use_pytorch_sdpa", "use_pytorch_sdpa_backends", "global_tokens_spacing"),
+    *("subsampling_conv_chunking_factor", "pos_emb_max_len", "sync_max_audio_length"),
     *("use_vectorized_spec_augment", "use_numba_spec_augment"),
 }
 _NEUTRAL: dict[str, Any] = {
@@ -58,6 +59,7 @@ _NEUTRAL: dict[str, Any] = {
     "mask_value": 0.0,
     "global_tokens": 0,
     "global_attn_separate": False,
+    "reduction_factor": 1,
     "conv_context_style": "regular",
 }
 # Kinds of encoders that are known here, of those that files name.

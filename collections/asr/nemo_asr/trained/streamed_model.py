@@ -83,7 +83,8 @@ class _Frames:
 
     @torch.no_grad()
     def __call__(self, samples: Samples, last: bool) -> States:
-        device = next((tensor.device for tensor in self._state.values()), torch.device("cpu"))
+        tensors = (tensor for state in self._state.values() for tensor in state.values())
+        device = next((tensor.device for tensor in tensors), torch.device("cpu"))
         signal = torch.from_numpy(np.ascontiguousarray(samples)).to(device).unsqueeze(0)
         length = torch.tensor([len(samples)], device=device)
         outputs, self._state = self._dag(signal, length, state=self._state, last=last)

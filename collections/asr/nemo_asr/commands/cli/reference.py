@@ -13,7 +13,7 @@ from nemo_asr.models.jasper import JasperBlockSpec
 from nemo_asr.run.arguments import source_argument
 from nemo_asr.tasks.families import FAMILIES
 from nemo_asr.tasks.registry import FAMILY_OF_TASK, KNOWN, TASKS, Known
-from nemo_lite.base.config import Between, annotations_of
+from nemo_lite.base.config import Between, annotations_of, shown
 from nemo_lite.base.options import OneLineParser
 
 # Arguments that are no keys of a file: the script gives them.
@@ -104,6 +104,12 @@ def _section(name: str, entry: Known) -> Iterator[str]:
     for argument, became in entry.older.items():
         values = ", ".join(f"`{value}` is `{became.newer}: {str(now).lower()}`" for value, now in became.values.items())
         yield f"`{argument}` of older files: {values}.\n"
+    if entry.without_effect:
+        keys_of_nemo = (
+            f"`{key}`" if not allowed else " or ".join(f"`{key}: {shown(value)}`" for value in allowed)
+            for key, allowed in entry.without_effect.items()
+        )
+        yield f"Keys of NeMo's files that are taken, and without effect: {', '.join(keys_of_nemo)}.\n"
     yield _table(keys)
 
 

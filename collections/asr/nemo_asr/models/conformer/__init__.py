@@ -2,8 +2,6 @@
 
 from nemo_asr.models.conformer.convolution import ConvolutionModule as ConvolutionModule
 from nemo_asr.models.conformer.convolution import PointwiseConv1d as PointwiseConv1d
-from nemo_asr.models.conformer.dropout import add_dropped as add_dropped
-from nemo_asr.models.conformer.dropout import kept_at_random as kept_at_random
 from nemo_asr.models.conformer.encoder import AttentionName as AttentionName
 from nemo_asr.models.conformer.encoder import ConformerEncoder as ConformerEncoder
 from nemo_asr.models.conformer.encoder import Context as Context
@@ -16,9 +14,11 @@ from nemo_asr.models.conformer.self_attention import FULL_CONTEXT as FULL_CONTEX
 from nemo_asr.models.conformer.self_attention import AttentionContext as AttentionContext
 from nemo_asr.models.conformer.self_attention import Hidden as Hidden
 from nemo_asr.models.conformer.self_attention import RelPositionAttention as RelPositionAttention
+from nemo_asr.models.conformer.self_attention import add_dropped as add_dropped
 from nemo_asr.models.conformer.self_attention import attention as attention
 from nemo_asr.models.conformer.self_attention import drawn_context as drawn_context
 from nemo_asr.models.conformer.self_attention import hidden_frames as hidden_frames
+from nemo_asr.models.conformer.self_attention import kept_at_random as kept_at_random
 from nemo_asr.models.conformer.self_attention import new_pos_biases as new_pos_biases
 from nemo_asr.models.conformer.self_attention import position_embeddings as position_embeddings
 from nemo_asr.models.conformer.self_attention import shifted as shifted

@@ -34,7 +34,7 @@ from nemo_asr.models.jasper.encoder import encoded_ports, intermediate_of
 from nemo_asr.models.jasper.frames import Frames, are_full, frames_type
 from nemo_asr.run.arguments import Channels, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
-from nemo_lite.backends.pytorch.streaming import Delay, State, frames_in_graph, keyed, num_new, prefixed
+from nemo_lite.backends.pytorch.streaming import ChunkFrames, Delay, State, keyed, num_new, prefixed
 from nemo_lite.base.config import Between
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core.neural_types import LengthsType, NeuralType, SpectrogramType
@@ -56,7 +56,7 @@ class ConformerEncoder(TrainableNM):
     Shapes: B utterances, D features, T frames in, C channels, U frames out. U is ``ceil(T / subsampling_factor)``, but
     with causal subsampling ``T // 2 + 1`` after each halving, and with conv2d ``(T - 1) // 2``.
 
-    The arguments are those of NeMo's class of this name; the last ones, and the names of their own, are for WeNet's.
+    The arguments are those of NeMo's class of this name that have an effect; the last ones are for WeNet's.
 
     Sources: Gulati et al., "Conformer", Interspeech 2020; Rekesh et al., "Fast Conformer", ASRU 2023; Noroozi et al.,
     "Stateful Conformer with Cache-based Inference for Streaming ASR", ICASSP 2024 (contexts); Zhang et al., "Unified
@@ -70,9 +70,7 @@ class ConformerEncoder(TrainableNM):
         causal_downsampling: subsampling sees no frames behind; for striding and dw_striding.
         subsampling: striding, dw_striding, vggnet, stacking, stacking_norm, or conv2d, WeNet's without padding.
         subsampling_factor: frames in for one out: a power of 2, or for stacking any; 1: one linear layer.
-        subsampling_conv_chunking_factor: taken, and without effect.
         subsampling_conv_channels: of the convolutions of subsampling; -1: ``d_model``.
-        reduction, reduction_position, reduction_factor: taken as NeMo's files have them; only their defaults are known.
         ff_expansion_factor: channels inside of feed-forward modules for one outside.
         self_attention_model: rel_pos, or rel_pos_no_shift, whose positions are counted from the start, as in WeNet.
         n_heads: heads of attention.
@@ -83,7 +81,6 @@ class ConformerEncoder(TrainableNM):
             their own whole, and of those before it as many as fit into the first.
         xscaling: multiply what subsampling gives by the root of ``d_model``.
         untie_biases: each layer has its own biases of attention; False: all have the same.
-        pos_emb_max_len: taken, and without effect: positions have no end.
         conv_kernel_size: frames that a depthwise convolution sees, odd.
         conv_norm_type: batch_norm, layer_norm, or group_normN with N groups.
         conv_context_size: frames before and behind that it sees; causal: none behind; None: as many on both sides.
@@ -95,7 +92,6 @@ class ConformerEncoder(TrainableNM):
         stochastic_depth_drop_prob: probability with which training leaves out the last layer.
         stochastic_depth_mode: linear: it grows from layer to layer; uniform: it is the same.
         stochastic_depth_start_layer: layers before which none is left out.
-        sync_max_audio_length: taken, and without effect.
         subsampling_mask: convolutions of subsampling see zeros behind an utterance, as in NeMo since 2.5. False: what
             the one before made there, as before; then an utterance's encoding depends on its batch.
         conv_pads_input: zeros stand before the convolution module, as in WeNet; with ``conv_context_size: causal``.
@@ -127,11 +123,7 @@ class ConformerEncoder(TrainableNM):
         causal_downsampling: bool = False,
         subsampling: SubsamplingName = "striding",
         subsampling_factor: Annotated[int, Between(1, 64)] = 4,
-        subsampling_conv_chunking_factor: int = 1,
         subsampling_conv_channels: Annotated[int, Between(1, 65_536, also=(-1,))] = -1,
-        reduction: str | None = None,
-        reduction_position: int | None = None,
-        reduction_factor: int = 1,
         ff_expansion_factor: Annotated[int, Between(1, 64)] = 4,
         self_attention_model: AttentionName = "rel_pos",
         n_heads: Annotated[int, Between(1, 1_024)] = 4,
@@ -140,7 +132,6 @@ class ConformerEncoder(TrainableNM):
         att_context_style: ContextStyle = "regular",
         xscaling: bool = True,
         untie_biases: bool = True,
-        pos_emb_max_len: int = 5000,
         conv_kernel_size: Annotated[int, Between(1, 1_001)] = 31,
         conv_norm_type: str = "batch_norm",
         conv_context_size: Literal["causal"] | tuple[int, int] | None = None,
@@ -152,7 +143,6 @@ class ConformerEncoder(TrainableNM):
         stochastic_depth_drop_prob: Probability = 0.0,
         stochastic_depth_mode: Literal["linear", "uniform"] = "linear",
         stochastic_depth_start_layer: Annotated[int, Between(1, 256)] = 1,
-        sync_max_audio_length: bool = True,
         subsampling_mask: bool = True,
         conv_pads_input: bool = False,
         after_norm: bool = False,
@@ -171,9 +161,6 @@ class ConformerEncoder(TrainableNM):
         if conv_kernel_size % 2 == 0:
             got = str(conv_kernel_size)
             raise UsageError("conv_kernel_size is even", place=_PLACE, got=got, wanted="an odd number of frames")
-        if reduction is not None or reduction_factor != 1:
-            got = f"{reduction}, reduction_factor {reduction_factor}"
-            raise UsageError("reduction is not known", place=_PLACE, got=got, wanted="null, reduction_factor 1")
         self._feat_in, self._feat_out = feat_in, d_model if feat_out == -1 else feat_out
         self._scale = math.sqrt(d_model) if xscaling else None
         self._is_shifted = self_attention_model == "rel_pos"
@@ -324,49 +311,88 @@ class ConformerEncoder(TrainableNM):
 
         Chunks are counted from the start, so the numbers do not depend on how frames arrive.
         """
-        frames = frames_in_graph(length, state["num_frames"] * self.stream_delay().stride)
-        before = keyed(state, "pre_encode")
-        x, kept, frames = self.pre_encode.step(audio_signal.transpose(1, 2), before, last, frames)
-        new_state = prefixed(kept, "pre_encode")
-        if self._scale is not None:
-            x = x * self._scale
-        x = torch.cat([state["waiting"], x], dim=1)
-        frames = frames and frames._replace(first=frames.first - state["waiting"].shape[1])
-        context = self._contexts[0]
-        chunk, left = int(context.chunk), int(context.left)
+        features = audio_signal.transpose(1, 2)
+        if torch.compiler.is_exporting():
+            return self._step_in_graph(features, length, state)
+        x, kept, _ = self.pre_encode.step(features, keyed(state, "pre_encode"), last)
+        x = self._with_waiting(x, state)
+        chunk = int(self._contexts[0].chunk)
         number = x.shape[1] if last else x.shape[1] // chunk * chunk
-        x, new_state["waiting"] = x[:, :number], x[:, number:]
-        new_state["num_frames"] = state["num_frames"] + number
-        tapped = x
-        if number:
-            num_kept = state["layers.0.attention"].shape[1]
-            first: int | Tensor = 0
-            if not self._is_shifted and frames is None:
-                first = int(state["num_frames"]) - num_kept
-            elif not self._is_shifted and frames is not None:
-                first = (frames.first - num_kept - frames.start).unsqueeze(1)
-            positions = self.positions(number, num_kept + number, x.device, first).to(x.dtype)
-            of_key = torch.arange(num_kept + number, device=x.device) // chunk  # the chunk in which it is
-            chunks_back = of_key[num_kept:].unsqueeze(1) - of_key
-            sees = ((chunks_back >= 0) & (chunks_back <= left))[None, None]
-            if frames is not None:
-                sees = sees & frames.is_there(number, num_kept)[:, None, None]
-            hidden = Hidden(torch.where(sees, 0.0, HIDDEN_SCORE), ~sees.any(-1, keepdim=True))
-            for index, layer in enumerate(self._layers()):
-                x, kept = layer.step(x, positions, hidden, keyed(state, f"layers.{index}"), left * chunk, frames)
-                new_state |= prefixed(kept, f"layers.{index}")
-                if index == self._intermediate:
-                    tapped = x
-            if self.after_norm is not None:
-                x = self.after_norm(x)
-        else:
+        new_state = self._new_state(state, kept, x[:, number:], number)
+        x = x[:, :number]
+        if not number:
             new_state |= {key: value for key, value in state.items() if key.startswith("layers.")}
+            return self._outputs(x, x, num_new(x, 1)), new_state
+        num_kept = state["layers.0.attention"].shape[1]
+        first = 0 if self._is_shifted else int(state["num_frames"]) - num_kept
+        x, tapped, of_layers = self._through_layers(x, first, self._seen(number, num_kept, x.device), state)
+        return self._outputs(x, tapped, num_new(x, 1)), new_state | of_layers
+
+    def _step_in_graph(self, features: Tensor, length: Tensor, state: State) -> tuple[tuple[Tensor, ...], State]:
+        """The same in an exported graph: chunks and states have one size, and `ChunkFrames` says which frames count."""
+        frames = ChunkFrames.of_chunk(length, state["num_frames"] * self.stream_delay().stride)
+        x, kept, frames = self.pre_encode.step(features, keyed(state, "pre_encode"), False, frames)
+        assert frames is not None
+        num_waiting, num_kept = state["waiting"].shape[1], state["layers.0.attention"].shape[1]
+        frames = frames._replace(first=frames.first - num_waiting)
+        x = self._with_waiting(x, state)
+        chunk = int(self._contexts[0].chunk)
+        number = x.shape[1] // chunk * chunk
+        new_state = self._new_state(state, kept, x[:, number:], number)
+        x = x[:, :number]
+        first = 0 if self._is_shifted else (frames.first - num_kept - frames.start).unsqueeze(1)
+        sees = self._seen(number, num_kept, x.device) & frames.is_there(number, num_kept)[:, None, None]
+        x, tapped, of_layers = self._through_layers(x, first, sees, state, frames)
+        return self._outputs(x, tapped, frames.left), new_state | of_layers
+
+    def _with_waiting(self, x: Tensor, state: State) -> Tensor:
+        """Encoded frames of subsampling, behind those of a chunk that was not whole."""
+        return torch.cat([state["waiting"], x if self._scale is None else x * self._scale], dim=1)
+
+    def _new_state(self, state: State, of_subsampling: State, waiting: Tensor, number: int) -> dict[str, Tensor]:
+        """The new state but that of the layers, which take so many frames."""
+        counted = {"waiting": waiting, "num_frames": state["num_frames"] + number}
+        return {**prefixed(of_subsampling, "pre_encode"), **counted}
+
+    def _seen(self, number: int, num_kept: int, device: torch.device) -> Tensor:
+        """(1, 1, T, S + T): which of the frames that were kept and of the new ones each new frame sees."""
+        context = self._contexts[0]
+        of_key = torch.arange(num_kept + number, device=device) // int(context.chunk)  # the chunk in which it is
+        chunks_back = of_key[num_kept:].unsqueeze(1) - of_key
+        return ((chunks_back >= 0) & (chunks_back <= int(context.left)))[None, None]
+
+    def _through_layers(
+        self, x: Tensor, first: int | Tensor, sees: Tensor, state: State, frames: ChunkFrames | None = None
+    ) -> tuple[Tensor, Tensor, State]:
+        """Whole chunks of frames to the encoded frames, to those of the intermediate block, and to the layers' state.
+
+        Args:
+            x: (B, T, D), at least one frame.
+            first: the position of the first frame that was kept, counted from the start; see :meth:`positions`.
+            sees: (1 or B, 1, T, S + T), which frames each frame sees.
+            state: of the encoder.
+            frames: in a graph, those of ``x``.
+        """
+        number, num_keys = sees.shape[2:]
+        positions = self.positions(number, num_keys, x.device, first).to(x.dtype)
+        hidden = Hidden(torch.where(sees, 0.0, HIDDEN_SCORE), ~sees.any(-1, keepdim=True))
+        context = self._contexts[0]
+        most_kept = int(context.left) * int(context.chunk)
+        new_state: dict[str, Tensor] = {}
+        tapped = x
+        for index, layer in enumerate(self._layers()):
+            x, kept = layer.step(x, positions, hidden, keyed(state, f"layers.{index}"), most_kept, frames)
+            new_state |= prefixed(kept, f"layers.{index}")
+            if index == self._intermediate:
+                tapped = x
+        return x if self.after_norm is None else self.after_norm(x), tapped, new_state
+
+    def _outputs(self, x: Tensor, tapped: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+        """What a step gives, of encoded frames (B, U, D), those of the intermediate block and their lengths."""
         if self.out_proj is not None:
             x = self.out_proj(x)
-        outputs: tuple[Tensor, ...] = (x.transpose(1, 2), num_new(x, 1) if frames is None else frames.left)
-        if self._intermediate is not None:
-            outputs = (*outputs, tapped.transpose(1, 2), outputs[1])
-        return outputs, new_state
+        outputs = (x.transpose(1, 2), lengths)
+        return outputs if self._intermediate is None else (*outputs, tapped.transpose(1, 2), lengths)
 
     def graph_problem(self) -> str:
         """See :class:`nemo_lite.backends.pytorch.streaming.StreamsInGraph`."""

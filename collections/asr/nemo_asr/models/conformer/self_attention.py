@@ -1,4 +1,4 @@
-"""Self-attention: which frames see which, how far they are apart, and the attention itself."""
+"""Self-attention: which frames see which, how far they are apart, and the attention itself; the layers' dropout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.amp import custom_bwd, custom_fwd
 
-from nemo_asr.models.conformer.dropout import kept_at_random
 from nemo_asr.models.jasper.frames import are_full, runs_on_cpu, valid_frames
 
 
@@ -288,3 +287,36 @@ class _Shifted(torch.autograd.Function):
         gradient = gradients[0].new_zeros(ctx.shape)
         _shifted(gradient).copy_(gradients[0])
         return gradient
+
+
+def kept_at_random(shape: torch.Size, probability: float) -> tuple[Tensor, float]:
+    """Bytes on CPU, 0 with a probability rounded to a multiple of 2 ** -16, else 1; and by what to multiply then.
+
+    torch's generator of Bernoulli numbers draws 64 bits for each, which is a fifth of a training step; 16 bits do.
+    """
+    count, threshold = shape.numel(), round(probability * 2**16)
+    bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
+    kept = (bits[:count] >= threshold - 2**15).view(shape)
+    return kept.view(torch.uint8), 2**16 / (2**16 - threshold)
+
+
+def add_dropped(x: Tensor, y: Tensor, probability: float, factor: float = 1.0) -> Tensor:
+    """``x + factor * dropout(y)``, of one shape."""
+    if probability and runs_on_cpu(x):
+        out: Tensor = _AddDropped.apply(x, y, probability, factor)  # type: ignore[no-untyped-call]  # torch's
+        return out
+    return torch.add(x, F.dropout(y, probability) if probability else y, alpha=factor)
+
+
+class _AddDropped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, probability: float, factor: float) -> Tensor:
+        kept, scale = kept_at_random(y.shape, probability)
+        ctx.save_for_backward(kept)
+        ctx.factor = factor * scale
+        return torch.add(x, torch.mul(y, kept), alpha=ctx.factor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (kept,) = ctx.saved_tensors
+        return gradients[0], torch.mul(gradients[0], kept).mul_(ctx.factor), None, None

@@ -17,7 +17,7 @@ from nemo_asr.models.jasper.convolution import init_weights
 from nemo_asr.models.jasper.frames import Frames, frames_type
 from nemo_asr.run.arguments import Channels, Splicing, look_up, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
-from nemo_lite.backends.pytorch.streaming import ChunkFrames, Delay, State, frames_in_graph, keyed, num_new, prefixed
+from nemo_lite.backends.pytorch.streaming import ChunkFrames, Delay, State, keyed, num_new, prefixed
 from nemo_lite.base.config import Between
 from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core.neural_types import AcousticEncodedRepresentation, LengthsType, NeuralType, SpectrogramType
@@ -155,8 +155,8 @@ class JasperEncoder(TrainableNM):
         new_state: dict[str, Tensor] = {}
         inputs, frames = [audio_signal], list[ChunkFrames]()
         if length is not None and "num_frames" in state:  # in a graph
-            there = frames_in_graph(length, state["num_frames"] * self._stride)
-            frames.extend([there] if there else [])
+            if torch.compiler.is_exporting():
+                frames = [ChunkFrames.of_chunk(length, state["num_frames"] * self._stride)]
             new_state["num_frames"] = state["num_frames"] + audio_signal.shape[2] // self._stride
         tapped: tuple[Tensor, ...] = ()
         for index, block in enumerate(self._blocks()):
