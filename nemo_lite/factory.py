@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from numbers import Real
 from pathlib import Path
-from typing import Any, ClassVar, Final, Never, TypeVar
+from typing import Any, ClassVar, Final, Never, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -29,7 +29,6 @@ from nemo_lite.base.errors import OutOfRangeError, UnknownArgumentError, Unknown
 from nemo_lite.base.launch import forget_launcher, launch_line, who_am_i
 from nemo_lite.base.nemo_logging import Logger
 from nemo_lite.base.ranges import WAITING_SECONDS
-from nemo_lite.compat.neural_graph import NeuralGraph
 from nemo_lite.core.callbacks.base import Callback, TbWriter
 from nemo_lite.core.neural_module import NeuralModule, classes_by_name
 from nemo_lite.core.neural_types import NmTensor
@@ -44,6 +43,14 @@ from nemo_lite.utils.exp_logging import ExpManager
 
 T = TypeVar("T")
 _TRAINER_PARAMS = ("optimizer_kind", "optimization_params")
+
+
+@runtime_checkable
+class TrainingGraph(Protocol):
+    """What ``train`` takes in place of losses: a ``NeuralGraph``."""
+
+    def losses_to_train(self) -> list[NmTensor]:
+        """The losses that it gives."""
 
 
 class NeuralModuleFactory:
@@ -205,7 +212,8 @@ class NeuralModuleFactory:
     @staticmethod
     def get_default_factory() -> NeuralModuleFactory | None:
         """The factory made last with ``set_default``."""
-        return TorchModule.default_factory
+        factory = TorchModule.default_factory
+        return factory if isinstance(factory, NeuralModuleFactory) else None
 
     @staticmethod
     def set_default_factory(factory: NeuralModuleFactory) -> None:
@@ -320,7 +328,7 @@ class NeuralModuleFactory:
     def train(
         self,
         tensors_to_optimize: Losses | None = None,
-        training_graph: NeuralGraph | None = None,
+        training_graph: TrainingGraph | None = None,
         optimizer: Any = None,
         optimization_params: Mapping[str, Any] | None = None,
         callbacks: Sequence[Callback] | None = None,
@@ -637,7 +645,7 @@ def _in_order_of_today(
     """
     if graph is None:
         return losses, optimizer, params, callbacks, policy
-    if isinstance(graph, NeuralGraph):
+    if isinstance(graph, TrainingGraph):
         if losses is not None:
             got = "both tensors_to_optimize and training_graph"
             raise UsageError("train takes losses or a graph", got=got, remedy="give one of them")

@@ -188,7 +188,6 @@ class PtActions(DeploymentExport):
         precision = precision or self._precision()
         evaluations = Evaluations(self._comm, self._device, precision, self._lowerings(None), state, called)
         checkpoints = Checkpoints(self._comm, state, evaluations, precision, called)
-        state.offer(evaluations, checkpoints)
         return evaluations, checkpoints
 
     def precision_check(

@@ -88,7 +88,7 @@ def lower(
     targets: dict[nn.Module, str] = {}
     for unit in units(part.nodes):
         target = targets.setdefault(unit.module, _identifier(unit.name))
-        arguments = {key: values[wire] for key, wire in unit.inputs.items()}
+        arguments: dict[str, fx.node.Argument] = {key: values[wire] for key, wire in unit.inputs.items()}
         if unit.keeps_state:
             kept = graph.call_function(operator.getitem, (state, unit.name))
             module = graph.get_attr(target)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sized
 from contextlib import AbstractContextManager, nullcontext
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -26,10 +26,17 @@ from nemo_lite.core.ports import ModuleType, OperationMode, Ports
 from nemo_lite.core.ports import WeightShareTransform as WeightShareTransform
 from nemo_lite.core.run_options import DeviceType
 
-if TYPE_CHECKING:
-    from nemo_lite.factory import NeuralModuleFactory
 
-# Weights by name, and a weight that is the transpose of another module's.
+class Factory(Protocol):
+    """The part of `NeuralModuleFactory`, which stands above the modules, that these ask for."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs modules."""
+
+    @property
+    def placement(self) -> DeviceType:
+        """The same as scripts say it."""
 
 
 def weights_named(module: TorchModule, names: Iterable[str] | None) -> dict[str, nn.Parameter]:
@@ -69,17 +76,14 @@ def _install_transposed(owner: nn.Module, leaf: str, shared: nn.Parameter) -> No
     owner.__class__ = metaclass(cls.__name__, (cls,), {**names, leaf: property(transposed), "of_one_object": True})
 
 
-# TorchModule: what all of NeMo's base classes of modules have in common. The classes themselves are in ``nm.py``.
-
-
 # Any: values of wires are tensors, lists or numbers.
 
 
 class TorchModule(NeuralModule, nn.Module):
     """A NeuralModule that is an ``nn.Module``: called on wires it connects, on tensors it runs ``forward``."""
 
-    # The factory in force. It is set by nemo_lite/factory.py, which stands above the modules.
-    default_factory: ClassVar[NeuralModuleFactory | None] = None
+    # The factory in force, which nemo_lite/factory.py sets.
+    default_factory: ClassVar[Factory | None] = None
     _num_declared_outputs: int | None = None
 
     def __init__(self, name: str | None = None, **first_generation: object) -> None:
@@ -136,7 +140,7 @@ class TorchModule(NeuralModule, nn.Module):
             return self._as_declared(nn.Module.__call__(self, *map(_widened, args), **widened))
 
     @property
-    def factory(self) -> NeuralModuleFactory | None:
+    def factory(self) -> Factory | None:
         """The factory in force: the one made last."""
         return TorchModule.default_factory
 
@@ -183,9 +187,6 @@ def _widened(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
         return value.float()
     return value
-
-
-# NeMo's base classes of neural modules (hence ``nm``): trainable or not, data layer, loss. Nothing runs here.
 
 
 # Any: values of wires are tensors, lists or numbers.

@@ -60,7 +60,7 @@ class Checkpoints:
 
     Args:
         comm: the ranks.
-        state: counters, optimizers and modules.
+        state: counters, optimizers and modules; its callbacks can save from now on.
         evaluations: their results are saved, and what they wait for is waited for here too.
         precision: its loss scale is saved.
         callbacks: their states are saved.
@@ -95,6 +95,11 @@ class Checkpoints:
         self.changes: Sequence[str] = ()
         self.steps_before = 0
         self.of_callbacks: Sequence[Any] = ()
+        state.save_module = self.save_module
+        state.save_state_to, state.restore_state_from = self.save_state_to, self.restore_state_from
+        state.save_checkpoint, state.load_checkpoint = self.save, self.load
+        state.open_checkpoints, state.saved_checkpoint = self.open, self.complete
+        state.is_among_best, state.note_evaluation = self.is_among_best, self.note_evaluation
 
     def state_dict(self) -> TrainingState:
         """Everything but the modules' weights."""

@@ -447,7 +447,7 @@ class Evaluations:
         device: where.
         precision: in what.
         lowering: how DAGs become modules.
-        state: learns results, and stop signals that come meanwhile.
+        state: learns results, and stop signals that come meanwhile; its callbacks can evaluate from now on.
         callbacks: are told results.
         settle: waits for what is not known yet of the last step: before anything that reads weights.
         copies: comparisons of the training data on the machines; they go on before an evaluation.
@@ -471,6 +471,7 @@ class Evaluations:
         self._state, self._callbacks, self.settle, self._copies = state, callbacks, settle, copies
         self.results: dict[str, EvaluationResult] = {}
         self._prepared: dict[tuple[NmTensor, ...], Evaluation] = {}
+        state.evaluate, state.publish = self.run, self.publish
 
     def prepare(self, wires: Sequence[NmTensor]) -> Evaluation:
         """The evaluation of these wires, checked and lowered once."""

@@ -5,22 +5,27 @@ What evaluates and saves is made of this state, and is in `evaluation` and `chec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from torch.optim import Optimizer
 
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.engine.batches import NO_WISHES, NoValues, Wishes
 from nemo_lite.base.interruption import StopSignals, name_of
-from nemo_lite.core.callbacks.base import EvaluationResult, StepTensors, StepTiming, TbWriter
+from nemo_lite.core.callbacks.base import (
+    Averages,
+    Best,
+    Evaluated,
+    EvaluationResult,
+    StepTensors,
+    StepTiming,
+    TbWriter,
+)
 from nemo_lite.core.neural_module import NeuralModule
-
-if TYPE_CHECKING:
-    from nemo_lite.backends.pytorch.engine.averages import Averaging
-    from nemo_lite.backends.pytorch.engine.checkpoints import Checkpoints
-    from nemo_lite.backends.pytorch.engine.evaluation import Evaluations
+from nemo_lite.core.neural_types import NmTensor
 
 T = TypeVar("T")
 
@@ -64,6 +69,19 @@ class RunState:
         stop_signals: those that this process got.
     """
 
+    # Set by `Evaluations` and `Checkpoints`, which are made of this state.
+    evaluate: Callable[[Sequence[NmTensor]], Evaluated]
+    publish: Callable[[Callable[[], EvaluationResult]], None]
+    save_module: Callable[..., None]
+    save_state_to: Callable[[str | Path], None]
+    restore_state_from: Callable[[str | Path], None]
+    save_checkpoint: Callable[..., None]
+    load_checkpoint: Callable[..., str | None]
+    open_checkpoints: Callable[[str | Path], None]
+    saved_checkpoint: Callable[..., str]
+    is_among_best: Callable[[str | Path, Best], bool]
+    note_evaluation: Callable[[str | Path], None]
+
     def __init__(
         self,
         comm: Comm,
@@ -78,7 +96,7 @@ class RunState:
         self.modules: Mapping[str, NeuralModule] = dict(modules or {})
         self.tb_writer = tb_writer
         self.tensors: StepTensors = tensors or NoValues()
-        self.averaging: Averaging | None = None
+        self.averaging: Averages | None = None
         self.evaluation: EvaluationResult | None = None
         self.clock = StepClock()
         # Counters
@@ -93,15 +111,6 @@ class RunState:
         self.is_save_requested = self._wants_save = self._all_stop = False
         self.interrupted_by = 0
         self.on_first, self.from_first, self.timing = comm.on_first, comm.from_first, self.clock.read
-
-    def offer(self, evaluations: Evaluations, checkpoints: Checkpoints) -> None:
-        """Let callbacks evaluate and save by these services, which are made of this state."""
-        self.evaluate, self.publish = evaluations.run, evaluations.publish
-        self.save_module = checkpoints.save_module
-        self.save_state_to, self.restore_state_from = checkpoints.save_state_to, checkpoints.restore_state_from
-        self.save_checkpoint, self.load_checkpoint = checkpoints.save, checkpoints.load
-        self.open_checkpoints, self.saved_checkpoint = checkpoints.open, checkpoints.complete
-        self.is_among_best, self.note_evaluation = checkpoints.is_among_best, checkpoints.note_evaluation
 
     def __getitem__(self, key: str) -> Any:  # an attribute of any type
         return getattr(self, key)

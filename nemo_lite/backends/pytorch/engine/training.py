@@ -405,7 +405,6 @@ class Training:
         )
         parts: list[SavedPart] = [self._position, self._averaging, self._rates, self._skipped, self._places]
         self.checkpoints = Checkpoints(comm, state, self.evaluations, precision, callbacks, parts, contract)
-        state.offer(self.evaluations, self.checkpoints)
 
     def run(self) -> None:
         """Train until a limit is reached or a callback asks to stop."""

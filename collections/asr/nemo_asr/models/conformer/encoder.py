@@ -331,10 +331,10 @@ class ConformerEncoder(TrainableNM):
     def _step_in_graph(self, features: Tensor, length: Tensor, state: State) -> tuple[tuple[Tensor, ...], State]:
         """The same in an exported graph: chunks and states have one size, and `ChunkFrames` says which frames count."""
         frames = ChunkFrames.of_chunk(length, state["num_frames"] * self.stream_delay().stride)
-        x, kept, frames = self.pre_encode.step(features, keyed(state, "pre_encode"), False, frames)
-        assert frames is not None
+        x, kept, encoded = self.pre_encode.step(features, keyed(state, "pre_encode"), False, frames)
+        assert encoded is not None, "of frames in a graph come frames in a graph"
         num_waiting, num_kept = state["waiting"].shape[1], state["layers.0.attention"].shape[1]
-        frames = frames._replace(first=frames.first - num_waiting)
+        frames = encoded._replace(first=encoded.first - num_waiting)
         x = self._with_waiting(x, state)
         chunk = int(self._contexts[0].chunk)
         number = x.shape[1] // chunk * chunk
@@ -363,7 +363,7 @@ class ConformerEncoder(TrainableNM):
 
     def _through_layers(
         self, x: Tensor, first: int | Tensor, sees: Tensor, state: State, frames: ChunkFrames | None = None
-    ) -> tuple[Tensor, Tensor, State]:
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Whole chunks of frames to the encoded frames, to those of the intermediate block, and to the layers' state.
 
         Args:
