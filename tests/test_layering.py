@@ -27,7 +27,7 @@ ORDERS = {
         < trackers < callbacks, show
     """,
     "nemo_lite.backends.pytorch": """
-        tensor_codec, lowering < streaming, placement, precision, data.order < distributed
+        tensor_codec, lowering, generators < streaming, placement, precision, data.order < distributed
         < checkpoint, data, compiling, optimizers < nm
         < common, engine < export, precision_check < actions
     """,

@@ -154,8 +154,7 @@ IMPORT_PATHS = {
     "nemo_lite.backends.pytorch.actions": "PtActions",
     "nemo_lite.backends.pytorch.checkpoint": "CheckpointFolder CheckpointSet Contents StoredCheckpoint read_checkpoint",
     "nemo_lite.backends.pytorch.data": """
-        Asking Batch BatchLoader DatasetLoader IteratorLoader Leftover Plan Rows Seeded Shard Uneven as_values
-        evaluation_plan leftover_of length_of settle
+        Batch BatchLoader DatasetLoader IteratorLoader Leftover Plan Rows Shard Uneven as_values evaluation_plan
     """,
     "nemo_lite.backends.pytorch.distributed": "Comm Patience ProcessGroup Replica SingleProcess needs_all_ranks",
     "nemo_lite.backends.pytorch.module_wrapper": "TrainableNeuralModuleWrapper",

@@ -13,7 +13,6 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from toys.linear import VECTOR, Linear
 
-from nemo_lite.backends.pytorch.data.loaders import length_of
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.nm import (
     DataLayerNM,
@@ -367,7 +366,7 @@ def test_an_iterator_is_read_anew_for_each_epoch() -> None:
         found = list(loader.epoch(epoch))
         assert [batch.amount for batch in found] == [3.0, 2.0]
         assert all(batch.values[0].all() and not batch.values[1].any() for batch in found)
-    assert length_of(loader) is None
+    assert loader.num_rounds is None
 
 
 def test_an_iterator_is_not_served_to_several_ranks_in_training() -> None:

@@ -40,8 +40,8 @@ from nemo_asr.scoring.report.records import read_run, read_transcripts
 from nemo_asr.trained.model import read_card
 from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, read_tensors
 from nemo_lite.backends.pytorch.checkpoint.store import read_index, read_record
-from nemo_lite.backends.pytorch.data.loaders import MAX_LISTED
 from nemo_lite.base.config import load_config
+from nemo_lite.base.errors import MAX_LISTED
 from nemo_lite.base.nemo_archive import NemoArchive
 from nemo_lite.core.trackers import read_metrics
 

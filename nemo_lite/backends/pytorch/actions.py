@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 from torch.optim import Optimizer
 
-from nemo_lite.backends.pytorch.data.loaders import BatchLoader, training_draws
+from nemo_lite.backends.pytorch.data.loaders import BatchLoader
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.comm import Comm, ReplicaOptions, SingleProcess
 from nemo_lite.backends.pytorch.distributed.contract import (
@@ -40,6 +40,7 @@ from nemo_lite.backends.pytorch.engine.objectives import Objectives
 from nemo_lite.backends.pytorch.engine.state import RunState
 from nemo_lite.backends.pytorch.engine.training import Lane, Training, total_steps
 from nemo_lite.backends.pytorch.export import DeploymentExport
+from nemo_lite.backends.pytorch.generators import training_draws
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import AheadOfUse, choose_device, to_cpu

@@ -16,8 +16,9 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 
 from nemo_lite.backends.pytorch.checkpoint.storage import load_module, save_module
-from nemo_lite.backends.pytorch.data.loaders import SILENCE_SECONDS, BatchLoader, DatasetLoader, IteratorLoader
+from nemo_lite.backends.pytorch.data.loaders import BatchLoader, DatasetLoader, IteratorLoader
 from nemo_lite.backends.pytorch.data.order import Batching, Shard, plans
+from nemo_lite.backends.pytorch.data.workers import SILENCE_SECONDS
 from nemo_lite.backends.pytorch.distributed.contract import Copied as Copied
 from nemo_lite.base.errors import NeuralPortNameMismatchError, UnknownNameError, UsageError
 from nemo_lite.core.neural_module import NeuralModule, Recorder

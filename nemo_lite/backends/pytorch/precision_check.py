@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from nemo_lite.backends.pytorch.data.loaders import seed_all
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks
 from nemo_lite.backends.pytorch.engine.evaluation import torch_data_layer
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, modules_of
+from nemo_lite.backends.pytorch.generators import seed_all
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.backends.pytorch.precision import Precision, name_of
 from nemo_lite.base.errors import UsageError

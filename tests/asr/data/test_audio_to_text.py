@@ -14,7 +14,6 @@ from toys.tone_corpus import TEXTS, make_corpus
 import nemo_asr
 from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
 from nemo_lite import DataLayerNM
-from nemo_lite.backends.pytorch.data.loaders import leftover_of, settle
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.base.errors import ConfigError, DataError, UnknownNameError, UsageError
@@ -40,7 +39,7 @@ def batches_of(layer, *, training=False, epoch=0, **shard):
 def whole_epoch(loader, epoch=0):
     """Its batches, as the engine takes them."""
     batches = list(loader.epoch(epoch))
-    settle(loader, SingleProcess())
+    loader.settle(SingleProcess())
     return batches
 
 
@@ -102,7 +101,7 @@ def test_in_training_the_utterances_left_over_go_the_way_that_was_chosen(uneven,
     loaders = [layer_of(batch_size=2).loader(training=True, shard=Shard(rank, 3, 0, uneven)) for rank in range(3)]
     assert [[batch.num_items for batch in loader.epoch(0)] for loader in loaders] == sizes
     assert {loader.num_rounds for loader in loaders} == {len(sizes[0])}
-    assert {tuple(leftover_of(loader, epoch)) for loader in loaders for epoch in (0, 1)} == {leftover}
+    assert {tuple(loader.leftover(epoch)) for loader in loaders for epoch in (0, 1)} == {leftover}
 
 
 def test_utterances_left_over_end_the_run_before_it_starts_where_they_are_not_allowed(folder):

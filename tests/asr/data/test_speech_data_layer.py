@@ -35,7 +35,6 @@ from nemo_asr.run.audio.reading import open_audio
 from nemo_asr.run.manifest import Manifest
 from nemo_asr.run.text.parser import CharParser, make_parser
 from nemo_lite import DeviceType, NeuralModuleFactory
-from nemo_lite.backends.pytorch.data.loaders import settle
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.base.errors import DataError
 from nemo_lite.base.files import Content, plain_values
@@ -53,7 +52,7 @@ def evaluate(folder, num_times, max_corrupt):
             loader = layer.loader(training=False, shard=Shard(comm.rank, comm.world_size))
             for _ in loader.epoch(0):
                 pass
-            settle(loader, comm)
+            loader.settle(comm)
         layer.report_unusable()
     comm.close()
     return layer.unusable

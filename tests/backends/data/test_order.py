@@ -16,17 +16,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from nemo_lite.backends.pytorch.data.loaders import (
-    Batch,
-    Counts,
-    DataChangedError,
-    DatasetLoader,
-    ItemDataset,
-    Loaded,
-    Request,
-    seed_all,
-    seed_of,
-)
+from nemo_lite.backends.pytorch.data.items import Counts, ItemDataset, Loaded, Request
+from nemo_lite.backends.pytorch.data.loaders import Batch, DatasetLoader
 from nemo_lite.backends.pytorch.data.order import (
     Batching,
     Leftover,
@@ -38,7 +29,8 @@ from nemo_lite.backends.pytorch.data.order import (
     training_plan,
 )
 from nemo_lite.backends.pytorch.data.order import plans as plans_of
-from nemo_lite.base.errors import DataError, UnknownNameError, UsageError
+from nemo_lite.backends.pytorch.generators import seed_all, seed_of
+from nemo_lite.base.errors import DataChangedError, DataError, UnknownNameError, UsageError
 
 # Which items come in which batch: a pure function of size, seed, epoch, rank and world size.
 

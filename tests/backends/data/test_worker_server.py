@@ -18,8 +18,7 @@ from torch.utils import data
 from toys.interruptible import is_alive
 from toys.nets import Points
 
-from nemo_lite.backends.pytorch.data import loaders as workers
-from nemo_lite.backends.pytorch.data import worker_server
+from nemo_lite.backends.pytorch.data import worker_server, workers
 from nemo_lite.backends.pytorch.data.loaders import DatasetLoader, PlannedLoader
 from nemo_lite.backends.pytorch.data.order import Batching, Shard, plans
 from nemo_lite.base.errors import DataWorkerError

@@ -19,9 +19,10 @@ from toys.nets import Net, Points, build, made_factory, train
 from toys.ranks import Rank
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.data import loaders as workers
-from nemo_lite.backends.pytorch.data.loaders import DatasetLoader, pins_memory_for, workers_for
+from nemo_lite.backends.pytorch.data import workers
+from nemo_lite.backends.pytorch.data.loaders import DatasetLoader
 from nemo_lite.backends.pytorch.data.order import Batching, Shard, plans
+from nemo_lite.backends.pytorch.data.workers import pins_memory_for, workers_for
 from nemo_lite.base.errors import DataWorkerError
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

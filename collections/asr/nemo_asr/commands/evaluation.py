@@ -57,7 +57,7 @@ from nemo_asr.trained.certificate import certify_streams, store_stream_rates, st
 from nemo_asr.trained.engine import LabelAlignment, stride_of
 from nemo_asr.trained.model import CARD, StreamRate, TrainedModel, find_model, load_classifier, load_model
 from nemo_lite import DataLayerNM, NeuralModuleFactory, NmTensor
-from nemo_lite.backends.pytorch.data.loaders import Loaded, UnusableItems
+from nemo_lite.backends.pytorch.data.items import Loaded, UnusableItems
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import make_writable_folder
 from nemo_lite.base.options import factory_arguments

@@ -22,7 +22,7 @@ from nemo_asr.run.arguments import BatchSize, Duration, Unusable, Workers
 from nemo_asr.run.audio.reading import Samples
 from nemo_asr.run.manifest import Integers, Mask, Problems, Span, Utterance, Utterances, check_limits
 from nemo_asr.run.text.parser import parser_maker
-from nemo_lite.backends.pytorch.data.loaders import Counts
+from nemo_lite.backends.pytorch.data.items import Counts
 from nemo_lite.backends.pytorch.data.order import Batching, CostWords
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import FileKind, decode_text, numbered_lines, open_descriptor

@@ -27,7 +27,7 @@ from nemo_asr.run.manifest import (
     class_of,
 )
 from nemo_asr.run.text.parser import CharParser
-from nemo_lite.backends.pytorch.data.loaders import Counts, Request
+from nemo_lite.backends.pytorch.data.items import Counts, Request
 from nemo_lite.backends.pytorch.data.order import Batching, CostWords
 from nemo_lite.base.config import Between
 from nemo_lite.base.errors import MAX_LISTED, ConfigError, DataError, did_you_mean, listed

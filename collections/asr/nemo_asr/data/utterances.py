@@ -28,7 +28,8 @@ from nemo_asr.run.audio.reading import KINDS, Samples, read_audio
 from nemo_asr.run.manifest import R, Span, Utterance, UtteranceReader, Utterances
 from nemo_asr.run.text.parser import CharParser
 from nemo_lite import DataLayerNM
-from nemo_lite.backends.pytorch.data.loaders import Counts, ItemDataset, PlannedLoader, Request
+from nemo_lite.backends.pytorch.data.items import Counts, ItemDataset, Request
+from nemo_lite.backends.pytorch.data.loaders import PlannedLoader
 from nemo_lite.backends.pytorch.nm import Copied
 from nemo_lite.base.errors import DataChangedError, DataError, NemoLiteError
 from nemo_lite.base.files import digest_of, digest_of_file, digest_of_files

@@ -51,7 +51,8 @@ from nemo_asr.tasks.families import (
     with_nbest,
 )
 from nemo_lite import Dag, DataLayerNM, DeviceType, NeuralModule, NeuralModuleFactory, NmTensor, NonTrainableNM, logging
-from nemo_lite.backends.pytorch.data.loaders import Counts, ItemDataset, PlannedLoader, Request, UnusableItems
+from nemo_lite.backends.pytorch.data.items import Counts, ItemDataset, Request, UnusableItems
+from nemo_lite.backends.pytorch.data.loaders import PlannedLoader
 from nemo_lite.backends.pytorch.data.order import Plan, Shard
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.core.neural_types import (

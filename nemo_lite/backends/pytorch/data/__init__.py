@@ -3,13 +3,8 @@
 from nemo_lite.backends.pytorch.data.loaders import Batch as Batch
 from nemo_lite.backends.pytorch.data.loaders import BatchLoader as BatchLoader
 from nemo_lite.backends.pytorch.data.loaders import DatasetLoader as DatasetLoader
-from nemo_lite.backends.pytorch.data.loaders import EpochSampler as Asking
 from nemo_lite.backends.pytorch.data.loaders import IteratorLoader as IteratorLoader
-from nemo_lite.backends.pytorch.data.loaders import SeededDataset as Seeded
 from nemo_lite.backends.pytorch.data.loaders import as_values as as_values
-from nemo_lite.backends.pytorch.data.loaders import leftover_of as leftover_of
-from nemo_lite.backends.pytorch.data.loaders import length_of as length_of
-from nemo_lite.backends.pytorch.data.loaders import settle as settle
 from nemo_lite.backends.pytorch.data.order import Leftover as Leftover
 from nemo_lite.backends.pytorch.data.order import Plan as Plan
 from nemo_lite.backends.pytorch.data.order import Rows as Rows

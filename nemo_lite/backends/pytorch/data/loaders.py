@@ -1,622 +1,39 @@
-"""Loaders: requests to data workers, batches in order, an account of unusable items."""
+"""Loaders: what a data layer gives to the engine, batch after batch: requests in order, and the seeds of their draws.
+
+Every random draw for a batch follows from (seed, rank, epoch, position). The DataLoader seeds its workers once, when
+they start: their draws would depend on the epochs before, on the number of workers and on which of them reads which
+batch. So each request carries its epoch and its position. A run that is resumed draws what the uninterrupted one draws.
+"""
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import gc
 import hashlib
-import inspect
-import math
-import multiprocessing.queues
-import multiprocessing.util
-import os
 import random
-import signal
-import sys
-import threading
-from abc import abstractmethod
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from multiprocessing.process import BaseProcess
-from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
+from nemo_lite.backends.pytorch.data.items import Loaded, Request, UnusableItems
 from nemo_lite.backends.pytorch.data.order import Leftover, Plan, Plans, Rows, Shard, Stretch, divided
-from nemo_lite.backends.pytorch.data.worker_server import content_of, for_workers, start_of_worker
+from nemo_lite.backends.pytorch.data.worker_server import content_of, for_workers
+from nemo_lite.backends.pytorch.data.workers import pins_memory_for, start_work, within_silence, workers_for
 from nemo_lite.backends.pytorch.distributed.comm import Comm
-from nemo_lite.backends.pytorch.distributed.process import MEMORY_CHECKS
-from nemo_lite.base.errors import MAX_LISTED as MAX_LISTED
-from nemo_lite.base.errors import DataChangedError as DataChangedError
+from nemo_lite.backends.pytorch.generators import GENERATORS, another_thread_trains
 from nemo_lite.base.errors import (
     DataError,
-    DataWorkerError,
-    NemoLiteError,
     NeuralPortNameMismatchError,
-    counted,
-    more_open_files,
+    listed,
 )
-from nemo_lite.base.errors import listed as listed
-from nemo_lite.base.interruption import leave_signals_to_parent
 from nemo_lite.utils import logging
 
-# The processes that load batches: their number where nobody says it, their start, their silence, pinned memory.
-
-
 T = TypeVar("T")
-
-SILENCE_SECONDS = 600.0
-"""How long the run waits for a batch of its workers, unless ``worker_timeout`` is given."""
-TICK_SECONDS = 1.0
-"""After so long torch looks whether workers are alive. Time in which this process is stopped counts as one tick."""
-_WARNING_SECONDS = 60.0
-_TIMED_OUT = "DataLoader timed out"  # torch's words
-_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
-_MOST_WORKERS = 8  # more of them decode audio faster than a GPU trains on it
-# The state of a process, as /proc has it.
-_STATES = {
-    "T": "is stopped",
-    "t": "is stopped",
-    "D": "waits for a disk or a network drive",
-    "R": "computes",
-}
-
-
-def workers_for(device: torch.device, chosen: int | None = None) -> int:
-    """The number of processes that load batches for a device.
-
-    Args:
-        device: where the batches go. For a CPU it is 0: it has the loading and the training to do either way. For a GPU
-            it is this GPU's share of the cores without one, from 1 to 8.
-        chosen: what the user wants; ``None``: the number above.
-    """
-    if chosen is not None:
-        return chosen
-    if device.type == "cpu":
-        return 0
-    # What this process may use: a scheduler often gives a job some of a machine's cores.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(_MOST_WORKERS, cores // max(torch.cuda.device_count(), 1) - 1))
-
-
-def pins_memory_for(device: torch.device, chosen: bool | None = None) -> bool:
-    """Whether batches are put into page-locked memory: for a GPU, which fetches them from there by itself.
-
-    Args:
-        device: where the batches go.
-        chosen: what the user wants; ``None``: what suits the device.
-    """
-    return device.type == "cuda" if chosen is None else chosen
-
-
-def start_work(_worker: int = 0) -> None:
-    """Prepare a process that loads batches: leave signals and the parent's objects to the parent.
-
-    Where it is a fork of the run's process, that one's garbage is garbage here as well, and to collect it would end
-    things whose threads the fork does not have (a session of ONNX Runtime then waits for ever or crashes). Frozen,
-    those objects are never collected here, and the collector does not write to pages that both share.
-
-    It ends with the run, also where that is killed while this one hangs: only the kernel sees to that, and on Linux.
-    """
-    gc.freeze()
-    start_of_worker()
-    _start_sending()
-    leave_signals_to_parent()
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        parent = multiprocessing.parent_process()
-        if parent is not None and not parent.is_alive():  # it ended before the kernel knew
-            os._exit(1)
-
-
-def _start_sending() -> None:
-    """Start the thread that sends this worker's batches before anything is read.
-
-    Its queue would start it for the first batch. Where memory has ended by then, that may wait for ever, and no error
-    arrives either.
-    """
-    frame = inspect.currentframe()
-    while frame is not None and not isinstance(frame.f_locals.get("data_queue"), multiprocessing.queues.Queue):
-        frame = frame.f_back
-    if frame is not None:  # torch's loop of a worker, which hands its queue to nobody
-        queue: Any = frame.f_locals["data_queue"]
-        with queue._notempty:
-            if queue._thread is None:
-                queue._start_thread()
-
-
-def within_silence(loader: DataLoader[T], seconds: float | None = None) -> Iterator[T]:
-    """The batches of a loader, unless its workers are silent for too long; after a minute a line of the log names one.
-
-    Args:
-        loader: with workers; without them nothing is watched.
-        seconds: how long is too long; 0: never. None: `SILENCE_SECONDS`.
-
-    Raises:
-        DataWorkerError: they were; it names the one that is waited for. None of them is alive then: one that is stopped
-            would otherwise keep this process from ending.
-    """
-    if not (loader.num_workers or loader.pin_memory):
-        # Here torch's iterator would only add 40 microseconds a batch, most of them for its profiler.
-        yield from map(loader.dataset.__getitem__, loader.sampler)
-        return
-    loader.timeout = TICK_SECONDS if loader.num_workers else 0
-    if loader.num_workers:
-        # Made here, the folder of sockets (pymp-*) is shared with the workers, and removed when this process ends. A
-        # worker that makes its own leaves it in TMPDIR where it is ended, as all are after an error of this process.
-        multiprocessing.util.get_temp_dir()
-    limit = (SILENCE_SECONDS if seconds is None else seconds) or math.inf
-    iterator, num_ticks = _started(loader, limit), 0
-    while True:
-        try:
-            batch = next(iterator)
-        except StopIteration:
-            return
-        except RuntimeError as error:
-            num_ticks += 1
-            if not str(error).startswith(_TIMED_OUT):
-                raise
-            if num_ticks * TICK_SECONDS >= limit:
-                raise _ended(iterator, limit) from None
-            if (num_ticks - 1) * TICK_SECONDS < _WARNING_SECONDS <= num_ticks * TICK_SECONDS:
-                logging.warning(f"Waiting for data: {_waited_for(iterator, _WARNING_SECONDS)}")
-            continue
-        num_ticks = 0
-        yield batch
-
-
-def _started(loader: DataLoader[T], limit: float) -> Iterator[T]:
-    """The loader's iterator for a new epoch: of workers that live since an earlier one, each has to answer first."""
-    earlier: Any = loader._iterator  # Any: torch's iterator is not typed
-    if earlier is None:
-        try:
-            return iter(loader)
-        except OSError as error:
-            raise _not_started(error) from None
-    if all(worker.is_alive() for worker in getattr(earlier, "_workers", ())):
-        earlier._timeout = min(limit, 1e6)  # days: this wait cannot be taken up again after a tick
-    try:
-        return iter(loader)
-    except RuntimeError as error:
-        if str(error).startswith(_TIMED_OUT):
-            raise _ended(earlier, limit) from None
-        raise
-    finally:
-        earlier._timeout = loader.timeout
-
-
-def _not_started(error: OSError) -> OSError | DataWorkerError:
-    """The error for workers that cannot be started: their queues are in shared memory, and take descriptors."""
-    at = error.__traceback__
-    while at is not None:
-        iterator: Any = at.tb_frame.f_locals.get("self")
-        if hasattr(iterator, "_worker_init_fn") and not hasattr(iterator, "_shutdown"):
-            iterator._shutdown = True  # half made, it would complain where it is let go
-        at = at.tb_next
-    problem, got = "data workers cannot be started", error.strerror or str(error)
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return DataWorkerError(problem, got=got, remedy=more_open_files())
-    if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EAGAIN):
-        return DataWorkerError(problem, got=got, remedy=MEMORY_CHECKS)
-    return error
-
-
-def _ended(iterator: Any, seconds: float) -> DataWorkerError:
-    """The error for workers that gave nothing for so long; they are ended."""
-    error = DataWorkerError(
-        _waited_for(iterator, seconds),
-        remedy="where a batch takes so long, raise --worker_timeout (worker_timeout=); else check the disk or the "
-        "network drive that holds the data; py-spy dump --pid PID shows where a worker hangs; with num_workers=0 "
-        "(--num_workers 0) the data is read without them",
-    )
-    _end_all(getattr(iterator, "_workers", ()))
-    return error
-
-
-def _waited_for(iterator: Any, seconds: float) -> str:
-    # Any: torch's iterator, whose notes on which worker has which task are its own.
-    try:
-        worker, *_ = iterator._task_info[iterator._rcvd_idx]
-        pid = iterator._workers[worker].pid
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        who, doing = f"a data worker (pid {pid})", f" and {_STATES.get(state, 'waits for something')}"
-    except (AttributeError, LookupError, OSError):
-        who, doing = "a data worker", ""
-    return f"{who} gave no batch for {seconds:g} s{doing}"
-
-
-def _end_all(workers: Sequence[BaseProcess]) -> None:
-    for worker in workers:
-        while worker.is_alive():
-            with suppress(RuntimeError):  # of torch's handler of SIGCHLD, which tells of each worker that was killed
-                worker.kill()
-                worker.join(1)
-
-
-# From a request to one batch: what a worker process of a data layer does. No order of items, no budget for faults.
-
-
-R = TypeVar("R")
-ItemT = TypeVar("ItemT")
-# By kind, then by what was found: {"resampled": {8000: 3}}. Any: whatever a data layer counts by, a text or a number.
-Counts: TypeAlias = "dict[str, Counter[Any]]"
-
-
-class Request(NamedTuple, Generic[R]):
-    """One batch to read.
-
-    Attributes:
-        epoch: part of the seed of every random draw.
-        items: position in the data layer of each item, and what a worker needs to find it.
-        spares: items to try, one after the other, when none of the others can be used.
-        training: whether the batch is for training.
-        position: of the batch in its epoch: the other part of that seed.
-    """
-
-    epoch: int
-    items: Sequence[tuple[int, R]]
-    spares: Sequence[tuple[int, R]] = ()
-    training: bool = False
-    position: int = 0
-
-
-class Loaded(NamedTuple):
-    """One batch, and what was noticed on the way. A NamedTuple, of which torch's DataLoader can pin all tensors.
-
-    Attributes:
-        values: a tuple in port order, or a dictionary by port. Any: ports carry tensors, lists or numbers.
-        ids: positions of its items; none when no item could be used.
-        amount: how much it holds, in the data layer's ``amount_unit``.
-        faults: positions of the items that could not be used, each with the reason.
-        counts: other findings.
-        fatal: a reason to end the run, or nothing.
-    """
-
-    values: Any = ()
-    ids: Sequence[int] = ()
-    amount: float = 0.0
-    faults: Sequence[tuple[int, str]] = ()
-    counts: Mapping[str, Mapping[Any, int]] | None = None
-    fatal: str = ""
-
-
-class ItemDataset(Dataset[Loaded], Generic[R, ItemT]):
-    """Reads the items of a request one after the other, and makes a batch of those that can be used.
-
-    It goes to the worker processes, so keep it small. Equal requests must give equal batches, in any process: random
-    draws follow from ``request.epoch`` and the item's position.
-    """
-
-    @abstractmethod
-    def read(self, position: int, ref: R, request: Request[R], counts: Counts) -> ItemT:
-        """One item.
-
-        Args:
-            position: of the item in the data layer.
-            ref: where it is: what the loader's ``refs_of`` gave for the position.
-            request: the batch that it is for.
-            counts: take findings that are no faults (``counts["resampled"][8000] += 1``).
-
-        Raises:
-            DataError: the item cannot be used.
-            DataChangedError: no item can be used any more; the run ends. So it does with any other NemoLiteError.
-        """
-
-    @abstractmethod
-    def collate(self, items: Sequence[ItemT]) -> tuple[Any, ...]:
-        """A batch of items, in port order."""
-
-    def amount(self, items: Sequence[ItemT]) -> float:
-        """How much the items are, in the data layer's ``amount_unit``; by default their number."""
-        return float(len(items))
-
-    def __getitem__(self, request: Request[R]) -> Loaded:
-        ids, items, faults = list[int](), list[ItemT](), list[tuple[int, str]]()
-        counts: Counts = defaultdict(Counter)
-        try:
-            for number, (position, ref) in enumerate([*request.items, *request.spares]):
-                if items and number >= len(request.items):
-                    break  # spares are for batches that would be empty
-                try:
-                    items.append(self.read(position, ref, request, counts))
-                    ids.append(position)
-                except DataChangedError:
-                    raise
-                except DataError as error:
-                    faults.append((position, str(error)))
-        except NemoLiteError as error:
-            return Loaded(fatal=str(error))  # as data: raised in a worker it would arrive with a traceback in its text
-        values = self.collate(items) if items else ()
-        # Plain dictionaries: torch pins a mapping by updating a copy of it, which would double the counts of a Counter.
-        plain = {kind: dict(count) for kind, count in counts.items()}
-        return Loaded(values, ids, self.amount(items), faults, plain)
-
-
-# Seeds: every random draw follows from (base, rank, epoch) or, for data, (base, rank, epoch, position). No order
-# here.
-# DataLoader takes requests from an `EpochSampler` and gives them to a `SeededDataset`, in its workers or in this
-# process.
-# torch's DataLoader seeds its workers once, when they start: their draws would depend on the epochs before, on the
-# number of workers and on which of them reads a batch. So each request carries its epoch and its position in it, and
-# all draws for a request start from a seed made of these. A run that is resumed anywhere draws what the uninterrupted
-# one draws.
-
-
-def seed_of(base: int, *, rank: int = 0, epoch: int = 0) -> int:
-    """The seed of one stream of draws, from 0 to 2**63 - 1; another stream for each combination.
-
-    Args:
-        base: of the run, 0 or more.
-        rank: which process.
-        epoch: which epoch.
-    """
-    words = np.random.SeedSequence([base, rank, epoch, 0]).generate_state(1, np.uint64)
-    return int(words[0] >> np.uint64(1))
-
-
-def seed_all(seed: int) -> None:
-    """Seed the generators of Python, NumPy and torch in this process, each with a stream of its own."""
-    random.seed(seed)
-    # Spread first: of the same words NumPy's Mersenne twister would make the very draws of Python's.
-    np.random.seed(np.random.SeedSequence(seed).generate_state(4))
-    torch.manual_seed(seed)
-
-
-GENERATORS = threading.RLock()
-"""Held by whoever reads or writes the states of this process's generators: one thread at a time.
-
-Of two that set them aside for a moment, one would put back what the other had seeded. And torch waits for the lock of a
-generator with Python's own lock held, which can be a deadlock.
-"""
-_training_threads: list[int] = []
-
-
-@contextmanager
-def training_draws() -> Iterator[None]:
-    """Around a training: other threads leave this process's generators alone.
-
-    What they put back would make the steps of the training draw the same numbers again.
-    """
-    thread = threading.get_ident()
-    _training_threads.append(thread)
-    try:
-        yield
-    finally:
-        _training_threads.remove(thread)
-
-
-def another_thread_trains() -> bool:
-    """Whether the generators of this process are those of a training in another thread."""
-    return any(thread != threading.get_ident() for thread in _training_threads)
-
-
-class EpochSampler:
-    """A sampler of torch's DataLoader: gives the requests chosen last, once.
-
-    Attributes:
-        epoch: of the requests.
-        requests: one for each batch of a pass.
-    """
-
-    def __init__(self) -> None:
-        self.epoch = 0
-        self.requests: Iterable[Request[Any]] = ()
-
-    def __iter__(self) -> Iterator[Request[Any]]:
-        return iter(self.requests)
-
-
-class SeededDataset(Dataset[T]):
-    """A data set that takes a `Request`; what it draws for one starts from a seed of its own.
-
-    In the process of the run its generators (Python's, NumPy's, torch's on the CPU) are set aside meanwhile, and its
-    threads read one after the other. While another thread trains they are that training's, and are not seeded.
-
-    Args:
-        dataset: gives what it is asked for.
-        base, rank: of the seeds.
-    """
-
-    def __init__(self, dataset: Dataset[T], base: int, rank: int) -> None:
-        self._dataset, self._base, self._rank = dataset, base, rank
-        self._bits: np.random.BitGenerator | None = None
-
-    def __getitem__(self, request: Request[Any]) -> T:
-        if get_worker_info() is not None:
-            self._seed(request)
-            return self._dataset[request]
-        with GENERATORS:
-            return self._dataset[request] if another_thread_trains() else self._read_apart(request)
-
-    def _read_apart(self, request: Request[Any]) -> T:
-        # About 60 microseconds in all. An exchange of NumPy's generators takes a hundredth of the time that reading and
-        # writing the state does; what is lost by it is the second number of a pair that randn() had drawn.
-        python, torch_state, bits = random.getstate(), torch.default_generator.get_state(), get_bit_generator()
-        self._bits = self._bits or np.random.MT19937(0)
-        set_bit_generator(self._bits)
-        try:
-            self._seed(request)
-            return self._dataset[request]
-        finally:
-            set_bit_generator(bits)
-            torch.default_generator.set_state(torch_state)
-            random.setstate(python)
-
-    def _seed(self, request: Request[Any]) -> None:
-        """Seed the generators of Python, NumPy and torch (on the CPU), each with words of its own."""
-        place = f"{self._base} {self._rank} {request.epoch} {request.position}"
-        digest = hashlib.blake2b(place.encode(), digest_size=32).digest()  # 30 times as fast as a SeedSequence
-        random.seed(int.from_bytes(digest[:8], "little"))
-        np.random.seed(np.frombuffer(digest, np.uint32, 4, 8))
-        torch.default_generator.manual_seed(int.from_bytes(digest[24:], "little") >> 1)
-
-
-# The account of items that could not be used: one budget and one report for all ranks. Nothing is read here.
-
-
-# What the ranks tell each other: faults by position, and counts by kind.
-_Noted: TypeAlias = "tuple[dict[int, str], Mapping[str, Mapping[Any, int]]]"
-
-# A night's run survives one unusable item in a thousand; a small set ten, but no more than a tenth of it.
-_SHARE, _COUNT, _MOST = 0.001, 10, 0.1
-
-
-def budget_of(max_corrupt: float | None, num_items: int, training: bool) -> int:
-    """How many items may turn out unusable before the run ends.
-
-    Args:
-        max_corrupt: how many, or below 1 which share. None: in training one in a thousand, or ten where that is more,
-            but never over a tenth; in evaluation none.
-    """
-    if max_corrupt is not None:
-        return int(max_corrupt * num_items if max_corrupt < 1 else max_corrupt)
-    return int(min(max(_SHARE * num_items, _COUNT), _MOST * num_items)) if training else 0
-
-
-class UnusableItems:
-    """Items that could not be used, against a budget, and counts of other findings: in all epochs of a data layer.
-
-    On several ranks each notes what it read itself, until they settle: then every rank knows what all have noted.
-
-    Args:
-        name: of the data, for messages.
-        budget: how many items may be unusable, on all ranks together, before the run ends.
-        place_of: where an item comes from; it is put before a reason that does not start with it.
-        noun: what messages call an item.
-        remedy: what the user can do when the budget is used up.
-        tell_counts: logs the findings that are no faults, by kind. They are the same in each epoch, so it is called
-            once, after the first.
-
-    Attributes:
-        faults: why items could not be used, by their positions.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        budget: int,
-        place_of: Callable[[int], str],
-        *,
-        noun: str = "item",
-        remedy: str = "mend or leave out the items, or raise max_corrupt",
-        tell_counts: Callable[[Counts], None] | None = None,
-    ) -> None:
-        self.faults: dict[int, str] = {}
-        self._name, self._budget, self._place_of = name, budget, place_of
-        self._noun, self._remedy, self._tell_counts = noun, remedy, tell_counts
-        self._num_settled = self._num_told = 0
-        # Of each kind: settled, and what this rank has counted since then.
-        self._counts: Counts = defaultdict(Counter)
-        self._unsettled: Counts = defaultdict(Counter)
-
-    def note(self, loaded: Loaded) -> None:
-        """Enter what a batch noticed.
-
-        Raises:
-            DataError: the batch ends the run, or more items are unusable than the budget allows (all are listed).
-        """
-        if loaded.fatal:
-            raise DataError(loaded.fatal)
-        for item, reason in loaded.faults:
-            if item in self.faults:
-                continue  # of an earlier epoch, with the rank that found it
-            place = self._place_of(item)
-            self.faults[item] = reason if reason.startswith(f"{place}:") else f"{place}: {reason}"
-        self._check_budget()
-        _add(self._unsettled, loaded.counts or {})
-
-    def state_dict(self) -> dict[str, Any]:
-        """The faults that this rank knows, for a checkpoint: the settled ones, the same on all ranks, and new ones."""
-        faults = [[item, reason] for item, reason in self.faults.items()]
-        return {"settled": faults[: self._num_settled], "new": faults[self._num_settled :]}
-
-    def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Go on with this rank's state, or with those of all ranks of a run that had another number of them."""
-        parts = [_settled_and_new(state) for state in states]
-        faults = {item: reason for settled, new in parts for item, reason in [*settled, *new]}
-        self.faults = dict(sorted(faults.items())) if len(states) > 1 else faults
-        self._num_settled = len(faults) if len(states) > 1 else min(len(settled) for settled, _ in parts)
-        self._num_told = len(faults)
-
-    def settle(self, comm: Comm) -> None:
-        """Bring together what the ranks have noted since they last settled. All ranks call it.
-
-        Each reason gets the rank and the machine where the item was read: machines may have the same paths and other
-        disks.
-
-        Raises:
-            DataError: more items are unusable on all ranks than the budget allows; the same error on all.
-        """
-        settled = dict(islice(self.faults.items(), self._num_settled))
-        reader = f"{comm.label}: " if comm.label else ""
-        new = {item: reader + reason for item, reason in islice(self.faults.items(), self._num_settled, None)}
-        gathered = comm.gather((new, {kind: dict(count) for kind, count in self._unsettled.items()}))
-        faults, counts = comm.share(_together(gathered or ()))
-        _add(self._counts, counts)
-        self.faults, self._unsettled = settled | faults, defaultdict(Counter)
-        self._num_settled = len(self.faults)
-        self._check_budget()
-
-    def _check_budget(self) -> None:
-        count = len(self.faults)
-        if count <= self._budget:
-            return
-        faults = list(self.faults.values())
-        self._num_told = count  # here: a report would list them a second time
-        verdict = f"{counted(count, self._noun)} cannot be used and max_corrupt allows {self._budget}"
-        if count == 1:
-            raise DataError(f"{faults[0]}; {verdict}: {self._remedy}")
-        raise DataError(f"{self._name}: {verdict}; {self._remedy}\n{listed(faults, count)}")
-
-    def report(self) -> None:
-        """Log what is new since the last report."""
-        count, num_told = len(self.faults), self._num_told
-        if count > num_told:
-            self._num_told = count
-            lines = "\n".join(f"  {fault}" for fault in islice(self.faults.values(), num_told, None))
-            skipped = f"{counted(count, self._noun)} skipped so far (max_corrupt {self._budget})"
-            if num_told:
-                skipped += f", {count - num_told} of them new"
-            logging.warning(f"{self._name}: {skipped}:\n{lines}")
-        if self._tell_counts is not None:
-            tell_counts, self._tell_counts = self._tell_counts, None
-            of_all: Counts = defaultdict(Counter)
-            _add(of_all, self._counts)
-            _add(of_all, self._unsettled)
-            tell_counts(of_all)
-
-
-def _settled_and_new(state: Mapping[str, Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-    if "faults" in state:  # of an older version: all of them, and how many are settled
-        return state["faults"][: state["settled"]], state["faults"][state["settled"] :]
-    return state["settled"], state["new"]
-
-
-def _add(counts: Counts, more: Mapping[str, Mapping[Any, int]]) -> None:
-    for kind, count in more.items():
-        counts[kind].update(count)
-
-
-def _together(gathered: Sequence[_Noted]) -> _Noted:
-    """The notes of all ranks: reasons by position, in order, and counts of each kind."""
-    faults = {item: reason for noted, _ in gathered for item, reason in noted.items()}
-    counts: Counts = defaultdict(Counter)
-    for _, counts_there in gathered:
-        _add(counts, counts_there)
-    return dict(sorted(faults.items())), {kind: dict(count) for kind, count in counts.items()}
-
-
-# Batches: what a data layer gives to the engine, and the loaders that make them. No order of items, no devices.
-
 
 _NUM_SPARES = 4
 
@@ -703,6 +120,67 @@ class BatchLoader:
 
     def close(self) -> None:
         """End the workers, if there are any. Nothing is asked of the loader afterwards."""
+
+
+class EpochSampler:
+    """A sampler of torch's DataLoader: gives the requests chosen last, once.
+
+    Attributes:
+        epoch: of the requests.
+        requests: one for each batch of a pass.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.requests: Iterable[Request[Any]] = ()
+
+    def __iter__(self) -> Iterator[Request[Any]]:
+        return iter(self.requests)
+
+
+class SeededDataset(Dataset[T]):
+    """A data set that takes a `Request`; what it draws for one starts from a seed of its own.
+
+    In the process of the run its generators (Python's, NumPy's, torch's on the CPU) are set aside meanwhile, and its
+    threads read one after the other. While another thread trains they are that training's, and are not seeded.
+
+    Args:
+        dataset: gives what it is asked for.
+        base, rank: of the seeds.
+    """
+
+    def __init__(self, dataset: Dataset[T], base: int, rank: int) -> None:
+        self._dataset, self._base, self._rank = dataset, base, rank
+        self._bits: np.random.BitGenerator | None = None
+
+    def __getitem__(self, request: Request[Any]) -> T:
+        if get_worker_info() is not None:
+            self._seed(request)
+            return self._dataset[request]
+        with GENERATORS:
+            return self._dataset[request] if another_thread_trains() else self._read_apart(request)
+
+    def _read_apart(self, request: Request[Any]) -> T:
+        # About 60 microseconds in all. An exchange of NumPy's generators takes a hundredth of the time that reading and
+        # writing the state does; what is lost by it is the second number of a pair that randn() had drawn.
+        python, torch_state, bits = random.getstate(), torch.default_generator.get_state(), get_bit_generator()
+        self._bits = self._bits or np.random.MT19937(0)
+        set_bit_generator(self._bits)
+        try:
+            self._seed(request)
+            return self._dataset[request]
+        finally:
+            set_bit_generator(bits)
+            torch.default_generator.set_state(torch_state)
+            random.setstate(python)
+
+    def _seed(self, request: Request[Any]) -> None:
+        """Seed the generators of Python, NumPy and torch (on the CPU), each with words of its own."""
+        place = f"{self._base} {self._rank} {request.epoch} {request.position}"
+        digest = hashlib.blake2b(place.encode(), digest_size=32).digest()  # 30 times as fast as a SeedSequence
+        random.seed(int.from_bytes(digest[:8], "little"))
+        np.random.seed(np.frombuffer(digest, np.uint32, 4, 8))
+        torch.default_generator.manual_seed(int.from_bytes(digest[24:], "little") >> 1)
 
 
 class PlannedLoader(BatchLoader):
@@ -926,21 +404,6 @@ class IteratorLoader(BatchLoader):
                 batch = Batch(as_values(values, self._port_names), number=number if self._numbered else None)
                 batch.amount = float(batch.num_items)
                 yield batch
-
-
-def length_of(loader: BatchLoader) -> int | None:
-    """An older name of `BatchLoader.num_rounds`."""
-    return loader.num_rounds
-
-
-def leftover_of(loader: BatchLoader, epoch: int) -> Leftover:
-    """An older name of `BatchLoader.leftover`."""
-    return loader.leftover(epoch)
-
-
-def settle(loader: BatchLoader, comm: Comm) -> None:
-    """An older name of `BatchLoader.settle`."""
-    loader.settle(comm)
 
 
 def as_values(batch: object, port_names: Sequence[str]) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from nemo_lite.backends.pytorch.data.order import Stretch, divided
 from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.process import WAITING_FOR_DATA
-from nemo_lite.backends.pytorch.engine.module_state import generators_set_aside
+from nemo_lite.backends.pytorch.generators import generators_set_aside
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.placement import AheadOfUse, Snapshot
 from nemo_lite.backends.pytorch.precision import Precision

@@ -16,8 +16,9 @@ from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.contract import CopyComparison
 from nemo_lite.backends.pytorch.distributed.process import EVALUATION, WAITING_FOR_DATA
-from nemo_lite.backends.pytorch.engine.module_state import evaluating, generators_set_aside, mean_statistics, modules_of
+from nemo_lite.backends.pytorch.engine.module_state import evaluating, mean_statistics, modules_of
 from nemo_lite.backends.pytorch.engine.state import RunState
+from nemo_lite.backends.pytorch.generators import generators_set_aside
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import AheadOfUse, ReadBeside, place, to_cpu, to_device

@@ -1,22 +1,19 @@
-"""State that evaluation must not change: modes, running statistics, generators of random numbers."""
+"""Modes and running statistics of modules that several DAGs share: set for an action, put back after it."""
 
 from __future__ import annotations
 
-import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from nemo_lite.backends.pytorch.data.loaders import GENERATORS, another_thread_trains
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_synced
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.contract import refuse_drifted_weights
+from nemo_lite.backends.pytorch.generators import Before, to_put_back
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.placement import Snapshot
 from nemo_lite.backends.pytorch.precision import own_part
@@ -24,140 +21,6 @@ from nemo_lite.base.errors import MAX_LISTED, counted
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_module import NeuralModule, unique_names
 from nemo_lite.utils import logging
-
-# The states of the generators that a training step draws from, as a tree of tensors and numbers. Nothing is seeded.
-
-
-# Any: a tree of tensors and numbers.
-
-_NUMPY = "MT19937"  # the only one of numpy.random, unless a user has put in another
-
-
-def generator_states(device: torch.device, modules: Mapping[str, object]) -> dict[str, Any]:
-    """The states of the generators of Python, NumPy and torch, of the device, and those that modules hold.
-
-    Args:
-        device: on which the run computes; a GPU has a generator of its own. No host sync: its state is on the host.
-        modules: by name.
-    """
-    with GENERATORS:
-        version, words, gauss = random.getstate()
-        numpy: dict[str, Any] = dict(np.random.get_state(legacy=False))
-        states: dict[str, Any] = {
-            "python": [version, torch.tensor(words), gauss],
-            "numpy": _without_array(numpy) if numpy["bit_generator"] == _NUMPY else None,
-            "torch": torch.get_rng_state(),
-            "modules": {name: generator.get_state() for name, generator in _held(modules)},
-        }
-        if (own := _of_device(device)) is not None:
-            states["device"] = own.get_state()
-    return states
-
-
-def set_generator_states(states: Mapping[str, Any], device: torch.device, modules: Mapping[str, object]) -> None:
-    """Put back what :func:`generator_states` gave. What the states lack (a GPU's, from a run on a CPU) stays."""
-    with GENERATORS:
-        version, words, gauss = states["python"]
-        random.setstate((version, tuple(words.tolist()), gauss))
-        if (numpy := states.get("numpy")) is not None:
-            key = numpy["key"].numpy().astype(np.uint32)
-            np.random.set_state((_NUMPY, key, numpy["position"], numpy["has_gauss"], numpy["gauss"]))
-        torch.set_rng_state(states["torch"])
-        own, saved = _of_device(device), states.get("device")
-        if own is not None and saved is not None:
-            own.set_state(saved)
-        held = states.get("modules", {})
-        for name, generator in _held(modules):
-            if name in held:
-                generator.set_state(held[name])
-
-
-# What somebody found and will put back, by what it is of.
-_Found: TypeAlias = "dict[Any, Any]"
-_generators_aside: list[_Found] = []
-_OF_PROCESS: Mapping[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
-    "python": (random.getstate, random.setstate),
-    "numpy": (lambda: np.random.get_state(legacy=False), np.random.set_state),
-    "torch": (torch.get_rng_state, torch.set_rng_state),
-}
-
-
-@contextmanager
-def generators_set_aside(device: torch.device, modules: Mapping[str, object]) -> Iterator[None]:
-    """Inside, what is drawn leaves the generators of the run as they are.
-
-    Several may be open at once, one inside the other or in several threads, and end in any order. While another thread
-    trains, only those of the modules are put back.
-    """
-    own = _of_device(device)
-    with GENERATORS:
-        found: _Found = {name: read() for name, (read, _) in _OF_PROCESS.items()}
-        for generator in (own, *(held for _, held in _held(modules))):
-            if generator is not None:
-                found[generator] = generator.get_state()
-        _leave_to_training(found, own)
-        _generators_aside.append(found)
-    try:
-        yield
-    finally:
-        with GENERATORS:
-            _leave_to_training(found, own)
-            for generator, state in _to_put_back(_generators_aside, found).items():
-                put_back = generator.set_state if isinstance(generator, torch.Generator) else _OF_PROCESS[generator][1]
-                put_back(state)
-
-
-def _leave_to_training(found: _Found, of_device: torch.Generator | None) -> None:
-    """Forget the states of the generators from which another thread's training draws."""
-    if another_thread_trains():
-        for generator in (*_OF_PROCESS, of_device):
-            found.pop(generator, None)
-
-
-def _to_put_back(entries: list[_Found], found: _Found) -> _Found:
-    """End one of the entries that are open, which stand in the order in which they began.
-
-    Returns:
-        What nobody else has found. Of the rest, the next one that began gets what this one found, to put it back.
-    """
-    place = next(index for index, entry in enumerate(entries) if entry is found)
-    del entries[place]
-    later, own = entries[place:], {}
-    for key, value in found.items():
-        heir = next((entry for entry in later if key in entry), None)
-        if heir is None:
-            own[key] = value
-        else:
-            heir[key] = value
-    return own
-
-
-def _without_array(numpy: Mapping[str, Any]) -> dict[str, Any]:
-    key = torch.from_numpy(numpy["state"]["key"].astype(np.int64))
-    position, has_gauss = int(numpy["state"]["pos"]), int(numpy["has_gauss"])
-    return {"key": key, "position": position, "has_gauss": has_gauss, "gauss": float(numpy["gauss"])}
-
-
-def _of_device(device: torch.device) -> torch.Generator | None:
-    """The default generator of a device, ``None`` for the CPU's, which is torch's."""
-    # The CPU and the meta device have none there.
-    generators: Any = getattr(getattr(torch, device.type, None), "default_generators", None)
-    if device.type == "cpu" or not generators:
-        return None
-    generator: torch.Generator = generators[device.index or 0]
-    return generator
-
-
-def _held(modules: Mapping[str, object]) -> Iterator[tuple[str, torch.Generator]]:
-    """The generators that are attributes of modules or of their parts, by name."""
-    for name, module in modules.items():
-        for path, part in module.named_modules() if isinstance(module, nn.Module) else ():
-            for attribute, value in vars(part).items():
-                if isinstance(value, torch.Generator):
-                    yield ".".join(filter(None, (name, path, attribute))), value
-
-
-# Modes and running statistics of modules that several DAGs share: set for an action, put back after it.
 
 
 def modules_of(dag: Dag) -> list[nn.Module]:
@@ -198,7 +61,7 @@ def _is_frozen(module: nn.Module) -> bool:
     return isinstance(module, TrainableNM) and module.is_frozen()
 
 
-_modes_aside: list[_Found] = []
+_modes_aside: list[Before] = []
 _MODES = threading.RLock()
 
 
@@ -212,14 +75,14 @@ def evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
     seen: set[nn.Module] = set()
     parts = [part for module in modules for _, part in module.named_modules(seen)]
     with _MODES:
-        found: _Found = {part: part.training for part in parts}
-        _modes_aside.append(found)
+        before: Before = {part: part.training for part in parts}
+        _modes_aside.append(before)
         _set_modes((part, False) for part in parts)
     try:
         yield
     finally:
         with _MODES:
-            _set_modes(_to_put_back(_modes_aside, found).items())
+            _set_modes(to_put_back(_modes_aside, before).items())
 
 
 def _set_modes(modes: Iterable[tuple[nn.Module, bool]]) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from nemo_lite.backends.pytorch.checkpoint.storage import as_count, misfits_told
-from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader, seed_all, seed_of
+from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader
 from nemo_lite.backends.pytorch.data.order import Stretch
 from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing
 from nemo_lite.backends.pytorch.distributed.comm import Comm
@@ -38,6 +38,7 @@ from nemo_lite.backends.pytorch.engine.objectives import LoweredObjective, refus
 from nemo_lite.backends.pytorch.engine.resuming import Pace, Position, stacked, states_of_ranks
 from nemo_lite.backends.pytorch.engine.state import RunState
 from nemo_lite.backends.pytorch.engine.verdict import ComputedStep, SkippedSteps, Verdict
+from nemo_lite.backends.pytorch.generators import seed_all, seed_of
 from nemo_lite.backends.pytorch.lowering import Lowering
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import AheadOfUse

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_lite.backends.pytorch import tensor_codec
-from nemo_lite.backends.pytorch.engine.module_state import generator_states
 from nemo_lite.backends.pytorch.engine.resuming import stacked, unstacked
+from nemo_lite.backends.pytorch.generators import generator_states
 
 LEAVES = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.integers(-3, 3), st.floats(), st.text(max_size=3)

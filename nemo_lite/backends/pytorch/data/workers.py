@@ -1,0 +1,220 @@
+"""The processes that load batches: their number, their start, their silence, pinned memory."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import gc
+import inspect
+import math
+import multiprocessing.queues
+import multiprocessing.util
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch.utils.data import DataLoader
+
+from nemo_lite.backends.pytorch.data.worker_server import start_of_worker
+from nemo_lite.backends.pytorch.distributed.process import MEMORY_CHECKS
+from nemo_lite.base.errors import (
+    DataWorkerError,
+    more_open_files,
+)
+from nemo_lite.base.interruption import leave_signals_to_parent
+from nemo_lite.utils import logging
+
+T = TypeVar("T")
+
+SILENCE_SECONDS = 600.0
+"""How long the run waits for a batch of its workers, unless ``worker_timeout`` is given."""
+TICK_SECONDS = 1.0
+"""After so long torch looks whether workers are alive. Time in which this process is stopped counts as one tick."""
+_WARNING_SECONDS = 60.0
+_TIMED_OUT = "DataLoader timed out"  # torch's words
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+_MOST_WORKERS = 8  # more of them decode audio faster than a GPU trains on it
+# The state of a process, as /proc has it.
+_STATES = {
+    "T": "is stopped",
+    "t": "is stopped",
+    "D": "waits for a disk or a network drive",
+    "R": "computes",
+}
+
+
+def workers_for(device: torch.device, chosen: int | None = None) -> int:
+    """The number of processes that load batches for a device.
+
+    Args:
+        device: where the batches go. For a CPU it is 0: it has the loading and the training to do either way. For a GPU
+            it is this GPU's share of the cores without one, from 1 to 8.
+        chosen: what the user wants; ``None``: the number above.
+    """
+    if chosen is not None:
+        return chosen
+    if device.type == "cpu":
+        return 0
+    # What this process may use: a scheduler often gives a job some of a machine's cores.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(_MOST_WORKERS, cores // max(torch.cuda.device_count(), 1) - 1))
+
+
+def pins_memory_for(device: torch.device, chosen: bool | None = None) -> bool:
+    """Whether batches are put into page-locked memory: for a GPU, which fetches them from there by itself.
+
+    Args:
+        device: where the batches go.
+        chosen: what the user wants; ``None``: what suits the device.
+    """
+    return device.type == "cuda" if chosen is None else chosen
+
+
+def start_work(_worker: int = 0) -> None:
+    """Prepare a process that loads batches: leave signals and the parent's objects to the parent.
+
+    Where it is a fork of the run's process, that one's garbage is garbage here as well, and to collect it would end
+    things whose threads the fork does not have (a session of ONNX Runtime then waits for ever or crashes). Frozen,
+    those objects are never collected here, and the collector does not write to pages that both share.
+
+    It ends with the run, also where that is killed while this one hangs: only the kernel sees to that, and on Linux.
+    """
+    gc.freeze()
+    start_of_worker()
+    _start_sending()
+    leave_signals_to_parent()
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        parent = multiprocessing.parent_process()
+        if parent is not None and not parent.is_alive():  # it ended before the kernel knew
+            os._exit(1)
+
+
+def _start_sending() -> None:
+    """Start the thread that sends this worker's batches before anything is read.
+
+    Its queue would start it for the first batch. Where memory has ended by then, that may wait for ever, and no error
+    arrives either.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and not isinstance(frame.f_locals.get("data_queue"), multiprocessing.queues.Queue):
+        frame = frame.f_back
+    if frame is not None:  # torch's loop of a worker, which hands its queue to nobody
+        queue: Any = frame.f_locals["data_queue"]
+        with queue._notempty:
+            if queue._thread is None:
+                queue._start_thread()
+
+
+def within_silence(loader: DataLoader[T], seconds: float | None = None) -> Iterator[T]:
+    """The batches of a loader, unless its workers are silent for too long; after a minute a line of the log names one.
+
+    Args:
+        loader: with workers; without them nothing is watched.
+        seconds: how long is too long; 0: never. None: `SILENCE_SECONDS`.
+
+    Raises:
+        DataWorkerError: they were; it names the one that is waited for. None of them is alive then: one that is stopped
+            would otherwise keep this process from ending.
+    """
+    if not (loader.num_workers or loader.pin_memory):
+        # Here torch's iterator would only add 40 microseconds a batch, most of them for its profiler.
+        yield from map(loader.dataset.__getitem__, loader.sampler)
+        return
+    loader.timeout = TICK_SECONDS if loader.num_workers else 0
+    if loader.num_workers:
+        # Made here, the folder of sockets (pymp-*) is shared with the workers, and removed when this process ends. A
+        # worker that makes its own leaves it in TMPDIR where it is ended, as all are after an error of this process.
+        multiprocessing.util.get_temp_dir()
+    limit = (SILENCE_SECONDS if seconds is None else seconds) or math.inf
+    iterator, num_ticks = _started(loader, limit), 0
+    while True:
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            num_ticks += 1
+            if not str(error).startswith(_TIMED_OUT):
+                raise
+            if num_ticks * TICK_SECONDS >= limit:
+                raise _ended(iterator, limit) from None
+            if (num_ticks - 1) * TICK_SECONDS < _WARNING_SECONDS <= num_ticks * TICK_SECONDS:
+                logging.warning(f"Waiting for data: {_waited_for(iterator, _WARNING_SECONDS)}")
+            continue
+        num_ticks = 0
+        yield batch
+
+
+def _started(loader: DataLoader[T], limit: float) -> Iterator[T]:
+    """The loader's iterator for a new epoch: of workers that live since an earlier one, each has to answer first."""
+    earlier: Any = loader._iterator  # Any: torch's iterator is not typed
+    if earlier is None:
+        try:
+            return iter(loader)
+        except OSError as error:
+            raise _not_started(error) from None
+    if all(worker.is_alive() for worker in getattr(earlier, "_workers", ())):
+        earlier._timeout = min(limit, 1e6)  # days: this wait cannot be taken up again after a tick
+    try:
+        return iter(loader)
+    except RuntimeError as error:
+        if str(error).startswith(_TIMED_OUT):
+            raise _ended(earlier, limit) from None
+        raise
+    finally:
+        earlier._timeout = loader.timeout
+
+
+def _not_started(error: OSError) -> OSError | DataWorkerError:
+    """The error for workers that cannot be started: their queues are in shared memory, and take descriptors."""
+    at = error.__traceback__
+    while at is not None:
+        iterator: Any = at.tb_frame.f_locals.get("self")
+        if hasattr(iterator, "_worker_init_fn") and not hasattr(iterator, "_shutdown"):
+            iterator._shutdown = True  # half made, it would complain where it is let go
+        at = at.tb_next
+    problem, got = "data workers cannot be started", error.strerror or str(error)
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return DataWorkerError(problem, got=got, remedy=more_open_files())
+    if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EAGAIN):
+        return DataWorkerError(problem, got=got, remedy=MEMORY_CHECKS)
+    return error
+
+
+def _ended(iterator: Any, seconds: float) -> DataWorkerError:
+    """The error for workers that gave nothing for so long; they are ended."""
+    error = DataWorkerError(
+        _waited_for(iterator, seconds),
+        remedy="where a batch takes so long, raise --worker_timeout (worker_timeout=); else check the disk or the "
+        "network drive that holds the data; py-spy dump --pid PID shows where a worker hangs; with num_workers=0 "
+        "(--num_workers 0) the data is read without them",
+    )
+    _end_all(getattr(iterator, "_workers", ()))
+    return error
+
+
+def _waited_for(iterator: Any, seconds: float) -> str:
+    # Any: torch's iterator, whose notes on which worker has which task are its own.
+    try:
+        worker, *_ = iterator._task_info[iterator._rcvd_idx]
+        pid = iterator._workers[worker].pid
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        who, doing = f"a data worker (pid {pid})", f" and {_STATES.get(state, 'waits for something')}"
+    except (AttributeError, LookupError, OSError):
+        who, doing = "a data worker", ""
+    return f"{who} gave no batch for {seconds:g} s{doing}"
+
+
+def _end_all(workers: Sequence[BaseProcess]) -> None:
+    for worker in workers:
+        while worker.is_alive():
+            with suppress(RuntimeError):  # of torch's handler of SIGCHLD, which tells of each worker that was killed
+                worker.kill()
+                worker.join(1)
