@@ -230,7 +230,7 @@ class NeuralModuleFactory:
         """The TensorBoard writer, or ``None``."""
         return self._experiment.tb_writer
 
-    def get_trainer(self, tb_writer: TbWriter | None = None, params: Mapping[str, Any] | None = None) -> PtActions:
+    def get_trainer(self, tb_writer: TbWriter | None = None, params: Mapping[str, object] | None = None) -> PtActions:
         """The actions object; the same one until :meth:`reset_trainer`.
 
         Args:
@@ -637,7 +637,7 @@ def _check_arguments(placement: object, random_seed: object, cudnn_benchmark: bo
 
 
 def _in_order_of_today(
-    losses: Losses | None, graph: Any, optimizer: Any, params: Any, callbacks: Any, policy: Any
+    losses: Losses | None, graph: object, optimizer: object, params: object, callbacks: object, policy: object
 ) -> tuple[Losses | None, Any, Any, Any, Any]:
     """Losses, optimizer, its parameters, callbacks and policy, also from a call by position in the order of NeMo 0.9.
 

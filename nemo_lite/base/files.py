@@ -253,7 +253,7 @@ def parse_json(data: bytes | str, place: FilePath, kind: FileKind, limits: JsonL
         raise kind.refusal(f"{kind.name} cannot be read: {error}", place) from None
 
 
-def finite_or_null(value: Any) -> Any:
+def finite_or_null(value: object) -> Any:
     """A tree of values for JSON, which has neither NaN nor infinity: None in their place, keys as texts."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
@@ -262,7 +262,7 @@ def finite_or_null(value: Any) -> Any:
     return [finite_or_null(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def json_text(value: Any, *, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
+def json_text(value: object, *, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
     """A value as JSON that UTF-8 can hold: half surrogates, which stand in a name that is no UTF-8, are escaped.
 
     Args:
@@ -802,7 +802,7 @@ class Content(str):
     """A digest of data that each machine has a copy of: of a file, or of what was read from files."""
 
 
-def plain_values(name: str, value: Any) -> Iterator[tuple[str, Plain]]:
+def plain_values(name: str, value: object) -> Iterator[tuple[str, Plain]]:
     """A value under a name, to be compared and shown; a mapping is an entry for each of its keys (``name.key``).
 
     Numbers, texts and None are themselves, other short values JSON, long ones a digest. What counts of a value is as in
@@ -821,7 +821,7 @@ def plain_values(name: str, value: Any) -> Iterator[tuple[str, Plain]]:
     yield name, described if len(str(described)) <= _MOST_CHARACTERS else digest_of(value)
 
 
-def digest_of(value: Any) -> str:
+def digest_of(value: object) -> str:
     """The sha256 of a value: texts, bytes, numbers, enumerations, None, and lists, sets and mappings of these.
 
     Of a path only the file name counts, because folders may differ between machines. Of any other object only the
@@ -847,7 +847,7 @@ def digest_of_files(paths: Iterable[str | Path]) -> dict[str, str]:
     return digests
 
 
-def unused_name(name: str, used: Mapping[str, Any]) -> str:
+def unused_name(name: str, used: Mapping[str, object]) -> str:
     """``name``, or ``name (2)``, ``name (3)``, ... where that is used already."""
     number, free = 1, name
     while free in used:
@@ -884,11 +884,11 @@ def digest_of_file(path: str | Path) -> str:
         raise UsageError("the file cannot be read", place=str(path), got=f'"{error.strerror}"') from None
 
 
-def _as_json(described: Any) -> str:
+def _as_json(described: object) -> str:
     return json.dumps(described, sort_keys=True, separators=(",", ":"))
 
 
-def _described(value: Any) -> Any:
+def _described(value: object) -> Any:
     """A JSON value that is different for different values."""
     if isinstance(value, Enum):
         return {type(value).__qualname__: value.name}

@@ -217,5 +217,5 @@ class Config(UserDict[str, Any]):
         data: its values.
     """
 
-    def __init__(self, data: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, data: Mapping[str, object] | None = None) -> None:
         super().__init__({"optimization": {}, "input": {}, "target": {}, "inference": {}} | dict(data or {}))

@@ -563,10 +563,10 @@ class NeuralGraph(Recorder, NeuralInterface):
     @classmethod
     def deserialize(
         cls: type[G],
-        configuration: Mapping[str, Any],
+        configuration: Mapping[str, object],
         reuse_existing_modules: bool = False,
         name: str | None = None,
-        overwrite_params: Mapping[str, Mapping[str, Any]] | None = None,
+        overwrite_params: Mapping[str, Mapping[str, object]] | None = None,
     ) -> G:
         """A graph made from the result of :meth:`serialize`. It is not left active.
 
@@ -605,7 +605,7 @@ class NeuralGraph(Recorder, NeuralInterface):
         cls: type[G],
         config_file: str | Path,
         reuse_existing_modules: bool = False,
-        overwrite_params: Mapping[str, Mapping[str, Any]] | None = None,
+        overwrite_params: Mapping[str, Mapping[str, object]] | None = None,
         name: str | None = None,
     ) -> G:
         """A graph made from a YAML file; for arguments and errors see :meth:`deserialize`."""
@@ -633,7 +633,7 @@ class NeuralGraph(Recorder, NeuralInterface):
             raise ConfigStructureError(f"{line}: an earlier step {step} with an output port {port} is not there")
         return wires[port]
 
-    def _publish(self, outputs: Mapping[str, Any]) -> None:
+    def _publish(self, outputs: Mapping[str, object]) -> None:
         kind = outputs.get("type")
         if kind not in ("default", "manual"):
             raise ConfigStructureError(f"outputs: type is {kind}, wanted default or manual")
@@ -856,7 +856,7 @@ class NeuralGraph(Recorder, NeuralInterface):
                 unit = unit._replace(module=nn.DataParallel(unit.module))
             yield unit
 
-    def _by_port(self, batches: Sequence[Any], ports: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _by_port(self, batches: Sequence[object], ports: Mapping[str, object]) -> Mapping[str, Any]:
         """Values by the names of the ports that the graph is given.
 
         Raises:
@@ -886,7 +886,7 @@ class NeuralGraph(Recorder, NeuralInterface):
         return ports
 
 
-def _as_outputs(names: list[str], values: list[Any]) -> Any:
+def _as_outputs(names: list[str], values: Sequence[object]) -> Any:
     """The one value, or a named tuple ``NeuralGraphOutput``; a name that Python cannot have becomes ``_POSITION``."""
     return values[0] if len(values) == 1 else _output_tuple(tuple(names))(*values)
 
@@ -915,7 +915,7 @@ class _Source(NamedTuple):
     line: str
 
 
-def _sections(configuration: Mapping[str, Any]) -> dict[str, Any]:
+def _sections(configuration: Mapping[str, object]) -> dict[str, Any]:
     missing = [section for section in _SECTIONS if section not in configuration]
     if missing:
         problem = f"a graph's configuration lacks {', '.join(missing)}; wanted {', '.join(_SECTIONS)}"
@@ -931,7 +931,7 @@ def _expected(kind: type, value: object, section: str) -> Any:
     return value
 
 
-def _mode(header: Mapping[str, Any]) -> OperationMode:
+def _mode(header: Mapping[str, object]) -> OperationMode:
     full_spec, mode = header.get("full_spec"), header.get("operation_mode")
     if str(full_spec).rpartition(".")[2] != "NeuralGraph":
         raise ConfigStructureError(f"header: full_spec is {full_spec}, wanted that of a NeuralGraph")

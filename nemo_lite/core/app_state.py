@@ -253,11 +253,11 @@ class AppState(metaclass=Singleton):
         self.graphs: NeuralGraphManager[Any] = NeuralGraphManager()
         self.tensor_names = NmTensorNameRegistry()
 
-    def register_module(self, module: Any, name: str | None) -> str:
+    def register_module(self, module: object, name: str | None) -> str:
         """See :meth:`ObjectRegistry.register`."""
         return self.modules.register(module, name)
 
-    def register_graph(self, graph: Any, name: str | None) -> str:
+    def register_graph(self, graph: object, name: str | None) -> str:
         """See :meth:`ObjectRegistry.register`."""
         return self.graphs.register(graph, name)
 
@@ -267,7 +267,7 @@ class AppState(metaclass=Singleton):
         return self.graphs.active_graph
 
     @active_graph.setter
-    def active_graph(self, graph: Any) -> None:
+    def active_graph(self, graph: object) -> None:
         self.graphs.active_graph = graph
 
     def __getattr__(self, name: str) -> Any:
@@ -275,5 +275,5 @@ class AppState(metaclass=Singleton):
 
     if TYPE_CHECKING:
 
-        def __setattr__(self, name: str, value: Any) -> None:
+        def __setattr__(self, name: str, value: object) -> None:
             """Scripts may set any attribute."""

@@ -137,7 +137,7 @@ def _signature_of(constructor: Callable[..., None]) -> inspect.Signature:
     return inspect.signature(constructor)
 
 
-def without_unknown(place: str, arguments: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def without_unknown(place: str, arguments: Mapping[str, object], names: Iterable[str]) -> dict[str, Any]:
     """Keywords without those that a constructor does not have, which are warned of with the nearest name.
 
     Constructors of NeMo 0.9 took any, and YAML files of that time have them.
@@ -165,7 +165,7 @@ def _known_arguments(cls: type, signature: inspect.Signature, kwargs: dict[str, 
     return kwargs if known is None else without_unknown(cls.__name__, kwargs, known)
 
 
-def _bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _bound(signature: inspect.Signature, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, Any]:
     """The arguments of a constructor by name. Plain values are copied: what the caller or the module does to them later
     is not what was given."""
     try:
@@ -353,7 +353,7 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
         """The constructor's arguments, defaults included, as they were when it was called."""
         return dict(self._init_params)
 
-    def __validate_params(self, params: Mapping[str, Any]) -> bool:
+    def __validate_params(self, params: Mapping[str, object]) -> bool:
         """Whether a configuration can hold these arguments; as scripts of NeMo ask, by the mangled name."""
         return is_plain(params)
 
@@ -512,9 +512,9 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
     @classmethod
     def deserialize(
         cls: type[M],
-        configuration: Mapping[str, Any],
+        configuration: Mapping[str, object],
         name: str | None = None,
-        overwrite_params: Mapping[str, Any] | None = None,
+        overwrite_params: Mapping[str, object] | None = None,
     ) -> M:
         """A module of this class, or of a subclass, made from a configuration.
 
@@ -560,7 +560,7 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
         config_file: str | Path,
         section_name: str | None = None,
         name: str | None = None,
-        overwrite_params: Mapping[str, Any] | None = None,
+        overwrite_params: Mapping[str, object] | None = None,
     ) -> M:
         """A module made from a YAML file, or from one section of it. Raises as :meth:`deserialize` does."""
         with _as_import_errors():
@@ -659,7 +659,7 @@ class _NoFile(Source):
         return self.name
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value: object) -> bool:
     """Whether YAML can hold a value: None, text, numbers, and lists and dictionaries of them."""
     if isinstance(value, Mapping):
         return all(type(key) is str and is_plain(item) for key, item in value.items())
@@ -668,7 +668,7 @@ def is_plain(value: Any) -> bool:
     return value is None or type(value) in (str, int, float, bool)
 
 
-def write_configuration(configuration: Mapping[str, Any], path: str | Path) -> None:
+def write_configuration(configuration: Mapping[str, object], path: str | Path) -> None:
     """Write a configuration as YAML.
 
     Raises:
@@ -690,11 +690,11 @@ def _as_import_errors() -> Iterator[None]:
         raise ConfigStructureError(*error.problems) from error
 
 
-def _as_config(mapping: Mapping[str, Any], place: str) -> Config:
+def _as_config(mapping: Mapping[str, object], place: str) -> Config:
     return mapping if isinstance(mapping, Config) else Config(_in_lists(mapping), _NoFile(place))
 
 
-def _in_lists(value: Any) -> Any:
+def _in_lists(value: object) -> Any:
     """The same values, tuples as lists and mappings as dictionaries: what YAML has."""
     if isinstance(value, Mapping):
         return {key: _in_lists(item) for key, item in value.items()}

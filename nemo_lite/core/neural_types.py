@@ -671,7 +671,7 @@ class NestedUse:
 class NotCopied(dict[Any, Any]):
     """What an object keeps in an attribute, and copies and files of it begin without."""
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> NotCopied:
+    def __deepcopy__(self, memo: dict[int, object]) -> NotCopied:
         return type(self)()
 
     def __reduce__(self) -> tuple[type[NotCopied], tuple[()]]:

@@ -107,7 +107,7 @@ Converters = Callable[[ElementType, ElementType], Iterable[str]]
 """Gives the names of modules that turn the first element type into the second."""
 
 
-def check_ports(owner: str, ports: Any, function: Callable[..., Any] | None) -> None:
+def check_ports(owner: str, ports: object, function: Callable[..., Any] | None) -> None:
     """Refuse ports that are no ports, or whose names differ from the parameters of ``function``.
 
     Raises:

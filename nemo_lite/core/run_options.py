@@ -166,7 +166,7 @@ class Objective:
             if number is not None and not (isinstance(number, Integral) and int(number) >= 1):
                 raise UsageError(f"{name} must be a whole number, at least 1", place="Objective", got=repr(number))
 
-    def optimizer_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    def optimizer_params(self, params: Mapping[str, object]) -> dict[str, Any]:
         """Options of its optimizer: those of ``train``, and its own."""
         return {**params, **self.params, **({} if self.lr is None else {"lr": self.lr})}
 

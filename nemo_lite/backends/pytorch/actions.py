@@ -210,7 +210,7 @@ class PtActions(DeploymentExport):
         return None if count is None else math.ceil(count / batches_per_step)
 
     def create_optimizer(
-        self, optimizer: str | Optimizer, things_to_optimize: Sequence[Any], optimizer_params: Mapping[str, Any]
+        self, optimizer: str | Optimizer, things_to_optimize: Sequence[object], optimizer_params: Mapping[str, object]
     ) -> Optimizer:
         """See :meth:`NeuralModuleFactory.create_optimizer`."""
         if self._shard_weights:  # weights travel here
@@ -223,7 +223,7 @@ class PtActions(DeploymentExport):
         self,
         tensors_to_optimize: Losses | None = None,
         optimizer: str | Optimizer | None = None,
-        optimization_params: Mapping[str, Any] | None = None,
+        optimization_params: Mapping[str, object] | None = None,
         callbacks: Sequence[Callback] | None = None,
         lr_policy: LrPolicy | None = None,
         *,
@@ -304,7 +304,7 @@ class PtActions(DeploymentExport):
         self,
         dags: Sequence[Dag],
         lanes: Sequence[Sequence[Objective]],
-        params: Mapping[str, Any],
+        params: Mapping[str, object],
         called: CallbackList,
         options: RunOptions,
         lr_policy: LrPolicy | None,

@@ -404,7 +404,7 @@ class MultiDataLayer(DataLayerNM):
                 ports[default if names is None else names[len(ports)]] = ntype
         return ports
 
-    def _collated(self, items: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    def _collated(self, items: Sequence[tuple[object, ...]]) -> tuple[Any, ...]:
         batch: list[Any] = []
         for layer, width in zip(self._layers, self._widths, strict=True):
             start = len(batch)

@@ -99,7 +99,7 @@ class Compiler:
             logging.info("%s", self.log)
         self.log = CompileLog()
 
-    def compile_graph(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> _CompiledGraph:
+    def compile_graph(self, graph: fx.GraphModule, inputs: Sequence[object]) -> _CompiledGraph:
         """Make code of a graph with the backend that was asked for."""
         make: Callable[..., _CompiledGraph] = torch._dynamo.lookup_backend(self.options.backend)
         if self.options.mode is None:
@@ -164,7 +164,7 @@ class Region(nn.Module):
         self._varying = [_varying_axes(wire) if options.dynamic is None else () for wire in part.inputs]
         region = ref(self)  # torch keeps what compiles for as long as the process lives
 
-        def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> _CompiledGraph:
+        def compile_graph(graph: fx.GraphModule, inputs: Sequence[object]) -> _CompiledGraph:
             living = region()
             assert living is not None, "it runs"
             return living._compile(graph, inputs)
@@ -196,7 +196,7 @@ class Region(nn.Module):
                 self._run_apart(self._failure)
         return tuple(map(_copied, outputs)) if self._copies else outputs
 
-    def _note_shape(self, inputs: Sequence[Any]) -> None:
+    def _note_shape(self, inputs: Sequence[object]) -> None:
         """Say once that CUDA graphs are recorded for many shapes, where they are."""
         if len(self._shapes) < _MANY_SHAPES:
             self._shapes.add(tuple(value.shape for value in inputs if isinstance(value, torch.Tensor)))
@@ -207,7 +207,7 @@ class Region(nn.Module):
                     "few lengths, or take mode default"
                 )
 
-    def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> _CompiledGraph:
+    def _compile(self, graph: fx.GraphModule, inputs: Sequence[object]) -> _CompiledGraph:
         """What torch calls for each graph."""
         log, compile_id = self._compiler.log, CompileContext.current_compile_id()
         log.graphs += 1
@@ -287,11 +287,11 @@ def _varying_axes(wire: NmTensor) -> tuple[int, ...]:
     return tuple(number for number, axis in enumerate(axes) if axis.kind in _VARYING and axis.size is None)
 
 
-def _on_gpu(values: Iterable[Any]) -> bool:
+def _on_gpu(values: Iterable[object]) -> bool:
     return any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> Any:
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 

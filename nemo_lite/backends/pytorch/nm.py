@@ -129,7 +129,7 @@ class TorchModule(NeuralModule, nn.Module):
         self._num_declared_outputs = len(self.output_ports)
         return self._num_declared_outputs
 
-    def _in_float32(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _in_float32(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
         """Run outside autocast, halves widened: log-mel features and the CTC loss lose too much in them."""
         devices = {value.device.type for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)}
         # Lengths may lie on the CPU beside values on a GPU; autocast is the GPU's then.
@@ -179,12 +179,12 @@ class TorchModule(NeuralModule, nn.Module):
         return bool(parameters) and not any(p.requires_grad for p in parameters)
 
 
-def _is_connecting(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+def _is_connecting(args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
     """Whether a call has wires, or graphs in their place, or nothing at all."""
     return not (args or kwargs) or any(isinstance(value, (NmTensor, Recorder)) for value in (*args, *kwargs.values()))
 
 
-def _widened(value: Any) -> Any:
+def _widened(value: object) -> Any:
     if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
         return value.float()
     return value
@@ -395,13 +395,13 @@ class _LoaderSetting(Generic[T]):
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = f"_{name}"
 
-    def __get__(self, layer: Any, owner: type) -> Any:
+    def __get__(self, layer: object, owner: type) -> Any:
         if layer is None:
             return self
         value = getattr(layer, self.name, None)
         return self.default() if value is None else value
 
-    def __set__(self, layer: Any, value: T | None) -> None:
+    def __set__(self, layer: object, value: T | None) -> None:
         setattr(layer, self.name, value)
 
 
@@ -458,7 +458,7 @@ class DataLayerNM(_WithoutWeights):
         """An iterable over batches, where there is no ``dataset``; it is read anew for each epoch."""
         return None
 
-    def setting(self, name: str, default: Any) -> Any:
+    def setting(self, name: str, default: object) -> Any:
         """The value of the attribute ``name`` or ``_name``."""
         if isinstance(inspect.getattr_static(type(self), name, None), _LoaderSetting):
             return getattr(self, f"_{name}", default)

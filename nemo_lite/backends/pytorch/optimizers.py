@@ -383,7 +383,7 @@ def saved_states(optimizer: Optimizer, state: Mapping[str, Any]) -> Iterator[tup
         yield param, state["state"].get(number, {})
 
 
-def take_saved_types(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+def take_saved_types(optimizer: Optimizer, state: Mapping[str, object]) -> None:
     """Give loaded numbers of which there is one a parameter the type in which they were saved.
 
     torch has cast them to the parameter's type, and a half type rounds them.

@@ -169,7 +169,7 @@ def describe(device: torch.device) -> str:
     return f"CPU ({counted(torch.get_num_threads(), 'thread')})"
 
 
-def to_device(values: Iterable[Any], device: torch.device) -> tuple[Any, ...]:
+def to_device(values: Iterable[object], device: torch.device) -> tuple[Any, ...]:
     """Move the tensors among these values; copies from pinned memory overlap with what the device is doing."""
     if device.type == "cpu":
         return values if isinstance(values, tuple) else tuple(values)
@@ -196,7 +196,7 @@ class AheadOfUse:
         if device.type == "cuda":
             self._beside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's
 
-    def start(self, values: Iterable[Any]) -> tuple[Any, ...]:
+    def start(self, values: Iterable[object]) -> tuple[Any, ...]:
         """The values with their tensors on the way to the device. From pageable memory the host waits for them."""
         if self._is_host:
             return tuple(values)
@@ -205,7 +205,7 @@ class AheadOfUse:
         with torch.cuda.stream(self._beside):
             return to_device(values, self._device)
 
-    def arrive(self, values: Iterable[Any]) -> None:
+    def arrive(self, values: Iterable[object]) -> None:
         """Before these values are computed with: let the device wait for what was started. The host does not wait."""
         if self._beside is not None:
             computing = torch.cuda.current_stream(self._device)
@@ -243,7 +243,7 @@ class ReadBeside:
         return event
 
     @contextmanager
-    def reading(self, values: Iterable[Any], mark: torch.cuda.Event | None) -> Iterator[None]:
+    def reading(self, values: Iterable[object], mark: torch.cuda.Event | None) -> Iterator[None]:
         """Inside, reads of values that were there at a mark do not wait for what was queued behind it.
 
         What is computed inside is done before what is queued later.
@@ -267,7 +267,7 @@ class ReadBeside:
             computing.wait_stream(self._beside)
 
 
-def _tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+def _tensors_in(values: Iterable[object]) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -300,6 +300,6 @@ class HostCopy:
         return values
 
 
-def to_cpu(values: Iterable[Any]) -> list[Any]:
+def to_cpu(values: Iterable[object]) -> list[Any]:
     """The same values with tensors detached and in host memory."""
     return [v.detach().cpu() if isinstance(v, torch.Tensor) else v for v in values]

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
@@ -211,7 +212,7 @@ class Precision:
         """The loss scale and its history."""
         return {} if self._scale is None else self._scale.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Restore the loss scale; a state without one (another dtype wrote it) leaves it as it is."""
         if self._scale is not None and "scale" in state:
             self._scale.load_state_dict(state)
@@ -343,7 +344,7 @@ class ApexPrecision(Precision):
         self,
         level: Optimization,
         device: torch.device,
-        amp: Any,
+        amp: ModuleType,
         min_loss_scale: float | None,
         max_loss_scale: float | None,
     ) -> None:
@@ -470,7 +471,7 @@ class ApexPrecision(Precision):
         """The loss scale and its history."""
         return dict(self._amp.state_dict()) if self._optimizers else {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Restore the loss scale; a state that apex did not write leaves it as it is."""
         if self._optimizers and all(name.startswith("loss_scaler") for name in state):
             self._amp.load_state_dict(state)
@@ -761,7 +762,7 @@ class SavedWeights:
             if prefix + name in state and tensor in self.wide:
                 state[prefix + name] = self.float32_of(tensor)
 
-    def _take_state(self, part: nn.Module, state: Mapping[str, Any], prefix: str, *unused: object) -> None:
+    def _take_state(self, part: nn.Module, state: Mapping[str, object], prefix: str, *unused: object) -> None:
         """Runs before a part loads a state: the float32 values take it in full, the halves by torch right after."""
         for name, tensor in own_tensors(part):
             wide, loaded = self.wide.get(tensor), state.get(prefix + name)
@@ -882,7 +883,7 @@ class HalfModules:
 def casting_inputs(part: nn.Module, from_: tuple[torch.dtype, ...], to: torch.dtype) -> RemovableHandle:
     """Let a part get the inputs of some types in another type; returns what undoes it."""
 
-    def take(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    def take(part: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[Any, Any]:
         return cast(args, from_, to), cast(kwargs, from_, to)
 
     return part.register_forward_pre_hook(take, with_kwargs=True)
@@ -1010,7 +1011,7 @@ def problem_with_apex(part: str) -> tuple[str, str]:
     return "", ""
 
 
-def import_amp() -> Any:
+def import_amp() -> ModuleType:
     """``apex.amp``.
 
     Raises:

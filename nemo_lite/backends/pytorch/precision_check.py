@@ -70,7 +70,7 @@ def check_precision(dag: Dag, precision: Precision, num_batches: int) -> Precisi
 
 
 def _run(
-    dag: Dag, batch: Iterable[Any], dtypes_of: Callable[[Node], dict[str, None]] | None = None
+    dag: Dag, batch: Iterable[object], dtypes_of: Callable[[Node], dict[str, None]] | None = None
 ) -> Iterator[tuple[Node, list[Any]]]:
     """Each node with what it gives, one after the other; ``dtypes_of``: where the types of its results are noted."""
     values: dict[NmTensor, Any] = dict(zip(dag.inputs, batch, strict=True))
@@ -84,7 +84,7 @@ def _run(
         yield node, outputs
 
 
-def _floats(values: Iterable[Any]) -> Iterator[Tensor]:
+def _floats(values: Iterable[object]) -> Iterator[Tensor]:
     return (v for v in tree_leaves(list(values)) if isinstance(v, Tensor) and v.is_floating_point() and v.numel())
 
 

@@ -64,7 +64,7 @@ def encode(value: Any, put: Put, *, exact: bool, path: Path = ()) -> Json:
     if len(path) > MAX_DEPTH:
         raise EncodeError("what is nested so deeply, or contains itself,", path, too_deep=True)
 
-    def inner(key: str | int, item: Any) -> Json:
+    def inner(key: str | int, item: object) -> Json:
         return encode(item, put, exact=exact, path=(*path, key))
 
     kind = type(value) if exact else next((plain for plain in _PLAIN if isinstance(value, plain)), type(value))

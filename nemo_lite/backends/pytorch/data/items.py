@@ -247,7 +247,7 @@ class UnusableItems:
             tell_counts(of_all)
 
 
-def _add(counts: Counts, more: Mapping[str, Mapping[Any, int]]) -> None:
+def _add(counts: Counts, more: Mapping[str, Mapping[object, int]]) -> None:
     for kind, count in more.items():
         counts[kind].update(count)
 

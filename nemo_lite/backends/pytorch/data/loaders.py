@@ -370,7 +370,7 @@ class _Collated(Dataset[Loaded]):
         return Loaded(self._collate_fn(items), positions, float(len(positions)))
 
 
-def _as_it_is(loaded: Any) -> Any:  # torch's type for it foresees lists of items only
+def _as_it_is(loaded: object) -> Any:  # torch's type for it foresees lists of items only
     return loaded
 
 

@@ -83,7 +83,7 @@ class _Received(Dataset[T], Generic[T]):
         self.content = content
         self._dataset: Dataset[T] | None = None
 
-    def __getitem__(self, request: Any) -> T:
+    def __getitem__(self, request: object) -> T:
         if self._dataset is None:
             self._dataset = pickle.loads(self.content)  # noqa: S301  # this process's own, or its parent's
             self.content = b""
@@ -105,7 +105,7 @@ class _Bounded(io.BytesIO):
 class _Pickler(pickle.Pickler):
     """Refuses classes and functions that a new process cannot import."""
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Any:
         if isinstance(value, (type, FunctionType)) and not _can_be_imported(value.__module__):
             raise _NotSentError(f"{value.__qualname__} is in {value.__module__}, which a new process cannot import")
         return NotImplemented

@@ -188,7 +188,7 @@ def _not_started(error: OSError) -> OSError | DataWorkerError:
     return error
 
 
-def _ended(iterator: Any, seconds: float) -> DataWorkerError:
+def _ended(iterator: object, seconds: float) -> DataWorkerError:
     """The error for workers that gave nothing for so long; they are ended."""
     error = DataWorkerError(
         _waited_for(iterator, seconds),

@@ -117,7 +117,7 @@ def needs_all_ranks(modules: Iterable[nn.Module], in_training: bool = True) -> b
     return is_sharded(roots) or (in_training and any(is_synced(part) for module in roots for part in module.modules()))
 
 
-def _synced(cls: type[nn.Module], group: Any) -> type[nn.Module]:
+def _synced(cls: type[nn.Module], group: object) -> type[nn.Module]:
     """The class under its own name, with :class:`_Synced` between it and torch's forward."""
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     return type(cls.__name__, (cls, _Synced), {**names, "_synced_over": group})

@@ -31,7 +31,7 @@ _PIECE_BYTES = 4 * 2**20
 _LENGTH_BYTES = 8
 
 
-def encode(value: Any) -> Parcel:
+def encode(value: object) -> Parcel:
     """A value as buffers: one-dimensional uint8 tensors on the CPU, to be sent one after the other.
 
     The buffers of contiguous tensors on the CPU share their memory: send them before the tensors change.
@@ -419,7 +419,7 @@ class Comm:
         """A state with this rank's :class:`Piece` in the place of each sharded tensor."""
         return state
 
-    def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, object]) -> None:
         """``optimizer.load_state_dict`` of a whole state, whether the parameters are sharded or not."""
         optimizer.load_state_dict(dict(state))
 

@@ -350,12 +350,12 @@ class Agreement:
         files: configuration files; they count by name and content, not by folder.
     """
 
-    def __init__(self, comm: Comm, settings: Mapping[str, Any], files: Iterable[str | Path] = ()) -> None:
+    def __init__(self, comm: Comm, settings: Mapping[str, object], files: Iterable[str | Path] = ()) -> None:
         self._comm, self._files = comm, files
         self._settings = {**settings, "number of ranks": comm.world_size}
 
     def reached_on(
-        self, action: str, arguments: Mapping[str, Any], dags: Mapping[str, Dag], called: CallbackList | None = None
+        self, action: str, arguments: Mapping[str, object], dags: Mapping[str, Dag], called: CallbackList | None = None
     ) -> Callable[[], RunContract]:
         """See that all ranks are about to do the same. Gives the contract, which is made when it is first asked for.
 
@@ -373,7 +373,7 @@ class Agreement:
         return contract
 
     def _contract(
-        self, action: str, arguments: Mapping[str, Any], dags: Mapping[str, Dag], called: CallbackList
+        self, action: str, arguments: Mapping[str, object], dags: Mapping[str, Dag], called: CallbackList
     ) -> RunContract:
         evaluated = {f"evaluation DAG {number}": Dag(wires) for number, wires in enumerate(called.eval_wires, 1)}
         all_dags = {**dags, **evaluated}
@@ -397,8 +397,8 @@ class Agreement:
 
 
 def training_arguments(
-    pairs: Iterable[tuple[str | Optimizer, Any]],
-    params: Mapping[str, Any],
+    pairs: Iterable[tuple[str | Optimizer, object]],
+    params: Mapping[str, object],
     lr_policy: LrPolicy | None,
     options: RunOptions,
 ) -> dict[str, Any]:
@@ -422,7 +422,7 @@ def inference_arguments(options: InferOptions) -> dict[str, Any]:
     return {**of_all, "restores a checkpoint": options.checkpoint_dir is not None, "modules_to_restore": restored}
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Plain]:
+def _plain(values: Mapping[str, object]) -> dict[str, Plain]:
     # Options in an object count by their values; a policy is such an object too, but it has an entry for its class.
     options = {key: asdict(value) for key, value in values.items() if is_dataclass(value) and not callable(value)}
     return {name: plain for key, value in {**values, **options}.items() for name, plain in plain_values(key, value)}
@@ -433,7 +433,7 @@ def _of_cudnn() -> dict[str, bool]:
     return {"cudnn_benchmark": cudnn.benchmark, "cudnn_deterministic": cudnn.deterministic}
 
 
-def _named(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def _named(prefix: str, values: Mapping[str, object]) -> dict[str, Any]:
     return {f"{prefix}.{key}": value for key, value in values.items()}
 
 

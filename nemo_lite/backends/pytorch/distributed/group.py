@@ -326,7 +326,7 @@ class ProcessGroup(Comm):
             own_part: T = self._sharding.pieces(state)
         return own_part
 
-    def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, object]) -> None:
         """``optimizer.load_state_dict`` of a whole state."""
         if self._sharding is None:
             super().load_optimizer_state(optimizer, state)

@@ -47,7 +47,7 @@ class SavedPart(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Its keys. All ranks call it; rank 0's is saved."""
 
-    def load_state_dict(self, state: Mapping[str, Any], place: str = "") -> None:
+    def load_state_dict(self, state: Mapping[str, object], place: str = "") -> None:
         """Go on from a training state, which lacks the keys if an older version made it.
 
         Raises:
@@ -204,7 +204,7 @@ class Checkpoints:
         folder: str | Path,
         kind: Literal["STEP", "EPOCH"],
         keep: int,
-        about: Mapping[str, Any] | None = None,
+        about: Mapping[str, object] | None = None,
         best: Best | None = None,
         suffix: str = ".safetensors",
     ) -> None:

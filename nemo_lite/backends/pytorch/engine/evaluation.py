@@ -317,7 +317,7 @@ class Evaluation:
             with self._reads.reading((row.values for row in waiting), mark):
                 yield waiting
 
-    def compute(self, values: Sequence[Any]) -> WireValues:
+    def compute(self, values: Sequence[object]) -> WireValues:
         """The wires' values for a batch that does not come from the data layer, in host memory. On this rank alone.
 
         Call :meth:`place` once before: looking at each module takes as long as a small model computes a short batch.

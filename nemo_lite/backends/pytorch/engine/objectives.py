@@ -136,7 +136,7 @@ def check_cuda_graphs(
 
 
 def lanes_of(
-    tensors: Sequence[Any], optimizer: str | torch.optim.Optimizer | None, batches_per_step: int
+    tensors: Sequence[object], optimizer: str | torch.optim.Optimizer | None, batches_per_step: int
 ) -> list[list[Objective]]:
     """The objectives of a run, in lanes: those of a lane take turns with the batches of one loader.
 

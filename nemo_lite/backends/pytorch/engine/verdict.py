@@ -233,14 +233,14 @@ def _is_on_host(value: object) -> bool:
     return value is None or isinstance(value, (bool, int, float))
 
 
-def _on(device: torch.device, holders: Iterable[Mapping[str, Any]]) -> list[Tensor]:
+def _on(device: torch.device, holders: Iterable[Mapping[str, object]]) -> list[Tensor]:
     """The tensors on a device in some dictionaries, also in lists there."""
     values = [value for holder in holders for value in holder.values()]
     flat = [one for value in values for one in (value if isinstance(value, (list, tuple)) else [value])]
     return [own_part(one) for one in flat if isinstance(one, Tensor) and one.device == device]
 
 
-def _copied(values: Mapping[str, Any], but: torch.device) -> _Values:
+def _copied(values: Mapping[str, object], but: torch.device) -> _Values:
     """Copies of the tensors that are not on a device."""
     return {key: value.clone() for key, value in values.items() if isinstance(value, Tensor) and value.device != but}
 
