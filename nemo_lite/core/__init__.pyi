@@ -32,9 +32,9 @@ from nemo_lite.core.callbacks import on_epoch_start as on_epoch_start
 from nemo_lite.core.callbacks import on_evaluation_end as on_evaluation_end
 from nemo_lite.core.callbacks import on_step_end as on_step_end
 from nemo_lite.core.callbacks import on_step_start as on_step_start
-from nemo_lite.core.callbacks.evaluator import Accuracy as Accuracy
-from nemo_lite.core.callbacks.evaluator import Mean as Mean
-from nemo_lite.core.callbacks.evaluator import Metric as Metric
+from nemo_lite.core.callbacks.metrics import Accuracy as Accuracy
+from nemo_lite.core.callbacks.metrics import Mean as Mean
+from nemo_lite.core.callbacks.metrics import Metric as Metric
 from nemo_lite.core.dag import Dag as Dag
 from nemo_lite.core.dag import Node as Node
 from nemo_lite.core.dag import Slice as Slice

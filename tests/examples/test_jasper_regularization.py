@@ -78,6 +78,7 @@ def test_the_last_checkpoints_are_averaged_into_a_model_of_its_own(corpus: Path)
     assert finished.code == 0, finished.err
     assert "Averaged: mean of the checkpoints of 12, 15, 18 steps" in finished.out
     assert "averaged_dev  WER" in finished.out
+    assert "averaged_dev at step" not in finished.out  # the trackers tell it
     averaged, last = model_weights("runs/mean/averaged"), weights("mean", 18)
     name = "JasperDecoderForCTC.decoder_layers.0.bias"
     sets = [

@@ -20,7 +20,7 @@ from nemo_lite.core.callbacks.base import (
     older_names,
     refuse_below_one,
 )
-from nemo_lite.core.callbacks.evaluator import higher_is_better
+from nemo_lite.core.callbacks.metrics import higher_is_better
 from nemo_lite.core.neural_module import NeuralModule, unique_names
 from nemo_lite.utils import logging
 

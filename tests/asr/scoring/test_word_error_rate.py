@@ -7,7 +7,7 @@ from toys.evaluated_texts import LABELS, batch, transcripts, wires
 from toys.fake_action_state import FakeState, Source, Writer, train
 
 from nemo_asr import WordErrorRate
-from nemo_asr.scoring.callbacks import process_evaluation_batch, score_evaluation
+from nemo_asr.compat.callbacks import process_evaluation_batch, score_evaluation
 from nemo_asr.scoring.rates import bootstrap_interval, utterance_errors
 from nemo_lite.core import EvaluatorCallback
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import shlex
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,30 +19,12 @@ import nemo_lite
 from nemo_asr.argparse import evaluation_steps, steps_of_run
 from nemo_asr.commands.configured_options import policy_of
 from nemo_asr.data.check import warn_of_leaks, warn_of_long
-from nemo_asr.data.speech_data_layer import (
-    SpeechDataLayer,
-    clusters_in_data,
-    hypotheses_in_data,
-    references_in_data,
-    texts_to_score,
-    write_transcripts,
-)
+from nemo_asr.data.evaluated_sets import ScoredClasses, ScoredSet
+from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.models.jasper import set_batch_norm_momentum
 from nemo_asr.run.options import unique_tags
 from nemo_asr.run.text.labels import main_metric
-from nemo_asr.scoring.callbacks import (
-    monitor_asr_train_progress,
-    monitor_classification_training_progress,
-    process_classification_evaluation_batch,
-    process_classification_evaluation_epoch,
-    process_evaluation_batch,
-    process_evaluation_epoch,
-    rate_intervals,
-    score_classes,
-    score_evaluation,
-    utterances_without_loss,
-)
-from nemo_asr.scoring.rates import Clusters
+from nemo_asr.scoring.progress import monitor_asr_train_progress, monitor_classification_training_progress
 from nemo_asr.scoring.report.page import try_report
 from nemo_asr.scoring.report.records import METRICS_FILE as METRICS
 from nemo_asr.scoring.report.records import RunRecords, read_records
@@ -79,12 +61,9 @@ from nemo_lite import (
     SimpleLossLoggerCallback,
     logging,
 )
-from nemo_lite.base.errors import MAX_LISTED, NemoLiteError, UnknownNameError, UsageError
-from nemo_lite.base.files import make_writable_folder
-from nemo_lite.base.nemo_logging import LogMode
+from nemo_lite.base.errors import NemoLiteError, UnknownNameError, UsageError
 from nemo_lite.base.options import factory_arguments
-from nemo_lite.base.outputs import write_output
-from nemo_lite.core import Collected, UnfreezeCallback
+from nemo_lite.core import Metric, UnfreezeCallback
 from nemo_lite.core.callbacks import TrackingCallback
 from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.show import show_plan, show_precision
@@ -342,19 +321,16 @@ class TrainingRun:
         return callbacks
 
     def _evaluator(
-        self, tag: str, wires: Wires | ClassWires, transcripts: Path | None, **options: Any
+        self, tag: str, wires: Wires | ClassWires, transcripts: Path | None, name: str, eval_step: int | None = None
     ) -> EvaluatorCallback:
-        done: Any
+        metric, normalizer = self.args.eval_metric, self.args.score_normalizer
+        scores: Metric
         if self._classifies:
-            collect: Any = process_classification_evaluation_batch
-            done = ScoredClasses(tag)
+            scores = ScoredClasses(wires.scored, tag)
         else:
-            collect = partial(process_evaluation_batch, labels=self.recipe.labels, scored=wires.scored)
-            scoring = self.args.eval_metric, self.args.score_normalizer
-            done = ScoredSet(tag, self.evaluation_data[tag], transcripts, *scoring)
-        return EvaluatorCallback(
-            eval_tensors=wires.scored, user_iter_callback=collect, user_epochs_done_callback=done, **options
-        )
+            data_layer = self.evaluation_data[tag]
+            scores = ScoredSet(wires.scored, self.recipe.labels, tag, data_layer, transcripts, metric, normalizer)
+        return EvaluatorCallback(metrics={metric: scores}, name=name, eval_step=eval_step)
 
     def _writer(
         self, folder: Path, manifests: Mapping[str, str], record: Any, is_fine_tuned: bool
@@ -446,125 +422,6 @@ def start_record(args: Namespace, factory: NeuralModuleFactory) -> dict[str, Any
 def plain_arguments(args: Namespace) -> dict[str, Any]:
     """The options as values that JSON can hold, by name; those that it cannot hold as texts."""
     return {name: value if _is_plain(value) else str(value) for name, value in sorted(vars(args).items())}
-
-
-class ScoredSet:
-    """Scores what an evaluation of a set collected: the ``user_epochs_done_callback`` of an evaluator.
-
-    It gives ``loss``, ``wer`` and ``cer``, for both rates the ends of their 95 % intervals (``wer_low``, ``wer_high``,
-    ...; by speaker or recording where the data layer knows them). It writes the transcripts to a file, which each
-    evaluation replaces. In the log's style "nemo" it also logs the lines of ``process_evaluation_epoch``.
-
-    Args:
-        name: of the set.
-        data_layer: where it comes from.
-        folder: of ``NAME.transcripts.jsonl``; ``None`` writes none.
-        metric: ``wer`` or ``cer``: which of them NeMo's lines show.
-        normalizer: a score normaliser, see `nemo_asr.data.speech_data_layer.texts_to_score`.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        data_layer: DataLayerNM,
-        folder: Path | None = None,
-        metric: str = "wer",
-        normalizer: str | None = None,
-    ) -> None:
-        self._name, self._data_layer, self._metric, self._normalizer = name, data_layer, metric, normalizer
-        self._path = None if folder is None else folder / f"{name}.transcripts.jsonl"
-        # Of the utterances that were scored last.
-        self._clusters: tuple[list[int], Clusters | None] = [], None
-        self._references: tuple[list[int], list[str]] = [], []
-        self._written: list[tuple[str, str]] = []
-
-    def __call__(self, collected: Collected) -> dict[str, float]:
-        """The set's loss and error rates, with intervals."""
-        self._take_references(collected)
-        self._tell_without_loss(collected)
-        if logging.style == "nemo":
-            process_evaluation_epoch(collected, self._metric, self._name)
-        if self._path is not None and collected.positions is not None:
-            texts = collected.get("transcripts", []), collected.get("predictions", [])
-            written = (self._written, self._normalizer) if self._written else ()
-            try:
-                arguments = (self._data_layer, collected.positions, *texts, *written)
-                make_writable_folder(self._path.parent)
-                write_output(
-                    self._path,
-                    lambda path: write_transcripts(path, *arguments),
-                    "nemo-lite train",
-                    remedy="move it away",
-                )
-            except NemoLiteError as error:  # the run is worth more than these files
-                logging.warning("%s", error, mode=LogMode.ONCE)
-        return {**score_evaluation(collected), **rate_intervals(collected, self._clusters_of(collected.positions))}
-
-    def _tell_without_loss(self, collected: Collected) -> None:
-        """Name the utterances of batches whose loss is infinite or NaN."""
-        if collected.positions is None or not (items := utterances_without_loss(collected)):
-            return
-        places = ", ".join(self._data_layer.place_of(collected.positions[item]) for item in items[:MAX_LISTED])
-        more = f" and {len(items) - MAX_LISTED} more" if len(items) > MAX_LISTED else ""
-        problem = f"{self._name}: the loss is infinite or NaN in the batch of {places}{more}"
-        logging.warning(problem, mode=LogMode.ONCE)
-
-    def _take_references(self, collected: Collected) -> None:
-        """Put the utterances' own texts in place of what their label ids say."""
-        if collected.positions is None:
-            return
-        positions, texts = list(collected.positions), collected.get("transcripts", [])
-        if self._normalizer is not None:
-            heard = collected.get("predictions", [])
-            try:
-                scored = texts_to_score(self._data_layer, positions, texts, heard, self._normalizer)
-            except NemoLiteError as error:
-                logging.warning("%s", error, mode=LogMode.ONCE)
-                return
-            self._written = scored.written or []
-            collected["transcripts"], collected["predictions"] = scored.references, scored.hypotheses
-            return
-        if self._references[0] != positions:
-            try:
-                self._references = positions, references_in_data(self._data_layer, positions, texts)
-            except NemoLiteError as error:
-                logging.warning("%s", error, mode=LogMode.ONCE)
-                return
-        collected["transcripts"] = self._references[1]
-        if "predictions" in collected:
-            collected["predictions"] = hypotheses_in_data(self._data_layer, collected["predictions"])
-
-    def _clusters_of(self, positions: Sequence[int] | None) -> Clusters | None:
-        """The clusters of the utterances at these positions; nearly always those of the evaluation before."""
-        known, clusters = self._clusters
-        if positions is not None and known != list(positions):
-            try:
-                clusters = clusters_in_data(self._data_layer, positions)
-            except NemoLiteError as error:
-                logging.warning("%s", error, mode=LogMode.ONCE)
-                clusters = None
-            self._clusters = list(positions), clusters
-        return clusters if positions is not None else None
-
-
-class ScoredClasses:
-    """Scores what an evaluation of a classifier collected: the ``user_epochs_done_callback`` of an evaluator.
-
-    It gives ``loss``, ``error``, and the ends of its 95 % interval, ``error_low`` and ``error_high``. In the log's
-    style "nemo" it also logs the lines of ``process_classification_evaluation_epoch``.
-
-    Args:
-        name: of the set.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __call__(self, collected: Collected) -> dict[str, float]:
-        """The set's loss and error rate."""
-        if logging.style == "nemo":
-            process_classification_evaluation_epoch(collected, 1, self._name)
-        return score_classes(collected)
 
 
 def _is_plain(value: object) -> bool:

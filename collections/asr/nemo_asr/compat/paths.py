@@ -6,6 +6,7 @@ from __future__ import annotations
 PATHS = {
     "": "losses",
     "audio.augmentation": "audio_preprocessing parts.perturb parts.segment",
+    "compat.callbacks": "helpers",
     "compat.kaldi": "data_layer",
     "compat.parts": """
         parts.cleaners parts.collections parts.dataset parts.features parts.jasper parts.manifest parts.parsers
@@ -22,6 +23,6 @@ PATHS = {
     "models.jasper": "jasper",
     "models.losses": "losses",
     "models.speaker": "jasper",
-    "scoring.callbacks": "helpers",
+    "scoring.progress": "helpers",
     "scoring.rates": "helpers metrics",
 }

@@ -25,7 +25,7 @@ from nemo_asr.trained.model import (
 from nemo_lite import EvaluatorCallback, NeMoCallback
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.files import digest_of_files, make_writable_folder, temporary_name
-from nemo_lite.core.callbacks.base import ActionState
+from nemo_lite.core.callbacks.base import ActionState, TagOwners
 from nemo_lite.utils import logging
 
 # BestModelCallback: keeps the best model of a run in a model folder.
@@ -225,6 +225,11 @@ class AveragedModelCallback(NeMoCallback):
     def fingerprint(self) -> Mapping[str, object]:
         """What is averaged: all ranks take part."""
         return {"average_last": self._last}
+
+    def join(self, label: str, tags: TagOwners) -> None:
+        """Let the evaluators know who records their results."""
+        for evaluator in self._evaluators:
+            evaluator.join(label, tags)
 
     def on_action_start(self, state: ActionState) -> None:
         """See that the folder can be written to."""

@@ -1,4 +1,4 @@
-"""What speech recognition hands to callbacks."""
+"""NeMo's functions for an evaluation of texts and of classes."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from nemo_lite.base.errors import UsageError
 
 @pytest.fixture
 def lines(monkeypatch):
-    """What the helpers log."""
+    """What the functions log."""
     said = []
     monkeypatch.setattr(logging, "info", said.append)
     return said
@@ -21,40 +21,6 @@ def in_rounds(batches, world_size):
     """What the user's function gets from so many workers: the last round may be shorter."""
     rounds = [batches[start : start + world_size] for start in range(0, len(batches), world_size)]
     return [{name: [value for batch in each for value in batch[name]] for name in each[0]} for each in rounds]
-
-
-def test_training_progress_shows_loss_rate_and_the_first_pair(lines):
-    class Writer:
-        scalars = []
-
-        def add_scalar(self, tag, value):
-            self.scalars.append((tag, value))
-
-    tensors = [torch.tensor(1.5), batch(["ab", "c"])[0], *transcripts(["ab", "b"])]
-    helpers.monitor_asr_train_progress(tensors, LABELS, tb_logger=Writer())
-    assert lines == ["Loss: 1.5", "training_batch_WER:  50.00%", "Prediction: ab", "Reference: ab"]
-    assert Writer.scalars == [("training_batch_WER", 0.5)]
-
-
-def test_training_progress_honours_lengths_given_as_a_fifth_tensor(lines):
-    paths, _ = batch(["ab", "cc"])
-    tensors = [torch.tensor(0.0), paths, *transcripts(["a", "cc"]), torch.tensor([1, 12])]
-    helpers.monitor_asr_train_progress(tensors, LABELS, eval_metric="cer")
-    assert lines[1:3] == ["training_batch_CER:  0.00%", "Prediction: a"]
-
-
-def test_training_progress_of_the_first_nemo_has_no_loss(lines):
-    tensors = [batch(["ab", "c"])[0], *transcripts(["ab", "b"])]
-    helpers.monitor_asr_train_progress(tensors, LABELS)
-    assert lines == ["training_batch_WER:  50.00%", "Prediction: ab", "Reference: ab"]
-
-
-def test_too_few_tensors_of_training_are_refused():
-    told = r"monitor_asr_train_progress: tensors are missing: got 3, wanted loss, predictions, transcripts and tr"
-    with pytest.raises(UsageError, match=told):
-        helpers.monitor_asr_train_progress([torch.tensor(1.5), batch(["a"])[0], transcripts(["a"])[0]], LABELS)
-    with pytest.raises(UsageError, match="tensors are missing: got 0"):
-        helpers.monitor_asr_train_progress([], LABELS)
 
 
 class OwnLogger:
@@ -159,3 +125,70 @@ def test_an_evaluated_set_gives_its_loss_and_both_rates_and_logs_nothing(lines):
     assert result == {"loss": pytest.approx(3.0), "wer": pytest.approx(1 / 3), "cer": pytest.approx(1 / 5)}
     assert helpers.score_evaluation({"predictions": ["a"], "transcripts": ["b"]}) == {"wer": 1.0, "cer": 1.0}
     assert lines == []
+
+
+def test_ports_are_found_by_their_whole_name_not_by_prefix():
+    collected = {}
+    more = {"loss_scale~~~Other~~~8": [torch.tensor(9.0)], "output~~~JasperDecoderForCTC~~~7": [torch.zeros(1, 2, 5)]}
+    helpers.process_evaluation_batch(wires(["a"], ["a"], loss=1.0, **more), collected, LABELS)
+    assert [float(loss) for loss in collected["EvalLoss"]] == [1.0]
+    assert [logits.shape for logits in collected["logits"]] == [(1, 2, 5)]
+
+
+def test_two_tensors_of_one_port_name_are_an_error_not_merged():
+    twice = wires(["a"], ["a"], **{"predictions~~~Other~~~5": [batch(["b"])[0]]})
+    with pytest.raises(UsageError, match=r"called predictions: got predictions~~~G.* and predictions~~~Other"):
+        helpers.process_evaluation_batch(twice, {}, LABELS)
+
+
+def test_a_missing_tensor_is_named_with_what_is_there():
+    tensors = wires(["a"], ["a"])
+    del tensors["transcript_length~~~AudioToTextDataLayer~~~4"]
+    with pytest.raises(UsageError, match=r"called transcript_length: got .*transcripts; add it to eval_tensors"):
+        helpers.process_evaluation_batch(tensors, {}, LABELS)
+
+
+def class_wires(logits, targets, loss):
+    return {
+        "loss~~~CrossEntropyLossNM~~~1": [torch.tensor(loss)],
+        "logits~~~JasperDecoderForClassification~~~2": [logits],
+        "label~~~AudioToSpeechLabelDataLayer~~~3": [targets],
+        "label_length~~~AudioToSpeechLabelDataLayer~~~4": [torch.ones_like(targets)],
+    }
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 7])
+def test_any_number_of_workers_gives_the_same_accuracies(world_size):
+    sizes = [4, 4, 4, 1]
+    rng = torch.Generator().manual_seed(1)
+    batches = [
+        class_wires(torch.randn(size, 5, generator=rng), torch.randint(5, (size,), generator=rng), 0.1 + size / 3)
+        for size in sizes
+    ]
+
+    def score(rounds):
+        collected = {}
+        for each in rounds:
+            helpers.process_classification_evaluation_batch(each, collected, top_k=[1, 3])
+        return helpers.process_classification_evaluation_epoch(collected, [1, 3])
+
+    assert score(in_rounds(batches, world_size)) == score(batches)
+
+
+def test_classes_are_scored_over_all_items(lines):
+    collected = {}
+    step = helpers.process_classification_evaluation_batch
+    step(class_wires(torch.eye(3), torch.tensor([0, 1, 0]), 1.0), collected, top_k=[1, 3])
+    step(class_wires(torch.eye(3)[:1], torch.tensor([1]), 5.0), collected, top_k=[1, 3])
+    result = helpers.process_classification_evaluation_epoch(collected, [1, 3], tag="v2")
+    assert result == {
+        "Evaluation_Loss v2": 2.0,
+        "Evaluation_Accuracy_Top@1 v2": 0.5,
+        "Evaluation_Accuracy_Top@3 v2": 1.0,
+    }
+    assert lines[0] == "==========>>>>>>Evaluation Loss v2: 2.000"
+    assert lines[1] == "==========>>>>>>Evaluation Accuracy Top@1 v2: 50.0000"
+
+
+def test_no_item_has_no_accuracy(lines):
+    assert (helpers.process_classification_evaluation_epoch({}, [1, 3], tag="v2"), lines) == ({}, [])

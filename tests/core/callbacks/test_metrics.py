@@ -11,7 +11,7 @@ from toys.fake_action_state import FakeState, Writer, train
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core import Accuracy, CheckpointCallback, EvaluatorCallback, Mean, Metric
 from nemo_lite.core.callbacks import TrackingCallback
-from nemo_lite.core.callbacks.evaluator import higher_is_better
+from nemo_lite.core.callbacks.metrics import higher_is_better
 from nemo_lite.core.trackers import TerminalLines, Tracker, Trackers
 
 SCORES = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4], [0.9, 0.1]])
