@@ -8,7 +8,7 @@ from toys.launched import run_as_script
 from toys.ranks import on_ranks
 from toys.tone_corpus import ASR, CONFIG, read_manifest, run_script, write_manifest
 
-from nemo_asr.scoring.report.records import read_run
+from nemo_asr.scoring.report.run_folder import read_run
 from nemo_asr.trained.model import read_model
 from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
 

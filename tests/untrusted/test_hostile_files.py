@@ -35,8 +35,8 @@ from nemo_asr.run.search.ngram import load_language_model
 from nemo_asr.run.search.words import read_words
 from nemo_asr.run.text.subwords import load_subwords
 from nemo_asr.run.transcribe.inputs import recordings_of
-from nemo_asr.scoring.report.charts import reliability_charts
-from nemo_asr.scoring.report.records import read_run, read_transcripts
+from nemo_asr.scoring.report.run_folder import read_run, reliability_charts
+from nemo_asr.scoring.report.transcripts import read_transcripts
 from nemo_asr.trained.model import read_card
 from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, read_tensors
 from nemo_lite.backends.pytorch.checkpoint.store import read_index, read_record

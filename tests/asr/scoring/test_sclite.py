@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rapidfuzz.distance import Levenshtein
 
-from nemo_asr.scoring.report.records import ScoredUtterance
+from nemo_asr.scoring.report.transcripts import ScoredUtterance
 from nemo_asr.scoring.sclite import TimedWord, timed_as_scored, write_sclite
 
 ROWS = [

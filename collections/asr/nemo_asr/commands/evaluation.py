@@ -48,8 +48,10 @@ from nemo_asr.scoring.rates import (
     count_errors,
     equal_error_rate,
 )
-from nemo_asr.scoring.report.page import PAGE_FILE, REPORT, compare_folders, comparison_table, try_report
-from nemo_asr.scoring.report.records import read_transcripts, score_rows, scores_table, write_scores
+from nemo_asr.scoring.report.comparison import compare_folders, comparison_table
+from nemo_asr.scoring.report.page import PAGE_FILE, REPORT, try_report
+from nemo_asr.scoring.report.set_scores import score_rows, scores_table, write_scores
+from nemo_asr.scoring.report.transcripts import read_transcripts
 from nemo_asr.scoring.sclite import ENDINGS, FOLDER, TimedWord, write_sclite
 from nemo_asr.tasks.families import Wires, connect, connect_classifier
 from nemo_asr.tasks.recipe import load_recipe

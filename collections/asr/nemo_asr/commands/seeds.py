@@ -16,9 +16,9 @@ from typing import Any
 
 from nemo_asr.commands.training import plain_arguments
 from nemo_asr.commands.training_options import Logging, Saving
-from nemo_asr.scoring.report.page import read_result, seed_table, write_seeds
 from nemo_asr.scoring.report.records import METRICS_FILE as METRICS
 from nemo_asr.scoring.report.records import RunRecords, read_records
+from nemo_asr.scoring.report.seed_table import read_result, seed_table, write_seeds
 from nemo_lite import logging
 from nemo_lite.base.errors import NemoLiteError, UsageError
 from nemo_lite.base.options import Launch, names_of

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from rapidfuzz.distance import Levenshtein
 
 from nemo_asr.scoring.normalize import basic
-from nemo_asr.scoring.report.records import ScoredUtterance
+from nemo_asr.scoring.report.transcripts import ScoredUtterance
 from nemo_lite.base.files import make_writable_folder, write_atomically
 
 FOLDER = "sclite"

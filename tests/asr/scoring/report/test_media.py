@@ -10,7 +10,7 @@ from PIL import Image
 from toys.run_folder import tone
 
 from nemo_asr.run.audio.reading import read_audio
-from nemo_asr.scoring.report.charts import MAX_SECONDS, SAMPLE_RATE, data_url, make_clip, png, spectrogram
+from nemo_asr.scoring.report.media import MAX_SECONDS, SAMPLE_RATE, data_url, make_clip, png, spectrogram
 from nemo_lite.base.errors import DataError
 
 
@@ -64,7 +64,7 @@ def test_of_a_long_recording_only_what_is_shown_is_read(tmp_path, monkeypatch):
         lengths.append(len(audio.samples) / SAMPLE_RATE)
         return audio
 
-    monkeypatch.setattr("nemo_asr.scoring.report.charts.read_audio", noted)
+    monkeypatch.setattr("nemo_asr.scoring.report.media.read_audio", noted)
     make_clip(tone(tmp_path / "a.wav", 60.0))
     assert lengths == [MAX_SECONDS + 1]
 

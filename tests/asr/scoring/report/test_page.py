@@ -21,7 +21,9 @@ from toys.run_folder import make_run, row, rows_of, tone, write_lines
 from nemo_asr.scoring.hotwords import score_hotwords
 from nemo_asr.scoring.rates import bootstrap_interval, utterance_errors
 from nemo_asr.scoring.report.page import try_report, write_report
-from nemo_asr.scoring.report.records import MOST_SEGMENTS, read_transcripts, score_transcripts, write_scores
+from nemo_asr.scoring.report.scored_sets import MOST_SEGMENTS
+from nemo_asr.scoring.report.set_scores import score_transcripts, write_scores
+from nemo_asr.scoring.report.transcripts import read_transcripts
 from nemo_lite import Dag, logging
 from nemo_lite.base.errors import DataError, FileInTheWayError, UsageError
 from nemo_lite.base.outputs import RECORD

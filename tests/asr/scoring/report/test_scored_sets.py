@@ -5,16 +5,9 @@ from toys.run_folder import row, rows_of, tone
 
 from nemo_asr.scoring.hotwords import score_hotwords
 from nemo_asr.scoring.rates import bootstrap_interval, count_errors, utterance_errors
-from nemo_asr.scoring.report.records import (
-    MOST_CHANGED,
-    MOST_UTTERANCES,
-    ClipMaker,
-    Part,
-    ScoredUtterance,
-    Segment,
-    has_no_words,
-    scored_sets,
-)
+from nemo_asr.scoring.report.scored_sets import MOST_CHANGED, MOST_UTTERANCES, ClipMaker, TextPart, scored_sets
+from nemo_asr.scoring.report.set_scores import has_no_words
+from nemo_asr.scoring.report.transcripts import ScoredUtterance, Segment
 
 
 def utterances(rows):
@@ -72,7 +65,7 @@ def test_texts_without_spaces_are_aligned_by_characters():
     found = scored([row(1, "今天三点", "今天四点"), row(2, "你好", "你好")])
     assert found.scores.unit == "character"
     said, heard = (found.worst[0].texts[name] for name in ("said", "heard"))
-    assert (said[1], heard[1]) == (Part("三", "replace"), Part("四", "replace"))
+    assert (said[1], heard[1]) == (TextPart("三", "replace"), TextPart("四", "replace"))
     assert scored([row(1, "one two", "one")]).scores.unit == "word"
 
 
@@ -167,9 +160,14 @@ def test_hot_words_are_marked_where_they_are_right_and_where_they_are_not():
     rows = [row(1, "go to new york now", "go new york york", without_hotwords="go to new fork now")]
     (utterance,) = with_hotwords(rows, "new york", "york").worst
     assert utterance.texts == {
-        "said": [Part("go", "equal"), Part("to", "delete"), Part("new york", "equal", True), Part("now", "replace")],
-        "heard": [Part("go", "equal"), Part("new york", "equal", True), Part("york", "replace", True)],
-        "without": [Part("go to new", "equal"), Part("fork", "replace"), Part("now", "equal")],
+        "said": [
+            TextPart("go", "equal"),
+            TextPart("to", "delete"),
+            TextPart("new york", "equal", True),
+            TextPart("now", "replace"),
+        ],
+        "heard": [TextPart("go", "equal"), TextPart("new york", "equal", True), TextPart("york", "replace", True)],
+        "without": [TextPart("go to new", "equal"), TextPart("fork", "replace"), TextPart("now", "equal")],
     }
     assert (utterance.num_errors, utterance.errors_without) == (2, 1)
 

@@ -6,7 +6,7 @@ from statistics import stdev
 import pytest
 from toys.run_folder import make_run, records, write_lines
 
-from nemo_asr.scoring.report.page import SeedResult, read_result, seed_table, spreads, write_seeds
+from nemo_asr.scoring.report.seed_table import SeedResult, read_result, seed_table, spreads, write_seeds
 from nemo_lite.base.errors import UsageError
 
 

@@ -6,16 +6,15 @@ import pytest
 from toys.run_folder import row, rows_of, write_lines
 
 from nemo_asr.scoring.rates import count_errors
-from nemo_asr.scoring.report.records import (
+from nemo_asr.scoring.report.set_scores import (
     MOST_SPEAKERS,
-    ScoredUtterance,
-    normalized,
     score_rows,
     score_transcripts,
     scores_as_json,
     scores_table,
     write_scores,
 )
+from nemo_asr.scoring.report.transcripts import ScoredUtterance, normalized
 from nemo_lite.base.errors import UsageError
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from toys.run_folder import row, write_lines
 
-from nemo_asr.scoring.report.records import ScoredUtterance, find_transcripts, read_transcripts
+from nemo_asr.scoring.report.transcripts import ScoredUtterance, find_transcripts, read_transcripts
 from nemo_lite.base.errors import DataError
 
 

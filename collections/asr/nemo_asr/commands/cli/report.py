@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nemo_asr.run.text.labels import SCORE_NORMALIZERS
-from nemo_asr.scoring.report.page import compare_folders, comparison_table, write_report
+from nemo_asr.scoring.report.comparison import compare_folders, comparison_table
+from nemo_asr.scoring.report.page import write_report
 from nemo_lite.base.options import OneLineParser
 
 

@@ -1,0 +1,191 @@
+"""Two models on the same utterances: error rates, their difference and how sure it is. Printed by commands."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from nemo_asr.scoring.rates import CONFIDENCE, PairedTest, paired_test, utterance_errors
+from nemo_asr.scoring.report.set_scores import aligned
+from nemo_asr.scoring.report.transcripts import (
+    ScoredUtterance,
+    clusters_in,
+    find_transcripts,
+    normalized,
+    read_transcripts,
+)
+from nemo_lite.base.errors import UsageError, did_you_mean
+
+FEW_CLUSTERS = 10  # with fewer, a comparison says that it rests on few
+_REMEDY = "evaluate both models on the same manifests"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Model B beside model A.
+
+    Attributes:
+        wer: of word errors.
+        cer: of character errors.
+        num_better: utterances in which B has fewer word errors.
+        num_worse: utterances in which B has more.
+    """
+
+    wer: PairedTest
+    cer: PairedTest
+    num_better: int
+    num_worse: int
+
+
+def compare(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance]) -> Comparison:
+    """Compare two models by their transcripts of one set.
+
+    Args:
+        rows_a: transcripts of the first model.
+        rows_b: transcripts of the second model, of the same utterances in any order.
+
+    Raises:
+        UsageError: the utterances are not the same, by place and reference; or there are none.
+    """
+    by_place = _matched(rows_a, rows_b)
+    said = [row.reference for row in rows_a]
+    heard_a = [row.hypothesis for row in rows_a]
+    heard_b = [by_place[row.place].hypothesis for row in rows_a]
+    # One of the files may be of an older version, which names no speakers.
+    clusters = clusters_in([row if row.speaker is not None else by_place[row.place] for row in rows_a])
+    words_a, words_b = (utterance_errors(heard, said, clusters=clusters) for heard in (heard_a, heard_b))
+    characters = (utterance_errors(heard, said, use_cer=True, clusters=clusters) for heard in (heard_a, heard_b))
+    return Comparison(
+        wer=paired_test(words_a, words_b),
+        cer=paired_test(*characters),
+        num_better=int(np.count_nonzero(words_b.errors < words_a.errors)),
+        num_worse=int(np.count_nonzero(words_b.errors > words_a.errors)),
+    )
+
+
+def compare_folders(
+    folder_a: str | Path,
+    folder_b: str | Path,
+    *,
+    sets: Collection[str] | None = None,
+    normalizer: str | None = None,
+) -> dict[str, Comparison]:
+    """Compare the sets of two folders with ``<set>.transcripts.jsonl``, which must be the same sets.
+
+    Args:
+        folder_a: the run's, or the evaluation's, of the first model.
+        folder_b: of the second model.
+        sets: only these sets; None: all.
+        normalizer: a score normaliser that both models' texts go through; None: the texts as they were scored.
+
+    Raises:
+        UsageError: a folder has no transcripts, the sets differ, or their utterances.
+        DataError: a file is damaged.
+    """
+    a, b = (
+        {name: path for name, path in find_transcripts(Path(folder)).items() if sets is None or name in sets}
+        for folder in (folder_a, folder_b)
+    )
+    for folder, paths in ((folder_a, a), (folder_b, b)):
+        if not paths:
+            remedy = "give a run's folder, or what --out of an evaluation named"
+            raise UsageError("the folder has no *.transcripts.jsonl", place=str(folder), remedy=remedy)
+    for name, other, folder in [*((n, b, folder_b) for n in a), *((n, a, folder_a) for n in b)]:
+        if name not in other:
+            got = ", ".join(other) + did_you_mean(name, other)
+            raise UsageError(f"the set {name} is not there", place=str(folder), got=got, remedy=_REMEDY)
+    compared = {}
+    for name in a:
+        try:
+            rows_a, rows_b = (normalized(read_transcripts(paths[name]), normalizer) for paths in (a, b))
+            compared[name] = compare(rows_a, rows_b)
+        except UsageError as error:
+            raise UsageError(error.problem, place=name, got=error.got, remedy=error.remedy) from None
+    return compared
+
+
+def comparison_table(compared: dict[str, Comparison], name_a: str = "A", name_b: str = "B") -> str:
+    """The comparisons of sets as a table of text, with a sentence for each set that says what it means."""
+    header = ("set", "", "A", "B", "B - A", "95 % interval", "B better", "p-value")
+    rows = [
+        (name if metric == "WER" else "", metric, *_cells(test))
+        for name, comparison in compared.items()
+        for metric, test in (("WER", comparison.wer), ("CER", comparison.cer))
+    ]
+    meanings = [f"{name}: {_meaning(comparison)}." for name, comparison in compared.items()]
+    drawn = ", ".join(
+        dict.fromkeys(f"{comparison.wer.num_clusters} {comparison.wer.unit}" for comparison in compared.values())
+    )
+    legend = (
+        f"B - A and its interval: percentage points, by resampling {drawn}. B better: share of the resampled sets in "
+        "which B has fewer errors. p-value: matched pairs, two-sided."
+    )
+    return "\n".join(
+        [f"A: {name_a}", f"B: {name_b}", "", *aligned([header, *rows], len(header), rule=True), "", *meanings, legend]
+    )
+
+
+def _matched(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance]) -> dict[str, ScoredUtterance]:
+    """The rows of B by place, when they are the utterances of A."""
+    a, b = ({row.place: row for row in rows} for rows in (rows_a, rows_b))
+    for name, rows, matching in (("A", rows_a, a), ("B", rows_b, b)):
+        if len(matching) < len(rows):
+            raise UsageError(f"the transcripts of {name} have a place twice; they cannot be matched", remedy=_REMEDY)
+    only_a, only_b = [place for place in a if place not in b], [place for place in b if place not in a]
+    if only_a or only_b:
+        parts = [
+            f"{len(only)} only of {name}, first {only[0]}" for name, only in (("A", only_a), ("B", only_b)) if only
+        ]
+        raise UsageError(
+            "the two models were not scored on the same utterances", got=" and ".join(parts), remedy=_REMEDY
+        )
+    differing = [place for place in a if a[place].reference != b[place].reference]
+    if differing:
+        first = differing[0]
+        got = f'{len(differing)} differ, first {first}: "{a[first].reference}" of A and "{b[first].reference}" of B'
+        names = [rows[0].score_normalizer or "the default" for rows in (rows_a, rows_b)]
+        normalizers = f" (score normalisers: {names[0]} and {names[1]})" if names[0] != names[1] else ""
+        raise UsageError(f"the references of the two models differ{normalizers}", got=got, remedy=_REMEDY)
+    return b
+
+
+def _cells(test: PairedTest) -> tuple[str, ...]:
+    low, high = test.interval.low * 100, test.interval.high * 100
+    interval = f"{low:+.2f} to {high:+.2f}"
+    return (
+        f"{test.rate_a:.2%}",
+        f"{test.rate_b:.2%}",
+        f"{test.difference * 100:+.2f}",
+        interval,
+        f"{test.probability:.1%}",
+        f"{test.p_value:.2g}" if test.p_value >= 0.0001 else "< 0.0001",
+    )
+
+
+def _meaning(compared: Comparison) -> str:
+    """Sentences: how often each is better, which has the lower rate, and how far that can be chance."""
+    test = compared.wer
+    changed = (
+        f"B is better on {compared.num_better} and worse on {compared.num_worse} of {test.num_utterances} utterances"
+    )
+    if not test.difference:
+        return f"{changed}; both have the same WER"
+    lower, points = ("B" if test.difference < 0 else "A"), abs(test.difference) * 100
+    # Both must agree: the p-value counts errors, the interval weighs them by words.
+    is_sure = test.p_value < 1 - CONFIDENCE and not test.interval.low <= 0 <= test.interval.high
+    verdict = "has the lower WER" if is_sure else "has the lower WER here, but the difference may be chance"
+    if test.p_value < 0.0001:
+        share = "less than 0.01 %"
+    else:
+        digits = 0 if test.p_value >= 0.1 else 1 if test.p_value >= 0.01 else 2
+        share = f"{test.p_value:.{digits}%}".replace("%", " %")
+    chance = f"two equally good models differ as much in {share} of such comparisons"
+    few = (
+        f"; {test.num_clusters} {test.unit} are few, so others may decide otherwise"
+        if test.num_clusters < FEW_CLUSTERS
+        else ""
+    )
+    return f"{changed}; {lower} {verdict}: by {points:.2f} points, and {chance}{few}"
