@@ -49,7 +49,7 @@ from nemo_lite.backends.pytorch.data.loaders import Batch
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.backends.pytorch.placement import to_device
-from nemo_lite.core.callbacks.base import ActionState
+from nemo_lite.core.callbacks.action_state import ActionState
 
 CONFIGS = Path(__file__).resolve().parents[1] / "examples/asr/configs"
 ACCUMULATED = (1, 4)

@@ -60,7 +60,7 @@ from nemo_lite.backends.pytorch.actions import PtActions
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.base.errors import UsageError
-from nemo_lite.core.callbacks.base import ActionState
+from nemo_lite.core.callbacks.action_state import ActionState
 from nemo_lite.core.run_options import Optimization
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -35,7 +35,7 @@ from torch import nn
 import nemo_asr
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.data.order import Batching, Shard, training_plan
-from nemo_lite.core.callbacks.base import ActionState
+from nemo_lite.core.callbacks.action_state import ActionState
 
 CONFIGS = Path(__file__).resolve().parents[1] / "examples/asr/configs"
 CONFIG = CONFIGS / "digits.yaml"

@@ -29,7 +29,8 @@ from nemo_lite.base.errors import OutOfRangeError, UnknownArgumentError, Unknown
 from nemo_lite.base.launch import forget_launcher, launch_line, who_am_i
 from nemo_lite.base.nemo_logging import Logger
 from nemo_lite.base.ranges import WAITING_SECONDS
-from nemo_lite.core.callbacks.base import Callback, TbWriter
+from nemo_lite.core.callbacks.action_state import TbWriter
+from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.neural_module import NeuralModule, classes_by_name
 from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.core.run_options import Backend as Backend

@@ -23,8 +23,8 @@ WITHOUT_TORCH = ["nemo_lite.base", "nemo_asr.run"]
 ORDERS = {
     "nemo_lite": "package_info, utils < core < backends < factory < cli < __main__",
     "nemo_lite.core": """
-        app_state < neural_types < ports, shapes < neural_module < dag, run_options < callbacks.base
-        < trackers < callbacks, show
+        app_state < neural_types < ports, shapes < neural_module < dag, run_options
+        < callbacks.action_state < callbacks.base < trackers < callbacks, show
     """,
     "nemo_lite.backends.pytorch": """
         tensor_codec, lowering, generators < streaming, placement, precision, data.order < distributed

@@ -24,10 +24,10 @@ PATHS = {
         utils.neural_graph utils.app_state utils.metaclasses utils.neural_graph.connection
         utils.neural_graph.neural_graph_manager utils.neural_graph.object_registry utils.nmtensor_registry
     """,
-    "core.callbacks.base": "core.deprecated_callbacks",
+    "core.callbacks.action_callback": "core.deprecated_callbacks",
     "core.callbacks.checkpoint": "core.deprecated_callbacks",
     "core.callbacks.evaluator": "core.deprecated_callbacks",
-    "core.callbacks.loggers": "core.deprecated_callbacks",
+    "core.callbacks.nemo_loggers": "core.deprecated_callbacks",
     "core.callbacks.schedules": "core.deprecated_callbacks",
     "core.neural_module": "core.neural_modules",
     "core.neural_types": """

@@ -1,6 +1,6 @@
 """Trackers: records of a run, and what gets them: terminal, `metrics.jsonl`, TensorBoard, Weights & Biases, MLflow.
 
-No callback in this file: those that make records and numbers are in `callbacks/loggers.py`.
+No callback in this file: those that make records and numbers are in `callbacks/`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nemo_lite.base.files import (
 from nemo_lite.utils import logging
 
 if TYPE_CHECKING:  # a command that shows its options starts sooner without it
-    from nemo_lite.core.callbacks.base import TbWriter
+    from nemo_lite.core.callbacks.action_state import TbWriter
 
 # A record is a mapping with ``kind``, ``time`` (ISO 8601, UTC) and, by kind:
 #
@@ -161,18 +161,20 @@ def numbers_of(record: Record) -> dict[str, float]:
     return {}
 
 
-# TensorBoard: training steps as curves. Evaluations are written by their ``EvaluatorCallback``.
-
-
 class TensorboardTracker(Tracker):
-    """Writes ``loss``, ``param/lr`` and ``misc/...`` of the recorded steps.
+    """Writes numbers and texts as curves; of records ``loss``, ``param/lr`` and ``misc/...`` of the training steps.
+
+    Evaluations are written by their ``EvaluatorCallback``.
 
     Args:
-        writer: the factory's ``tb_writer``.
+        writer: the factory's ``tb_writer``; None: nothing is written.
+
+    Attributes:
+        writer: see above.
     """
 
-    def __init__(self, writer: TbWriter) -> None:
-        self._writer = writer
+    def __init__(self, writer: TbWriter | None) -> None:
+        self.writer = writer
 
     def write(self, record: Record) -> None:
         """Write a training step."""
@@ -180,14 +182,19 @@ class TensorboardTracker(Tracker):
             super().write(record)
 
     def write_numbers(self, numbers: Mapping[str, Any], step: int) -> None:
-        """Write scalars."""
-        for tag, number in numbers.items():
-            self._writer.add_scalar(tag, number, step)
+        """Write scalars, and texts."""
+        if self.writer is None:
+            return
+        for tag, value in numbers.items():
+            if isinstance(value, str):
+                self.writer.add_text(tag, value, step)
+            else:
+                self.writer.add_scalar(tag, value, step)
 
     def close(self) -> None:
         """Put everything on disk; the writer stays open for others who share it."""
-        if hasattr(self._writer, "flush"):
-            self._writer.flush()
+        if self.writer is not None and hasattr(self.writer, "flush"):
+            self.writer.flush()
 
 
 # Weights & Biases and MLflow are optional packages: they are imported when a tracker is made.

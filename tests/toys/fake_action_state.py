@@ -15,7 +15,7 @@ from typing import Any
 from nemo_lite.base.files import make_writable_folder
 from nemo_lite.core import NeuralModule, NmTensor
 from nemo_lite.core.callbacks import CallbackList
-from nemo_lite.core.callbacks.base import Best, EvaluationResult, StepTiming
+from nemo_lite.core.callbacks.action_state import Best, EvaluationResult, StepTiming
 from nemo_lite.core.neural_types import ChannelType, NeuralType
 
 

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 
 import nemo_lite as nemo
 from nemo_lite.base.interruption import StopSignals
-from nemo_lite.core.callbacks.base import EvaluationResult
+from nemo_lite.core.callbacks.action_state import EvaluationResult
 from toys.nets import BD, Mse, Points
 
 NUM_ITEMS, BATCH = 22, 2  # eleven batches: with two a step, an epoch of six steps ends with a smaller one

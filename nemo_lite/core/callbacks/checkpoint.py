@@ -11,15 +11,9 @@ from typing import Any, Literal
 
 from nemo_lite.base.errors import CheckpointError, UnknownNameError, UsageError
 from nemo_lite.base.files import json_text, make_writable_folder
-from nemo_lite.core.callbacks.base import (
-    ActionCallback,
-    ActionState,
-    Best,
-    NeMoCallback,
-    TagOwners,
-    older_names,
-    refuse_below_one,
-)
+from nemo_lite.core.callbacks.action_callback import ActionCallback, older_names
+from nemo_lite.core.callbacks.action_state import ActionState, Best
+from nemo_lite.core.callbacks.base import NeMoCallback, TagOwners, refuse_below_one
 from nemo_lite.core.callbacks.metrics import higher_is_better
 from nemo_lite.core.neural_module import NeuralModule, unique_names
 from nemo_lite.utils import logging

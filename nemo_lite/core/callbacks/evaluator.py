@@ -9,19 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_lite.base.errors import UsageError, counted
-from nemo_lite.core.callbacks.base import (
-    ActionCallback,
-    ActionState,
-    Evaluated,
-    EvaluationResult,
-    TagOwners,
-    TbWriter,
-    as_wires,
-    older_names,
-    refuse_below_one,
-)
-from nemo_lite.core.callbacks.loggers import fetch_number, flush, is_number, writer_of
+from nemo_lite.core.callbacks.action_callback import ActionCallback, as_wires, older_names
+from nemo_lite.core.callbacks.action_state import ActionState, Evaluated, EvaluationResult, TbWriter
+from nemo_lite.core.callbacks.base import TagOwners, refuse_below_one
 from nemo_lite.core.callbacks.metrics import Metric, directions_of
+from nemo_lite.core.callbacks.numbers import curves_of, fetch_number, is_number
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import NmTensor
@@ -221,7 +213,7 @@ class EvaluatorCallback(ActionCallback):
         """Evaluate the weights as they are now, unless that has been done."""
         if self._so_far.is_stale:
             self._evaluate("Final evaluation", self._so_far.num_steps or self.step)
-        self.action.on_first(lambda: flush(self.tb_writer, self.action))
+        self.action.on_first(curves_of(self.tb_writer, self.action).close)
         # For the next action, which may be an evaluation alone; a checkpoint that is still to be saved has its state.
         self._so_far = _SoFar(num_evaluated=self._so_far.num_evaluated)
 
@@ -316,16 +308,15 @@ class EvaluatorCallback(ActionCallback):
         if not results:
             return
         self._tags.claim(results, self._label)
-        writer = writer_of(self.tb_writer, self.action)
-        if writer is not None and self.tb_writer_func is not None:
-            self.tb_writer_func(writer, results, step)
-        elif writer is not None:
-            for tag, value in results.items():
-                if isinstance(value, str):
-                    writer.add_text(tag, value, step)
-                else:
-                    number = fetch_number(value, tag, self._label, "write it with tb_writer_func")
-                    writer.add_scalar(tag, number, step)
+        curves, remedy = curves_of(self.tb_writer, self.action), "write it with tb_writer_func"
+        if curves.writer is not None and self.tb_writer_func is not None:
+            self.tb_writer_func(curves.writer, results, step)
+        elif curves.writer is not None:
+            numbers = {
+                tag: value if isinstance(value, str) else fetch_number(value, tag, self._label, remedy)
+                for tag, value in results.items()
+            }
+            curves.write_numbers(numbers, step)
         if self._wandb is not None:
             self._wandb.write_numbers(results, step)
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nemo_lite.base.errors import UnknownNameError, UsageError
-from nemo_lite.core.callbacks.base import ActionCallback, TbWriter
-from nemo_lite.core.callbacks.loggers import write_scalars
+from nemo_lite.core.callbacks.action_callback import ActionCallback
+from nemo_lite.core.callbacks.action_state import TbWriter
+from nemo_lite.core.callbacks.numbers import curves_of
 from nemo_lite.utils import logging
 
 # Any: an attribute may have any value.
@@ -116,8 +117,8 @@ class ValueSetterCallback(ActionCallback):
             if start <= step < end:
                 value = method(step - start, end - start)
                 setattr(self.module, self.arg_name, value)
-                written = {f"param/{self.place}": value}
-                self.action.on_first(functools.partial(write_scalars, self.tb_writer, self.action, written))
+                curves, numbers = curves_of(self.tb_writer, self.action), {f"param/{self.place}": value}
+                self.action.on_first(functools.partial(curves.write_numbers, numbers, self.step))
 
 
 class UnfreezeCallback(ActionCallback):

@@ -14,7 +14,7 @@ from nemo_asr.trained.model import describe, read_model
 from nemo_lite.base.errors import CheckpointError
 from nemo_lite.base.files import temporary_name
 from nemo_lite.core.callbacks import CallbackList
-from nemo_lite.core.callbacks.base import EvaluationResult
+from nemo_lite.core.callbacks.action_state import EvaluationResult
 
 
 @pytest.fixture(name="make")

@@ -23,7 +23,7 @@ from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Chose
 from nemo_lite.backends.pytorch.checkpoint.storage import WHOLE, Weights
 from nemo_lite.base.errors import CheckpointError, UsageError
 from nemo_lite.base.helpers import Part
-from nemo_lite.core.callbacks.base import Best
+from nemo_lite.core.callbacks.action_state import Best
 
 # Checkpoint folders: the newest complete set, retention, kills, NeMo's folders.
 

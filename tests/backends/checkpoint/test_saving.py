@@ -26,7 +26,7 @@ from nemo_lite.backends.pytorch.checkpoint.storage import Weights
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.interruption import Interrupted
-from nemo_lite.core.callbacks.base import Best
+from nemo_lite.core.callbacks.action_state import Best
 
 
 class Steps(nemo.NeMoCallback):

@@ -42,7 +42,7 @@ from nemo_lite.backends.pytorch.checkpoint.store import (
     write_set,
 )
 from nemo_lite.base.errors import CheckpointError, UsageError
-from nemo_lite.core.callbacks.base import Best
+from nemo_lite.core.callbacks.action_state import Best
 
 # Records of checkpoints: what they say, that any change is noticed, what is refused.
 

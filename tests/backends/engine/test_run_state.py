@@ -14,7 +14,7 @@ import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.folder import read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.store import with_digest
 from nemo_lite.base.errors import CheckpointError, UsageError
-from nemo_lite.core.callbacks.base import EvaluationResult
+from nemo_lite.core.callbacks.action_state import EvaluationResult
 
 
 def test_a_second_run_starts_anew(factory):

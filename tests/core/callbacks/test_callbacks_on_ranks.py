@@ -27,7 +27,7 @@ from nemo_lite.core.callbacks import (
     WandbCallback,
     WandBLogger,
 )
-from nemo_lite.core.callbacks.loggers import ProgressBar
+from nemo_lite.core.callbacks.progress_bar import ProgressBar
 
 WORLD_SIZE = 2
 WIRES = Source().connect()

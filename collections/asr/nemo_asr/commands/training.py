@@ -24,7 +24,7 @@ from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.models.jasper import set_batch_norm_momentum
 from nemo_asr.run.options import unique_tags
 from nemo_asr.run.text.labels import main_metric
-from nemo_asr.scoring.progress import monitor_asr_train_progress, monitor_classification_training_progress
+from nemo_asr.scoring.nemo_lines import monitor_asr_train_progress, monitor_classification_training_progress
 from nemo_asr.scoring.report.page import try_report
 from nemo_asr.scoring.report.records import METRICS_FILE as METRICS
 from nemo_asr.scoring.report.records import RunRecords, read_records

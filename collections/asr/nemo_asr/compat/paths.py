@@ -23,6 +23,6 @@ PATHS = {
     "models.jasper": "jasper",
     "models.losses": "losses",
     "models.speaker": "jasper",
-    "scoring.progress": "helpers",
+    "scoring.nemo_lines": "helpers",
     "scoring.rates": "helpers metrics",
 }

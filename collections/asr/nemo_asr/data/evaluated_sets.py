@@ -18,7 +18,7 @@ from nemo_asr.data.speech_data_layer import (
     write_transcripts,
 )
 from nemo_asr.decoding.greedy import post_process_predictions, post_process_transcripts
-from nemo_asr.scoring.progress import log_accuracies, log_error_rate
+from nemo_asr.scoring.nemo_lines import log_accuracies, log_error_rate
 from nemo_asr.scoring.rates import (
     Clusters,
     bootstrap_interval,

@@ -25,7 +25,8 @@ from nemo_asr.trained.model import (
 from nemo_lite import EvaluatorCallback, NeMoCallback
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.files import digest_of_files, make_writable_folder, temporary_name
-from nemo_lite.core.callbacks.base import ActionState, TagOwners
+from nemo_lite.core.callbacks.action_state import ActionState
+from nemo_lite.core.callbacks.base import TagOwners
 from nemo_lite.utils import logging
 
 # BestModelCallback: keeps the best model of a run in a model folder.

@@ -48,7 +48,7 @@ from nemo_lite.backends.pytorch.checkpoint.tensors import parameters_of_state
 from nemo_lite.base.errors import CheckpointError, NemoLiteError, UsageError, did_you_mean
 from nemo_lite.base.files import make_writable_folder, names_in
 from nemo_lite.base.helpers import CheckpointName, Part, parse_checkpoint_name
-from nemo_lite.core.callbacks.base import Best
+from nemo_lite.core.callbacks.action_state import Best
 from nemo_lite.utils import logging
 
 # What is in a set: which files are read into which modules, what writes them. Which set is not decided here.

@@ -20,7 +20,7 @@ from nemo_lite.backends.pytorch.distributed.process import WRITING_CHECKPOINT
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.files import remove_probe, temporary_name
 from nemo_lite.base.helpers import Part
-from nemo_lite.core.callbacks.base import Best
+from nemo_lite.core.callbacks.action_state import Best
 from nemo_lite.utils import logging
 
 # Any: results of evaluations, the arguments of `CheckpointFolder.prepare`, trees of tensors, numbers and texts.

@@ -46,7 +46,7 @@ from nemo_lite.base.files import (
 )
 from nemo_lite.base.files import synchronise as to_disk
 from nemo_lite.base.helpers import RECORD, CheckpointName, parse_checkpoint_name, tag_of_folder
-from nemo_lite.core.callbacks.base import Best
+from nemo_lite.core.callbacks.action_state import Best
 from nemo_lite.utils import logging
 
 # Any: what a user stores in a record is JSON.

@@ -34,7 +34,8 @@ from nemo_lite.backends.pytorch.engine.state import RunState
 from nemo_lite.backends.pytorch.optimizers import lay_out_like_parameters, take_saved_types, with_own_flags
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.base.errors import CheckpointError
-from nemo_lite.core.callbacks.base import Best, CallbackList, EvaluationResult
+from nemo_lite.core.callbacks.action_state import Best, EvaluationResult
+from nemo_lite.core.callbacks.base import CallbackList
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.utils import logging
 

@@ -25,7 +25,8 @@ from nemo_lite.backends.pytorch.placement import AheadOfUse, ReadBeside, place, 
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.base.errors import DagError, UsageError
 from nemo_lite.base.interruption import flags_of, signal_in
-from nemo_lite.core.callbacks.base import CallbackList, EvaluationResult
+from nemo_lite.core.callbacks.action_state import EvaluationResult
+from nemo_lite.core.callbacks.base import CallbackList
 from nemo_lite.core.dag import Dag, slice_between
 from nemo_lite.core.neural_types import NmTensor
 

@@ -27,7 +27,7 @@ from nemo_lite.backends.pytorch.optimizers import (
 from nemo_lite.backends.pytorch.precision import Precision, float32_parts
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core.callbacks.base import Callback, is_overridden
-from nemo_lite.core.callbacks.loggers import ProgressBar, SimpleLossLoggerCallback
+from nemo_lite.core.callbacks.progress_bar import ProgressBar
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_module import NeuralModule, unique_names
 from nemo_lite.core.neural_types import ModuleCall, NmTensor
@@ -72,8 +72,7 @@ def with_bar(
     """
     checked = check_callbacks(callbacks)
     for callback in checked:
-        if isinstance(callback, SimpleLossLoggerCallback):
-            callback.take_tensors_to_evaluate(tensors_to_evaluate or ())
+        callback.take_tensors_to_evaluate(tensors_to_evaluate or ())
     return [*checked, *([] if any(isinstance(each, ProgressBar) for each in checked) else [ProgressBar()])]
 
 

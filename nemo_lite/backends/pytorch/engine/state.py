@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.engine.batches import NO_WISHES, NoValues, Wishes
 from nemo_lite.base.interruption import StopSignals, name_of
-from nemo_lite.core.callbacks.base import (
+from nemo_lite.core.callbacks.action_state import (
     Averages,
     Best,
     Evaluated,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nemo_lite.core.callbacks.base import StepTiming
+from nemo_lite.core.callbacks.action_state import StepTiming
 
 
 def test_times_become_means_and_shares():
