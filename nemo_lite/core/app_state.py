@@ -223,7 +223,7 @@ _MAKING = threading.RLock()
 class Singleton(type):
     """Metaclass of classes with one object: every call gives the same one."""
 
-    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> None:
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, object]) -> None:
         super().__init__(name, bases, namespace)
         cls._only: Any = None
 

@@ -62,8 +62,6 @@ if TYPE_CHECKING:
 # What happens when a class of modules, and a module, is made: ports are checked, arguments recorded, names given.
 
 
-# Any: arguments of constructors, which YAML and users give.
-
 M = TypeVar("M", bound="NeuralModule")
 
 # Keywords that every constructor of the first NeMo took; placement is now the factory's alone.
@@ -98,7 +96,7 @@ def _ports_of_object(module: NeuralModule, attribute: str) -> Ports:
 class NeuralModuleMeta(type):
     """Checks ports when a class is made; checks and records the constructor's arguments when an object is made."""
 
-    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> None:
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, object], **kwargs: object) -> None:
         super().__init__(name, bases, namespace, **kwargs)
         for attribute in ("input_ports", "output_ports"):
             ports = _ports_of_class(cls, attribute)
@@ -165,7 +163,7 @@ def _known_arguments(cls: type, signature: inspect.Signature, kwargs: dict[str, 
     return kwargs if known is None else without_unknown(cls.__name__, kwargs, known)
 
 
-def _bound(signature: inspect.Signature, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, Any]:
+def _bound(signature: inspect.Signature, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
     """The arguments of a constructor by name. Plain values are copied: what the caller or the module does to them later
     is not what was given."""
     try:
@@ -429,7 +427,7 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
             recorder.record(call)
         return call
 
-    def _by_port(self, ports: Ports, args: tuple[Any, ...], wires: Mapping[str, Any]) -> dict[str, NmTensor]:
+    def _by_port(self, ports: Ports, args: tuple[object, ...], wires: Mapping[str, object]) -> dict[str, NmTensor]:
         if len(args) > len(ports):
             raise NeuralPortNameMismatchError(
                 f"{len(args)} inputs are given", place=self.label, wanted=f"at most {len(ports)} ({', '.join(ports)})"
@@ -439,17 +437,20 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
             if port in inputs:
                 raise NeuralPortNameMismatchError(f'input port "{port}" is given twice', place=self.label)
         inputs.update(wires)
+        connected: dict[str, NmTensor] = {}
         for port, value in inputs.items():
             if isinstance(value, Recorder) and port in ports:
-                inputs[port] = value.input_for(self.label, port, ports[port])
-            elif not isinstance(value, NmTensor):
+                connected[port] = value.input_for(self.label, port, ports[port])
+            elif isinstance(value, NmTensor):
+                connected[port] = value
+            else:
                 raise NotAWireError(
                     f'input port "{port}" must be connected to a wire',
                     place=self.label,
                     got=type(value).__name__,
                     remedy="give wires only (to connect) or tensors only (to run)",
                 )
-        return {port: inputs[port] for port in {**ports, **inputs} if port in inputs}
+        return {port: connected[port] for port in {**ports, **connected} if port in connected}
 
     def serialize(self) -> dict[str, Any]:
         """Its configuration: ``header`` (the class, and the versions that wrote it) and ``init_params``.
@@ -475,16 +476,16 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
         }
         return {"header": header, "init_params": params}
 
-    def _serialize_configuration(self) -> dict[str, Any]:
+    def _serialize_configuration(self) -> dict[str, object]:
         """The ``init_params`` that are written. Classes with arguments that YAML cannot hold override it."""
         return self.init_params
 
     @classmethod
-    def _deserialize_configuration(cls, init_params: dict[str, Any]) -> dict[str, Any]:
+    def _deserialize_configuration(cls, init_params: dict[str, object]) -> dict[str, Any]:
         """The constructor's arguments from what :meth:`_serialize_configuration` gave."""
         return init_params
 
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """The values that have to be the same on all ranks before they train together, by readable names.
 
         By default its class, and its constructor's arguments but those of ``may_differ``. A module whose outputs depend
@@ -494,7 +495,7 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
         label = self.label
         return {label: type(self).__qualname__} | {f"{label}.{key}": value for key, value in arguments.items()}
 
-    def compared_in_evaluation(self) -> Mapping[str, Any]:
+    def compared_in_evaluation(self) -> Mapping[str, object]:
         """Constructor's arguments that should be the same in training and in evaluation, where both have such a module.
 
         By default all but those of ``may_differ``. A difference is logged before the first step.
@@ -636,7 +637,7 @@ def _converters(source: ElementType, target: ElementType) -> Iterator[str]:
 
 
 @cache
-def _output_tuple(name: str, fields: tuple[str, ...]) -> type[Any]:
+def _output_tuple(name: str, fields: tuple[str, ...]) -> type[object]:
     """The named tuple of a class' outputs; made once, for making one takes longer than connecting."""
     return namedtuple(name, fields, rename=True)  # the port "1" is the field _0
 
@@ -691,10 +692,12 @@ def _as_import_errors() -> Iterator[None]:
 
 
 def _as_config(mapping: Mapping[str, object], place: str) -> Config:
-    return mapping if isinstance(mapping, Config) else Config(_in_lists(mapping), _NoFile(place))
+    if isinstance(mapping, Config):
+        return mapping
+    return Config({key: _in_lists(item) for key, item in mapping.items()}, _NoFile(place))
 
 
-def _in_lists(value: object) -> Any:
+def _in_lists(value: object) -> object:
     """The same values, tuples as lists and mappings as dictionaries: what YAML has."""
     if isinstance(value, Mapping):
         return {key: _in_lists(item) for key, item in value.items()}

@@ -230,7 +230,7 @@ class ElementType:
     """Root of the tree. A subclass is a special case of its base and may go wherever the base may."""
 
     @property
-    def type_parameters(self) -> dict[str, Any]:
+    def type_parameters(self) -> dict[str, object]:
         """Values that two elements of one class must share to be the same, e.g. a sample rate."""
         return {}
 
@@ -364,7 +364,7 @@ class AudioSignal(ElementType):
         self.freq = freq
 
     @property
-    def type_parameters(self) -> dict[str, Any]:
+    def type_parameters(self) -> dict[str, object]:
         return {"freq": self.freq}
 
 

@@ -100,14 +100,12 @@ class NeuralInterface:
 # are made here.
 
 
-# Any: what a class declares as ports is checked here.
-
 Ports = dict[str, NeuralType]
 Converters = Callable[[ElementType, ElementType], Iterable[str]]
 """Gives the names of modules that turn the first element type into the second."""
 
 
-def check_ports(owner: str, ports: object, function: Callable[..., Any] | None) -> None:
+def check_ports(owner: str, ports: object, function: Callable[..., object] | None) -> None:
     """Refuse ports that are no ports, or whose names differ from the parameters of ``function``.
 
     Raises:

@@ -166,7 +166,7 @@ class Objective:
             if number is not None and not (isinstance(number, Integral) and int(number) >= 1):
                 raise UsageError(f"{name} must be a whole number, at least 1", place="Objective", got=repr(number))
 
-    def optimizer_params(self, params: Mapping[str, object]) -> dict[str, Any]:
+    def optimizer_params(self, params: Mapping[str, object]) -> dict[str, object]:
         """Options of its optimizer: those of ``train``, and its own."""
         return {**params, **self.params, **({} if self.lr is None else {"lr": self.lr})}
 
@@ -227,7 +227,7 @@ class RunOptions:
             raise UsageError("gradient_predivide was an option of apex' data parallelism", remedy="leave it out")
 
     @classmethod
-    def of(cls, optimization_params: Mapping[str, Any] | None, **flat: Any) -> RunOptions:
+    def of(cls, optimization_params: Mapping[str, object] | None, **flat: Any) -> RunOptions:
         """The options from the arguments of NeMo's ``train``.
 
         Args:
@@ -242,7 +242,7 @@ class RunOptions:
             flat["batches_per_step"] = 1
         _refuse_unknown("train", flat, [field.name for field in fields(cls) if field.name not in _IN_PARAMS])
         flat["compile"] = CompileOptions.of(flat.get("compile"))
-        params = optimization_params or {}
+        params: Mapping[str, Any] = optimization_params or {}
         return cls(**{name: params[name] for name in _IN_PARAMS if name in params}, **flat)
 
     def is_reached(self, steps: int, epochs: int) -> bool:

@@ -77,7 +77,7 @@ class Tracker:
         if numbers:
             self.write_numbers(numbers, record["step"])
 
-    def write_numbers(self, numbers: Mapping[str, Any], step: int) -> None:
+    def write_numbers(self, numbers: Mapping[str, object], step: int) -> None:
         """Take numbers of a step by tag."""
         raise NotImplementedError
 
@@ -128,7 +128,7 @@ class Trackers:
     def __init__(self, trackers: Iterable[Tracker] = ()) -> None:
         self._trackers = list(trackers)
 
-    def record(self, kind: str, **fields: Any) -> None:
+    def record(self, kind: str, **fields: object) -> None:
         """Hand a record of now to every tracker. With several ranks, on rank 0 only."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         record = {"kind": kind, "time": now, **fields}
@@ -222,7 +222,7 @@ class WandbTracker(Tracker):
         project: str | None = None,
         name: str | None = None,
         folder: str | Path | None = None,
-        args: Any = None,
+        args: object = None,
         place: str = "WandbTracker",
     ) -> None:
         try:
@@ -257,7 +257,7 @@ class WandbTracker(Tracker):
             self._exit_code = int(record["reason"] == FAILED)
         super().write(record)
 
-    def write_numbers(self, numbers: Mapping[str, Any], step: int) -> None:
+    def write_numbers(self, numbers: Mapping[str, object], step: int) -> None:
         """Record values of a step."""
         self.begin()
         self._wandb.log(dict(numbers), step=step)
@@ -303,7 +303,7 @@ class MlflowTracker(Tracker):
             self._status = "FAILED" if record["reason"] == FAILED else "FINISHED"
         super().write(record)
 
-    def write_numbers(self, numbers: Mapping[str, Any], step: int) -> None:
+    def write_numbers(self, numbers: Mapping[str, object], step: int) -> None:
         """Record numbers of a step."""
         self._mlflow.log_metrics(dict(numbers), step=step)
 

@@ -152,12 +152,13 @@ def as_wires(value: object, place: str, argument: str, remedy: str = "") -> list
     Raises:
         UsageError: anything else.
     """
-    wires = _as_sequence(value)
-    if not all(isinstance(wire, NmTensor) for wire in wires):
-        got = ", ".join(type(one).__name__ for one in wires)
+    values = _as_sequence(value)
+    wires = [wire for wire in values if isinstance(wire, NmTensor)]
+    if len(wires) < len(values):
+        got = ", ".join(type(one).__name__ for one in values)
         raise UsageError(f"{argument} must be wires", place=place, got=got, wanted="NmTensors", remedy=remedy)
-    return list(wires)
+    return wires
 
 
-def _as_sequence(value: Any) -> Sequence[Any]:
+def _as_sequence(value: object) -> Sequence[object]:
     return value if isinstance(value, (list, tuple)) else [value]

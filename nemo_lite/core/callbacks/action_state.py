@@ -255,7 +255,7 @@ class ActionState(Protocol):
         folder: str | Path,
         kind: Literal["STEP", "EPOCH"],
         keep: int,
-        about: Mapping[str, Any] | None = None,
+        about: Mapping[str, object] | None = None,
         best: Best | None = None,
         suffix: str = ".safetensors",
     ) -> None:

@@ -86,14 +86,14 @@ class Callback:
         """Which of its arguments have to be the same on all ranks, by name. Its class, and what it reads, always do."""
         return {}
 
-    def state_dict(self) -> Mapping[str, Any]:
+    def state_dict(self) -> Mapping[str, object]:
         """Its state for a checkpoint: a tree of numbers, texts and tensors. By default nothing.
 
         Rank 0's is saved.
         """
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on from what :meth:`state_dict` gave. Called on all ranks after ``on_action_start`` of all callbacks.
 
         It is not called where there is no such state: a new run, or a checkpoint of older versions.
@@ -220,7 +220,7 @@ class CallbackList:
         for hook in self._hooks[moment]:
             hook(state)
 
-    def state_dict(self) -> list[list[Any]]:
+    def state_dict(self) -> list[list[object]]:
         """Of each callback that has a state: its class and its state, in order."""
         states = ((type(callback).__name__, dict(callback.state_dict())) for callback in self._callbacks)
         return [[name, state] for name, state in states if state]

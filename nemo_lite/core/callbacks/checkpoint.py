@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from nemo_lite.base.errors import CheckpointError, UnknownNameError, UsageError
 from nemo_lite.base.files import json_text, make_writable_folder
@@ -17,8 +17,6 @@ from nemo_lite.core.callbacks.base import NeMoCallback, TagOwners, refuse_below_
 from nemo_lite.core.callbacks.metrics import higher_is_better
 from nemo_lite.core.neural_module import NeuralModule, unique_names
 from nemo_lite.utils import logging
-
-# Any: what is said about a checkpoint is JSON.
 
 
 class CheckpointCallback(NeMoCallback):
@@ -73,7 +71,7 @@ class CheckpointCallback(NeMoCallback):
         epoch_freq: int | None = -1,
         checkpoints_to_keep: int = 4,
         force_load: bool = False,
-        about: Mapping[str, Any] | None = None,
+        about: Mapping[str, object] | None = None,
         *,
         minutes: float | None = None,
         best_of: str = "",

@@ -187,13 +187,15 @@ class EvaluatorCallback(ActionCallback):
         if self._is_due_at(self.epoch_num + 1) and self._so_far.is_stale:
             self._evaluate("Evaluation", self._so_far.num_steps)
 
-    def state_dict(self) -> Mapping[str, Any]:
+    def state_dict(self) -> Mapping[str, object]:
         """Which evaluation was the last."""
         return {"num_evaluated": self._so_far.num_evaluated}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Evaluate at the steps at which the uninterrupted run would: not at the start, unless one was due there."""
-        self._so_far = _SoFar(is_resumed=True, num_steps=self.step, num_evaluated=state.get("num_evaluated"))
+        num_evaluated = state.get("num_evaluated")
+        last = num_evaluated if isinstance(num_evaluated, int) else None
+        self._so_far = _SoFar(is_resumed=True, num_steps=self.step, num_evaluated=last)
 
     def _is_due_after(self, num_steps: int) -> bool:
         return bool(self._eval_step and num_steps and num_steps % self._eval_step == 0)
@@ -304,7 +306,7 @@ class EvaluatorCallback(ActionCallback):
             logging.warning(problem, name, step, told)
         self._not_finite |= bad.keys()
 
-    def _write(self, results: Mapping[str, Any], step: int) -> None:
+    def _write(self, results: Mapping[str, object], step: int) -> None:
         if not results:
             return
         self._tags.claim(results, self._label)
@@ -359,7 +361,7 @@ def _differences(module: NeuralModule, trained: Sequence[NeuralModule], name: st
     return differences[0] if differences else []
 
 
-def _shown_value(value: Any) -> str:
+def _shown_value(value: object) -> str:
     plain = _plain(value)
     return number(plain) if isinstance(plain, float) else str(value)
 
@@ -382,7 +384,7 @@ def _shown(evaluated: object, trained: object) -> str:
     return f"got {evaluated!r}, wanted {trained!r}"
 
 
-def _plain(value: Any) -> float | str | None:
+def _plain(value: object) -> float | str | None:
     """A text, or the number in a tensor of one element; None for what is neither."""
     if isinstance(value, str):
         return value

@@ -187,7 +187,7 @@ class WandBLogger(StepLogger):
         tensors_to_log: Sequence[str | NmTensor] = ("loss",),
         wandb_name: str | None = None,
         wandb_project: str | None = None,
-        args: Any = None,
+        args: object = None,
         log_epoch: bool = True,
         log_lr: bool = True,
     ) -> None:
@@ -223,7 +223,7 @@ class WandbCallback(WandBLogger):
         train_tensors: NmTensor | Sequence[NmTensor] = (),
         wandb_name: str | None = None,
         wandb_project: str | None = None,
-        args: Any = None,
+        args: object = None,
         update_freq: int = 25,
     ) -> None:
         refuse_below_one("WandbCallback", update_freq=update_freq)

@@ -21,10 +21,10 @@ class ValueMethod:
     class Const:
         """Always ``value``."""
 
-        def __init__(self, value: Any) -> None:
+        def __init__(self, value: object) -> None:
             self.value = value
 
-        def __call__(self, step: int, total_steps: int) -> Any:
+        def __call__(self, step: int, total_steps: int) -> object:
             return self.value
 
     class Linear:

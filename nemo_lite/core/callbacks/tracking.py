@@ -33,7 +33,7 @@ class TrackingCallback(NeMoCallback):
         self,
         trackers: Trackers,
         step_freq: int = 25,
-        start: Mapping[str, Any] | None = None,
+        start: Mapping[str, object] | None = None,
         losses: Mapping[str, NmTensor] | None = None,
     ) -> None:
         refuse_below_one("TrackingCallback", step_freq=step_freq)
