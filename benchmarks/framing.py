@@ -19,7 +19,7 @@ import nemo_asr
 from nemo_asr.export.runner_export import greedy_texts
 from nemo_asr.export.sherpa_export import export_sherpa
 from nemo_asr.run.transcribe.inputs import recording_of_utterance
-from nemo_asr.scoring.rates import bootstrap_interval, clusters_of, utterance_errors
+from nemo_asr.scoring.intervals import bootstrap_interval, clusters_of, utterance_errors
 from nemo_asr.trained.texts import text_layer
 from nemo_lite.base.errors import UsageError
 

@@ -5,20 +5,17 @@ import math
 import numpy as np
 import pytest
 
-from nemo_asr.scoring.rates import (
+from nemo_asr.scoring.breakdown import (
     SECONDS,
     UNKNOWN,
     WORDS,
-    UtteranceErrors,
-    bootstrap_interval,
-    clusters_of,
-    count_errors,
     most_frequent,
     rates_by_length,
     rates_by_speaker,
-    utterance_errors,
     word_errors,
 )
+from nemo_asr.scoring.intervals import UtteranceErrors, bootstrap_interval, clusters_of, utterance_errors
+from nemo_asr.scoring.rates import count_errors
 from nemo_lite.base.errors import UsageError
 
 SAID = ["one two", "one two three", "four", "five six"]

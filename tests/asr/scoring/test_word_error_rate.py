@@ -8,7 +8,7 @@ from toys.fake_action_state import FakeState, Source, Writer, train
 
 from nemo_asr import WordErrorRate
 from nemo_asr.compat.callbacks import process_evaluation_batch, score_evaluation
-from nemo_asr.scoring.rates import bootstrap_interval, utterance_errors
+from nemo_asr.scoring.intervals import bootstrap_interval, utterance_errors
 from nemo_lite.core import EvaluatorCallback
 
 HEARD, SAID = (["ab", "cc b"], ["a", "ba"]), (["ab", "ca b"], ["a b", "b"])

@@ -37,17 +37,15 @@ from nemo_asr.run.text.labels import main_metric, spelled
 from nemo_asr.run.transcribe.inputs import Recording, recording_of_utterance
 from nemo_asr.run.transcribe.transcript import Transcript
 from nemo_asr.run.transcribe.voice_activity import load_detector
-from nemo_asr.scoring.hotwords import score_hotwords, words_of
-from nemo_asr.scoring.rates import (
-    Clusters,
+from nemo_asr.scoring.classification import (
     all_pairs,
-    bootstrap_interval,
-    class_errors,
     classification_accuracy,
     classification_confusion_matrix,
-    count_errors,
     equal_error_rate,
 )
+from nemo_asr.scoring.hotwords import score_hotwords, words_of
+from nemo_asr.scoring.intervals import Clusters, bootstrap_interval, class_errors
+from nemo_asr.scoring.rates import count_errors
 from nemo_asr.scoring.report.comparison import compare_folders, comparison_table
 from nemo_asr.scoring.report.page import PAGE_FILE, REPORT, try_report
 from nemo_asr.scoring.report.set_scores import score_rows, scores_table, write_scores

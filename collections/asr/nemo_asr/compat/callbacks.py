@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from nemo_asr.decoding.greedy import post_process_predictions, post_process_transcripts
+from nemo_asr.scoring.classification import classification_accuracy
 from nemo_asr.scoring.nemo_lines import LineWriter, checked_metric, listed_top_k, log_accuracies, log_error_rate
-from nemo_asr.scoring.rates import ErrorCounts, classification_accuracy, count_errors
+from nemo_asr.scoring.rates import ErrorCounts, count_errors
 from nemo_asr.scoring.word_error_rate import mean_loss
 from nemo_lite.base.errors import UsageError
 

@@ -18,15 +18,10 @@ from nemo_asr.data.speech_data_layer import (
     write_transcripts,
 )
 from nemo_asr.decoding.greedy import post_process_predictions, post_process_transcripts
+from nemo_asr.scoring.classification import classification_accuracy
+from nemo_asr.scoring.intervals import Clusters, bootstrap_interval, class_errors, utterance_errors
 from nemo_asr.scoring.nemo_lines import log_accuracies, log_error_rate
-from nemo_asr.scoring.rates import (
-    Clusters,
-    bootstrap_interval,
-    class_errors,
-    classification_accuracy,
-    count_errors,
-    utterance_errors,
-)
+from nemo_asr.scoring.rates import count_errors
 from nemo_asr.scoring.word_error_rate import mean_loss
 from nemo_lite import DataLayerNM, NmTensor, logging
 from nemo_lite.base.errors import MAX_LISTED, NemoLiteError

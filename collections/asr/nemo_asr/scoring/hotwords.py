@@ -12,7 +12,8 @@ import numpy as np
 
 from nemo_asr.run.calibration import right_words
 from nemo_asr.run.text.labels import CLOSING_MARKS, characters_of, is_without_spaces, main_metric
-from nemo_asr.scoring.rates import Clusters, UtteranceErrors, bootstrap_interval, count_errors
+from nemo_asr.scoring.intervals import Clusters, UtteranceErrors, bootstrap_interval
+from nemo_asr.scoring.rates import count_errors
 
 Split: TypeAlias = Callable[[str], list[str]]
 """Cuts a text into words."""

@@ -8,7 +8,8 @@ from typing import Protocol
 from torch import Tensor
 
 from nemo_asr.decoding.greedy import post_process_predictions, post_process_transcripts
-from nemo_asr.scoring.rates import ErrorCounts, classification_accuracy, count_errors
+from nemo_asr.scoring.classification import classification_accuracy
+from nemo_asr.scoring.rates import ErrorCounts, count_errors
 from nemo_lite.base.errors import UsageError
 from nemo_lite.utils import logging
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from nemo_asr.decoding.greedy import post_process_predictions, post_process_transcripts
-from nemo_asr.scoring.rates import bootstrap_interval, count_errors, utterance_errors
+from nemo_asr.scoring.intervals import bootstrap_interval, utterance_errors
+from nemo_asr.scoring.rates import count_errors
 from nemo_lite import NmTensor
 from nemo_lite.core import Metric
 

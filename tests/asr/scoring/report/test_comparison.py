@@ -5,7 +5,7 @@ import re
 import pytest
 from toys.run_folder import row, rows_of, write_lines
 
-from nemo_asr.scoring.rates import paired_test, utterance_errors
+from nemo_asr.scoring.intervals import paired_test, utterance_errors
 from nemo_asr.scoring.report.comparison import compare, compare_folders, comparison_table
 from nemo_asr.scoring.report.transcripts import ScoredUtterance
 from nemo_lite.base.errors import UsageError

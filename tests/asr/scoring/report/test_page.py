@@ -19,7 +19,7 @@ from toys.dags import MelFeatures, SoundLayer
 from toys.run_folder import make_run, row, rows_of, tone, write_lines
 
 from nemo_asr.scoring.hotwords import score_hotwords
-from nemo_asr.scoring.rates import bootstrap_interval, utterance_errors
+from nemo_asr.scoring.intervals import bootstrap_interval, utterance_errors
 from nemo_asr.scoring.report.page import try_report, write_report
 from nemo_asr.scoring.report.scored_sets import MOST_SEGMENTS
 from nemo_asr.scoring.report.set_scores import score_transcripts, write_scores

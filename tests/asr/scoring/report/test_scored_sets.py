@@ -4,7 +4,8 @@ import pytest
 from toys.run_folder import row, rows_of, tone
 
 from nemo_asr.scoring.hotwords import score_hotwords
-from nemo_asr.scoring.rates import bootstrap_interval, count_errors, utterance_errors
+from nemo_asr.scoring.intervals import bootstrap_interval, utterance_errors
+from nemo_asr.scoring.rates import count_errors
 from nemo_asr.scoring.report.scored_sets import MOST_CHANGED, MOST_UTTERANCES, ClipMaker, TextPart, scored_sets
 from nemo_asr.scoring.report.set_scores import has_no_words
 from nemo_asr.scoring.report.transcripts import ScoredUtterance, Segment

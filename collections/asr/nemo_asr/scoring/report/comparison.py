@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nemo_asr.scoring.rates import CONFIDENCE, PairedTest, paired_test, utterance_errors
+from nemo_asr.scoring.intervals import CONFIDENCE, PairedTest, paired_test, utterance_errors
 from nemo_asr.scoring.report.set_scores import aligned
 from nemo_asr.scoring.report.transcripts import (
     ScoredUtterance,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jinja2
 
-from nemo_asr.scoring.rates import most_frequent
+from nemo_asr.scoring.breakdown import most_frequent
 from nemo_asr.scoring.report import charts, scored_sets, set_scores
 from nemo_asr.scoring.report.run_folder import Report, read_run
 from nemo_lite import Dag

@@ -11,7 +11,8 @@ from statistics import median
 import numpy as np
 
 from nemo_asr.scoring.hotwords import HotwordScores, Places, phrase_finder
-from nemo_asr.scoring.rates import Kind, UtteranceErrors, count_errors, differences, units_of
+from nemo_asr.scoring.intervals import UtteranceErrors
+from nemo_asr.scoring.rates import Kind, count_errors, differences, units_of
 from nemo_asr.scoring.report.media import Clip, make_clip
 from nemo_asr.scoring.report.set_scores import SetScores, score_rows
 from nemo_asr.scoring.report.transcripts import ScoredUtterance, Segment

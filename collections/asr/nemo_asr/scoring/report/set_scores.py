@@ -14,25 +14,20 @@ import msgspec
 import numpy as np
 
 from nemo_asr.run.text.labels import METRICS, main_metric
-from nemo_asr.scoring.hotwords import HotwordScores
-from nemo_asr.scoring.normalize import without_case, without_punctuation
-from nemo_asr.scoring.rates import (
+from nemo_asr.scoring.breakdown import (
     SECONDS,
     WORDS,
-    Clusters,
-    ErrorCounts,
     GroupRate,
-    Interval,
-    UtteranceErrors,
     WordErrors,
-    bootstrap_interval,
-    count_errors,
     most_frequent,
     rates_by_length,
     rates_by_speaker,
-    utterance_errors,
     word_errors,
 )
+from nemo_asr.scoring.hotwords import HotwordScores
+from nemo_asr.scoring.intervals import Clusters, Interval, UtteranceErrors, bootstrap_interval, utterance_errors
+from nemo_asr.scoring.normalize import without_case, without_punctuation
+from nemo_asr.scoring.rates import ErrorCounts, count_errors
 from nemo_asr.scoring.report.transcripts import ScoredUtterance, clusters_in, read_transcripts
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import FileKind, parse_json, read_bytes, write_atomically

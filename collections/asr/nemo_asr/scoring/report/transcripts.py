@@ -8,8 +8,8 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
+from nemo_asr.scoring.intervals import Clusters, clusters_of
 from nemo_asr.scoring.normalize import score_normalizer
-from nemo_asr.scoring.rates import Clusters, clusters_of
 from nemo_lite.base.errors import DataError
 from nemo_lite.base.files import FileKind, numbered_lines, parse_json
 

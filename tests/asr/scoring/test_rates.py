@@ -1,12 +1,13 @@
-"""Error counts and rates."""
+"""Error counts and rates, and where a text differs from its reference."""
 
 import math
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_asr.scoring.rates import ErrorCounts, count_errors, word_error_rate
+from nemo_asr.scoring.rates import AlignedWords, ErrorCounts, count_errors, differences, word_error_rate
 from nemo_lite.base.errors import UsageError
 
 SENTENCES = st.lists(st.sampled_from(["a", "b", "cat", "dog"]), max_size=7).map(" ".join)
@@ -64,3 +65,36 @@ def test_counts_travel_as_plain_numbers():
     counts = count_errors(["the cat sat"], ["cat sat down"])
     assert counts.as_dict() == {"insertions": 1, "deletions": 1, "substitutions": 0, "correct": 2, "utterances": 1}
     assert ErrorCounts(**counts.as_dict()) == counts
+
+
+def test_pieces_say_what_was_said_and_what_was_heard():
+    assert differences("the cat sat on a mat", "a cat sat a mat today") == [
+        AlignedWords("replace", "the", "a"),
+        AlignedWords("equal", "cat sat", "cat sat"),
+        AlignedWords("delete", "on", ""),
+        AlignedWords("equal", "a mat", "a mat"),
+        AlignedWords("insert", "", "today"),
+    ]
+
+
+def test_characters_are_joined_without_spaces():
+    assert differences("今天三点", "今天四点吗", use_cer=True) == [
+        AlignedWords("equal", "今天", "今天"),
+        AlignedWords("replace", "三", "四"),
+        AlignedWords("equal", "点", "点"),
+        AlignedWords("insert", "", "吗"),
+    ]
+
+
+@given(SENTENCES, SENTENCES)
+def test_pieces_hold_both_texts_and_as_many_edits_as_are_counted(said, heard):
+    pieces = differences(said, heard)
+    assert " ".join(piece.said for piece in pieces if piece.said) == said
+    assert " ".join(piece.heard for piece in pieces if piece.heard) == heard
+    sizes: Counter[str] = Counter()
+    for piece in pieces:
+        sizes[piece.kind] += len((piece.said or piece.heard).split())
+    counts = count_errors([heard], [said])
+    assert (sizes["insert"], sizes["delete"]) == (counts.insertions, counts.deletions)
+    assert (sizes["replace"], sizes["equal"]) == (counts.substitutions, counts.correct)
+    assert all(len(p.said.split()) == len(p.heard.split()) for p in pieces if p.kind == "replace")

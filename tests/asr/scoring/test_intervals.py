@@ -1,4 +1,4 @@
-"""Intervals of error rates by resampling, and the paired test."""
+"""Intervals of error rates by resampling, the paired test, and Student's t distribution."""
 
 import math
 import time
@@ -7,17 +7,19 @@ import numpy as np
 import pytest
 from toys.run_folder import rows_of
 
-from nemo_asr.scoring.rates import (
+from nemo_asr.scoring.intervals import (
     Clusters,
     Interval,
     UtteranceErrors,
     bootstrap_interval,
     class_errors,
     clusters_of,
-    count_errors,
     paired_test,
+    two_sided_p_value,
+    two_sided_score,
     utterance_errors,
 )
+from nemo_asr.scoring.rates import count_errors
 from nemo_lite.base.errors import UsageError
 
 
@@ -89,7 +91,7 @@ def test_the_same_seed_gives_the_same_interval_and_another_a_near_one():
 
 def test_blocks_of_draws_do_not_change_how_many_there_are(monkeypatch):
     whole = bootstrap_interval(drawn(5))
-    monkeypatch.setattr("nemo_asr.scoring.rates._BLOCK_VALUES", 1000)
+    monkeypatch.setattr("nemo_asr.scoring.intervals._BLOCK_VALUES", 1000)
     parts = bootstrap_interval(drawn(5))
     assert parts == whole  # the generator goes on where the block before ended
 
@@ -112,7 +114,7 @@ def test_a_set_without_errors_has_the_interval_of_clopper_and_pearson():
 def test_many_equal_utterances_are_drawn_by_kind_with_the_same_result(monkeypatch):
     few_kinds = counts([0, 0, 0, 0, 1] * 200, [2, 3] * 500)
     by_kind = bootstrap_interval(few_kinds)
-    monkeypatch.setattr("nemo_asr.scoring.rates._COST_OF_A_KIND", 1000)
+    monkeypatch.setattr("nemo_asr.scoring.intervals._COST_OF_A_KIND", 1000)
     one_by_one = bootstrap_interval(few_kinds)
     assert by_kind != one_by_one
     assert (by_kind.low, by_kind.high) == pytest.approx((one_by_one.low, one_by_one.high), rel=0.02)
@@ -279,3 +281,33 @@ def test_differences_without_spread_have_a_p_value():
 def test_different_utterances_are_refused():
     with pytest.raises(UsageError, match="the same utterances: got 1 and 2 utterances of different reference lengths"):
         paired_test(counts([1], [2]), counts([1, 1], [2, 2]))
+
+
+# By SciPy 1.17: the scores that hold 50, 95 and 99.9 % of the values, and the p-values of 0.3, 1.7 and 4.
+KNOWN = {
+    1: ((1.0, 12.706204736, 636.619248769), (0.814452842, 0.338506055, 0.155958261)),
+    2: ((0.816496581, 4.302652730, 31.599054576), (0.792485661, 0.231233426, 0.057190958)),
+    3: ((0.764892328, 3.182446305, 12.923978637), (0.783763292, 0.187690642, 0.028008456)),
+    4: ((0.740697084, 2.776445105, 8.610301581), (0.779121428, 0.164354941, 0.016130090)),
+    7: ((0.711141778, 2.364624252, 5.407882521), (0.772890050, 0.132928897, 0.005189913)),
+    30: ((0.682755693, 2.042272456, 3.645958635), (0.766246105, 0.099477876, 0.000381846)),
+    297: ((0.675316695, 1.967983525, 3.323585070), (0.764387016, 0.090177835, 0.000080021)),
+    2000: ((0.674612438, 1.961150826, 3.295398137), (0.764208332, 0.089286409, 0.000065647)),
+}
+
+
+@pytest.mark.parametrize("degrees", KNOWN)
+def test_scores_and_p_values_are_those_of_the_tables(degrees):
+    scores, p_values = KNOWN[degrees]
+    assert [two_sided_score(each, degrees) for each in (0.5, 0.95, 0.999)] == pytest.approx(scores, rel=1e-7)
+    found = [two_sided_p_value(each, degrees) for each in (0.3, -1.7, 4.0)]
+    assert found == pytest.approx(p_values, rel=1e-4)
+
+
+def test_beyond_2000_degrees_it_is_the_normal_distribution():
+    assert two_sided_score(0.95, 2001) == pytest.approx(1.9599640, abs=1e-6)
+    assert two_sided_p_value(1.9599640, 2001) == pytest.approx(0.05, rel=1e-6)
+
+
+def test_an_enormous_score_has_a_p_value_near_0_and_never_a_negative_one():
+    assert all(0.0 <= two_sided_p_value(1e9, degrees) < 1e-6 for degrees in (1, 2, 5, 1999, 2001))
