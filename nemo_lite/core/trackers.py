@@ -197,9 +197,6 @@ class TensorboardTracker(Tracker):
             self.writer.flush()
 
 
-# Weights & Biases and MLflow are optional packages: they are imported when a tracker is made.
-
-
 class WandbTracker(Tracker):
     """Records arguments, training steps and evaluations; a run that the script has begun is used.
 
@@ -327,9 +324,6 @@ register_tracker("wandb", lambda name, folder: WandbTracker(None, name, folder),
 register_tracker("mlflow", lambda name, folder: MlflowTracker(None, name), "mlflow", "MLflow")
 
 
-# MetricsFile: the records of a run as lines of JSON, and how they are read again.
-
-
 _KIND = FileKind("the file of metrics", 1 << 36, UsageError)  # read line by line
 _LIMITS = JsonLimits(surrogates=True, constants=True)
 
@@ -379,9 +373,6 @@ def _ends_a_line(path: Path) -> bool:
             return file.seek(0, os.SEEK_END) == 0 or (file.seek(-1, os.SEEK_END) >= 0 and file.read(1) == b"\n")
     except OSError:
         return True
-
-
-# TerminalLines: records as lines for people: one a training step, one an evaluation, a summary at the end.
 
 
 _GAP = "  "

@@ -12,7 +12,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from nemo_asr.commands.training import plain_arguments
 from nemo_asr.commands.training_options import Logging, Saving
@@ -137,11 +136,8 @@ def _tell(folders: Mapping[int, Path], failed: Mapping[int, int], args: Namespac
         return
     path = args.run_dir / SUMMARY
     write_seeds(path, results, failed)
-    metric: Any = args.eval_metric or _metric_of(folders[results[0].seed])
+    metric = args.eval_metric
+    if not metric:  # what counted in a run: the labels have decided
+        arguments = (read_records(folders[results[0].seed] / METRICS).start or {}).get("arguments")
+        metric = str(arguments.get("eval_metric", "wer")) if isinstance(arguments, dict) else "wer"
     print(f"\n{seed_table(results, metric)}\nThe same in {path}", flush=True)
-
-
-def _metric_of(folder: Path) -> str:
-    """The rate that counted in a run: where it was not asked for, the labels decide."""
-    arguments = (read_records(folder / METRICS).start or {}).get("arguments")
-    return str(arguments.get("eval_metric", "wer")) if isinstance(arguments, dict) else "wer"

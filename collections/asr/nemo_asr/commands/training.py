@@ -31,7 +31,6 @@ from nemo_asr.scoring.report.records import RunRecords, read_records
 from nemo_asr.tasks.families import ClassWires, Wires
 from nemo_asr.tasks.fitting import leave_out_infeasible, warn_of_infeasible
 from nemo_asr.tasks.recipe import (
-    Recipe,
     labels_are_auto,
     labels_for,
     load_class_recipe,
@@ -107,7 +106,12 @@ class TrainingRun:
         early = self._make_factory() if args.num_processes > 1 and is_told_by_first else None
         if has_auto_labels:
             args.overrides = self._overrides_with_labels(early)
-        self.recipe = self._make_recipe(early)
+        if classifies:
+            self.recipe = load_class_recipe(args.model_config, args.train_dataset, args.overrides)
+        elif args.model_config:
+            self.recipe = load_recipe(args.model_config, args.overrides)
+        else:
+            self.recipe = recipe_of(args.init_from, args.overrides, factory=early)
         args.eval_metric = CLASS_METRIC if classifies else args.eval_metric or main_metric(self.recipe.labels)
         args.report = args.report and not classifies  # there is no page about classes
         self.training_data = self._make_data(args.train_dataset, training=True)
@@ -139,7 +143,12 @@ class TrainingRun:
         args, factory = self.args, self.factory
         loss = training.scored[0]
         if isinstance(training, Wires):
-            self._check_texts(training, evaluations)
+            # Texts that do not fit their frames are left out; of texts that are in several sets there is a warning.
+            leave_out_infeasible(self.training_data, training.frames, self.model.loss, factory)
+            for tag, wires in evaluations.items():
+                assert isinstance(wires, Wires)
+                warn_of_infeasible(self.evaluation_data[tag], wires.frames, self.model.loss, factory)
+            factory.on_first(lambda: warn_of_leaks(self.training_data, self.evaluation_data))
         factory.on_first(lambda: warn_of_long(self.training_data))
         steps_per_epoch = factory.steps_per_epoch(self.training_data, args.iter_per_step, args.uneven)
         total_steps = steps_of_run(args, steps_per_epoch)
@@ -209,14 +218,6 @@ class TrainingRun:
         folder = args.load_dir or args.checkpoint_dir or (args.run_dir and args.run_dir / "checkpoints")
         return Path(folder).expanduser() if folder else None
 
-    def _make_recipe(self, factory: NeuralModuleFactory | None) -> Recipe:
-        args = self.args
-        if self._classifies:
-            return load_class_recipe(args.model_config, args.train_dataset, args.overrides)
-        if args.model_config:
-            return load_recipe(args.model_config, args.overrides)
-        return recipe_of(args.init_from, args.overrides, factory=factory)
-
     def _overrides_with_labels(self, factory: NeuralModuleFactory | None) -> list[str]:
         """The labels of the checkpoint that the run goes on from, or else of the texts of the training set."""
         args, folder = self.args, self._own_checkpoints
@@ -261,13 +262,6 @@ class TrainingRun:
             **factory_arguments(args),
             **({} if args.plan or args.precision_check else folders),
         )
-
-    def _check_texts(self, training: Wires, evaluations: Mapping[str, Any]) -> None:
-        """Leave out texts that do not fit their frames, and warn of texts that are in several sets."""
-        leave_out_infeasible(self.training_data, training.frames, self.model.loss, self.factory)
-        for tag, wires in evaluations.items():
-            warn_of_infeasible(self.evaluation_data[tag], wires.frames, self.model.loss, self.factory)
-        self.factory.on_first(lambda: warn_of_leaks(self.training_data, self.evaluation_data))
 
     def _callbacks(
         self, training: Wires | ClassWires, evaluations: Mapping[str, Wires | ClassWires], eval_step: int
@@ -364,9 +358,6 @@ class TrainingRun:
         writer = self._writer(args.run_dir / "averaged", manifests, None, False)
         checkpoints = self.factory.checkpoint_dir or args.load_dir or ""
         return [AveragedModelCallback(writer, evaluators, args.average_last or 0, checkpoints)]
-
-
-# How it is recorded: trackers, the record of its start, the scores of its sets.
 
 
 CLASS_METRIC = "error"
