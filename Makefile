@@ -1,4 +1,4 @@
-# On a machine with Python only: make demo, make test; while working: make check; before a release: make pythons.
+# On a machine with Python only: make demo, make test; while working: make check; before a release: make ci, make pythons.
 PYTHON ?= python3
 # make pythons tries these, with the tested versions and with the newest ones.
 PYTHONS ?= 3.11 3.12 3.13
@@ -12,7 +12,7 @@ PYTEST := $(RUN) -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
 # Tests start hundreds of processes: each would compile the packages anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test long golden gpu check fast unit lint format pythons imports clean
+.PHONY: demo test long golden ci gpu check fast unit lint format pythons imports clean
 
 # A stamp for each set of extras, so that a second call installs nothing.
 $(VENV)/.installed-%: pyproject.toml constraints.txt
@@ -33,6 +33,12 @@ test: $(VENV)/.installed-demo-dev
 # Losses, rates, transcripts, plans, saved tensors and error texts of a few runs are those that were recorded.
 golden: $(VENV)/.installed-demo-dev
 	$(RUN) benchmarks/golden.py small
+
+# CI: .ci/run and .github/workflows/test.yml run this target. One after the other: each of them uses all cores.
+ci:
+	$(MAKE) --no-print-directory golden
+	$(MAKE) --no-print-directory test
+	$(MAKE) --no-print-directory long
 
 # On a machine with a GPU: what is right first, then how fast it is. Nothing is installed: a torch that is there (from 2.11
 # on) stays, and packages may lie in a folder on PYTHONPATH.
