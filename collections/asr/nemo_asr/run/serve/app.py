@@ -29,6 +29,7 @@ from starlette.websockets import WebSocket
 
 from nemo_asr.run.audio.segments import Cutting, Detector
 from nemo_asr.run.serve.ending import Ending, is_about_to_end
+from nemo_asr.run.serve.endpoints import ENDPOINTS, openapi_document
 from nemo_asr.run.serve.metrics import Metrics
 from nemo_asr.run.serve.models import ServedModel
 from nemo_asr.run.serve.openai_api import (
@@ -143,14 +144,17 @@ class Server:
 
     def app(self) -> Starlette:
         """The ASGI application."""
+        operations = {
+            "transcribe": self._transcriptions,
+            "stream": self._no_websocket,
+            "models": self._list_models,
+            "model": self._show_model,
+            "health": self._health,
+            "metrics": self._show_metrics,
+        }
         routes = [
-            Route("/v1/audio/transcriptions", self._transcriptions, methods=["POST"]),
-            Route("/v1/models", self._list_models),
-            Route("/v1/models/{name}", self._show_model),
             WebSocketRoute("/v1/stream", self._stream),
-            Route("/v1/stream", self._no_websocket),
-            Route("/health", self._health),
-            Route("/metrics", self._show_metrics),
+            *(Route(one.path, operations[one.operation], methods=[one.method]) for one in ENDPOINTS),
             Route("/openapi.json", self._openapi),
             *(Route(f"/{path}", functools.partial(self._page, name)) for path, name in _PAGE.items()),
             Route("/page/{name}", self._asset),
@@ -206,7 +210,7 @@ class Server:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "nemo-lite"}
 
     async def _openapi(self, request: Request) -> Response:
-        return _file("openapi.json", "application/json")
+        return JSONResponse(openapi_document(), headers=_PAGE_HEADERS)
 
     async def _page(self, name: str, request: Request) -> Response:
         return _file(name, "text/html")

@@ -6,7 +6,7 @@ import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nemo_asr.run.audio.segments import Cutting, Span
@@ -20,12 +20,63 @@ RESPONSE_FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
 MEDIA_TYPES = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
 OPENAI_MODELS = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-transcribe")
 """Names that clients send by default: they mean the first model."""
-_READ = ("file", "model", "language", "response_format", "stream", "timestamp_granularities", "include", "keywords")
 _OF_SPEAKERS = ("known_speaker_names", "known_speaker_references")
 _INDEX = re.compile(r"\[\d{0,4}\]$", re.ASCII)  # lists come as name[] and as name[0], name[1]
 _JSON = FileKind("the JSON", 1 << 20)
 _MOST_KEYWORDS, _MOST_KEYWORD_CHARACTERS, _MOST_CHARACTERS = 1000, 200, 10_000  # how many, of one, of all
 _LEAST_PROBABILITY = 5e-4  # confidences have three digits
+
+
+@dataclass(frozen=True)
+class FormField:
+    """A field of a request's form.
+
+    Attributes:
+        meaning: one line.
+        type: of a value, as JSON schema calls it.
+        values: all that there are; (): others, too.
+        is_list: whether it may come several times, as ``name[]``.
+        more: further keys of its schema.
+    """
+
+    meaning: str
+    type: str = "string"
+    values: tuple[str, ...] = ()
+    is_list: bool = False
+    more: Mapping[str, str] = field(default_factory=dict)
+
+    def schema(self) -> dict[str, Any]:
+        """The field in JSON schema."""
+        item = {"type": self.type, **({"enum": list(self.values)} if self.values else {}), **self.more}
+        return {**({"type": "array", "items": item} if self.is_list else item), "description": self.meaning}
+
+
+FIELDS: Mapping[str, FormField] = {
+    "file": FormField(
+        "WAV, FLAC, MP3, OGG, Opus; with PyAV or ffmpeg on the server also M4A, MP4, WebM", more={"format": "binary"}
+    ),
+    "model": FormField(
+        "a name of /v1/models; OpenAI's names mean the first one, and where there is one model every name does"
+    ),
+    "response_format": FormField(
+        "json: the text; srt, vtt: subtitles; verbose_json: also the segments between pauses, and words",
+        values=RESPONSE_FORMATS,
+        more={"default": "json"},
+    ),
+    "timestamp_granularities": FormField(
+        "of verbose_json; words have their confidence", values=("word", "segment"), is_list=True
+    ),
+    "include": FormField("of json: the logarithm of each word's confidence", values=("logprobs",), is_list=True),
+    "keywords": FormField(
+        "hot words and phrases, which become more probable; phrase:weight has its own weight", is_list=True
+    ),
+    "stream": FormField("server-sent events: the text of each segment as soon as it is known", "boolean"),
+    "chunking_strategy": FormField(
+        'auto, or JSON: {"type": "server_vad", "silence_duration_ms": 400, "prefix_padding_ms": 150}'
+    ),
+    "language": FormField("has no effect; verbose_json says it again"),
+}
+"""The fields that are read; all others have no effect."""
 
 
 class ApiError(Exception):
@@ -97,8 +148,8 @@ def asked_for(fields: Sequence[tuple[str, Any]], cutting: Cutting | None) -> Ask
     for name in set(_OF_SPEAKERS) & values.keys():
         text = f"{name}: this server does not tell speakers apart; leave the field out"
         raise ApiError(400, text, param=name)
-    response_format = _choice(values, "response_format", RESPONSE_FORMATS) or "json"
-    granularities = _choices(values, "timestamp_granularities", ("word", "segment"))
+    response_format = _choice(values, "response_format", FIELDS["response_format"].values) or "json"
+    granularities = _choices(values, "timestamp_granularities", FIELDS["timestamp_granularities"].values)
     stream = _choice(values, "stream", ("true", "false", "True", "False", "1", "0")) in ("true", "True", "1")
     if stream and response_format not in ("json", "text"):
         raise ApiError(400, f"stream: got response_format {response_format}, wanted json or text", param="stream")
@@ -109,11 +160,11 @@ def asked_for(fields: Sequence[tuple[str, Any]], cutting: Cutting | None) -> Ask
         response_format=response_format,
         words="word" in granularities,
         segments="segment" in granularities or not granularities,
-        logprobs="logprobs" in _choices(values, "include", ("logprobs",)),
+        logprobs="logprobs" in _choices(values, "include", FIELDS["include"].values),
         keywords=checked_keywords([word for text in values.get("keywords", []) for word in _items(text)]),
         stream=stream,
         cutting=_cutting({name: values[name][-1] for name in chunking}, cutting),
-        ignored=tuple(name for name in values if name not in _READ and name not in chunking),
+        ignored=tuple(name for name in values if name not in FIELDS and name not in chunking),
     )
 
 
