@@ -1,4 +1,4 @@
-"""Where tests stand: names are unique, and what they share is in toys."""
+"""Where tests stand: at the path of what they test, under names of their own; what they share is in toys."""
 
 from __future__ import annotations
 
@@ -6,14 +6,43 @@ import ast
 import faulthandler
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from toys.sources import ROOT, files, parsed
+from toys.sources import MODULES, ROOT, files, is_inside, parsed
 
 TESTS = files("tests")
 TEST_FILES = [path for path in TESTS if path.name.startswith("test_")]
+# Below tests/, nemo_asr is asr, and the one backend stands for all. A longer name wins.
+FOLDERS = {"nemo_lite": "", "nemo_lite.backends.pytorch": "backends", "nemo_asr": "asr"}
+# A file has its test at the mirrored path: a/b/c.py in a/b/test_c.py, or several in the folder a/b/c. Where else tests
+# are, one line says: for a file, or for those files of a package that have none of their own.
+ELSEWHERE = {
+    "nemo_lite.__main__": "cli/test_dispatch.py",
+    "nemo_lite.package_info": "core/test_module_config.py",
+    "nemo_lite.factory": "core/test_factory.py",
+    "nemo_lite.base.aliases": "test_public_names.py",
+    "nemo_lite.base.nemo_archive": "compat/test_nemo_model.py",
+    "nemo_lite.utils.optimizers": "backends/test_optimizers.py",
+    "nemo_lite.backends.pytorch.checkpoint.claims": "backends/checkpoint/test_tensors.py",
+    "nemo_asr.rng": "asr/audio/augmentation/test_own_generators.py",
+    "nemo_asr.audio.augmentation": "asr/audio/augmentation/test_augmentor.py",
+    "nemo_asr.commands.training": "asr/commands/test_asr_tracking.py",
+    "nemo_asr.corpora": "asr/corpora/test_conversion.py",
+    "nemo_asr.export": "asr/export/test_runner_export.py",
+    "nemo_asr.features": "asr/features/test_preprocessors.py",
+    "nemo_asr.models.conformer": "asr/models/test_conformer.py",
+    "nemo_asr.models.jasper": "asr/models/jasper/test_jasper.py",
+    "nemo_asr.run.onnx": "asr/run/onnx/test_onnx_model.py",
+    "nemo_asr.run.serve": "asr/run/serve/test_app.py",
+    "nemo_asr.run.text.inflected": "asr/run/text/test_readings.py",
+    "nemo_asr.run.transcribe.streaming": "asr/run/cli/test_transcribe_stream.py",
+    "nemo_asr.tasks.known_modules": "asr/tasks/test_registry.py",
+    "nemo_asr.trained.foreign": "asr/trained/test_nemo_files.py",
+    "nemo_asr.trained.statistics": "asr/commands/cli/test_data.py",
+    "nemo_asr.trained.streamed_model": "asr/run/transcribe/test_frame_stream.py",
+}
 
 
 def relative(path: Path) -> str:
@@ -44,7 +73,79 @@ def test_no_file_imports_from_a_file_of_tests() -> None:
     assert {name: imported for name, imported in found.items() if imported} == {}
 
 
+def mirrored(module: str) -> tuple[str, str]:
+    """Where the tests of a module belong, below tests/: the file, and the folder where there are several."""
+    package = max((name for name in FOLDERS if is_inside(module, name)), key=len)
+    folders, _, name = module.removeprefix(package).strip(".").rpartition(".")
+    place = "/".join(filter(None, [FOLDERS[package], *folders.split(".")]))
+    return f"{place}/test_{name}.py".lstrip("/"), f"{place}/{name}/".lstrip("/")
+
+
+def without_tests(modules: Collection[str], tests: Collection[str], elsewhere: Mapping[str, str]) -> list[str]:
+    """Modules that have no test at the mirrored path and no line, and lines that no module needs or whose test is gone.
+
+    Args:
+        modules: names of files with code.
+        tests: files of tests, below tests/.
+        elsewhere: module or package -> file of tests.
+    """
+    problems, needed = [], set()
+    for module in modules:
+        file, folder = mirrored(module)
+        if file in tests or any(test.startswith(folder) for test in tests):
+            continue
+        if lines := [name for name in elsewhere if is_inside(module, name)]:
+            needed.add(max(lines, key=len))
+        else:
+            problems.append(f"{module}: no tests/{file}, and no line in ELSEWHERE")
+    unused = [f"{name}: no module needs this line" for name in elsewhere if name not in needed]
+    gone = [f"{name}: there is no tests/{test}" for name, test in elsewhere.items() if test not in tests]
+    return problems + unused + gone
+
+
+def test_each_source_file_has_its_test_at_the_mirrored_path_or_a_line_that_says_where() -> None:
+    modules = [name for name, path in MODULES.items() if path.name != "__init__.py"]
+    tests = [str(path.relative_to(ROOT / "tests")) for path in TEST_FILES]
+    problems = without_tests(modules, tests, ELSEWHERE)
+    assert problems == [], "\n".join(problems)
+
+
+def test_the_file_of_a_package_itself_holds_names_that_other_tests_read() -> None:
+    """Imports and tables of names: tests/test_public_names.py holds them. So they need no test at the mirrored path."""
+    inits = [path for path in MODULES.values() if path.name == "__init__.py"]
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    assert [relative(path) for path in inits for node in parsed(path).body if isinstance(node, kinds)] == []
+
+
 # The guards themselves
+
+
+@pytest.mark.parametrize(
+    ("module", "file", "folder"),
+    [
+        ("nemo_lite.factory", "test_factory.py", "factory/"),
+        ("nemo_lite.core.dag", "core/test_dag.py", "core/dag/"),
+        ("nemo_lite.backends.pytorch.nm", "backends/test_nm.py", "backends/nm/"),
+        ("nemo_asr.rng", "asr/test_rng.py", "asr/rng/"),
+        ("nemo_asr.run.search.ngram", "asr/run/search/test_ngram.py", "asr/run/search/ngram/"),
+    ],
+)
+def test_where_the_tests_of_a_file_belong(module: str, file: str, folder: str) -> None:
+    assert mirrored(module) == (file, folder)
+
+
+def test_a_file_without_tests_and_a_line_without_use_are_told() -> None:
+    tests = ["core/test_dag.py", "core/ports/test_names.py", "core/test_shapes.py"]
+    modules = ["nemo_lite.core.dag", "nemo_lite.core.ports", "nemo_lite.core.new"]
+    assert without_tests(modules, tests, {}) == [
+        "nemo_lite.core.new: no tests/core/test_new.py, and no line in ELSEWHERE"
+    ]
+    assert without_tests(modules, tests, {"nemo_lite.core": "core/test_shapes.py"}) == []
+    lines = {"nemo_lite.core.new": "core/test_gone.py", "nemo_lite.core.dag": "core/test_shapes.py"}
+    assert without_tests(modules, tests, lines) == [
+        "nemo_lite.core.dag: no module needs this line",
+        "nemo_lite.core.new: there is no tests/core/test_gone.py",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Whole models as ONNX: the comparison with torch, and what the file says. The export itself: cli/test_export."""
+"""Whole models as ONNX: the comparison with torch, and what the file says. The command: cli/test_export_command."""
 
 import json
 

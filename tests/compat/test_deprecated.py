@@ -21,7 +21,7 @@ def test_a_deprecated_function_warns_once_and_names_its_caller(capsys):
     text = capsys.readouterr().err
     expected = "Function ``old`` is deprecated. It is going to be removed in the 0.12 version. Use new() instead."
     assert text.count(expected) == 1
-    assert f"test_decorators.py:{line_number}: Function" in text
+    assert f"test_deprecated.py:{line_number}: Function" in text
     assert (old.__name__, old.__doc__) == ("old", "Doc.")
 
 
