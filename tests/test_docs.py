@@ -18,7 +18,8 @@ import pytest
 from toys.launched import Launch, header_of, launch_of, own_address, warm_commands
 from toys.nemo_conformers import write_with_labels
 from toys.ranks import free_port, wait_all
-from toys.sources import PACKAGES, only_re_exports, parsed
+from toys.rooms import picture, reduced, rooms
+from toys.sources import MODULES, PACKAGES, only_re_exports, parsed
 from toys.tone_corpus import CONFIG, make_corpus, record, run_script, run_subcommand
 
 import nemo_asr
@@ -186,7 +187,9 @@ def run_lines(doc: str, block: str, workplace: Path, corpus: Path) -> bool:
 def files_in_the_table() -> set[Path]:
     """The files and folders that the first column of the table in architecture.md names."""
     found = set()
-    for cell in re.findall(r"^\| (`(?:nemo_|examples|benchmarks|tests).*?) \|", ARCHITECTURE.read_text(), re.MULTILINE):
+    for cell in re.findall(
+        r"^\| (`(?:nemo_\w+|examples|benchmarks|tests)/.*?) \|", ARCHITECTURE.read_text(), re.MULTILINE
+    ):
         first, *others = (source_path(name) for name in re.findall("`([^`]+)`", cell))
         siblings = (first.parent / path.relative_to(ROOT) for path in others)
         found |= {first, *(near if near.exists() else far for near, far in zip(siblings, others, strict=True))}
@@ -205,6 +208,31 @@ def test_the_table_of_packages_names_every_file_and_what_is_there():
     assert [str(path) for path in named if not path.exists()] == []
     code = [path for path in PACKAGES if path.name != "__init__.py" and not only_re_exports(path)]
     assert [str(path.relative_to(ROOT)) for path in code if not named & {path, path.parent}] == []
+
+
+def test_every_folder_that_the_page_about_the_packages_names_is_there():
+    folders = set(re.findall(r"`(nemo_(?:lite|asr)/[\w/]*)/`", ARCHITECTURE.read_text(encoding="utf-8")))
+    assert len(folders) > 30
+    assert [name for name in sorted(folders) if not source_path(name).is_dir()] == []
+
+
+@pytest.mark.xdist_group("sources")
+@pytest.mark.slow
+def test_the_picture_of_the_packages_is_drawn_from_the_code():
+    (shown,) = blocks(ARCHITECTURE, "mermaid")
+    assert shown == picture(), "docs/*/architecture.md: PYTHONPATH=tests python -m toys.rooms draws the picture anew"
+
+
+@pytest.mark.slow
+def test_the_picture_shows_every_room_and_leaves_out_arrows_that_follow_from_others(monkeypatch):
+    drawn = picture()
+    for package, inside in rooms().items():
+        assert f'["{package}: ' in drawn
+        assert [room for room in inside if f'{room.replace(".", "_")}["{room.rpartition(".")[2]}"]' not in drawn] == []
+    assert reduced({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {"a": ["b"], "b": ["c"], "c": []}
+    assert reduced({"a": {"b"}, "b": {"a"}}) == {"a": ["b"], "b": ["a"]}
+    monkeypatch.setitem(MODULES, "nemo_asr.run.new.thing", MODULES["nemo_asr.run.arguments"])
+    assert '        nemo_asr_run_new["new"]' in picture()
 
 
 @pytest.mark.slow

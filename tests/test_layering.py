@@ -5,19 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from toys.rooms import BORDERS, TABLES, package_of
 from toys.sources import MODULES, PACKAGES, ROOT, Import, all_imports, files, imports_of, is_inside, only_re_exports
 
-# The five packages, and what each may import: nothing but itself and these.
-BORDERS = {
-    "nemo_lite.base": [],
-    "nemo_lite": ["nemo_lite.base"],
-    "nemo_asr.run": ["nemo_lite.base"],
-    "nemo_asr": ["nemo_asr.run", "nemo_lite", "nemo_lite.base"],
-    "nemo_lite.compat": ["nemo_lite", "nemo_lite.base"],
-    "nemo_asr.compat": ["nemo_asr", "nemo_asr.run", "nemo_lite", "nemo_lite.base", "nemo_lite.compat"],
-}
-# Tables of names: the roots of the packages add NeMo's paths to what can be imported.
-TABLES = ["nemo_lite.compat.paths", "nemo_asr.compat.paths"]
 WITHOUT_TORCH = ["nemo_lite.base", "nemo_asr.run"]
 # Within a package, rooms from the bottom to the top. Names between two "<" are on one level.
 ORDERS = {
@@ -93,12 +83,6 @@ PENDING = (
 
 def is_pending(found: Import) -> bool:
     return any(is_inside(found.source, source) and is_inside(found.target, target) for source, target in PENDING)
-
-
-def package_of(module: str) -> str | None:
-    """The one of the five packages that a module belongs to; None for others."""
-    packages = [name for name in BORDERS if is_inside(module, name)]
-    return max(packages, key=len) if packages else None
 
 
 def crosses(found: Import) -> bool:
