@@ -67,6 +67,6 @@ PARTS = {
 
 @pytest.mark.parametrize("module", PARTS)
 def test_parts_are_at_nemos_place_and_attributes_of_parts(module):
-    place = importlib.import_module(f"nemo_asr.compat.parts.{module}")
-    assert getattr(nemo_asr.compat.parts, module) is place
+    place = importlib.import_module(f"nemo_asr.parts.{module}")
+    assert getattr(nemo_asr.parts, module) is place
     assert [name for name in PARTS[module] if not callable(getattr(place, name, None))] == []
