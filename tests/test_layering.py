@@ -105,7 +105,7 @@ LEVELS = {package: levels_of(order) for package, order in ORDERS.items()}
 
 def part_of(module: str, package: str) -> str | None:
     """The name in a package's order that a module belongs to; None for the package itself and for re-export files."""
-    inner = module.removeprefix(f"{package}.")
+    inner = module.removeprefix(f"{package}.").removeprefix("run.")
     names = [name for name in LEVELS[package] if is_inside(inner, name)]
     return max(names, key=len) if names else None
 

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from nemo_asr.run.audio import containers
-from nemo_asr.run.audio.reading import AUDIO_SUFFIXES
+from nemo_asr.run.audio.kinds import AUDIO_SUFFIXES, CONTAINER_SUFFIXES
 from nemo_lite.base.errors import DataError
 
 # Also of files that need a package to be decoded: where it is missing, their lines say so.
-SUFFIXES = AUDIO_SUFFIXES | containers.SUFFIXES
+SUFFIXES = AUDIO_SUFFIXES | CONTAINER_SUFFIXES
 
 
 class Listed(NamedTuple):

@@ -38,7 +38,7 @@ from nemo_asr.audio.augmentation import (
     register_perturbation,
     time_stretched,
 )
-from nemo_asr.run.audio.containers import has_av
+from nemo_asr.run.audio.kinds import has_av
 from nemo_lite.base.errors import DataError, UnknownNameError, UsageError
 
 # Perturbations of waveforms: what each does to samples, that nothing is modified or remembered, and its messages.
@@ -725,7 +725,7 @@ def test_a_codec_that_is_not_installed_is_refused_by_name(monkeypatch):
     monkeypatch.setattr("soundfile.check_format", lambda *names: names[0] != "MP3")
     with pytest.raises(UsageError, match=r"augmentor\.codec: the installed libsndfile .* has no mp3; leave it out"):
         AudioAugmentor.from_config({"codec": {"prob": 0.5}})
-    monkeypatch.setattr("nemo_asr.audio.augmentation.channel.has_av", lambda: False)
+    monkeypatch.setattr("nemo_asr.run.audio.kinds.has_av", lambda: False)
     told = r"augmentor\.codec: g722 needs PyAV; pip install av \(the extra formats of nemo-lite\), or leave it out"
     with pytest.raises(UsageError, match=told):
         CodecPerturbation(["alaw", "g722"])

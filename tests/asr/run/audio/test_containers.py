@@ -1,4 +1,4 @@
-"""Audio that PyAV or ffmpeg decodes: exact parts, channels, damage in one line; and what is said without either."""
+"""Audio that PyAV decodes: exact parts, channels, damage in one line; and what is said without it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import soundfile
 
 from nemo_asr.data.check import examine
 from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
-from nemo_asr.run.audio import containers
+from nemo_asr.run.audio import containers, decoded, kinds
 from nemo_asr.run.audio.reading import audio_seconds, audio_suffixes, open_part, read_audio
 from nemo_asr.run.transcribe.inputs import recordings_of
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.base.errors import DataError, UsageError
 
 RATE = 16000
-HAS_AV, FFMPEG = containers.has_av(), shutil.which("ffmpeg")
+HAS_AV, FFMPEG = kinds.has_av(), shutil.which("ffmpeg")  # ffmpeg makes files here
 AMR = b"#!AMR\n" + b"".join(bytes([0x3C]) + bytes((7 * n + 13 * k) % 256 for k in range(31)) for n in range(50))
-needs_decoder = pytest.mark.skipif(not (HAS_AV or FFMPEG), reason="neither PyAV nor ffmpeg is installed")
+needs_av = pytest.mark.skipif(not HAS_AV, reason="PyAV is not installed")
 
 
 def tones(num_samples, num_channels=1):
@@ -54,21 +54,18 @@ def make(path, samples, codec="aac"):
     return str(path)
 
 
-@pytest.fixture(params=["av", "ffmpeg"])
-def decoder(request, monkeypatch):
-    """Each decoder that is installed, alone; nothing is kept from one test for another."""
-    if not (HAS_AV if request.param == "av" else FFMPEG):
-        pytest.skip(f"{request.param} is not installed")
-    monkeypatch.setattr(containers, "has_av", lambda: request.param == "av")
-    monkeypatch.setattr(containers, "_kept", OrderedDict())
-    return request.param
+@pytest.fixture
+def decoder(monkeypatch):
+    """PyAV, and nothing is kept from one test for another."""
+    if not HAS_AV:
+        pytest.skip("PyAV is not installed")
+    monkeypatch.setattr(decoded, "_kept", OrderedDict())
 
 
 @pytest.fixture
 def nothing_installed(monkeypatch):
-    monkeypatch.setattr(containers, "has_av", lambda: False)
-    monkeypatch.setattr(shutil, "which", lambda _: None)
-    monkeypatch.setattr(containers, "_kept", OrderedDict())
+    monkeypatch.setattr(kinds, "has_av", lambda: False)
+    monkeypatch.setattr(decoded, "_kept", OrderedDict())
 
 
 # FFmpeg's encoder fills up to a multiple of 32 samples.
@@ -86,7 +83,7 @@ def test_as_many_samples_are_read_as_were_encoded(num_samples, decoder, tmp_path
 def test_a_part_is_to_the_bit_that_of_the_whole(decoder, tmp_path, monkeypatch):
     path = make(tmp_path / "a.m4a", tones(2 * RATE, 2))
     whole = read_audio(path, sample_rate=None).samples
-    monkeypatch.setattr("nemo_asr.run.audio.reading._PIECE_VALUES", 1000)
+    monkeypatch.setattr("nemo_asr.run.audio.files._PIECE_VALUES", 1000)
     part = read_audio(path, sample_rate=None, offset=0.3, duration=0.4).samples
     assert part.tobytes() == whole[4800:11200].tobytes()
     assert "beyond the end" in refusal(path, offset=1.9, duration=1.0)
@@ -147,12 +144,12 @@ def test_a_long_file_is_decoded_once_and_a_changed_one_again(decoder, tmp_path, 
 
 
 def test_what_is_kept_is_bounded(decoder, tmp_path, monkeypatch):
-    monkeypatch.setattr(containers, "KEPT_BYTES", 4 * RATE)
+    monkeypatch.setattr(decoded, "KEPT_BYTES", 4 * RATE)
     for number in range(3):
         audio_seconds(make(tmp_path / f"{number}.m4a", tones(RATE)))
-    assert len(containers._kept) == 1
-    monkeypatch.setattr(containers, "_MOST_BYTES", 4000)
-    monkeypatch.setattr(containers, "_kept", OrderedDict())
+    assert len(decoded._kept) == 1
+    monkeypatch.setattr(decoded, "_MOST_BYTES", 4000)
+    monkeypatch.setattr(decoded, "_kept", OrderedDict())
     told = refusal(str(tmp_path / "0.m4a"))
     assert told.endswith("0.m4a is too long: wanted at most 0 GiB of samples; convert it to FLAC, or cut it")
 
@@ -230,7 +227,6 @@ def loud_spans(path, **options):
     return edges.reshape(-1, 2).tolist(), len(audio.samples) / audio.source_rate
 
 
-needs_av = pytest.mark.skipif(not HAS_AV, reason="PyAV makes the file")
 TIMED = [("a.mkv", "libopus"), ("a.webm", "libopus"), ("a.m4a", "aac"), ("a.mkv", "aac"), ("a.ts", "aac")]
 
 
@@ -319,7 +315,7 @@ def test_a_film_without_sound_holds_no_audio(decoder, tmp_path):
     assert "holds no audio" in refusal(str(tmp_path / "a.mp4"))
 
 
-@needs_decoder
+@needs_av
 def test_a_watch_ends_the_decoding_as_soon_as_it_may(decoder, tmp_path):
     told = []
 
@@ -333,12 +329,12 @@ def test_a_watch_ends_the_decoding_as_soon_as_it_may(decoder, tmp_path):
             pass
     assert len(told) == 2
     assert max(told) <= 17 * RATE
-    assert not containers._kept
+    assert not decoded._kept
 
 
 @pytest.mark.parametrize("kind", ["FLAC", "WAV", "OGG"])
 def test_a_watch_ends_the_reading_of_pieces(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr("nemo_asr.run.audio.reading._PIECE_VALUES", 2000)
+    monkeypatch.setattr("nemo_asr.run.audio.files._PIECE_VALUES", 2000)
     told = []
 
     def watch(num_values):
@@ -361,7 +357,7 @@ def test_a_full_disk_is_one_line(decoder, tmp_path, monkeypatch):
     def full(self, samples):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(containers._Samples, "add", full)
+    monkeypatch.setattr(decoded.DecodedWriter, "add", full)
     assert "(No space left on device); free space there, or set TMPDIR" in refusal(path)
 
 
@@ -394,10 +390,10 @@ def test_the_codecs_of_a_caf_file_that_libsndfile_reads_need_no_decoder(nothing_
     soundfile.write(tmp_path / "a.caf", tones(RATE), RATE, "PCM_24")
     assert audio_seconds(str(tmp_path / "a.caf")) == 1.0
     soundfile.write(tmp_path / "b.caf", tones(RATE), RATE, "ALAC_16")
-    assert "is CAF (ALAC and others), which only PyAV and ffmpeg decode; pip" in refusal(str(tmp_path / "b.caf"))
+    assert "is CAF (ALAC and others), which only PyAV decodes; pip" in refusal(str(tmp_path / "b.caf"))
 
 
-@needs_decoder
+@needs_av
 def test_training_checks_and_transcription_read_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make(tmp_path / "a.m4a", tones(RATE, 2))
@@ -416,12 +412,12 @@ def test_training_checks_and_transcription_read_it(tmp_path, monkeypatch):
 
 
 def test_without_a_decoder_the_error_names_the_extra(nothing_installed, tmp_path):
-    remedy = "pip install av (the extra formats of nemo-lite) or install ffmpeg; or convert it to 16-bit WAV or FLAC"
+    remedy = "pip install av (the extra formats of nemo-lite); or convert it to 16-bit WAV or FLAC"
     (tmp_path / "a.amr").write_bytes(AMR)
     told = refusal(str(tmp_path / "a.amr"))
-    assert told.endswith(f"a.amr is AMR, which only PyAV and ffmpeg decode; {remedy}")
+    assert told.endswith(f"a.amr is AMR, which only PyAV decodes; {remedy}")
     assert ".m4a" not in audio_suffixes()
-    with pytest.raises(UsageError, match=r"can be decoded by PyAV and ffmpeg only: got a\.amr; pip install av"):
+    with pytest.raises(UsageError, match=r"can be decoded by PyAV only: got a\.amr; pip install av"):
         recordings_of([str(tmp_path)])
 
 

@@ -11,7 +11,8 @@ import pytest
 import soundfile
 from toys.hostile_audio import speech_like
 
-from nemo_asr.run.audio import containers, reading
+from nemo_asr.run.audio import decoded, files, reading
+from nemo_asr.run.audio.files import AudioFile
 from nemo_asr.run.audio.reading import open_part, read_audio
 from nemo_asr.run.transcribe.inputs import Recording, batches_of
 from nemo_lite.base.errors import DataError
@@ -23,7 +24,7 @@ MEMORY = [("a.mp3", "MPEG_LAYER_III"), ("a.ogg", "VORBIS"), ("a.opus", "OPUS")]
 
 @pytest.fixture(autouse=True)
 def _nothing_is_kept(monkeypatch):
-    monkeypatch.setattr(containers, "_kept", OrderedDict())
+    monkeypatch.setattr(decoded, "_kept", OrderedDict())
 
 
 @pytest.fixture(params=MEMORY, ids=lambda param: param[0])
@@ -52,16 +53,16 @@ def test_a_part_is_to_the_bit_that_of_the_whole(path, int_values):
 
 def test_pieces_are_to_the_bit_the_whole_at_once(path, monkeypatch):
     whole = read_audio(path, sample_rate=None).samples
-    monkeypatch.setattr(reading, "_PIECE_VALUES", 5000)
+    monkeypatch.setattr(files, "_PIECE_VALUES", 5000)
     assert read_audio(path, sample_rate=None).samples.tobytes() == whole.tobytes()
 
 
 def test_what_is_decoded_of_a_file_is_kept_until_it_is_forgotten(path):
     for source in (path, Path(path).read_bytes()):
         read_audio(source, sample_rate=None, offset=1.0, duration=1.0, exact=True)
-        assert len(containers._kept) == 1
+        assert len(decoded._kept) == 1
         reading.forget_audio(source)
-        assert not containers._kept
+        assert not decoded._kept
         reading.forget_audio(source)
 
 
@@ -74,25 +75,25 @@ def test_a_channel_of_a_part_is_that_channel_of_the_whole(tmp_path):
 
 
 @pytest.fixture
-def decoded(monkeypatch):
+def num_decoded(monkeypatch):
     """How many samples were decoded."""
-    counts, read = [], reading.AudioFile._read
+    counts, read = [], AudioFile._read
 
     def counted(self, count, dtype):
         samples = read(self, count, dtype)
         counts.append(len(samples))
         return samples
 
-    monkeypatch.setattr(reading.AudioFile, "_read", counted)
+    monkeypatch.setattr(AudioFile, "_read", counted)
     return lambda: sum(counts)
 
 
 @pytest.mark.parametrize("as_content", [False, True])
-def test_many_parts_cost_one_decoding(path, as_content, decoded):
+def test_many_parts_cost_one_decoding(path, as_content, num_decoded):
     source = Path(path).read_bytes() if as_content else path
     for first in range(1, 11):
         read_audio(source, sample_rate=None, offset=float(first), duration=0.5, exact=True)
-    assert decoded() == SECONDS * RATE
+    assert num_decoded() == SECONDS * RATE
 
 
 def test_the_whole_needs_no_temporary_file(path, monkeypatch):
@@ -119,7 +120,7 @@ def test_a_full_disk_is_one_line(path, monkeypatch):
     def full(self, samples):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(containers._Samples, "add", full)
+    monkeypatch.setattr(decoded.DecodedWriter, "add", full)
     with pytest.raises(DataError) as error:
         read_audio(path, sample_rate=None, offset=1.0, exact=True, place="train.json:3")
     folder = tempfile.gettempdir()
@@ -132,12 +133,12 @@ def recording(name, seconds, decoded_bytes):
 
 
 def test_files_that_are_decoded_as_a_whole_are_read_in_groups_that_are_kept(monkeypatch):
-    monkeypatch.setattr(containers, "KEPT_BYTES", 100)
+    monkeypatch.setattr(decoded, "KEPT_BYTES", 100)
     parts = [("a", 3.0), ("b", 9.0), ("c", 5.0), ("a", 4.0), ("flac", 7.0), ("flac", 1.0)]
     recordings = {n: recording(name, seconds, 0 if name == "flac" else 50) for n, (name, seconds) in enumerate(parts)}
     assert batches_of(recordings, batch_size=2, batch_seconds=100.0) == [[1, 3], [0], [4, 2], [5]]
-    monkeypatch.setattr(containers, "KEPT_BYTES", 150)
+    monkeypatch.setattr(decoded, "KEPT_BYTES", 150)
     assert batches_of(recordings, batch_size=9, batch_seconds=100.0) == [[1, 4, 2, 3, 0, 5]]
-    monkeypatch.setattr(containers, "KEPT_FILES", 1)
+    monkeypatch.setattr(decoded, "KEPT_FILES", 1)
     groups = [set(batch) for batch in batches_of(recordings, batch_size=9, batch_seconds=100.0)]
     assert groups == [{0, 3}, {1}, {2, 4, 5}]

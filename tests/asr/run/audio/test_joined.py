@@ -12,7 +12,9 @@ import soundfile
 from toys.hostile_audio import RATE, chunk, encoded, format_chunk, rf64, speech_like, wav
 
 from nemo_asr.run.audio import joined
-from nemo_asr.run.audio.joined import Window, mp3_frame
+from nemo_asr.run.audio.flac import FlacStream
+from nemo_asr.run.audio.mp3 import frame_of
+from nemo_asr.run.audio.parts import Window
 from nemo_asr.run.audio.reading import audio_seconds, read_audio
 from nemo_lite.base.errors import DataError
 
@@ -180,8 +182,8 @@ def test_a_lack_of_a_head_or_a_block_is_no_damage_in_any_format(kind, lacking):
 def test_a_lack_of_a_block_is_no_damage_in_formats_of_blocks(tmp_path):
     samples = speech_like(5 * 44100)[:, 0]
     adpcm, flac, compressed = encoded(SAMPLES, "WAV", "IMA_ADPCM"), encoded(samples, "FLAC", rate=44100), vbr(6)
-    stream = joined._Flac(lambda count, at: flac[at : at + count], 0, flac[8:42])
-    last_frame = len(flac) - joined._last(stream, len(flac)).at
+    stream = FlacStream(lambda count, at: flac[at : at + count], 0)
+    last_frame = len(flac) - stream.last(len(flac)).at
     for content, cut, most in ((adpcm, 100, 1017), (flac, last_frame, 4096), (compressed, 20, 2 * 576)):
         whole, lacking = samples_of(content), samples_of(content[:-cut])
         assert 0 <= len(whole) - len(lacking) <= most
@@ -206,7 +208,7 @@ def mp3(samples, rate=RATE, subtype="MPEG_LAYER_III", **options):
 def without_head(content):
     """Without the frame that says how many there are."""
     assert re.search(b"Xing|Info", content[:64])
-    return content[mp3_frame(content[:4]).num_bytes :]
+    return content[frame_of(content[:4]).num_bytes :]
 
 
 def vbr(seconds, rate=RATE, num_channels=1):
@@ -225,7 +227,7 @@ APE = b"APETAGEX" + struct.pack("<IIII", 2000, 64 + 32, 1, 0x80000000) + bytes(8
 @pytest.mark.parametrize("rate", [8000, 11025, 16000, 24000, 32000, 44100])
 def test_mp3_without_a_count_is_read_to_its_end(rate, num_channels):
     content = vbr(8, rate, num_channels)
-    frame = mp3_frame(without_head(content)[:4])
+    frame = frame_of(without_head(content)[:4])
     for tagged in (
         without_head(content),
         without_head(content) + ID3V1,
@@ -315,9 +317,9 @@ def test_damaged_heads_of_joined_files_end_in_samples_or_in_one_line(seed):
 def test_mp3_with_a_hole_is_read_on_and_what_is_no_sound_at_its_end_is_told(capsys):
     content = without_head(vbr(4))
     rubbish = np.random.default_rng(1).bytes(3000).replace(b"\xff", b"\xfe")
-    half = mp3_frame(content[:4]).num_bytes
+    half = frame_of(content[:4]).num_bytes
     while half < len(content) // 2:
-        half += mp3_frame(content[half : half + 4]).num_bytes
+        half += frame_of(content[half : half + 4]).num_bytes
     holed = content[:half] + rubbish + content[half:]
     assert len(samples_of(holed)) == len(samples_of(content))
     assert capsys.readouterr().err == ""

@@ -16,13 +16,13 @@ import soundfile
 import soxr
 from toys.hostile_audio import RATE, chunk, encoded, format_chunk, speech_like, wav
 
-from nemo_asr.run.audio import reading as decoding
+from nemo_asr.run.audio import files, opening, reading
+from nemo_asr.run.audio.kinds import CONTAINER_KINDS
+from nemo_asr.run.audio.opening import check_head
 from nemo_asr.run.audio.reading import (
     ALL_KINDS,
-    CONTAINER_KINDS,
     KINDS,
     audio_seconds,
-    check_head,
     open_part,
     read_audio,
     tolerance,
@@ -153,7 +153,7 @@ def test_channels_are_averaged_over_the_right_axis(save):
 def test_one_channel_is_read_as_it_is(subtype, int_values, save, monkeypatch):
     channels = np.stack([tone(hertz=300), tone(hertz=500), tone(hertz=700)], axis=1)
     path = save(channels, subtype=subtype)
-    monkeypatch.setattr("nemo_asr.run.audio.reading._PIECE_VALUES", 3000)
+    monkeypatch.setattr("nemo_asr.run.audio.files._PIECE_VALUES", 3000)
     for channel in range(3):
         audio = read_audio(path, sample_rate=RATE, channel=channel, offset=0.1, int_values=int_values)
         np.testing.assert_allclose(audio.samples, channels[1600:, channel], atol=1e-4)
@@ -186,7 +186,7 @@ def test_all_channels_of_a_piece_are_shown_before_they_are_one(save):
 
 
 def test_many_blocks_of_many_channels_are_joined(save, monkeypatch):
-    monkeypatch.setattr("nemo_asr.run.audio.reading._PIECE_VALUES", 1000)
+    monkeypatch.setattr("nemo_asr.run.audio.files._PIECE_VALUES", 1000)
     channels = np.stack([tone(), tone(hertz=500)], axis=1)
     path = save(channels, subtype="FLOAT")
     audio = read_audio(path, sample_rate=RATE, offset=0.1, duration=0.3)
@@ -319,7 +319,7 @@ def test_hand_made_headers_of_allowed_formats_are_read(content, tmp_path):
 
 
 def test_a_codec_that_only_the_decoder_recognises_is_refused_as_well(save, monkeypatch):
-    monkeypatch.setattr("nemo_asr.run.audio.reading.SUBTYPES", frozenset())
+    monkeypatch.setattr("nemo_asr.run.audio.files.SUBTYPES", frozenset())
     assert "a.wav has the codec PCM_16; convert it" in refusal(save(tone()))
 
 
@@ -438,7 +438,7 @@ def test_a_decoder_that_reads_nothing_and_reports_nothing_is_noticed(num_channel
         assert file.frames == 3000
         (block,) = file.blocks(1 << 16, dtype="int16", always_2d=True)
         assert (block == LEFT_BEHIND).all()
-    monkeypatch.setattr(decoding, "check_head", lambda *_: "FLAC")
+    monkeypatch.setattr(opening, "check_head", lambda *_: "FLAC")
     with pytest.raises(DataError, match="the audio is damaged: 3000 samples promised, 0 could be read"):
         read_audio(lost, sample_rate=None)
 
@@ -451,13 +451,13 @@ def test_samples_read_in_pieces_are_to_the_bit_those_read_at_once(num_channels, 
         rate = 655350  # FLAC has only multiples of 10 there
     content = encoded(speech_like(20011, num_channels), kind, rate=rate)
     whole = read_audio(content, sample_rate=RATE, offset=0.001).samples
-    monkeypatch.setattr(decoding, "_PIECE_VALUES", 1000)
+    monkeypatch.setattr(files, "_PIECE_VALUES", 1000)
     in_pieces = read_audio(content, sample_rate=RATE, offset=0.001).samples
     assert whole.tobytes() == in_pieces.tobytes()
 
 
 def test_the_pieces_of_a_part_are_what_a_resampler_gets(monkeypatch):
-    monkeypatch.setattr(decoding, "_PIECE_VALUES", 1000)
+    monkeypatch.setattr(files, "_PIECE_VALUES", 1000)
     samples = speech_like(20000)[:, 0]
     with open_part(encoded(samples, rate=8000), offset=0.5, duration=1.0) as part:
         assert [len(piece) for piece in part.pieces()] == [1000] * 8
@@ -508,8 +508,8 @@ def test_more_than_an_hour_is_refused_whatever_a_line_says(monkeypatch):
 
 
 def test_a_part_of_more_than_an_hour_is_opened_for_its_pieces_and_its_samples_are_refused(monkeypatch):
-    monkeypatch.setattr(decoding, "MAX_SECONDS", 0.1)
-    monkeypatch.setattr(decoding, "_PIECE_VALUES", 1000)
+    monkeypatch.setattr(reading, "MAX_SECONDS", 0.1)
+    monkeypatch.setattr(files, "_PIECE_VALUES", 1000)
     samples = speech_like(5000)[:, 0]
     with open_part(encoded(samples)) as part:
         np.testing.assert_array_equal(np.concatenate(list(part.pieces())), (samples / 32768).astype(np.float32))

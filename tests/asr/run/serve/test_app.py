@@ -24,7 +24,7 @@ from toys.served import FORM_TYPE, TellsLength, ask, form, head_of_post, raw, se
 import nemo_asr.run.serve.app as app
 import nemo_asr.run.serve.stream as stream_module
 import nemo_asr.run.serve.uploads as uploads
-from nemo_asr.run.audio.reading import AudioFile
+from nemo_asr.run.audio.files import AudioFile
 from nemo_asr.run.cli.serve import tell_the_end
 from nemo_asr.run.serve.openai_api import RESPONSE_FORMATS
 
@@ -343,7 +343,7 @@ def slow_reading(monkeypatch):
         time.sleep(0.1)
         return read(file, count, dtype)
 
-    monkeypatch.setattr("nemo_asr.run.audio.reading._PIECE_VALUES", 16_000)
+    monkeypatch.setattr("nemo_asr.run.audio.files._PIECE_VALUES", 16_000)
     monkeypatch.setattr(AudioFile, "_read", read_slowly)
     return pieces
 
@@ -515,7 +515,7 @@ def test_a_full_disk_is_told_without_names_of_the_server_also_where_it_decodes(a
     def add(*_):
         raise OSError(errno.ENOSPC, "No space left on device", "/tmp/secret")
 
-    monkeypatch.setattr("nemo_asr.run.audio.containers._Samples.add", add)
+    monkeypatch.setattr("nemo_asr.run.audio.decoded.DecodedWriter.add", add)
     content = io.BytesIO()
     samples, rate = soundfile.read(io.BytesIO(TALK))
     soundfile.write(content, samples, rate, format="OGG")

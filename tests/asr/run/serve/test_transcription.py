@@ -10,7 +10,8 @@ import pytest
 import soundfile
 from toys.served import TellsLength, search_for, wav
 
-from nemo_asr.run.audio import containers, reading
+from nemo_asr.run.audio import files
+from nemo_asr.run.audio.decoded import decode_pieces
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING
 from nemo_asr.run.serve.batching import Batcher
 from nemo_asr.run.serve.models import ServedModel
@@ -90,7 +91,7 @@ def test_what_was_read_at_once_is_refused_as_in_a_thread(new):
 
 
 def test_a_recording_with_more_samples_than_may_be_is_refused_before_any_is_decoded(new, monkeypatch):
-    monkeypatch.setattr("nemo_asr.run.audio.reading.AudioFile._read", None)
+    monkeypatch.setattr("nemo_asr.run.audio.files.AudioFile._read", None)
     many = np.zeros((8000, 8), np.int16)
     for audio in (content("FLAC", many), content("WAV", many, subtype="FLOAT")):
         work = new(audio, most_values=63_999)
@@ -101,9 +102,8 @@ def test_a_recording_with_more_samples_than_may_be_is_refused_before_any_is_deco
 
 
 def test_parts_of_a_compressed_recording_are_decoded_before_the_model_has_them(new, monkeypatch):
-    decoded = []
-    decode = containers.decode_pieces
-    monkeypatch.setattr(reading, "decode_pieces", lambda *args, **named: decoded.append(1) or decode(*args, **named))
+    decoded, decode = [], decode_pieces
+    monkeypatch.setattr(files, "decode_pieces", lambda *args, **named: decoded.append(1) or decode(*args, **named))
     speech, pause = 0.3 * np.sin(np.arange(16000) * 0.2), np.zeros(16000)
     work = new(content("OGG", np.concatenate([pause, speech, pause, speech, pause])))
     work.begin_in_turn(None, lambda: None)

@@ -13,7 +13,7 @@ import soxr
 from nemo_asr.audio.augmentation.perturbation import Perturbation, ordered
 from nemo_asr.rng import NumbersRng
 from nemo_asr.run.arguments import Share, look_up
-from nemo_asr.run.audio.containers import has_av
+from nemo_asr.run.audio import kinds
 from nemo_asr.run.audio.reading import Samples, scaled
 from nemo_lite.base.config import Between
 from nemo_lite.base.errors import UsageError
@@ -73,7 +73,7 @@ class CodecPerturbation(Perturbation):
         for name in names:
             codec = look_up("codec", name, _CODECS, "augmentor.codec")
             if not codec.format:
-                if not has_av():
+                if not kinds.has_av():
                     remedy = "pip install av (the extra formats of nemo-lite), or leave it out"
                     raise UsageError(f"{name} needs PyAV", place="augmentor.codec", remedy=remedy)
             elif not soundfile.check_format(codec.format, codec.subtype):

@@ -1,1 +1,1 @@
-"""Reading of recordings: files, containers, pieces, growing files."""
+"""Audio files to samples."""

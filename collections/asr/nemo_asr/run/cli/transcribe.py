@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import nemo_asr
 import nemo_lite
-from nemo_asr.run.audio import containers
+from nemo_asr.run.audio.kinds import CONTAINER_SUFFIXES
 from nemo_asr.run.audio.reading import ALL_KINDS, AUDIO_SUFFIXES
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting
 from nemo_asr.run.onnx.onnx_model import SUFFIX, load_onnx_model
@@ -67,7 +67,7 @@ MODEL_HELP = (
     "a run's folder, a model folder, a folder of checkpoints, a file of nemo-lite export, a .nemo file, or a folder of "
     "Hugging Face or WeNet"
 )
-_AUDIO_ENDINGS = AUDIO_SUFFIXES | containers.SUFFIXES
+_AUDIO_ENDINGS = AUDIO_SUFFIXES | CONTAINER_SUFFIXES
 _MOST_DIGITS = 5  # of a channel
 # Words of which the model is unsure: so many times the doubt (1 - confidence) that is usual for it, and some more. The
 # demo's model: 0.94 for its own set, 0.66 to 0.86 for sentences of other words. One by one, 8 of 1200 recordings of its

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from nemo_asr.run.audio.containers import DISK_PROBLEM
+from nemo_asr.run.audio.decoded import DISK_PROBLEM
 from nemo_asr.run.audio.segments import Detector
 from nemo_asr.run.serve.batching import Job
 from nemo_asr.run.serve.models import ServedModel

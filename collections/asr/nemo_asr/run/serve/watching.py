@@ -53,7 +53,7 @@ class Turns:
 
 
 class Watch:
-    """Bounds of the work on one recording; called while it is decoded, see `nemo_asr.run.audio.containers.Watch`.
+    """Bounds of the work on one recording; called while it is decoded, see `nemo_asr.run.audio.decoded.Watch`.
 
     Inside a ``with`` block the thread has a turn, which passes to others while it is called. Other threads may call it.
 

@@ -15,7 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
-from nemo_asr.run.audio import containers
+from nemo_asr.run.audio import decoded
+from nemo_asr.run.audio.containers import REMEDY
+from nemo_asr.run.audio.decoded import Watch
+from nemo_asr.run.audio.kinds import CONTAINER_SUFFIXES
 from nemo_asr.run.audio.reading import (
     AUDIO_SUFFIXES,
     MAX_CONTENT_BYTES,
@@ -67,7 +70,7 @@ class Recording:
     channel: int | None = None
     decoded_bytes: int = 0
     strict: bool = False
-    watch: containers.Watch | None = field(default=None, compare=False, repr=False)
+    watch: Watch | None = field(default=None, compare=False, repr=False)
 
     def measured(self) -> Recording:
         """The same with its length, which the head of the file says; itself where it is known.
@@ -314,7 +317,7 @@ def batches_of(recordings: Mapping[int, Recording], batch_size: int, batch_secon
     num_bytes = num_files = 0
     for positions in by_file.values():
         size = max(recordings[position].decoded_bytes for position in positions)
-        if num_files and size and (num_bytes + size > containers.KEPT_BYTES or num_files == containers.KEPT_FILES):
+        if num_files and size and (num_bytes + size > decoded.KEPT_BYTES or num_files == decoded.KEPT_FILES):
             groups.append({})
             num_bytes = num_files = 0
         num_bytes, num_files = num_bytes + size, num_files + bool(size)
@@ -469,8 +472,8 @@ def _of_full_scale(audio: npt.NDArray[Any], place: str) -> Samples:
 
 
 STDIN, MICROPHONE = "-", "microphone"
-_ALL_SUFFIXES = AUDIO_SUFFIXES | containers.SUFFIXES
-_NOT_DECODED = "the recordings in this folder can be decoded by PyAV and ffmpeg only"
+_ALL_SUFFIXES = AUDIO_SUFFIXES | CONTAINER_SUFFIXES
+_NOT_DECODED = "the recordings in this folder can be decoded by PyAV only"
 
 
 def recordings_of(names: Sequence[str], channel: int | str | None = None) -> list[Recording]:
@@ -505,14 +508,14 @@ def _named(name: str) -> Iterator[Recording]:
         suffixes = audio_suffixes()
         files = [file for file in every if file.suffix.lower() in suffixes]
         if not files and every:
-            raise UsageError(_NOT_DECODED, place=str(path), got=every[0].name, remedy=containers.REMEDY)
+            raise UsageError(_NOT_DECODED, place=str(path), got=every[0].name, remedy=REMEDY)
         if not files:
             wanted = f"files ending in {', '.join(sorted(suffixes))}"
             raise UsageError("there is no audio in this folder", place=str(path), wanted=wanted)
         if len(files) < len(every):
             left_out = [file.name for file in every if file.suffix.lower() not in suffixes]
             some = ", ".join(left_out[:MAX_LISTED]) + (", ..." if len(left_out) > MAX_LISTED else "")
-            logging.warning(f"{path}: {counted(len(left_out), 'file')} left out ({some}): {containers.REMEDY}")
+            logging.warning(f"{path}: {counted(len(left_out), 'file')} left out ({some}): {REMEDY}")
         yield from (Recording(str(file), str(file)) for file in files)
     else:
         yield Recording(name, name if is_address(name) else str(path))

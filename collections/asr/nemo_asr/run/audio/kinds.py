@@ -1,0 +1,143 @@
+"""Kinds of audio files, told by their first bytes: those that libsndfile reads, and those that PyAV reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from nemo_asr.run.audio.mp3 import frame_of
+
+_MP3 = rb"ID3|\xff[\xe2\xe3\xea\xeb\xf2\xf3\xfa\xfb]"  # a tag, or the header of an MPEG frame of layer III
+_WAV, _AIFF, _AU = rb"(?:RIFF|RIFX|RF64)....WAVE", rb"FORM....AIF[FC]", rb"\.snd|dns\."
+_W64 = rb"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00"
+_AMR, _AVI = rb"#!AMR(?:-WB)?\n", rb"RIFF....AVI "
+_OF_LIBSNDFILE = {
+    "WAV": _WAV,
+    "FLAC": rb"fLaC",
+    "OGG": rb"OggS",
+    "MP3": _MP3,
+    "AIFF": _AIFF,
+    "AU": _AU,
+    "CAF": rb"caff",
+    "W64": _W64,
+    "SPHERE": rb"NIST_1A",
+}
+# With ffmpeg's demuxer, which is named to it and never guessed: a guess may take a text for a playlist, and open the
+# files and addresses in it.
+_OF_PYAV = {
+    "MP4": (rb"....(?:ftyp|moov|mdat|wide|free|skip)", "mov"),
+    "WebM": (rb"\x1a\x45\xdf\xa3", "matroska"),
+    "AMR": (_AMR, "amr"),
+    "AAC": (rb"\xff[\xf0\xf1\xf8\xf9]", "aac"),
+    "WMA": (rb"\x30\x26\xb2\x75\x8e\x66\xcf\x11", "asf"),
+    "MPEG-TS": (rb"\x47.{187}\x47|(?!RIF|ID3|\xff).{4}(?:\x47.{191}){2}\x47", "mpegts"),
+    "AVI": (_AVI, "avi"),
+    "AC-3": (rb"\x0b\x77...[\x00-\x57]", "ac3"),
+    "E-AC-3": (rb"\x0b\x77...[\x58-\x87]", "eac3"),
+    "MP2": (rb"\xff[\xe4\xe5\xf4\xf5\xfc\xfd]", "mp3"),
+    # Of kinds that libsndfile reads: codecs that it does not.
+    "CAF (ALAC and others)": (rb"caff....desc.{16}(?:alac|aac |ima4|samr|opus|flac|ac-3|\.mp[123])", "caf"),
+    "OGG (FLAC or Speex)": (rb"OggS.{22}.{1,256}?(?:\x7fFLAC|Speex   )", "ogg"),
+}
+DEMUXERS = {kind: demuxer for kind, (_, demuxer) in _OF_PYAV.items()}
+# Where a recording begins within a file: marks that samples hardly have by chance, but for those of MP3.
+_MARKS = {
+    "WAV": _WAV,
+    "FLAC": rb"fLaC[\0\x80]\0\0\x22",
+    "OGG": rb"OggS\0",
+    "MP3": _MP3,
+    "AIFF": _AIFF,
+    "AU": _AU,
+    "CAF": rb"caff\x00\x01",
+    "W64": _W64,
+    "SPHERE": rb"NIST_1A\n",
+    "WebM": rb"\x1a\x45\xdf\xa3.{1,64}?\x42\x82.(?:webm|matroska)",
+    "WMA": rb"\x30\x26\xb2\x75\x8e\x66\xcf\x11\xa6\xd9\x00\xaa\x00\x62\xce\x6c",
+    "MP4": rb"....ftyp",
+    "AMR": _AMR,
+    "AVI": _AVI,
+}
+MARKS = {kind: re.compile(mark, re.DOTALL) for kind, mark in _MARKS.items()}
+
+
+def _alternatives(patterns: Sequence[bytes]) -> re.Pattern[bytes]:
+    return re.compile(b"|".join(b"(%b)" % pattern for pattern in patterns), re.DOTALL)
+
+
+_FOR_LIBSNDFILE = tuple(_OF_LIBSNDFILE), _alternatives(list(_OF_LIBSNDFILE.values()))
+_FOR_PYAV = tuple(_OF_PYAV), _alternatives([pattern for pattern, _ in _OF_PYAV.values()])
+_WITHIN = tuple(_MARKS), _alternatives(list(_MARKS.values()))
+
+
+def _matched(kinds: tuple[tuple[str, ...], re.Pattern[bytes]], start: bytes) -> str | None:
+    names, pattern = kinds
+    match = pattern.match(start)
+    return None if match is None else names[(match.lastindex or 1) - 1]
+
+
+def kind_of(start: bytes) -> str | None:
+    """WAV, FLAC, ..., by the first bytes of a file that libsndfile may read; None: another kind."""
+    return _matched(_FOR_LIBSNDFILE, start)
+
+
+def kind_of_container(start: bytes) -> str | None:
+    """MP4, WebM, AMR, ..., by the first bytes of a file that only PyAV reads; None: another kind."""
+    return _matched(_FOR_PYAV, start)
+
+
+def kind_within(start: bytes) -> str | None:
+    """The kind of a recording that begins with these bytes of a file, also behind another one; None: none does."""
+    return _matched(_WITHIN, start)
+
+
+def _one_of(kinds: Sequence[str]) -> str:
+    return f"{', '.join(kinds[:-1])} or {kinds[-1]}"
+
+
+# The one list of what is read, for help and messages.
+KINDS = _one_of(list(_OF_LIBSNDFILE))
+CONTAINER_KINDS = _one_of([kind for kind in _OF_PYAV if "(" not in kind])
+ALL_KINDS = f"{KINDS}; with PyAV {CONTAINER_KINDS}"
+
+AUDIO_SUFFIXES = frozenset(
+    {".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf", ".w64", ".sph"}
+)
+# Not .ts and .mts, which are programs in most folders; a file that is named is read whatever its name is.
+CONTAINER_SUFFIXES = frozenset(
+    {".m4a", ".m4b", ".mp4", ".mov", ".3gp", ".webm", ".mka", ".mkv", ".amr", ".awb", ".aac", ".wma"}
+    | {".m2ts", ".avi", ".ac3", ".eac3", ".mp2"}
+)
+
+
+def has_av() -> bool:
+    """Whether PyAV is installed."""
+    return find_spec("av") is not None
+
+
+def audio_suffixes() -> frozenset[str]:
+    """The ends of names of audio files in small letters: of all that can be read with what is installed."""
+    return AUDIO_SUFFIXES | CONTAINER_SUFFIXES if has_av() else AUDIO_SUFFIXES
+
+
+# Whose first bytes may as well be samples.
+_SHORT_MARKS = ("MP3", "AAC", "AC-3", "E-AC-3", "MP2", "MPEG-TS")
+_TS_BYTES = 188  # of a packet
+
+
+def kind_of_start(start: bytes) -> str | None:
+    """The kind of file that begins so, where samples without a header are wanted; None: these may be samples.
+
+    Args:
+        start: the first bytes; of kinds with short marks, as MP3 and AAC, enough for a frame and the next one's mark.
+    """
+    kind = kind_of(start) or kind_of_container(start)
+    if kind not in _SHORT_MARKS or start.startswith(b"ID3"):
+        return kind
+    frame = frame_of(start[:4]) if kind == "MP3" else None
+    num_bytes = frame.num_bytes if frame else 0
+    if kind == "AAC" and len(start) > 5:
+        num_bytes = (start[3] & 3) << 11 | start[4] << 3 | start[5] >> 5
+    if kind == "MPEG-TS":
+        return kind if set(start[: 4 * _TS_BYTES : _TS_BYTES]) == {start[0]} and len(start) > 3 * _TS_BYTES else None
+    return kind if num_bytes > 4 and start[num_bytes : num_bytes + 2] == start[:2] else None
