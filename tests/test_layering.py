@@ -14,7 +14,7 @@ ORDERS = {
     "nemo_lite": "package_info, utils < core < backends < factory < cli < __main__",
     "nemo_lite.core": """
         app_state < neural_types < ports, shapes < neural_module < dag, run_options
-        < callbacks.action_state < callbacks.base < trackers < callbacks, show
+        < callbacks.action_state < callbacks.base < trackers, view < callbacks, mermaid, picture < show
     """,
     "nemo_lite.backends.pytorch": """
         tensor_codec, lowering, generators < streaming, placement, precision, data.order < distributed
@@ -105,7 +105,7 @@ LEVELS = {package: levels_of(order) for package, order in ORDERS.items()}
 
 def part_of(module: str, package: str) -> str | None:
     """The name in a package's order that a module belongs to; None for the package itself and for re-export files."""
-    inner = module.removeprefix(f"{package}.").removeprefix("run.")
+    inner = module.removeprefix(f"{package}.")
     names = [name for name in LEVELS[package] if is_inside(inner, name)]
     return max(names, key=len) if names else None
 

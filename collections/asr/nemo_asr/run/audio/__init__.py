@@ -1,1 +1,1 @@
-"""Audio files to samples."""
+"""Reading of recordings: files, containers, pieces, growing files."""
