@@ -13,8 +13,9 @@ from nemo_lite.base.outputs import write_output
 from nemo_lite.core.dag import Dag, Node
 from nemo_lite.core.mermaid import as_mermaid as as_mermaid
 from nemo_lite.core.neural_types import NmTensor
-from nemo_lite.core.picture import Note, write_svg
+from nemo_lite.core.picture import Note
 from nemo_lite.core.picture import as_svg as as_svg
+from nemo_lite.core.picture import write_svg as write_svg
 from nemo_lite.core.shapes import frames_of as frames_of
 from nemo_lite.core.shapes import symbolic_shapes as symbolic_shapes
 from nemo_lite.core.view import View

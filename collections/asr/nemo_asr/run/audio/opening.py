@@ -85,8 +85,8 @@ def open_audio(
 ) -> Iterator[AudioFile]:
     """The path or the content of an audio file, opened after a look at what it is.
 
-    By libsndfile; MP4, WebM and others are decoded as a whole, see `nemo_asr.run.audio.containers`. Where recordings begin
-    and end in it, and which heads cannot be right: see `nemo_asr.run.audio.joined`.
+    By libsndfile; MP4, WebM and others are decoded as a whole, see `nemo_asr.run.audio.containers`. Where recordings
+    begin and end in it, and which heads cannot be right: see `nemo_asr.run.audio.joined`.
 
     Args:
         source: path or content.
