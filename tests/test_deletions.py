@@ -14,6 +14,7 @@ OF_OS = {"remove", "replace", "rename"}  # texts, lists and modules have methods
 # The place, and why what it deletes is this program's.
 ALLOWED = {
     "nemo_lite/base/outputs.py:remove_outputs": "the door: what a record of ours lists, as it was written",
+    "nemo_lite/base/verified.py:delete_listed": "files that the record of a folder lists",
     "nemo_lite/base/files.py:write_atomically": "the temporary folder of this call; its callers may replace the file",
     "nemo_lite/base/files.py:sweep_temporaries": "temporary folders of dead processes, by names that say who made them",
     "nemo_lite/base/files.py:remove_probe": "an empty folder that this call has made",

@@ -549,23 +549,19 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     """
     path = Path(path)
     temporary = path.with_name(temporary_name(path.name))
-    try:
-        check_replaceable(path)
-        sweep_temporaries(path.parent)
-        temporary.mkdir()
-        write(temporary / path.name)
-        # Some writers make their file readable by its owner only; the folder has the bits that the user's mask allows.
-        os.chmod(temporary / path.name, temporary.stat().st_mode & 0o666)
-        synchronise(temporary / path.name)
-        os.replace(temporary / path.name, path)
-        synchronise(path.parent)
-    except Exception as error:
-        explained = unwritable(error, path)
-        if explained is not None:
-            raise explained from error
-        raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with refusing_unwritable(path, "the file cannot be written"):
+        try:
+            check_replaceable(path)
+            sweep_temporaries(path.parent)
+            temporary.mkdir()
+            write(temporary / path.name)
+            # Some writers make their file readable by its owner only; the folder has the bits that the user allows.
+            os.chmod(temporary / path.name, temporary.stat().st_mode & 0o666)
+            synchronise(temporary / path.name)
+            os.replace(temporary / path.name, path)
+            synchronise(path.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def refuse_existing(path: Path) -> None:
@@ -729,6 +725,22 @@ def unwritable(error: BaseException, path: Path, problem: str = "the file cannot
         else "choose another folder, or correct its permissions"
     )
     return UsageError(problem, place=str(path), got=got, remedy=remedy)
+
+
+@contextmanager
+def refusing_unwritable(path: Path, problem: str = "cannot be written") -> Iterator[None]:
+    """Around work on files: an error of the system becomes that of :func:`unwritable`.
+
+    Raises:
+        UsageError: in the place of an OSError.
+    """
+    try:
+        yield
+    except Exception as error:
+        explained = unwritable(error, path, problem)
+        if explained is None:
+            raise
+        raise explained from error
 
 
 # AppendedFile: a file that a run appends to, and can do without.

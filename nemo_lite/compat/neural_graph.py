@@ -21,7 +21,8 @@ import torch
 from torch import fx, nn
 from torch.utils.data import DataLoader, Dataset
 
-from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, fitted, load_training_state, save_training_state
+from nemo_lite.backends.pytorch.checkpoint.fitting import fitted
+from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, load_training_state, save_training_state
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, set_training
 from nemo_lite.backends.pytorch.lowering import Unit, lower, units_of
 from nemo_lite.backends.pytorch.nm import DataLayerNM, TrainableNM

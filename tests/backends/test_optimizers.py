@@ -14,7 +14,8 @@ from toys.apex_installed import FOLDER, apex_from, copy_without
 from toys.lion import Lion, registered_lion
 
 from nemo_lite.backends.pytorch import optimizers as from_apex
-from nemo_lite.backends.pytorch.checkpoint.storage import check_state, load_training_state, save_training_state
+from nemo_lite.backends.pytorch.checkpoint.fitting import check_state
+from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, save_training_state
 from nemo_lite.backends.pytorch.optimizers import (
     AdamW,
     Lamb,

@@ -38,8 +38,8 @@ from nemo_asr.run.transcribe.inputs import recordings_of
 from nemo_asr.scoring.report.run_folder import read_run, reliability_charts
 from nemo_asr.scoring.report.transcripts import read_transcripts
 from nemo_asr.trained.model import read_card
+from nemo_lite.backends.pytorch.checkpoint.record import read_record
 from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, read_tensors
-from nemo_lite.backends.pytorch.checkpoint.store import read_index, read_record
 from nemo_lite.base.config import load_config
 from nemo_lite.base.errors import MAX_LISTED
 from nemo_lite.base.nemo_archive import NemoArchive
@@ -99,7 +99,6 @@ KINDS = {
     "record": Kind(
         "record.json", lambda path: read_record(path.parent), {"format": "nemo_lite checkpoint", "text": ""}
     ),
-    "index": Kind("checkpoint-STEP-1.json", read_index, {"format": "nemo_lite checkpoint", "text": ""}),
     "script": Kind("a.py", uses_in),
 }
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from nemo_lite.backends.pytorch.checkpoint.tensors import own_tensors, write_torch_file
+from nemo_lite.backends.pytorch.checkpoint.torch_files import own_tensors, write_torch_file
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, modules_of
 from nemo_lite.backends.pytorch.lowering import lower

@@ -19,8 +19,8 @@ from toys.lock_holders import held_elsewhere
 
 from nemo_lite.backends.pytorch.checkpoint import folder as checkpoint
 from nemo_lite.backends.pytorch.checkpoint import store as commit
-from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Chosen, read_checkpoint, writers_of
-from nemo_lite.backends.pytorch.checkpoint.storage import WHOLE, Weights
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Chosen, SavePlan, read_checkpoint
+from nemo_lite.backends.pytorch.checkpoint.storage import Weights
 from nemo_lite.base.errors import CheckpointError, UsageError
 from nemo_lite.base.helpers import Part
 from nemo_lite.core.callbacks.action_state import Best
@@ -146,9 +146,9 @@ def test_where_every_set_is_damaged_each_is_told_and_nothing_starts_anew(tmp_pat
         restored(folder)
 
 
-def test_files_of_version_1_without_their_index_are_not_restored(tmp_path):
+def test_files_that_no_record_lists_are_not_restored(tmp_path):
     (tmp_path / "E-STEP-10.safetensors").touch()
-    with pytest.raises(CheckpointError, match=r"no complete checkpoint: got STEP-10 lacks checkpoint-STEP-10\.json"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint files for E, D of the same step"):
         restored(CheckpointFolder(tmp_path))
 
 
@@ -442,13 +442,6 @@ def test_a_folder_without_a_set_says_what_it_has(tmp_path):
         read_checkpoint(tmp_path)
 
 
-def test_a_stored_checkpoint_of_version_1_stays_readable():
-    stored = read_checkpoint(Path(__file__).parents[2] / "data" / "checkpoint_v1")
-    assert (stored.step, stored.epoch, stored.about) == (3, 1, {"labels": ["a", "ж"]})
-    assert stored.evaluations == [{"name": "dev", "step": 3, "values": {"wer": 0.25}}]
-    assert stored.weights["Encoder"]["weight"].tolist() == [[1.5, 1.5], [1.5, 1.5]]
-
-
 def test_the_best_stay_beside_the_newest(tmp_path):
     folder, best = CheckpointFolder(tmp_path), Best("dev", "wer", 2)
     for step, wer in enumerate((0.9, 0.2, 0.5, 0.3, 0.8, 0.7), 1):
@@ -513,14 +506,14 @@ def test_a_folder_that_is_open_in_another_process_is_not_changed(tmp_path):
 def test_what_cannot_be_stored_is_told_before_anything_is_written(tmp_path):
     folder = CheckpointFolder(tmp_path / "new")
     with pytest.raises(UsageError, match="cannot be stored as JSON"):
-        folder.prepare({"E": filled(1)}, None, kind="STEP", number=1, keep=1, about={"x": object()})
+        folder.prepare({"E": filled(1)}, None, SavePlan("STEP", 1, 1, about={"x": object()}))
     assert not folder.folder.exists()
 
 
 def test_a_folder_that_is_held_is_not_swept_at_each_save(tmp_path):
     folder = CheckpointFolder(tmp_path)
     folder.open()
-    staged = folder.stage("STEP", 7)  # into which other processes write
+    staged = folder.stage(SavePlan("STEP", 7, 1))  # into which other processes write
     (staged / "part").write_text("theirs")
     save(folder, 6)
     assert (staged / "part").read_text() == "theirs"
@@ -557,8 +550,8 @@ def test_a_folder_that_the_disk_does_not_list_is_one_line_with_its_place(reading
 
 def test_the_names_of_files_say_which_part_they_are() -> None:
     weights = {"E": Weights("E", {})}
-    assert [*writers_of(weights, {}, "STEP-5", ".pt", WHOLE)] == ["E-STEP-5.pt", "trainer-STEP-5.pt"]
-    in_parts = writers_of(weights, {}, "EPOCH-5", ".safetensors", Part(2, 4))
+    assert [*SavePlan("STEP", 5, 1, suffix=".pt").writers(weights, {})] == ["E-STEP-5.pt", "trainer-STEP-5.pt"]
+    in_parts = SavePlan("EPOCH", 5, 1).writers(weights, {}, Part(2, 4))
     assert [*in_parts] == ["E-EPOCH-5.part-2-of-4.safetensors", "trainer-EPOCH-5.part-2-of-4.safetensors"]
 
 

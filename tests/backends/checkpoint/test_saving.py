@@ -20,12 +20,13 @@ from toys.nets import build
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint import store as commit
-from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, read_checkpoint
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, SavePlan, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.saving import Saving, copied_to_host
 from nemo_lite.backends.pytorch.checkpoint.storage import Weights
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.interruption import Interrupted
+from nemo_lite.base.verified import write_verified
 from nemo_lite.core.callbacks.action_state import Best
 
 
@@ -131,9 +132,7 @@ def test_a_checkpoint_begins_when_the_one_before_is_on_the_disk(tmp_path, monkey
     monkeypatch.setattr("nemo_lite.backends.pytorch.checkpoint.saving.copied_to_host", copied)
     saving = Saving(SingleProcess())
     for number in (2, 4, 6):
-        saving.start(
-            tmp_path, {"Net": Weights("Net", {"w": torch.ones(1)})}, {}, {"kind": "STEP", "number": number, "keep": 9}
-        )
+        saving.start(tmp_path, {"Net": Weights("Net", {"w": torch.ones(1)})}, {}, SavePlan("STEP", number, 9))
     saving.close()
     assert (complete, len(CheckpointFolder(tmp_path).sets())) == ([0, 1, 2], 3)
 
@@ -143,8 +142,12 @@ def test_a_checkpoint_in_flight_counts_among_the_best(tmp_path, monkeypatch, in_
     blocked_until(may_write, monkeypatch)
     good, worse = ({"name": "dev", "step": step, "values": {"wer": wer}} for step, wer in ((2, 0.1), (4, 0.2)))
     saving = Saving(SingleProcess())
-    how = {"kind": "STEP", "number": 2, "keep": 9, "best": best, "evaluations": [good]}
-    saving.start(tmp_path, {"Net": Weights("Net", {"w": torch.ones(1)})}, {"step": 2, "epoch": 0}, how)
+    saving.start(
+        tmp_path,
+        {"Net": Weights("Net", {"w": torch.ones(1)})},
+        {"step": 2, "epoch": 0},
+        SavePlan("STEP", 2, 9, best, None, [good]),
+    )
     threading.Timer(0.1, may_write.set).start()
     assert not saving.is_among_best(tmp_path, worse, best)
     saving.close()
@@ -173,21 +176,21 @@ def test_a_folder_spelled_in_another_way_is_not_swept_while_the_same_process_wri
     (tmp_path / "a").mkdir()
     monkeypatch.chdir(tmp_path / "a")
     (tmp_path / "a/link").symlink_to("checkpoints")
-    begun, may_go_on, write = threading.Event(), threading.Event(), commit._write
+    begun, may_go_on, write = threading.Event(), threading.Event(), write_verified
 
     def slow(*args):
         begun.set()
         assert may_go_on.wait(20)
         return write(*args)
 
-    monkeypatch.setattr(commit, "_write", slow)
-    saving, weights, how = Saving(SingleProcess()), {"Net": Weights("Net", {"w": torch.ones(1)})}, {"keep": 9}
+    monkeypatch.setattr(commit, "write_verified", slow)
+    saving, weights = Saving(SingleProcess()), {"Net": Weights("Net", {"w": torch.ones(1)})}
     saving.open(tmp_path / "a/checkpoints")
-    saving.start(tmp_path / "a/checkpoints", weights, {}, {"kind": "STEP", "number": 2, **how})
+    saving.start(tmp_path / "a/checkpoints", weights, {}, SavePlan("STEP", 2, 9))
     assert begun.wait(20)
     saving.open(spelling)
     may_go_on.set()
-    saving.start(spelling, weights, {}, {"kind": "EPOCH", "number": 2, **how})
+    saving.start(spelling, weights, {}, SavePlan("EPOCH", 2, 9))
     saving.close()
     assert [found.tag for found in CheckpointFolder("checkpoints").sets()] == ["STEP-2", "EPOCH-2"]
 

@@ -11,12 +11,10 @@ from torch import nn
 from toys.nets import build
 
 import nemo_lite as nemo
+from nemo_lite.backends.pytorch.checkpoint.fitting import as_ours, can_go_on, check_state
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.backends.pytorch.checkpoint.storage import (
     Weights,
-    as_ours,
-    can_go_on,
-    check_state,
     load_module,
     load_training_state,
     save_module,

@@ -23,7 +23,8 @@ from toys.nets import BD, Net, build
 import nemo_lite as nemo
 from nemo_asr.trained.nemo_files import read_nemo
 from nemo_lite.backends.pytorch.checkpoint import tensors as safetensors_file
-from nemo_lite.backends.pytorch.checkpoint.folder import read_checkpoint, writers_of
+from nemo_lite.backends.pytorch.checkpoint.fitting import refuse_not_finite
+from nemo_lite.backends.pytorch.checkpoint.folder import SavePlan, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.storage import (
     Weights,
     load_module,
@@ -37,12 +38,11 @@ from nemo_lite.backends.pytorch.checkpoint.tensors import (
     key_of,
     params_by_place,
     read_for,
-    read_torch_file,
-    refuse_not_finite,
     stored_tensors,
     without_pieces,
     write_safetensors,
 )
+from nemo_lite.backends.pytorch.checkpoint.torch_files import read_torch_file
 from nemo_lite.backends.pytorch.distributed.comm import Piece
 from nemo_lite.backends.pytorch.nm import TrainableNeuralModuleWrapper
 from nemo_lite.base.errors import CheckpointError
@@ -108,7 +108,7 @@ def write(folder: Path, count: int, dim: int = 0, whole: dict[str, Tensor] = WHO
     for rank in range(count):
         own = {name: cut(value, rank, count, dim) if value.dim() else value for name, value in whole.items()}
         state = {"step": 5, "optimizers": [{"state": {3: {"m": own["w"], "step": own["n"]}}}], "of": {"first": rank}}
-        writers = writers_of({"E": Weights("E", own)}, state, "STEP-5", ".safetensors", Part(rank + 1, count))
+        writers = SavePlan("STEP", 5, 1).writers({"E": Weights("E", own)}, state, Part(rank + 1, count))
         write_part(folder, folder, writers)
     return folder / f"E-STEP-5.part-1-of-{count}.safetensors"
 

@@ -11,9 +11,9 @@ from toys.rank_training import rank_factory
 from toys.ranks import results_of
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, mean_of_newest, read_checkpoint
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
-from nemo_lite.backends.pytorch.engine.averages import Averaging, estimate
+from nemo_lite.backends.pytorch.engine.averages import Averaging, estimate, mean_of_newest
 from nemo_lite.backends.pytorch.nm import TrainableNeuralModuleWrapper
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.base.errors import CheckpointError, UsageError
@@ -211,17 +211,18 @@ def test_a_damaged_checkpoint_is_told_and_not_averaged_and_the_ones_before_count
     run(factory, saver, Damages(), watch, net=net)
     assert watch.words == "mean of the checkpoints of 1, 3, 5, 6 steps"
     torch.testing.assert_close(watch.averaged["fc.weight"], sum(watch.weights[step - 1] for step in (1, 3, 5, 6)) / 4)
-    told = [line for line in caplog.messages if "not averaged" in line]
+    told = [line for line in caplog.messages if "is damaged" in line]
+    taking = "taking " + ", ".join(f"checkpoint-STEP-{step}" for step in (6, 5, 3, 1))
     assert told == [
-        f"{tmp_path}/checkpoint-STEP-2 is damaged and not averaged: Net-STEP-2.safetensors has "
+        f"{tmp_path}/checkpoint-STEP-2 is damaged and not used: Net-STEP-2.safetensors has "
         f"{(size := (tmp_path / 'checkpoint-STEP-2/Net-STEP-2.safetensors').stat().st_size)} bytes, "
-        f"{size + 1} were written",
-        f"{tmp_path}/checkpoint-STEP-4 is damaged and not averaged: Net-STEP-4.safetensors is not what was written "
-        "(SHA-256 differs)",
+        f"{size + 1} were written; {taking}",
+        f"{tmp_path}/checkpoint-STEP-4 is damaged and not used: Net-STEP-4.safetensors is not what was written "
+        f"(SHA-256 differs); {taking}",
     ]
     for stored in CheckpointFolder(tmp_path).sets():
         (stored.path / f"Net-STEP-{stored.number}.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"there is no checkpoint to average: got checkpoint-STEP-\d: Net"):
+    with pytest.raises(CheckpointError, match=r"every checkpoint is damaged: got checkpoint-STEP-\d: Net"):
         mean_of_newest(tmp_path, {"Net": net}, 2)
 
 

@@ -37,7 +37,6 @@ from nemo_asr.run.text.labels import NO_LANGUAGE, shown_symbols
 from nemo_asr.run.text.parser import EMPTY, CharParser, parser_maker
 from nemo_asr.scoring.intervals import Clusters, clusters_of
 from nemo_asr.scoring.normalize import score_normalizer
-from nemo_asr.scoring.rates import Clusters, clusters_of
 from nemo_lite.backends.pytorch.data.items import Counts, UnusableItems, budget_of
 from nemo_lite.backends.pytorch.data.loaders import PlannedLoader
 from nemo_lite.backends.pytorch.data.order import Batching, CostWords, Plan, Shard, WeightedSets, plans

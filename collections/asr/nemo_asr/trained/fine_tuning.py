@@ -26,8 +26,8 @@ from nemo_asr.trained.model import (
     trained_modules,
 )
 from nemo_lite import NeuralModule
+from nemo_lite.backends.pytorch.checkpoint.fitting import with_todays_names
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
-from nemo_lite.backends.pytorch.checkpoint.storage import with_todays_names
 from nemo_lite.base.errors import CheckpointError
 from nemo_lite.utils import logging
 

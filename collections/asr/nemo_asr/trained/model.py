@@ -48,8 +48,9 @@ from nemo_asr.trained.hugging_face import HUGGING_FACE
 from nemo_asr.trained.nemo_files import NEMO_FILES
 from nemo_asr.trained.streamed_model import StreamedModel, streamed_model
 from nemo_asr.trained.wenet import WENET_FOLDER
+from nemo_lite.backends.pytorch.checkpoint.fitting import fitted
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, StoredCheckpoint, read_checkpoint
-from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, fitted, read_tensors, save_module
+from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, read_tensors, save_module
 from nemo_lite.base.config import Config, Source
 from nemo_lite.base.errors import CheckpointError, ConfigError, UsageError
 from nemo_lite.base.files import (

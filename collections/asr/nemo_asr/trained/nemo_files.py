@@ -21,7 +21,7 @@ from nemo_asr.models.jasper import JasperBlockSpec, JasperDecoderForCTC, JasperE
 from nemo_asr.run.text.subwords import Subwords, SubwordsByLanguage, WordPieces, marked_piece
 from nemo_asr.trained.foreign import ForeignModel, Format
 from nemo_lite import logging
-from nemo_lite.backends.pytorch.checkpoint.tensors import read_torch_tensors
+from nemo_lite.backends.pytorch.checkpoint.torch_files import read_torch_tensors
 from nemo_lite.base.config import Config, parse_config, raise_if, shown
 from nemo_lite.base.errors import CheckpointError, DataError
 from nemo_lite.base.nemo_archive import CONFIG_0, SUFFIX, NemoArchive

@@ -19,7 +19,7 @@ from torch import Tensor
 from nemo_asr.run.text.labels import WORD_MARK, is_piece
 from nemo_asr.run.text.subwords import ModelFile, Subwords, decode, encode, read_bytes
 from nemo_asr.trained.foreign import ForeignModel, Format
-from nemo_lite.backends.pytorch.checkpoint.tensors import read_torch_tensors
+from nemo_lite.backends.pytorch.checkpoint.torch_files import read_torch_tensors
 from nemo_lite.base.config import Config, load_config, raise_if, shown
 from nemo_lite.base.errors import CheckpointError, DataError, counted
 from nemo_lite.base.files import FileKind, numbered_lines, read_json

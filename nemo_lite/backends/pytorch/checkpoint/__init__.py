@@ -4,4 +4,4 @@ from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder as Che
 from nemo_lite.backends.pytorch.checkpoint.folder import Contents as Contents
 from nemo_lite.backends.pytorch.checkpoint.folder import StoredCheckpoint as StoredCheckpoint
 from nemo_lite.backends.pytorch.checkpoint.folder import read_checkpoint as read_checkpoint
-from nemo_lite.backends.pytorch.checkpoint.store import CheckpointSet as CheckpointSet
+from nemo_lite.backends.pytorch.checkpoint.record import CheckpointSet as CheckpointSet

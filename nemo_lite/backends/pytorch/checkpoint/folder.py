@@ -1,58 +1,55 @@
-"""A folder of checkpoints: which is the newest, what is in it, which may go, averages of several."""
+"""A folder of checkpoints: which is the newest, what is in it, which may go."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from nemo_lite.backends.pytorch.checkpoint.fitting import TrainingState
+from nemo_lite.backends.pytorch.checkpoint.lock import FolderLock
+from nemo_lite.backends.pytorch.checkpoint.record import (
+    TRAINER,
+    CheckpointSet,
+    best_of,
+    check_names,
+    score_in,
+    score_of,
+)
 from nemo_lite.backends.pytorch.checkpoint.storage import (
     WHOLE,
-    TrainingState,
     Weights,
     Writer,
-    files_of_nemo,
     fill_module,
     load_training_state,
     module_writer,
     read_fitting,
     read_tensors,
     state_writer,
-    without_index,
 )
 from nemo_lite.backends.pytorch.checkpoint.store import (
-    TRAINER,
-    CheckpointSet,
-    FolderLock,
-    StoredFile,
-    best_of,
-    check_names,
     delete_set,
     link_to_files,
     look,
     rewrite_record,
-    score_in,
-    score_of,
     stage,
     sweep,
     write_set,
 )
-from nemo_lite.backends.pytorch.checkpoint.tensors import parameters_of_state
 from nemo_lite.base.errors import CheckpointError, NemoLiteError, UsageError, did_you_mean
 from nemo_lite.base.files import make_writable_folder, names_in
-from nemo_lite.base.helpers import CheckpointName, Part, parse_checkpoint_name
+from nemo_lite.base.helpers import CheckpointName, Part, newest_checkpoint_files, parse_checkpoint_name
+from nemo_lite.base.verified import VerifiedFile
 from nemo_lite.core.callbacks.action_state import Best
 from nemo_lite.utils import logging
 
-# What is in a set: which files are read into which modules, what writes them. Which set is not decided here.
-# Any: a training state is a tree of tensors, numbers and texts; a contract is JSON.
+Kind = Literal["STEP", "EPOCH"]
 
 
 class Contents(NamedTuple):
@@ -111,33 +108,60 @@ class Chosen(NamedTuple):
         return Contents(self.name, weights, state, self.contract)
 
 
-def writers_of(
-    modules: Mapping[str, nn.Module | Weights], state: TrainingState | None, tag: str, suffix: str, part: Part
-) -> dict[str, Writer]:
-    """The writers of the files of a set, or of a part of each, by their names.
+@dataclass(frozen=True)
+class SavePlan:
+    """What a set is saved as, and what its record says.
 
-    Raises:
-        CheckpointError: a state that cannot be stored.
+    Attributes:
+        kind: what ``number`` counts.
+        number: the step or epoch.
+        keep: how many of the newest sets stay, at least 1.
+        best: which others stay.
+        about: what readers want to know without the modules: configuration, labels; JSON.
+        evaluations: results of evaluations known at this time; JSON.
+        contract: what the run is, for those that go on from it; JSON.
+        suffix: of the files, which says their format: see :func:`save_module`.
     """
 
-    def name_of(module: str) -> str:
-        kind, _, number = tag.partition("-")
-        return CheckpointName(module, kind, int(number), suffix, None if part == WHOLE else part).file_name
+    kind: Kind
+    number: int
+    keep: int
+    best: Best | None = None
+    about: Mapping[str, object] | None = None
+    evaluations: Sequence[Mapping[str, object]] = ()
+    contract: Mapping[str, object] = field(default_factory=dict)
+    suffix: str = ".safetensors"
 
-    writers = {name_of(name): module_writer(module, suffix, part) for name, module in modules.items()}
-    if state is not None:
-        writers[name_of(TRAINER)] = state_writer(state, suffix, part)
-    return writers
+    def __post_init__(self) -> None:
+        if self.kind not in ("STEP", "EPOCH") or self.number < 0 or self.keep < 1:
+            raise UsageError(
+                "such a checkpoint cannot be",
+                got=f"kind {self.kind}, number {self.number}, keep {self.keep}",
+                wanted="kind STEP or EPOCH, number from 0, keep from 1",
+            )
 
+    @property
+    def folder_name(self) -> str:
+        """``checkpoint-STEP-1000``."""
+        return f"checkpoint-{self.kind}-{self.number}"
 
-# Checkpoint folders: which checkpoint is the newest, which may go, what is in it. Formats and renames are elsewhere.
-# In ``checkpoint-STEP-<n>/`` (or ``EPOCH``): ``<Module>-STEP-<n>.safetensors`` for each module, the training state
-# ``trainer-STEP-<n>.safetensors``, and ``record.json``, which lists them (or ``.pt`` instead of ``.safetensors``).
-# Where each rank writes its own part of them: ``<Module>-STEP-<n>.part-<rank + 1>-of-<ranks>.safetensors``, see
-# `tensors`.
+    def writers(
+        self, modules: Mapping[str, nn.Module | Weights], state: TrainingState | None, part: Part = WHOLE
+    ) -> dict[str, Writer]:
+        """The writers of the files of the set, or of a part of each, by their names.
 
+        Raises:
+            CheckpointError: a state that cannot be stored.
+        """
 
-Kind = Literal["STEP", "EPOCH"]
+        def name_of(module: str) -> str:
+            part_of_name = None if part == WHOLE else part
+            return CheckpointName(module, self.kind, self.number, self.suffix, part_of_name).file_name
+
+        writers = {name_of(name): module_writer(module, self.suffix, part) for name, module in modules.items()}
+        if state is not None:
+            writers[name_of(TRAINER)] = state_writer(state, self.suffix, part)
+        return writers
 
 
 class StoredCheckpoint(NamedTuple):
@@ -162,6 +186,10 @@ class StoredCheckpoint(NamedTuple):
 
 class CheckpointFolder:
     """Saves sets of modules with a training state into one folder, and restores them.
+
+    In ``checkpoint-STEP-<n>/`` (or ``EPOCH``): ``<Module>-STEP-<n>.safetensors`` for each module, the training state
+    ``trainer-STEP-<n>.safetensors``, and ``record.json``, which lists them (or ``.pt`` instead of ``.safetensors``).
+    Where each rank writes its own part of them: ``<Module>-STEP-<n>.part-<rank + 1>-of-<ranks>.safetensors``.
 
     A process may be killed at any moment: the newest complete set stays readable, also while a set of the same number
     is written again. One process saves, which a lock sees to; any number may read.
@@ -192,29 +220,33 @@ class CheckpointFolder:
         """Let other processes save there."""
         self._lock.release()
 
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        """Around what changes the folder: it is open, also where nobody opened it for longer."""
+        if self._lock.is_held:  # and swept when it was opened; a sweep now would remove what others are writing
+            yield
+            return
+        self.open()
+        try:
+            yield
+        finally:
+            self.close()
+
     def save(
-        self, modules: Mapping[str, nn.Module | Weights], state: TrainingState | None, **how: Any
+        self, modules: Mapping[str, nn.Module | Weights], state: TrainingState | None, **plan: Any
     ) -> CheckpointSet:
-        """Write one set now: :meth:`prepare`, and what that gives.
+        """Write one set now: :meth:`prepare` with a :class:`SavePlan` of these, and what that gives.
 
         Raises:
             UsageError, CheckpointError: as these two.
         """
-        return self.prepare(modules, state, **how)()
+        return self.prepare(modules, state, SavePlan(**plan))()
 
     def prepare(
         self,
         modules: Mapping[str, nn.Module | Weights],
         state: TrainingState | None,
-        *,
-        kind: Kind,
-        number: int,
-        keep: int,
-        best: Best | None = None,
-        about: Mapping[str, Any] | None = None,
-        evaluations: Sequence[Mapping[str, Any]] = (),
-        contract: Mapping[str, Any] | None = None,
-        suffix: str = ".safetensors",
+        plan: SavePlan,
         part: Part = WHOLE,
     ) -> Callable[..., CheckpointSet]:
         """See that a set can be stored; what is given back writes it, and may do so in another thread.
@@ -222,51 +254,61 @@ class CheckpointFolder:
         Where several processes write parts of its files, it is called with the folder of :meth:`stage`, and with what
         waits for the others and gives the files that they wrote.
 
-        It then deletes the sets that are neither of the newest ``keep`` nor of the best: only files that a record
-        lists, and none before the new set has been read again and is right. The disk must hold one set more than stay
-        for a moment.
+        It then deletes the sets that are neither of the newest nor of the best: only files that a record lists, and
+        none before the new set has been read again and is right. The disk must hold one set more than stay for a
+        moment.
 
         Args:
             modules: they, or their weights alone, by name, which becomes part of the file's name. Their tensors must
                 stay as they are until the set is written.
             state: see :func:`save_training_state`; None writes no ``trainer`` file.
-            kind: what ``number`` counts.
-            number: the step or epoch.
-            keep: how many of the newest sets stay, at least 1.
-            best: which others stay.
-            about: what readers want to know without the modules: configuration, labels; JSON.
-            evaluations: results of evaluations known at this time; JSON.
-            contract: what the run is, for those that go on from it; JSON.
-            suffix: of the files, which says their format: see :func:`save_module`.
+            plan: what it is saved as.
             part: of each file, where other processes write the others.
 
         Raises:
-            UsageError: a name, number, ``keep`` or JSON that cannot be; when it is written: another process saves
-                there, or the folder or disk cannot be written to.
+            UsageError: a name or JSON that cannot be; when it is written: another process saves there, or the folder or
+                disk cannot be written to.
             CheckpointError: a state that cannot be stored.
         """
         check_names(modules)
-        if kind not in ("STEP", "EPOCH") or number < 0 or keep < 1:
-            raise UsageError(
-                "such a checkpoint cannot be",
-                got=f"kind {kind}, number {number}, keep {keep}",
-                wanted="kind STEP or EPOCH, number from 0, keep from 1",
-            )
-        tag = f"{kind}-{number}"
-        writers = writers_of(modules, state, tag, suffix, part)
+        writers = plan.writers(modules, state, part)
         step, epoch = ((state or {}).get(name) for name in ("step", "epoch"))
-        notes = (about or {}, evaluations, step, epoch, contract or {})
-        wanted = CheckpointSet(self.folder / f"checkpoint-{tag}", kind, number, 0, {}, *notes)
-        wanted.record_text()  # whether JSON can hold it
-        return lambda *shared: self._write(wanted, writers, keep, best, *shared)
+        notes = (plan.about or {}, plan.evaluations, step, epoch, plan.contract)
+        unsaved = CheckpointSet(self.folder / plan.folder_name, plan.kind, plan.number, 0, {}, *notes)
+        unsaved.record_text()  # whether JSON can hold it
 
-    def stage(self, kind: Kind, number: int) -> Path:
+        def write(
+            staged: Path | None = None, of_others: Callable[[], Mapping[str, VerifiedFile]] = dict
+        ) -> CheckpointSet:
+            with self._opened():
+                serial = 1 + look(self.folder).last_serial
+                saved = write_set(replace(unsaved, serial=serial), writers, staged, of_others)
+                if any(name.endswith(".pt") for name in writers):
+                    link_to_files(saved)
+                self._delete_all_but(saved, plan)
+            return saved
+
+        return write
+
+    def _delete_all_but(self, saved: CheckpointSet, plan: SavePlan) -> None:
+        sets = self.sets()
+        kept = {
+            checkpoint.tag for checkpoint in (*sets[-plan.keep :], *(best_of(sets, plan.best) if plan.best else ()))
+        }
+        leaving = [made for made in sets if made.tag not in kept and made.path != saved.path]
+        if leaving and (problem := saved.problem(contents=True)):
+            problem = f"the checkpoint was not stored as it was written: {problem}"
+            raise CheckpointError(problem, place=str(saved), remedy="check the disk; older checkpoints were kept")
+        for checkpoint in leaving:
+            delete_set(checkpoint)
+
+    def stage(self, plan: SavePlan) -> Path:
         """A folder into which several processes write the files of one set. The folder of checkpoints is open.
 
         Raises:
             UsageError: it cannot be made.
         """
-        return stage(self.folder.absolute() / f"checkpoint-{kind}-{number}")
+        return stage(self.folder.absolute() / plan.folder_name)
 
     def is_among_best(self, evaluation: Mapping[str, Any], best: Best) -> bool:
         """Whether a set with this evaluation would be one of the best."""
@@ -278,7 +320,7 @@ class CheckpointFolder:
     def note_evaluation(self, evaluation: Mapping[str, Any]) -> None:
         """Write an evaluation into the record of the newest set of its step, where there is one."""
         of_step = [checkpoint for checkpoint in self.sets() if checkpoint.step == evaluation["step"]]
-        if of_step and not of_step[-1].is_flat:
+        if of_step:
             results = [result for result in of_step[-1].evaluations if result.get("name") != evaluation["name"]]
             with self._opened():
                 rewrite_record(replace(of_step[-1], evaluations=[*results, evaluation]))
@@ -308,14 +350,44 @@ class CheckpointFolder:
         Raises:
             CheckpointError: no such folder, or no such set in it: what is wrong with each.
         """
-        checkpoint = self._newest(pattern)
-        if checkpoint is not None:
-            return checkpoint
+        if whole := self.newest_sets(1, pattern):
+            return whole[0]
         place, matching = str(self.folder), f" {pattern}" if pattern else ""
         if not self.folder.is_dir():
             raise CheckpointError("no such folder", place=place, remedy="give the folder that holds the checkpoints")
-        tags = [checkpoint.tag for checkpoint in self.sets()] or without_index(self.folder)
+        tags = [checkpoint.tag for checkpoint in self.sets()]
         raise CheckpointError(f"no complete checkpoint{matching}", place=place, got="; ".join(tags) or "none")
+
+    def newest_sets(self, count: int, pattern: str = "") -> list[CheckpointSet]:
+        """The sets saved last, at most so many, whose files are those that were written, the newest first.
+
+        A warning names each that is damaged. None are given where there is no set of this pattern, not even a damaged
+        one.
+
+        Raises:
+            CheckpointError: each is damaged, and how.
+        """
+        sets, damaged, _ = look(self.folder)
+        problems = {path: problem for path, problem in damaged.items() if pattern in path.name}
+        whole: list[CheckpointSet] = []
+        for checkpoint in reversed([checkpoint for checkpoint in sets if pattern in checkpoint.tag]):
+            if len(whole) == count:
+                break
+            problem = checkpoint.problem(contents=True)
+            if not problem:
+                whole.append(checkpoint)
+            elif not os.path.lexists(checkpoint.path):  # its writer has just replaced or deleted it
+                return self.newest_sets(count, pattern)
+            else:
+                problems[checkpoint.path] = problem
+        if problems and not whole:
+            got = "; ".join(f"{path.name}: {problem}" for path, problem in problems.items())
+            remedy = "take a copy of one, or move them away and train anew"
+            raise CheckpointError("every checkpoint is damaged", place=str(self.folder), got=got, remedy=remedy)
+        for path, problem in problems.items():
+            names = ", ".join(checkpoint.path.name for checkpoint in whole)
+            logging.warning("%s is damaged and not used: %s; taking %s", path, problem, names)
+        return whole
 
     def is_empty(self) -> bool:
         """Whether there is nothing to restore: neither a set, complete or damaged, nor a checkpoint of NeMo's."""
@@ -340,9 +412,9 @@ class CheckpointFolder:
         Raises:
             CheckpointError: no complete set, or one that lacks a module.
         """
-        checkpoint = self._newest(pattern)
+        checkpoint = next(iter(self.newest_sets(1, pattern)), None)
         if checkpoint is None:
-            files, trainer = files_of_nemo(self.folder, modules, pattern)
+            files, trainer = self._files_of_nemo(modules, pattern)
         else:
             files = {name: path for name in modules if (path := checkpoint.path_of(name)) is not None}
             trainer = checkpoint.path_of(TRAINER)
@@ -358,63 +430,21 @@ class CheckpointFolder:
         contract = checkpoint.contract if checkpoint else {}
         return Chosen(str(checkpoint or self.folder), of_modules, of_state, contract)
 
-    def _newest(self, pattern: str) -> CheckpointSet | None:
-        """As :meth:`newest`, or None where there is no set of this pattern, not even a damaged one."""
-        sets, damaged, _ = look(self.folder)
-        problems = {path: problem for path, problem in damaged.items() if pattern in path.name}
-        for checkpoint in reversed([checkpoint for checkpoint in sets if pattern in checkpoint.tag]):
-            path, problem = checkpoint.path, checkpoint.problem(contents=True)
-            if not problem:
-                for other, other_problem in problems.items():
-                    logging.warning("%s is damaged and not used: %s; taking %s", other, other_problem, path.name)
-                return checkpoint
-            if not os.path.lexists(path):  # its writer has just replaced or deleted it
-                return self._newest(pattern)
-            problems[path] = problem
-        if problems:
-            got = "; ".join(f"{path.name}: {problem}" for path, problem in problems.items())
-            remedy = "take a copy of one, or move them away and train anew"
-            raise CheckpointError("every checkpoint is damaged", place=str(self.folder), got=got, remedy=remedy)
-        return None
+    def _files_of_nemo(self, modules: Mapping[str, nn.Module], pattern: str) -> tuple[dict[str, Path], Path | None]:
+        """The newest ``<Module>-STEP-<n>.pt`` of each module, and the training state if all are of one step.
 
-    def _write(
-        self,
-        wanted: CheckpointSet,
-        writers: Mapping[str, Writer],
-        keep: int,
-        best: Best | None,
-        staged: Path | None = None,
-        of_others: Callable[[], Mapping[str, StoredFile]] = dict,
-    ) -> CheckpointSet:
-        with self._opened():
-            serial = 1 + look(self.folder).last_serial
-            saved = write_set(replace(wanted, serial=serial), writers, staged, of_others)
-            if any(name.endswith(".pt") for name in writers):
-                link_to_files(saved)
-            self._delete_all_but(saved, keep, best)
-        return saved
-
-    @contextmanager
-    def _opened(self) -> Iterator[None]:
-        """Around what changes the folder: it is open, also where nobody opened it for longer."""
-        if self._lock.is_held:  # and swept when it was opened; a sweep now would remove what others are writing
-            yield
-            return
-        self.open()
-        try:
-            yield
-        finally:
-            self.close()
-
-    def _delete_all_but(self, saved: CheckpointSet, keep: int, best: Best | None) -> None:
-        sets = self.sets()
-        kept = {checkpoint.tag for checkpoint in (*sets[-keep:], *(best_of(sets, best) if best else ()))}
-        leaving = [made for made in sets if made.tag not in kept and made.path != saved.path]
-        if leaving and (problem := saved.problem(contents=True)):
-            problem = f"the checkpoint was not stored as it was written: {problem}"
-            raise CheckpointError(problem, place=str(saved), remedy="check the disk; older checkpoints were kept")
-        for other in leaving:
-            delete_set(other)
+        Raises:
+            CheckpointError: no such folder, or no file of a module.
+        """
+        pt_files = [name for name in names_in(self.folder) if name.endswith(".pt")]
+        there = {name.module for name in map(parse_checkpoint_name, pt_files) if name}
+        # NeMo names files by the class, also those of modules with a name of their own.
+        classes = [name if name in there else type(module).__name__ for name, module in modules.items()]
+        names = classes if len({*classes}) == len(classes) else modules
+        newest = newest_checkpoint_files(names, self.folder, pattern, suffixes=(".pt",))
+        trainer = self.folder / f"{TRAINER}-{'-and-'.join({name.tag for _, name in newest})}.pt"  # none of two steps
+        paths = {module: path for module, (path, _) in zip(modules, newest, strict=True)}
+        return paths, trainer if trainer.is_file() else None
 
 
 def read_checkpoint(folder: str | Path, pattern: str = "") -> StoredCheckpoint:
@@ -428,70 +458,5 @@ def read_checkpoint(folder: str | Path, pattern: str = "") -> StoredCheckpoint:
         CheckpointError: no such folder, no complete set, or a damaged file.
     """
     newest = CheckpointFolder(folder).newest(pattern)
-    paths = {name: path for name in newest.modules if (path := newest.path_of(name)) is not None}
-    step, epoch = newest.step, newest.epoch
-    trainer = newest.path_of(TRAINER)
-    if trainer is not None and step is None:  # an index of before they were in it
-        state = load_training_state(trainer)
-        step, epoch = state.get("step"), state.get("epoch")
-    weights = {name: read_tensors(path) for name, path in paths.items()}
-    return StoredCheckpoint(str(newest), newest.about, weights, step, epoch, newest.evaluations)
-
-
-# The mean of the weights of a folder's newest checkpoints. Statistics of normalisation are not averaged here.
-
-
-class MeanWeights(NamedTuple):
-    """Parameters of modules, averaged over checkpoints.
-
-    Attributes:
-        tensors: by the module's name and their own, in float32.
-        steps: the steps after which the checkpoints were saved.
-    """
-
-    tensors: Mapping[str, Mapping[str, Tensor]]
-    steps: tuple[int, ...]
-
-
-def mean_of_newest(folder: str | Path, modules: Mapping[str, nn.Module], count: int) -> MeanWeights:
-    """The mean of each parameter over the newest ``count`` complete checkpoints, or over all if there are fewer.
-
-    A warning names each that is damaged.
-
-    Args:
-        folder: where the checkpoints are.
-        modules: by the names under which they were saved.
-        count: how many, at least 1.
-
-    Raises:
-        CheckpointError: no complete checkpoint, or one that does not fit the modules.
-    """
-    listing = look(Path(folder).expanduser())
-    sets: list[CheckpointSet] = []
-    damaged = {**listing.damaged}
-    for checkpoint in reversed(listing.sets):
-        if len(sets) == count:
-            break
-        if problem := checkpoint.problem(contents=True):
-            damaged[checkpoint.path] = problem
-        else:
-            sets.insert(0, checkpoint)
-    if not sets:
-        got = "; ".join(f"{path.name}: {problem}" for path, problem in damaged.items())
-        raise CheckpointError("there is no checkpoint to average", place=str(folder), got=got)
-    for place, problem in damaged.items():
-        logging.warning("%s is damaged and not averaged: %s", place, problem)
-    sums: dict[str, dict[str, Tensor]] = {name: {} for name in modules}
-    for checkpoint in sets:  # one at a time: memory holds one checkpoint and the sums
-        for module_name, module in modules.items():
-            path = checkpoint.path_of(module_name)
-            if path is None:
-                raise CheckpointError(f"checkpoint {checkpoint.tag} has no {module_name}", place=str(folder))
-            stored, totals = read_fitting(module, path), sums[module_name]
-            for name in parameters_of_state(module):
-                value = stored[name].to(torch.float32)
-                totals[name] = totals[name].add_(value) if name in totals else value.clone()
-    for total in (total for totals in sums.values() for total in totals.values()):
-        total.div_(len(sets))
-    steps = (checkpoint.number if checkpoint.step is None else checkpoint.step for checkpoint in sets)
-    return MeanWeights(sums, tuple(steps))
+    weights = {name: read_tensors(path) for name in newest.modules if (path := newest.path_of(name)) is not None}
+    return StoredCheckpoint(str(newest), newest.about, weights, newest.step, newest.epoch, newest.evaluations)

@@ -12,28 +12,23 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, writers_of
-from nemo_lite.backends.pytorch.checkpoint.storage import TrainingState, Weights, identity
-from nemo_lite.backends.pytorch.checkpoint.store import files_of_others, on_every_rank, report_of, told_with, write_part
+from nemo_lite.backends.pytorch.checkpoint.fitting import TrainingState, identity
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, SavePlan
+from nemo_lite.backends.pytorch.checkpoint.reports import files_of_others, on_every_rank, report_of
+from nemo_lite.backends.pytorch.checkpoint.storage import Weights, Writer
+from nemo_lite.backends.pytorch.checkpoint.store import write_part
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.process import WRITING_CHECKPOINT
 from nemo_lite.base.errors import UsageError
-from nemo_lite.base.files import remove_probe, temporary_name
+from nemo_lite.base.files import refusing_unwritable, remove_probe, temporary_name
 from nemo_lite.base.helpers import Part
 from nemo_lite.core.callbacks.action_state import Best
 from nemo_lite.utils import logging
 
-# Any: results of evaluations, the arguments of `CheckpointFolder.prepare`, trees of tensors, numbers and texts.
-
-
 SMALL_BYTES = 8 * 2**20
 """A checkpoint of fewer bytes is soon on the disk: it is waited for, so that a kill costs no step more than needed."""
-
-
 # How long rank 0 waits for the others' parts of the last checkpoint when a run ends with an error.
 _PATIENCE_AT_END_SECONDS = 10.0
-
-
 T = TypeVar("T")
 
 
@@ -93,7 +88,7 @@ def copied_to_host(tree: T) -> T:
     """The same tree with copies of its tensors in host memory. Tensors that are one stay one."""
     copies: dict[tuple[object, ...], Tensor] = {}
 
-    def copied(value: Any) -> Any:
+    def copied(value: Any) -> Any:  # a part of the tree
         if isinstance(value, Tensor):
             key = identity(value)
             if key not in copies:
@@ -154,19 +149,41 @@ class Saving:
         self._waits_until = None
         self._comm.on_first(self._folder(folder).open)
         if in_parts:
-            probe = self._comm.from_first(lambda: str(_probe(self._folder(folder).folder.absolute())))
-            try:
-                on_every_rank(self._comm, lambda: _see(Path(probe)))
-            finally:
-                self._comm.on_first(lambda: _remove(Path(probe)))
+            self._see_the_same_folder(self._folder(folder).folder.absolute())
 
-    def start(
-        self, folder: str | Path, weights: Mapping[str, Weights], state: TrainingState, how: Mapping[str, Any]
-    ) -> None:
+    def _see_the_same_folder(self, folder: Path) -> None:
+        """See that each rank finds a folder that rank 0 makes in this one, and can write beside it.
+
+        Raises:
+            UsageError: one does not, or cannot.
+        """
+
+        def make_probe() -> str:
+            probe = folder / temporary_name("probe")
+            probe.mkdir()
+            return str(probe)
+
+        def see_probe() -> None:
+            if not probe.is_dir() or not os.access(probe.parent, os.W_OK):
+                raise UsageError(
+                    "the folder of the checkpoints is not there, or cannot be written to",
+                    place=str(probe.parent),
+                    remedy="with shard_weights each rank writes its own part: choose a folder on a file system that "
+                    "all ranks share",
+                )
+
+        def remove() -> None:
+            with refusing_unwritable(folder):
+                remove_probe(probe)
+
+        probe = Path(self._comm.from_first(make_probe))
+        try:
+            on_every_rank(self._comm, see_probe)
+        finally:
+            self._comm.on_first(remove)
+
+    def start(self, folder: str | Path, weights: Mapping[str, Weights], state: TrainingState, plan: SavePlan) -> None:
         """Copy weights and state to host memory, and begin to write the copy. One under way is waited for.
-
-        Args:
-            how: the arguments of :meth:`CheckpointFolder.prepare`.
 
         Raises:
             NemoLiteError: the one before could not be written, or this one cannot be stored.
@@ -175,17 +192,17 @@ class Saving:
         def begin() -> None:
             self._writer.finish()
             copies = copied_to_host((weights, state))
-            write = self._folder(folder).prepare(*copies, **how)
+            write = self._folder(folder).prepare(*copies, plan)
             if num_bytes_of(copies) < SMALL_BYTES:
                 write()
             else:
                 self._writer.start(write)
 
         self._comm.written_by_all(lambda: self._comm.on_first(begin))
-        self._under_way[str(folder)] = str(Path(folder) / f"checkpoint-{how['kind']}-{how['number']}")
+        self._under_way[str(folder)] = str(Path(folder) / plan.folder_name)
 
     def start_part(
-        self, folder: str | Path, weights: Mapping[str, Weights], state: TrainingState, how: Mapping[str, Any]
+        self, folder: str | Path, weights: Mapping[str, Weights], state: TrainingState, plan: SavePlan
     ) -> None:
         """The same where weights are divided: each rank copies and writes its own part of each file.
 
@@ -193,27 +210,29 @@ class Saving:
             NemoLiteError: as :meth:`start`; or another rank cannot store its part.
         """
         comm, checkpoints = self._comm, self._folder(folder)
-        part, tag = Part(1 + comm.rank, comm.world_size), f"{how['kind']}-{how['number']}"
+        part = Part(1 + comm.rank, comm.world_size)
         comm.written_by_all(self._writer.finish)
 
-        def prepare() -> tuple[Callable[..., object] | None, Mapping[str, Any], int]:
+        def prepare() -> tuple[Callable[..., object] | None, Mapping[str, Writer], int]:
             copies = copied_to_host((weights, state))
-            commit = comm.on_first(lambda: checkpoints.prepare(*copies, **how, part=part))
-            own = {} if commit else writers_of(*copies, tag, how["suffix"], part)
-            return commit, own, num_bytes_of(copies)
+            commit = comm.on_first(lambda: checkpoints.prepare(*copies, plan, part))
+            return commit, {} if commit else plan.writers(*copies, part), num_bytes_of(copies)
 
-        commit, own, num_bytes = on_every_rank(comm, prepare)
-        staged = Path(comm.from_first(lambda: str(checkpoints.stage(how["kind"], how["number"]))))
-        key, final = staged.name, staged.with_name(f"checkpoint-{tag}")
+        commit, writers, num_bytes = on_every_rank(comm, prepare)
+        staged = Path(comm.from_first(lambda: str(checkpoints.stage(plan))))
+        key, final = staged.name, staged.with_name(plan.folder_name)
+
+        def is_too_late() -> bool:
+            return self._waits_until is not None and time.monotonic() > self._waits_until
 
         def write() -> None:
             if commit is None:
-                comm.leave_note(f"{key}/{comm.rank}", report_of(lambda: write_part(staged, final, own)))
+                comm.leave_note(f"{key}/{comm.rank}", report_of(lambda: write_part(staged, final, writers)))
             else:
-                commit(staged, lambda: files_of_others(comm, key, final, self._is_too_late))
+                commit(staged, lambda: files_of_others(comm, key, final, is_too_late))
 
         comm.written_by_all(write if num_bytes < SMALL_BYTES else lambda: self._writer.start(write))
-        self._under_way[str(folder)] = str(Path(folder) / f"checkpoint-{tag}")
+        self._under_way[str(folder)] = str(Path(folder) / plan.folder_name)
 
     def done(self, folder: str | Path, wait: bool) -> str:
         """The checkpoint in a folder that has become complete since this was last asked, or "".
@@ -265,36 +284,6 @@ class Saving:
             checkpoints.close()
         self._folders.clear()
 
-    def _is_too_late(self) -> bool:
-        return self._waits_until is not None and time.monotonic() > self._waits_until
-
     def _folder(self, folder: str | Path) -> CheckpointFolder:
         # One of each: a lock does not keep out its own process, and to open a folder sweeps it.
         return self._folders.setdefault(Path(os.path.realpath(Path(folder).expanduser())), CheckpointFolder(folder))
-
-
-def _probe(folder: Path) -> Path:
-    """A folder in it that the other ranks look for."""
-    probe = folder / temporary_name("probe")
-    probe.mkdir()
-    return probe
-
-
-def _remove(probe: Path) -> None:
-    with told_with(probe.parent):
-        remove_probe(probe)
-
-
-def _see(probe: Path) -> None:
-    """See that this process can write where rank 0 made the probe.
-
-    Raises:
-        UsageError: it cannot.
-    """
-    if not probe.is_dir() or not os.access(probe.parent, os.W_OK):
-        raise UsageError(
-            "the folder of the checkpoints is not there, or cannot be written to",
-            place=str(probe.parent),
-            remedy="with shard_weights each rank writes its own part: choose a folder on a file system that all ranks "
-            "share",
-        )

@@ -1,36 +1,33 @@
-"""Tensors in files: safetensors whole, in slices and in parts of several ranks; torch's files, without pickle."""
+"""Tensors in safetensors files: whole, in slices, and in parts of several ranks.
+
+A file is 8 bytes with the length of a JSON header, the header, the tensors' bytes. They are written here, because the
+library's writer orders the metadata at random, and files of equal runs shall have equal digests; the library reads.
+Source: https://github.com/huggingface/safetensors#format
+
+Any part of a file stands for all of them. The header of each says which slices of the whole tensors it holds:
+``places`` gives, by name, the dimension along which the tensor is divided, the slice's first index in it, and its size
+in the whole. A tensor that is not divided is in the first part.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import pickle
-import zipfile
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from io import BytesIO
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_leaves
 
-from nemo_lite.backends.pytorch.checkpoint.claims import WITHOUT_VALUES, Claims, OtherObjectsError, TooMuchError
 from nemo_lite.backends.pytorch.distributed.comm import Piece, divided_as, is_divided, piece_of
 from nemo_lite.base.errors import CheckpointError
-from nemo_lite.base.files import FileKind, open_file, parse_json, write_atomically
+from nemo_lite.base.files import FileKind, open_file, parse_json
 from nemo_lite.base.helpers import Part, parse_checkpoint_name
-
-# Writes safetensors files: the same bytes for the same content, which the library's own writer does not promise.
-# The format: 8 bytes with the length of a JSON header, the header, the tensors' bytes. The library's writer orders
-# the metadata at random, so that files of equal runs would have different digests. Reading is left to the library.
-# Source: https://github.com/huggingface/safetensors#format
-
 
 _NAMES = {
     torch.float64: "F64",
@@ -84,14 +81,6 @@ def write_safetensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: M
         content = tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         file.write(content.numpy().data)
 
-
-# StoredTensors: the tensors of a safetensors file, whole or a slice of each, also where it was written in parts.
-# Any part stands for all of them. The header of each says which slices of the whole tensors it holds: ``places``
-# gives, by name, the dimension along which the tensor is divided, the slice's first index in it, and its size in the
-# whole. A tensor that is not divided is in the first part.
-
-
-# Any: an open file of the library, and JSON.
 
 KIND = FileKind("the checkpoint", 1 << 44, CheckpointError, "use another checkpoint")
 _PART, _PLACES = "part", "places"
@@ -253,12 +242,6 @@ def _problem_of(slices: list[_Slice]) -> str:
     return ""
 
 
-# Which values of modules and training states are divided among the ranks, and this rank's piece of them in a file.
-
-
-# Any: a tree of tensors, numbers and texts.
-
-
 def read_for(target: Tensor | None, stored: StoredTensors, name: str) -> Tensor:
     """A stored tensor: this rank's piece, divided as the target is, or whole where the target is not divided."""
     piece = None if target is None else piece_of(target)
@@ -297,220 +280,6 @@ def without_pieces(value: Any, pieces: dict[int, Piece]) -> Any:
     return value
 
 
-# Files of ``torch.save``: state dicts and training states as NeMo 0.x writes them, read without running their code.
-
-
-SUFFIXES = (".pt", ".pth", ".ckpt")
-_ZIP, _PICKLE, _HEAD_BYTES = b"PK\x03\x04", b"\x80", 9
-_CHUNK_BYTES = 1 << 20
-_LENGTHS_IN_HEADER = 26  # where a zip record says how long its name and its extra field are, behind which it begins
-# Of a file without an archive: a number, a version, about the machine, the tensors, the order of their values.
-_PICKLES = 5
-
-
-def is_torch_file(path: Path) -> bool:
-    """Whether ``torch.save`` wrote a file, by its content; by its suffix where the content is of neither kind."""
-    with open_file(path, KIND) as file:
-        head = file.read(_HEAD_BYTES)
-    if head[8:] == b"{":  # safetensors: eight bytes of length, then JSON
-        return False
-    return head.startswith((_ZIP, _PICKLE)) or path.suffix in SUFFIXES
-
-
-def read_torch_tensors(source: Path | BytesIO, place: str) -> dict[str, Tensor]:
-    """A state dict, on the CPU.
-
-    Args:
-        source: the file, or its content.
-        place: its name, for messages.
-
-    Raises:
-        CheckpointError: as :func:`read_torch_file`, or it holds something else.
-    """
-    state = read_torch_file(source, place)
-    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise CheckpointError("this is no module's state dict", place=place, wanted="names with tensors")
-    return dict(state)
-
-
-def read_torch_file(source: Path | BytesIO, place: str) -> object:
-    """The content of a file of ``torch.save``, on the CPU: containers, numbers, texts, tensors. Its code does not run.
-
-    Args:
-        source: the file, or its content.
-        place: its name, for messages.
-
-    Raises:
-        CheckpointError: it is damaged, compressed, holds objects of other classes, or claims more than it holds.
-    """
-    try:
-        # Opened here: given a path, torch would choose a reader by the suffix.
-        with nullcontext(source) if isinstance(source, BytesIO) else open_file(source, KIND, place=place) as file:
-            problem = _problem_of_zip(file)
-            if not problem:
-                _check_claims(file)
-            state = None if problem else torch.load(file, map_location="cpu", weights_only=True)
-        problem = problem or _problem_of_torch_file(state)
-    except TooMuchError as error:
-        raise CheckpointError(str(error), place=place, remedy="do not use it") from None
-    except (pickle.UnpicklingError, OtherObjectsError) as error:
-        raise CheckpointError(
-            "the file is damaged, or holds objects other than tensors, which are never loaded",
-            place=place,
-            remedy="use another checkpoint, or one that stores its state_dict() alone",
-        ) from error
-    except Exception as error:  # a torn file makes torch's unpickler raise almost anything
-        raise damaged(place, error) from error
-    if problem:
-        raise CheckpointError(problem, place=place, remedy="do not use it")
-    return state
-
-
-def write_torch_file(path: str | Path, state: object) -> None:
-    """Write containers, numbers, texts and tensors as ``torch.save`` does, atomically.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
-    write_atomically(path, lambda temporary: torch.save(state, temporary))
-
-
-def own_tensors(tensors: Mapping[str, Tensor]) -> OrderedDict[str, Tensor]:
-    """A state dict to be written: on the CPU, no tensor a part of a larger one. Tied ones stay one."""
-    own = OrderedDict()
-    for name, tensor in tensors.items():
-        tensor = tensor.detach().cpu().contiguous()
-        is_part = tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size()
-        own[name] = tensor.clone() if is_part else tensor
-    return own
-
-
 def damaged(place: str, error: Exception) -> CheckpointError:
     """The error about a file whose content cannot be read."""
     return CheckpointError("the file is damaged", place=place, got=f"{type(error).__name__}: {error}")
-
-
-def _problem_of_zip(file: BinaryIO) -> str:
-    """Why the archive around the tensors must not be unpacked; "" where it may. Older files have no archive.
-
-    torch's own reader compares no checksums: it would take a file with a flipped bit for a whole one.
-
-    Raises:
-        BadZipFile: the archive is damaged, or a record is not what its checksum says: which one.
-    """
-    if file.read(len(_ZIP)) != _ZIP:
-        file.seek(0)
-        return ""
-    with zipfile.ZipFile(file) as archive:
-        records = archive.infolist()
-        if any(record.compress_type != zipfile.ZIP_STORED for record in records):
-            return "the file is compressed, which torch never does"
-        if min((record.header_offset for record in records), default=0):  # torch's reader would find others
-            return "the file does not begin with its first part"
-        if sum(record.file_size for record in records) > file.seek(0, os.SEEK_END):  # records that share their bytes
-            return "the parts of the file claim more bytes than it has"
-        for record in records:
-            if record.CRC:  # 0 after torch.serialization.set_crc32_options(False)
-                with archive.open(record) as content:
-                    while content.read(_CHUNK_BYTES):
-                        pass
-    file.seek(0)
-    return ""
-
-
-def _check_claims(file: BinaryIO) -> None:
-    """See that what the pickles of a file would make is no more than it holds. Errors as of `Claims.check`."""
-    num_bytes = file.seek(0, os.SEEK_END)
-    file.seek(0)
-    if file.read(len(_ZIP)) == _ZIP:
-        with zipfile.ZipFile(file) as archive:
-            records = archive.infolist()
-            parts = ((record.filename.partition("/data/")[2], record.file_size) for record in records)
-            claims = Claims(num_bytes, {key: size for key, size in parts if key})
-            for record in records:
-                if record.filename.rpartition("/")[2] == "data.pkl":
-                    # Not by ZipFile, which would compare a checksum that is left out in some files.
-                    file.seek(record.header_offset + _LENGTHS_IN_HEADER)
-                    lengths = int.from_bytes(file.read(2), "little"), int.from_bytes(file.read(2), "little")
-                    file.seek(sum(lengths), os.SEEK_CUR)
-                    claims.check(BytesIO(file.read(record.file_size)))
-    else:
-        file.seek(0)
-        claims = Claims(num_bytes, None)
-        for _ in range(_PICKLES):
-            claims.check(file)
-    file.seek(0)
-
-
-def _problem_of_torch_file(state: object) -> str:
-    tensors = [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
-    if any(leaf.layout is not torch.strided or leaf.device.type != "cpu" or leaf.is_quantized for leaf in tensors):
-        return WITHOUT_VALUES
-    if any(leaf.untyped_storage().nbytes() < leaf.numel() * leaf.element_size() for leaf in tensors):
-        return "a tensor claims more elements than the file holds"
-    return ""
-
-
-# Weights that are not finite are not saved: a checkpoint of them would take the place of a good one.
-
-
-_MAX_LISTED = 3
-_STATISTICS = ("running_mean", "running_var")  # torch's names in normalisation layers
-
-
-def parameters_of_state(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters in ``module.state_dict()`` by their names there; a tied one under each of its names.
-
-    A module may have a ``state_dict`` of its own, as wrapped ones do: in it and in files names are others than in
-    ``named_parameters()``.
-    """
-    own = {id(parameter): parameter for parameter in module.parameters()}
-    try:
-        state = module.state_dict(destination=_FirstValues(), keep_vars=True)
-    except TypeError:  # of the user's, without torch's arguments: tensors in the same memory
-        at = {(parameter.data_ptr(), parameter.shape): parameter for parameter in own.values()}
-        values = ((name, value) for name, value in module.state_dict().items() if isinstance(value, Tensor))
-        return {name: at[place] for name, value in values if (place := (value.data_ptr(), value.shape)) in at}
-    return {name: own[id(value)] for name, value in state.items() if id(value) in own}
-
-
-class _FirstValues(OrderedDict[str, Any]):
-    """Keeps the first value of a key: behind it, hooks put float32 values in the place of half parameters."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._metadata: OrderedDict[str, Any] = OrderedDict()  # as torch has it
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        if key not in self:
-            super().__setitem__(key, value)
-
-
-def refuse_not_finite(module: nn.Module, tensors: Mapping[str, object]) -> None:
-    """Raise CheckpointError if a parameter or a running statistic is not finite, or a buffer NaN.
-
-    Other buffers may hold infinities: masks do.
-
-    Args:
-        module: says which of the tensors are parameters.
-        tensors: its ``state_dict()``, or this rank's pieces of it.
-    """
-    finite = {*parameters_of_state(module)}
-    # Features of 1e30 give a finite loss and an infinite variance, with which nothing is recognised any more.
-    finite |= {name for name in tensors if name.rpartition(".")[2] in _STATISTICS}
-    values = {name: value.tensor if isinstance(value, Piece) else value for name, value in tensors.items()}
-    bad = [name for name, value in values.items() if isinstance(value, Tensor) and _is_bad(value, name in finite)]
-    if bad:
-        more = f" and {len(bad) - _MAX_LISTED} more" if len(bad) > _MAX_LISTED else ""
-        raise CheckpointError(
-            "weights that are not finite are not saved",
-            place=type(module).__name__,
-            got=f"NaN or infinity in {', '.join(bad[:_MAX_LISTED])}{more}",
-            remedy="the checkpoints saved before stay: go on from one of them with a lower learning rate",
-        )
-
-
-def _is_bad(tensor: Tensor, must_be_finite: bool) -> bool:
-    if not tensor.is_floating_point():
-        return False
-    return not bool(tensor.isfinite().all()) if must_be_finite else bool(tensor.isnan().any())

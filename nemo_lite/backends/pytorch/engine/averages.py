@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from nemo_lite.backends.pytorch.checkpoint.folder import MeanWeights, mean_of_newest
-from nemo_lite.backends.pytorch.checkpoint.tensors import parameters_of_state
+from nemo_lite.backends.pytorch.checkpoint.fitting import parameters_of_state
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
+from nemo_lite.backends.pytorch.checkpoint.storage import read_fitting
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_synced
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics, named_weighted_modules
@@ -210,10 +211,9 @@ class Averaging:
 
     def _mean_of_checkpoints(self, last: int, folder: str | Path) -> tuple[list[Tensor], str]:
         named = named_weighted_modules(self._all)
-        travels: Any = self._comm.from_first(lambda: tuple(mean_of_newest(folder, named, last)))
-        mean = MeanWeights(*travels)
+        means, steps = self._comm.from_first(lambda: mean_of_newest(folder, named, last))
         by_parameter = {
-            parameter: mean.tensors[module_name][name]
+            parameter: means[module_name][name]
             for module_name, module in named.items()
             for name, parameter in parameters_of_state(module).items()
         }
@@ -222,12 +222,46 @@ class Averaging:
             raise CheckpointError(problem, place=str(folder))
         pairs = zip(self._parameters, self._masters, strict=True)
         values = [by_parameter.get(parameter, master.detach()) for parameter, master in pairs]
-        return values, f"mean of the checkpoints of {', '.join(map(str, mean.steps))} steps"
+        return values, f"mean of the checkpoints of {', '.join(map(str, steps))} steps"
 
     def _refuse_sharded(self) -> None:
         if self._is_sharded:
             problem, remedy = "averages of weights do not go with shard_weights", "leave one of the two out"
             raise UsageError(problem, remedy=remedy)
+
+
+def mean_of_newest(
+    folder: str | Path, modules: Mapping[str, nn.Module], count: int
+) -> tuple[dict[str, dict[str, Tensor]], list[int]]:
+    """The mean of each parameter over the newest ``count`` complete checkpoints, or over all if there are fewer.
+
+    Args:
+        folder: where the checkpoints are.
+        modules: by the names under which they were saved.
+        count: how many, at least 1.
+
+    Returns:
+        The means by the module's name and their own, in float32; the steps after which the checkpoints were saved.
+
+    Raises:
+        CheckpointError: no complete checkpoint, or one that does not fit the modules.
+    """
+    sets = CheckpointFolder(folder).newest_sets(count)[::-1]
+    if not sets:
+        raise CheckpointError("there is no checkpoint to average", place=str(folder))
+    sums: dict[str, dict[str, Tensor]] = {name: {} for name in modules}
+    for checkpoint in sets:  # one at a time: memory holds one checkpoint and the sums
+        for module_name, module in modules.items():
+            path = checkpoint.path_of(module_name)
+            if path is None:
+                raise CheckpointError(f"checkpoint {checkpoint.tag} has no {module_name}", place=str(folder))
+            stored, totals = read_fitting(module, path), sums[module_name]
+            for name in parameters_of_state(module):
+                value = stored[name].to(torch.float32)
+                totals[name] = totals[name].add_(value) if name in totals else value.clone()
+    for total in (total for totals in sums.values() for total in totals.values()):
+        total.div_(len(sets))
+    return sums, [checkpoint.number if checkpoint.step is None else checkpoint.step for checkpoint in sets]
 
 
 def _named_parameters(module: object) -> Iterator[tuple[str, nn.Parameter]]:

@@ -10,20 +10,17 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Chosen, Contents
-from nemo_lite.backends.pytorch.checkpoint.saving import Saving
-from nemo_lite.backends.pytorch.checkpoint.storage import (
+from nemo_lite.backends.pytorch.checkpoint.fitting import (
     TrainingState,
-    Weights,
     can_go_on,
     check_state,
-    load_training_state,
     misfits_told,
-    save_module,
-    save_training_state,
+    refuse_not_finite,
 )
-from nemo_lite.backends.pytorch.checkpoint.store import on_every_rank
-from nemo_lite.backends.pytorch.checkpoint.tensors import refuse_not_finite
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Chosen, Contents, SavePlan
+from nemo_lite.backends.pytorch.checkpoint.reports import on_every_rank
+from nemo_lite.backends.pytorch.checkpoint.saving import Saving
+from nemo_lite.backends.pytorch.checkpoint.storage import Weights, load_training_state, save_module, save_training_state
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.contract import RunContract, changes, saved
@@ -214,25 +211,18 @@ class Checkpoints:
         modules = named_weighted_modules(self._state.modules.values())
         in_parts = suffix == ".safetensors" and is_sharded(modules.values())  # NeMo's files are whole
         state = self._state_dict(self._comm.pieces if in_parts else self._comm.whole)
-        record: Any = {
-            "kind": kind,
-            "number": self._state.steps_done if kind == "STEP" else self._state.epochs_done,
-            "keep": keep,
-            "best": best,
-            "about": about,
-            "suffix": suffix,
-            "evaluations": [vars(result) for result in self._evaluations.results.values()],
-            "contract": saved(self._contract()),
-        }
+        number = self._state.steps_done if kind == "STEP" else self._state.epochs_done
+        results = [vars(result) for result in self._evaluations.results.values()]
+        plan = SavePlan(kind, number, keep, best, about, results, saved(self._contract()), suffix)
         with WRITING_CHECKPOINT, mean_statistics(modules.values(), self._comm):
             if in_parts:
                 pieces = on_every_rank(
                     self._comm, lambda: {name: self._pieces(module) for name, module in modules.items()}
                 )
-                self._saving.start_part(folder, pieces, state, record)
+                self._saving.start_part(folder, pieces, state, plan)
             else:
                 weights = {name: self._weights(module) for name, module in modules.items()}
-                self._saving.start(folder, weights, state, record)
+                self._saving.start(folder, weights, state, plan)
 
     def open(self, folder: str | Path) -> None:
         """Let this run alone save in a folder: ``ActionState.open_checkpoints``."""

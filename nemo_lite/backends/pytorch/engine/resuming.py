@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from nemo_lite.backends.pytorch.checkpoint.storage import as_count, misfits_told
+from nemo_lite.backends.pytorch.checkpoint.fitting import as_count, misfits_told
 from nemo_lite.backends.pytorch.data.items import UnusableItems
 from nemo_lite.backends.pytorch.data.order import Stretch
 from nemo_lite.backends.pytorch.distributed.comm import Comm

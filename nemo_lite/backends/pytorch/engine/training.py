@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.checkpoint.storage import as_count, misfits_told
+from nemo_lite.backends.pytorch.checkpoint.fitting import as_count, misfits_told
 from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader
 from nemo_lite.backends.pytorch.data.order import Stretch
 from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing

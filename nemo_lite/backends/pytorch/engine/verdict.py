@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from nemo_lite.backends.pytorch.checkpoint.storage import as_count
+from nemo_lite.backends.pytorch.checkpoint.fitting import as_count
 from nemo_lite.backends.pytorch.data.loaders import Batch
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.process import BACKWARD

@@ -12,7 +12,6 @@ from toys.ranks import results_of
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.folder import read_checkpoint
-from nemo_lite.backends.pytorch.checkpoint.store import with_digest
 from nemo_lite.base.errors import CheckpointError, UsageError
 from nemo_lite.core.callbacks.action_state import EvaluationResult
 
@@ -232,18 +231,6 @@ def test_a_resumed_run_says_what_is_other_than_in_its_checkpoint_and_refuses_not
         "resuming with optimization_level O1, the checkpoint was made with O0",
         "resuming with computes in torch.bfloat16, the checkpoint was made with torch.float32",
     ]
-
-
-def test_a_checkpoint_of_before_contracts_is_resumed_without_a_word(tmp_path, caplog):
-    saved_in(tmp_path)
-    record = tmp_path / "checkpoint-STEP-2" / "record.json"
-    content = json.loads(record.read_text())
-    del content["contract"], content["sha256"]
-    record.write_text(with_digest(content))
-    caplog.clear()
-    saved_in(tmp_path, lr=0.5, max_steps=4)
-    assert not [line for line in caplog.messages if line.startswith(("resuming with", str(tmp_path)))]
-    assert (tmp_path / "checkpoint-STEP-4").is_dir()
 
 
 def test_records_of_two_equal_runs_are_the_same(tmp_path):
