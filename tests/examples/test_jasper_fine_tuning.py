@@ -9,7 +9,7 @@ from toys.ranks import on_ranks
 from toys.tone_corpus import ASR, CONFIG, read_manifest, run_script, write_manifest
 
 from nemo_asr.scoring.report.run_folder import read_run
-from nemo_asr.trained.model import read_model
+from nemo_asr.trained.folder import read_model
 from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
 
 

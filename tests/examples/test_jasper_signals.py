@@ -10,7 +10,7 @@ import time
 import pytest
 from toys.tone_corpus import ASR, ROOT
 
-from nemo_asr.trained.model import read_model
+from nemo_asr.trained.folder import read_model
 from nemo_lite.core.trackers import read_metrics
 
 SECONDS = 120

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import torch
 
 import nemo_asr
-from nemo_asr.trained.model import TrainedModel, describe
+from nemo_asr.trained.card import describe
+from nemo_asr.trained.model import TrainedModel
 
 RATE = 16000
 CONFORMER = """model: Tones

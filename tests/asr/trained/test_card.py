@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 
-import msgspec
 import pytest
 from toys.tone_corpus import CONFIG
 
 import nemo_asr
-from nemo_asr.trained.model import ModelCard, Rate, StoredFile, card_from_json, card_to_json, describe, read_card
+from nemo_asr.trained.card import KIND, ModelCard, Rate, card_to_json, describe, read_card
 from nemo_lite.base.errors import CheckpointError
+from nemo_lite.base.verified import VerifiedFile
 
 CARD = ModelCard(
     name="Tones",
@@ -22,14 +21,14 @@ CARD = ModelCard(
     step=348,
     epoch=12,
     rates=[Rate(set="dev", wer=0.0313, cer=0.01, utterances=200, manifests={"dev.json": "ab" * 32})],
-    config=StoredFile("config-0a1b2c3d.yaml", "0a" * 32, 700),
-    weights={"JasperEncoder": StoredFile("JasperEncoder-0a1b2c3d.safetensors", "0a" * 32, 1200)},
+    config=VerifiedFile("config-0a1b2c3d.yaml", "0a" * 32, 700),
+    weights={"JasperEncoder": VerifiedFile("JasperEncoder-0a1b2c3d.safetensors", "0a" * 32, 1200)},
 )
 
 
 def test_a_card_is_the_same_after_a_trip_through_json():
-    assert card_from_json(card_to_json(CARD), "model.json") == CARD
-    assert '"字"' in card_to_json(CARD).decode()
+    assert KIND.read(card_to_json(CARD).encode(), "model.json") == CARD
+    assert '"字"' in card_to_json(CARD)
 
 
 def test_a_card_says_in_a_line_how_far_the_model_is_and_how_good():
@@ -41,29 +40,31 @@ def test_a_card_says_in_a_line_how_far_the_model_is_and_how_good():
 def test_fields_of_a_later_writer_of_the_same_version_are_passed_over():
     fields = {**json.loads(card_to_json(CARD)), "colour": "blue"}
     del fields["sha256"]
-    digest = hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()
-    assert card_from_json(json.dumps({**fields, "sha256": digest}).encode(), "model.json") == CARD
+    assert KIND.read(KIND.text(fields).encode(), "model.json") == CARD
 
 
 def test_a_card_without_a_digest_is_read_as_it_is():
     fields = json.loads(card_to_json(CARD))
     del fields["sha256"]
-    assert card_from_json(json.dumps(fields).encode(), "model.json") == CARD
+    assert KIND.read(json.dumps(fields).encode(), "model.json") == CARD
 
 
 def test_a_card_that_is_not_what_was_written_is_refused_with_what_to_do():
-    changed = card_to_json(CARD).replace(b'"a"', b'"b"')
-    told = r'^model\.json: the card was changed or damaged: .*copy the folder again, or remove "sha256" from it$'
+    changed = card_to_json(CARD).replace('"a"', '"b"').encode()
+    told = r'^model\.json: the model card was changed or damaged: .*copy the folder again, or remove "sha256" from it$'
     with pytest.raises(CheckpointError, match=told):
-        card_from_json(changed, "model.json")
+        KIND.read(changed, "model.json")
 
 
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("{}", 'this is no model that can be read here: got format "None", version None, wanted format "nemo_lite'),
-        ('{"format": "nemo_lite model", "version": 2}', "version up to 1; install the nemo_lite that wrote it"),
-        ('{"format": "nemo_lite model", "version": "1"}', "this is no model"),
+        ("{}", 'the model card is of another kind: got format "None", version None, wanted format "nemo_lite model"'),
+        (
+            '{"format": "nemo_lite model", "version": 2}',
+            "got version 2, wanted at most 1; update nemo_lite, or choose another folder",
+        ),
+        ('{"format": "nemo_lite model", "version": "1"}', "the model card is of another kind"),
         (
             '{"format": "nemo_lite model", "version": 1, "step": "x"}',
             "Expected `int`, got `str` - at `$.step`",
@@ -71,7 +72,7 @@ def test_a_card_that_is_not_what_was_written_is_refused_with_what_to_do():
         ('{"format": "nemo_lite model", "version": 1, "frame_seconds": 1e308}', "<= 10.0 - at `$.frame_seconds`"),
         ('{"format": "nemo_lite model", "version": 1, "sample_rate": -1}', ">= 0 - at `$.sample_rate`"),
         ('{"format": "nemo_lite model", "version": 1', "the model card cannot be read: invalid JSON"),
-        ("[1]", "this is no model card"),
+        ("[1]", "the model card cannot be read: it is no object"),
         pytest.param("[" * 100_000, "nested 100000 levels deep", id="deep"),
         ("\udc80", "the byte 0x80 is not UTF-8"),
     ],

@@ -8,8 +8,10 @@ import re
 import pytest
 import torch
 
-from nemo_asr.trained import model as model_folder
-from nemo_asr.trained.model import ModelCard, Rate, about_checkpoint, find_model, read_model, write_model
+from nemo_asr.trained import card as model_card
+from nemo_asr.trained import folder as model_folder
+from nemo_asr.trained.card import ModelCard, Rate
+from nemo_asr.trained.folder import about_checkpoint, find_model, read_model, write_model
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.backends.pytorch.checkpoint.storage import Weights, save_module
 from nemo_lite.base.errors import CheckpointError, UsageError
@@ -70,7 +72,7 @@ def test_a_kill_before_the_card_is_replaced_leaves_the_old_model(tmp_path, monke
             raise KeyboardInterrupt
         return write_atomically(path, writer)
 
-    monkeypatch.setattr(model_folder, "write_atomically", killed)
+    monkeypatch.setattr(model_card, "write_atomically", killed)
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path, 2.0, "model: Others\n")
     stored = read_model(tmp_path)
@@ -81,14 +83,14 @@ def test_a_kill_before_the_card_is_replaced_leaves_the_old_model(tmp_path, monke
 def test_a_model_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch):
     """A run that trains writes a better one."""
     write(tmp_path, 1.0)
-    verify = model_folder._verify
+    read_files = model_folder._read_files
 
-    def replaced(folder, file):
+    def replaced(folder, card):
         monkeypatch.undo()
         write(tmp_path, 2.0)
-        verify(folder, file)
+        return read_files(folder, card)
 
-    monkeypatch.setattr(model_folder, "_verify", replaced)
+    monkeypatch.setattr(model_folder, "_read_files", replaced)
     assert read_model(tmp_path).weights["Encoder"]["weight"].tolist() == [2.0, 2.0]
 
 
@@ -102,7 +104,8 @@ def test_a_file_that_is_not_the_one_that_was_written_is_named(damage, tmp_path):
     else:
         content[-1] ^= 1
         path.write_bytes({"flip": bytes(content), "cut": bytes(content[:-1]), "other": b""}[damage])
-    told = "a file of the model is missing" if damage == "gone" else "the hash does not match that in model.json"
+    difference = {"gone": "lacks ", "cut": r".* were written; copy the whole folder", "flip": r".*SHA-256 differs"}
+    told = rf"a file of the model is not the one that was written: got {difference.get(damage, '')}"
     with pytest.raises(CheckpointError, match=told) as caught:
         read_model(tmp_path)
     assert str(path) in str(caught.value)
@@ -152,7 +155,7 @@ def test_a_checkpoint_has_the_rates_that_were_measured_with_its_weights(tmp_path
     assert rate == Rate(set="dev", wer=0.25, cer=0.125, loss=2.0, utterances=4, digest="ab")
 
 
-def test_an_older_checkpoint_has_weights_and_no_configuration(tmp_path):
+def test_a_checkpoint_of_a_script_has_weights_and_no_configuration(tmp_path):
     save_checkpoint(tmp_path, None)
     stored = read_model(tmp_path)
     assert (stored.card.labels, stored.config, list(stored.weights)) == ([], "", ["Encoder"])

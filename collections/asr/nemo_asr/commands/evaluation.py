@@ -53,9 +53,11 @@ from nemo_asr.scoring.report.transcripts import read_transcripts
 from nemo_asr.scoring.sclite import ENDINGS, FOLDER, TimedWord, write_sclite
 from nemo_asr.tasks.families import Wires, connect, connect_classifier
 from nemo_asr.tasks.recipe import load_recipe
+from nemo_asr.trained.card import CARD, StreamRate
 from nemo_asr.trained.certificate import certify_streams, store_stream_rates, stream_table
 from nemo_asr.trained.engine import LabelAlignment, stride_of
-from nemo_asr.trained.model import CARD, StreamRate, TrainedModel, find_model, load_classifier, load_model
+from nemo_asr.trained.folder import find_model
+from nemo_asr.trained.model import TrainedModel, load_classifier, load_model
 from nemo_lite import DataLayerNM, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.data.items import Loaded, UnusableItems
 from nemo_lite.base.errors import DataError, UsageError

@@ -11,17 +11,9 @@ import msgspec
 from nemo_asr.run.arguments import paths_in
 from nemo_asr.run.text.subwords import Subwords
 from nemo_asr.tasks.families import Model
-from nemo_asr.trained.model import (
-    CARD,
-    METRICS,
-    ModelCard,
-    Rate,
-    check_tokenizer,
-    read_card,
-    sweep_model,
-    trained_modules,
-    write_model,
-)
+from nemo_asr.trained.card import CARD, METRICS, ModelCard, Rate, read_card
+from nemo_asr.trained.folder import check_tokenizer, sweep_model, write_model
+from nemo_asr.trained.model import trained_modules
 from nemo_lite import EvaluatorCallback, NeMoCallback
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.files import digest_of_files, make_writable_folder, temporary_name

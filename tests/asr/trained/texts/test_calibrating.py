@@ -10,8 +10,9 @@ from toys.tone_model import train_tones
 import nemo_asr
 from nemo_asr.commands.cli.models import main
 from nemo_asr.run.transcribe.transcript import Transcribed, Transcript, Word
-from nemo_asr.trained.model import TrainedModel, describe, load_model, read_card
-from nemo_asr.trained.texts import calibrate, card_file, heard_words
+from nemo_asr.trained.calibrating import calibrate, card_file, heard_words
+from nemo_asr.trained.card import describe, read_card
+from nemo_asr.trained.model import TrainedModel, load_model
 from nemo_lite.base.errors import DataError, UsageError
 
 

@@ -27,20 +27,10 @@ from nemo_asr.run.transcribe.inputs import recordings_of
 from nemo_asr.scoring.report.page import PAGE_FILE as REPORT
 from nemo_asr.scoring.report.page import try_report
 from nemo_asr.tasks.recipe import Recipe, load_recipe, recipe_from_text
-from nemo_asr.trained.model import (
-    CARD,
-    FORMATS,
-    ModelCard,
-    Rate,
-    StoredModel,
-    TrainedModel,
-    card_to_json,
-    completed,
-    import_model,
-    load_model,
-    read_model,
-)
-from nemo_asr.trained.texts import calibrate, card_file, store_calibration
+from nemo_asr.trained.calibrating import calibrate, card_file, store_calibration
+from nemo_asr.trained.card import CARD, ModelCard, Rate, card_to_json, completed
+from nemo_asr.trained.folder import FORMATS, StoredModel, read_model
+from nemo_asr.trained.model import TrainedModel, import_model, load_model
 from nemo_lite.base.errors import ConfigError, UsageError, printable
 from nemo_lite.base.options import OneLineParser, not_negative_float, not_negative_int, positive_int
 from nemo_lite.base.outputs import check_output, write_output
@@ -104,7 +94,7 @@ def _show(options: Namespace) -> None:
     if recipe is not None:
         stored = stored._replace(card=completed(stored.card, recipe))
     if options.json:
-        print(card_to_json(stored.card).decode())
+        print(card_to_json(stored.card))
     else:
         print(printable("\n".join(_described(stored, recipe))))
 

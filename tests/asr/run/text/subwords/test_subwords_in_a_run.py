@@ -13,7 +13,7 @@ from toys.tone_corpus import CONFIG, Finished, record, run_script, run_subcomman
 import nemo_asr
 from nemo_asr.models.losses import ctc_frames_needed
 from nemo_asr.run.text.subwords import load_subwords
-from nemo_asr.trained.model import read_model
+from nemo_asr.trained.folder import read_model
 from nemo_lite.backends.pytorch.checkpoint.folder import read_checkpoint
 from nemo_lite.base.errors import CheckpointError, ConfigError, UsageError
 
@@ -96,10 +96,10 @@ def test_a_damaged_tokenizer_in_the_folder_is_named(run, tmp_path):
     shutil.copytree(run / "runs" / "first" / "model", moved)
     (file,) = moved.glob("tokenizer-*.model")
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match=rf"{file.name}: the hash does not match that in model\.json"):
+    with pytest.raises(CheckpointError, match=rf"{file.name}: a file of the model is not the one that was written"):
         nemo_asr.load_model(moved)
     file.unlink()
-    with pytest.raises(CheckpointError, match=rf"{file.name}: a file of the model is missing"):
+    with pytest.raises(CheckpointError, match=rf"{file.name}: .*got lacks"):
         nemo_asr.load_model(moved)
 
 

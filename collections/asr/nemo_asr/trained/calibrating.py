@@ -1,0 +1,162 @@
+"""How sure a model is of the words of a set, and calibration, learnt on utterances whose texts are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from nemo_asr.data.speech_data_layer import SpeechDataLayer
+from nemo_asr.run.calibration import (
+    Calibration,
+    Floats,
+    Mask,
+    MeasuredSet,
+    fit_calibration,
+    held_out,
+    reliability,
+    right_words,
+)
+from nemo_asr.run.options import unique_tags
+from nemo_asr.run.transcribe.inputs import recording_of_utterance
+from nemo_asr.trained.card import CARD, read_card, write_card
+from nemo_asr.trained.engine import transcripts_or_error
+from nemo_asr.trained.folder import find_model
+from nemo_asr.trained.model import TrainedModel
+from nemo_asr.trained.texts import Speller, text_layer
+from nemo_lite import NeuralModuleFactory
+from nemo_lite.base.errors import DataError, UsageError
+
+_MOST_UTTERANCES = 50
+
+
+def mean_confidence(model: TrainedModel, layer: SpeechDataLayer, factory: NeuralModuleFactory) -> float | None:
+    """The mean confidence of the words that a model hears in the first utterances of a set, not calibrated.
+
+    All ranks call it; rank 0 gets the number, the others None. None where it hears no word.
+
+    Raises:
+        DataError: a recording cannot be read.
+    """
+    utterances = [layer.utterance_of(row) for row in range(min(len(layer), _MOST_UTTERANCES))]
+    recordings = [recording_of_utterance(utterance, layer.utterances.reader) for utterance in utterances]
+    heard = transcripts_or_error(model.transcribed(recordings, factory=factory, calibration=None))
+    confidences = [word.confidence for transcript in heard for word in transcript.words]
+    return float(np.mean(confidences)) if confidences else None
+
+
+def store_confidence(card: Path, name: str, confidence: float) -> None:
+    """Write how sure a model is of words of a set into its card.
+
+    Raises:
+        CheckpointError: the card is damaged.
+        UsageError: it cannot be written.
+    """
+    held = read_card(card)
+    rates = [
+        msgspec.structs.replace(rate, confidence=round(confidence, 3)) if rate.set == name else rate
+        for rate in held.rates
+    ]
+    write_card(card, msgspec.structs.replace(held, rates=rates))
+
+
+LEAST_WORDS = 50
+
+
+class HeardWords(NamedTuple):
+    """The words that a model heard in a set.
+
+    Attributes:
+        confidences: (N,) of each word, as the model gives them.
+        right: (N,) whether it is right.
+        utterances: (N,) the position of its utterance.
+    """
+
+    confidences: Floats
+    right: Mask
+    utterances: npt.NDArray[np.int64]
+
+
+class Calibrated(NamedTuple):
+    """A calibration, and how reliable confidences are before and after it, on each set."""
+
+    calibration: Calibration
+    sets: list[MeasuredSet]
+
+
+def calibrate(model: TrainedModel, manifest: str, tests: Sequence[str] = (), batch_size: int = 16) -> Calibrated:
+    """Learn a calibration on one set; measure it there, on held-out fifths of the utterances, and on other sets.
+
+    Args:
+        model: the model; it is not changed.
+        manifest: the utterances to learn from: none that the model was trained on.
+        tests: manifests of other sets.
+        batch_size: most recordings in a batch.
+
+    Raises:
+        DataError: a manifest or a recording cannot be read, or the model heard too few words.
+    """
+    name, *test_names = unique_tags([manifest, *tests])
+    heard = heard_words(model, manifest, batch_size)
+    if len(heard.right) < LEAST_WORDS:
+        problem, remedy = "the model heard too few words to calibrate on", "give a larger set"
+        got = f"{len(heard.right)} words"
+        raise DataError(problem, place=manifest, got=got, wanted=f"{LEAST_WORDS} or more", remedy=remedy)
+    calibration = fit_calibration(heard.confidences, heard.right, name)
+    sets = [_measured(f"{name} (held out)", heard, held_out(*heard))]
+    for test_name, test in zip(test_names, tests, strict=True):
+        other = heard_words(model, test, batch_size)
+        sets.append(_measured(test_name, other, calibration.of(other.confidences)))
+    return Calibrated(calibration, sets)
+
+
+def heard_words(model: TrainedModel, manifest: str, batch_size: int = 16) -> HeardWords:
+    """Transcribe the utterances of a manifest, and see which words are right. Confidences are not calibrated.
+
+    Raises:
+        DataError: the manifest or a recording cannot be read.
+    """
+    layer = text_layer(model.recipe, manifest)
+    speller = Speller(layer.new_parser(), model.card.labels)
+    utterances = [layer.utterance_of(row) for row in range(len(layer))]
+    recordings = [recording_of_utterance(utterance, layer.utterances.reader) for utterance in utterances]
+    transcripts = transcripts_or_error(model.transcribed(recordings, batch_size=batch_size, calibration=None))
+    rows = []
+    for number, (utterance, transcript) in enumerate(zip(utterances, transcripts, strict=True)):
+        right = right_words(speller.words(utterance.text), [word.text for word in transcript.words])
+        rows += [(word.confidence, good, number) for word, good in zip(transcript.words, right, strict=True)]
+    confidences, good, numbers = zip(*rows, strict=True) if rows else ((), (), ())
+    return HeardWords(np.array(confidences, np.float64), np.array(good, bool), np.array(numbers, np.int64))
+
+
+def card_file(path: str | Path) -> Path:
+    """The card in a model's folder.
+
+    Raises:
+        CheckpointError: there is no model.
+        UsageError: it is no model folder.
+    """
+    folder = find_model(path)
+    if not (folder / CARD).is_file():
+        problem, remedy = "a calibration is stored in a model folder", "make one: nemo-lite models import, or convert"
+        raise UsageError(problem, place=str(folder), got="checkpoints, or another toolkit's model", remedy=remedy)
+    return folder / CARD
+
+
+def store_calibration(card: Path, calibration: Calibration) -> None:
+    """Write a calibration into a model's card.
+
+    Raises:
+        CheckpointError: the card is damaged.
+        UsageError: it cannot be written.
+    """
+    write_card(card, msgspec.structs.replace(read_card(card), calibration=calibration))
+
+
+def _measured(name: str, heard: HeardWords, calibrated: Floats) -> MeasuredSet:
+    before, after = reliability(heard.confidences, heard.right), reliability(calibrated, heard.right)
+    return MeasuredSet(name=name, before=before, after=after)

@@ -1,0 +1,290 @@
+"""The folder of a trained model: weights, configuration, tokenizer, and the card that commits them. No module is built.
+
+Each file has the start of its SHA-256 in its name, so a file is never overwritten by another content: the folder holds
+the old model until the moment in which ``model.json`` is replaced, and the new one from then on. Checkpoints and files
+of other toolkits are read as such a model too.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from torch import Tensor
+
+from nemo_asr.run.audio.reading import AUDIO_SUFFIXES
+from nemo_asr.run.text.subwords import Subwords, load_subwords
+from nemo_asr.trained.card import CARD, METRICS, ModelCard, plain_card, read_card, stored_tokenizer, write_card
+from nemo_asr.trained.foreign import Format
+from nemo_asr.trained.hugging_face import HUGGING_FACE
+from nemo_asr.trained.nemo_files import NEMO_FILES
+from nemo_asr.trained.wenet import WENET_FOLDER
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, StoredCheckpoint, read_checkpoint
+from nemo_lite.backends.pytorch.checkpoint.record import TRAINER, CheckpointSet
+from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
+from nemo_lite.base.config import Config, Source
+from nemo_lite.base.errors import CheckpointError, UsageError
+from nemo_lite.base.files import (
+    FileKind,
+    digest_of_file,
+    make_writable_folder,
+    name_in,
+    read_text,
+    temporary_name,
+    write_atomically,
+)
+from nemo_lite.base.helpers import newest_checkpoint_files, parse_checkpoint_name
+from nemo_lite.base.verified import VerifiedFile, delete_listed
+
+_CONFIG = FileKind("the model's configuration", 1 << 20, CheckpointError, "copy the folder again")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. -]*-[0-9a-f]{8}\.(safetensors|yaml|model|txt|json)")
+_PATTERNS = ("*.safetensors", "*.yaml", "tokenizer-*")
+# Where a run has its model and its checkpoints.
+MODEL, CHECKPOINTS = "model", "checkpoints"
+# Files of other toolkits: what reads them.
+FORMATS = (NEMO_FILES, HUGGING_FACE, WENET_FOLDER)
+Packed = tuple[str, dict[str, object], str, Mapping[str, Mapping[str, Tensor]], bytes]
+
+
+class StoredModel(NamedTuple):
+    """What a model folder or a checkpoint holds.
+
+    Attributes:
+        place: the folder, or the checkpoint in it.
+        card: what it says about itself.
+        config: the configuration as YAML; "" in checkpoints of scripts and of NeMo 0.x.
+        weights: the tensors of each module, by name.
+        tokenizer: the subwords that its labels are; None where they are characters.
+    """
+
+    place: str
+    card: ModelCard
+    config: str
+    weights: Mapping[str, Mapping[str, Tensor]]
+    tokenizer: Subwords | None = None
+
+    def packed(self) -> Packed:
+        """As plain values, which travel to other ranks."""
+        tokenizer = b"" if self.tokenizer is None else self.tokenizer.model
+        return self.place, plain_card(self.card), self.config, self.weights, tokenizer
+
+    @classmethod
+    def unpacked(cls, packed: Packed) -> StoredModel:
+        """The model of what :meth:`packed` gave."""
+        place, card, config, weights, tokenizer = packed
+        subwords = Subwords(tokenizer, place) if tokenizer else None
+        return cls(place, msgspec.convert(card, ModelCard), config, weights, subwords)
+
+
+def foreign_format(path: str | Path) -> Format | None:
+    """What reads this file or folder of another toolkit; None where it is none of those."""
+    path = Path(path).expanduser()
+    return next((kind for kind in FORMATS if kind.matches(path)), None)
+
+
+def find_model(path: str | Path) -> Path:
+    """The model folder, the folder of checkpoints, or the file or folder of another toolkit that a path stands for.
+
+    A run's folder stands for its model, and where it has none yet, for its checkpoints.
+
+    Raises:
+        CheckpointError: there is neither.
+    """
+    path = Path(path).expanduser()
+    for folder in (path, path / MODEL):
+        if (folder / CARD).is_file():
+            return folder
+    if foreign_format(path) is not None:
+        return path
+    for folder in (path, path / CHECKPOINTS):
+        if not CheckpointFolder(folder).is_empty():
+            return folder
+    if (path / CHECKPOINTS).is_dir():
+        problem, remedy = "this run has not saved a model yet", "let it train until its first checkpoint"
+        raise CheckpointError(problem, place=str(path), remedy=remedy)
+    problem = "there is no model in this folder" if path.is_dir() else "this is no model"
+    got = "" if path.is_dir() else "a file" if path.exists() else "the name of nothing that is here"
+    others = ", ".join(kind.name for kind in FORMATS)
+    wanted = f"a run's folder, a model folder, a folder of checkpoints, {others}"
+    is_name = not path.exists() and path.suffix.lower() not in AUDIO_SUFFIXES
+    remedy = "models are not downloaded by name: docs/en/published_models.md tells which files are read" * is_name
+    raise CheckpointError(problem, place=str(path), got=got, wanted=wanted, remedy=remedy)
+
+
+def read_model(path: str | Path) -> StoredModel:
+    """Read what :func:`find_model` finds: a model folder, the newest checkpoint of a folder, another toolkit's model.
+
+    Raises:
+        CheckpointError: there is none, or a file of it is missing or not the one that was written.
+    """
+    folder = find_model(path)
+    if (folder / CARD).is_file():
+        return _read_folder(folder)
+    if (kind := foreign_format(folder)) is not None:
+        foreign = kind.read(folder)
+        config = Config(foreign.config, Source(foreign.place)).as_yaml()
+        card = ModelCard(versions=dict(foreign.versions), sources={file.name: "" for file in foreign.files})
+        return StoredModel(foreign.place, card, config, foreign.weights, foreign.tokenizer)
+    if not CheckpointFolder(folder).sets() and any(folder.glob("*.pt")):
+        return _read_files_of_nemo(folder)
+    return _read_checkpoint(folder)
+
+
+def _read_folder(folder: Path) -> StoredModel:
+    card = read_card(folder / CARD)
+    while True:
+        try:
+            return _read_files(folder, card)
+        except (CheckpointError, OSError):
+            before, card = card, read_card(folder / CARD)
+            if card == before:
+                raise
+            # A run that trains has replaced the model meanwhile.
+
+
+def _read_files(folder: Path, card: ModelCard) -> StoredModel:
+    """The model of a card, each file of which is compared with what was written."""
+    if card.config is None or not card.weights:
+        raise CheckpointError("the card lists no configuration or no weights", place=str(folder / CARD))
+    for file in card.files:
+        if not _NAME.fullmatch(file.name):
+            problem = "the card lists a name that no model file has"
+            raise CheckpointError(problem, place=str(folder / CARD), got=file.name)
+        if difference := file.problem(folder, contents=True):
+            problem, remedy = "a file of the model is not the one that was written", "copy the whole folder again"
+            raise CheckpointError(problem, place=str(folder / file.name), got=difference, remedy=remedy)
+    config = read_text(folder / card.config.name, _CONFIG)
+    weights = {name: read_tensors(folder / file.name) for name, file in card.weights.items()}
+    tokenizer = load_subwords(folder / card.tokenizer.name) if card.tokenizer else None
+    return StoredModel(str(folder), card, config, weights, tokenizer)
+
+
+def _read_checkpoint(folder: Path) -> StoredModel:
+    """The newest checkpoint of a folder, with the rates that were measured with its weights."""
+    checkpoint = read_checkpoint(folder)
+    step, epoch, place = checkpoint.step or 0, checkpoint.epoch or 0, checkpoint.name
+    measured = [result for result in checkpoint.evaluations if result.get("step") == checkpoint.step]
+    rates = [
+        {"set": result.get("name", ""), "utterances": result.get("num_items"), "digest": result.get("digest", "")}
+        | {name: value for name, value in result.get("values", {}).items() if name in METRICS}
+        for result in measured
+    ]
+    card = card_in(checkpoint, step=step, epoch=epoch, rates=rates) or ModelCard(step=step, epoch=epoch)
+    tokenizer = None
+    if card.tokenizer is not None:
+        try:
+            carried = base64.b64decode(str(checkpoint.about.get("tokenizer", "")), validate=True)
+            tokenizer = Subwords(carried, place)
+        except (binascii.Error, ValueError) as error:  # a DataError is one
+            raise CheckpointError("the tokenizer in it is missing or damaged", place=place, got=str(error)) from None
+        if tokenizer.sha256 != card.tokenizer.sha256:
+            raise CheckpointError("the tokenizer in it is not the one that it was trained with", place=place)
+    return StoredModel(place, card, str(checkpoint.about.get("config", "")), checkpoint.weights, tokenizer)
+
+
+def card_in(checkpoint: CheckpointSet | StoredCheckpoint, **progress: object) -> ModelCard | None:
+    """The card that a checkpoint of :func:`about_checkpoint` carries; None where it says nothing about the model.
+
+    Args:
+        progress: fields in the place of those that were known when the run began.
+
+    Raises:
+        CheckpointError: what it says is no card.
+    """
+    if "model" not in checkpoint.about:
+        return None
+    try:
+        return msgspec.convert({**checkpoint.about["model"], **progress}, ModelCard)
+    except (TypeError, msgspec.ValidationError) as error:
+        place = checkpoint.name if isinstance(checkpoint, StoredCheckpoint) else str(checkpoint)
+        raise CheckpointError(f"what it says about the model cannot be read: {error}", place=place) from None
+
+
+def _read_files_of_nemo(folder: Path) -> StoredModel:
+    """The newest ``<Module>-STEP-<n>.pt`` files of NeMo 0.x; they say nothing about the model."""
+    names = [name for path in folder.glob("*.pt") if (name := parse_checkpoint_name(path.name))]
+    modules = sorted({name.module for name in names} - {TRAINER})
+    newest_files = newest_checkpoint_files(modules, folder, suffixes=(".pt",))
+    newest = max((name for _, name in newest_files), key=lambda name: name.number)
+    card = ModelCard(step=newest.number) if newest.kind == "STEP" else ModelCard(epoch=newest.number)
+    weights = {name.module: read_tensors(path) for path, name in newest_files}
+    return StoredModel(str(folder / newest.tag), card, "", weights)
+
+
+def about_checkpoint(card: ModelCard, config: str, tokenizer: Subwords | None = None) -> dict[str, object]:
+    """What each checkpoint of a run says about the model: ``CheckpointCallback(about=...)``."""
+    carried = {} if tokenizer is None else {"tokenizer": base64.b64encode(tokenizer.model).decode()}
+    return {"model": plain_card(card), "config": config, **carried}
+
+
+def write_model(
+    folder: str | Path,
+    card: ModelCard,
+    config: str,
+    staged: Mapping[str, Path],
+    tokenizer: Subwords | None = None,
+) -> ModelCard:
+    """Make a model folder of weights that are there already; the model that it held before goes.
+
+    Args:
+        folder: created where it is missing.
+        card: what the model says about itself; its files are filled in.
+        config: the configuration as YAML.
+        staged: for each module its file of weights, in the folder; it is moved to its name.
+        tokenizer: the subwords that its labels are.
+
+    Returns:
+        The card as it was written.
+
+    Raises:
+        UsageError: the folder or the disk cannot be written to, or the card names a tokenizer that is not given.
+    """
+    check_tokenizer(folder, card, tokenizer)
+    folder = make_writable_folder(folder)
+    listed = _listed_in(folder)
+    config_file = folder / temporary_name("config", "yaml")
+    write_atomically(config_file, lambda file: file.write_text(config, encoding="utf-8"))
+    if tokenizer is not None:
+        content = tokenizer.model
+        write_atomically(folder / stored_tokenizer(tokenizer).name, lambda file: file.write_bytes(content))
+    weights = {name: _named_by_content(file, name) for name, file in staged.items()}
+    card = msgspec.structs.replace(card, config=_named_by_content(config_file, "config"), weights=weights)
+    write_card(folder / CARD, card)
+    kept = {file.name for file in card.files}
+    delete_listed(folder, (name for name in listed - kept if _NAME.fullmatch(name)))
+    return card
+
+
+def check_tokenizer(folder: str | Path, card: ModelCard, tokenizer: Subwords | None) -> None:
+    """Raise UsageError where the tokenizer that is to be written is not the one that the card names."""
+    if card.tokenizer != (None if tokenizer is None else stored_tokenizer(tokenizer)):
+        wanted = "recipe.tokenizer" if card.tokenizer else "none"
+        raise UsageError("the tokenizer is not the one that the model's card names", place=str(folder), wanted=wanted)
+
+
+def sweep_model(folder: Path) -> None:
+    """Remove files of ours that no card lists: of a run that was killed while it wrote them."""
+    listed = _listed_in(folder)
+    for file in [file for pattern in _PATTERNS for file in folder.glob(pattern) if file.name not in listed]:
+        is_staged = name_in(file.name, file.suffix.removeprefix(".")) is not None
+        if is_staged or (_NAME.fullmatch(file.name) and file.stem.endswith(digest_of_file(file)[:8])):
+            file.unlink(missing_ok=True)
+
+
+def _listed_in(folder: Path) -> set[str]:
+    """The names of the files that the card in a folder lists; none where there is no card."""
+    return {file.name for file in read_card(folder / CARD).files} if (folder / CARD).is_file() else set()
+
+
+def _named_by_content(file: Path, name: str) -> VerifiedFile:
+    """Move a file to the name that its content gives it."""
+    sha256 = digest_of_file(file)
+    stored = VerifiedFile(f"{name}-{sha256[:8]}{file.suffix}", sha256, file.stat().st_size)
+    os.replace(file, file.with_name(stored.name))
+    return stored
