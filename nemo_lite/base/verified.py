@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Generic, TypeVar, cast
 import msgspec
 
 from nemo_lite.base.errors import CheckpointError, UsageError
-from nemo_lite.base.files import FileKind, JsonLimits, digest_of_file, json_text, parse_json
+from nemo_lite.base.files import FileKind, JsonLimits, digest_of_file, json_text, parse_json, read_bytes
 
 Fields = TypeVar("Fields")
 _DIGEST = "sha256"  # of the other fields; a field of the file, not of what it says
@@ -95,15 +95,16 @@ class RecordKind(Generic[Fields]):
         digest = hashlib.sha256(self.digested(content).encode()).hexdigest()
         return json_text({**content, _DIGEST: digest}, indent=1)
 
-    def read(self, text: bytes, place: str | Path) -> Fields:
-        """What a record says.
+    def read(self, path: Path) -> Fields:
+        """What the record in a file says.
 
         Raises:
-            CheckpointError: it was changed or damaged, is of another kind, or a later version wrote it
+            CheckpointError: it cannot be read, was changed or damaged, is of another kind, or a later version wrote it
                 (:class:`LaterVersionError`).
         """
-        name, refusal = self.file.name, self.file.refusal
-        content = parse_json(text, place, self.file, self.limits)
+        name, refusal, place = self.file.name, self.file.refusal, str(path)
+        text = read_bytes(path, self.file)
+        content = parse_json(text, path, self.file, self.limits)
         if not isinstance(content, dict):
             raise refusal(f"{name} cannot be read: it is no object", place)
         is_sealed = _DIGEST in content or not self.may_be_edited
@@ -111,12 +112,12 @@ class RecordKind(Generic[Fields]):
         if is_sealed and self.text(content).encode() != text:
             remedy = f'copy the folder again, or remove "{_DIGEST}" from it' if self.may_be_edited else ""
             problem, got = f"{name} was changed or damaged", "another content than that of its SHA-256"
-            raise CheckpointError(problem, place=str(place), got=got, remedy=remedy)
+            raise CheckpointError(problem, place=place, got=got, remedy=remedy)
         form, version = content.get("format"), content.get("version")
         if form == self.format and isinstance(version, int) and version > self.version:
             raise LaterVersionError(
                 f"{name} was written by a later nemo_lite",
-                place=str(place),
+                place=place,
                 got=f"version {version}",
                 wanted=f"at most {self.version}",
                 remedy="update nemo_lite, or choose another folder",

@@ -22,7 +22,7 @@ from torch import fx, nn
 from torch.utils.data import DataLoader, Dataset
 
 from nemo_lite.backends.pytorch.checkpoint.fitting import fitted
-from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, load_training_state, save_training_state
+from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, save_training_state
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, set_training
 from nemo_lite.backends.pytorch.lowering import Unit, lower, units_of
 from nemo_lite.backends.pytorch.nm import DataLayerNM, TrainableNM
@@ -679,7 +679,7 @@ class NeuralGraph(Recorder, NeuralInterface):
         in_both = [name for name in names if name in stored and name in modules]
         fitting = {name: fitted(modules[name], stored[name], f"{path}: {name}") for name in in_both}
         for name, tensors in fitting.items():
-            fill_module(modules[name], tensors)
+            modules[name].load_state_dict(tensors, strict=True)
         missing = [name for name in names if name not in in_both]
         if missing:
             places = {name: "the file" if name in self.modules else f"graph {self.name}" for name in missing}

@@ -17,8 +17,7 @@ from toys.faulty_run import CHECKPOINTS, EVERY, SEED, resumed_at, train
 from toys.ranks import Rank
 
 import nemo_lite as nemo
-from nemo_asr.trained.card import ModelCard
-from nemo_asr.trained.folder import read_model, write_model
+from nemo_asr.trained.folder import ModelCard, read_model, write_model
 from nemo_lite.backends.pytorch.checkpoint.storage import save_module
 from nemo_lite.base.errors import CheckpointError, NemoLiteError
 from nemo_lite.core.trackers import MetricsFile, read_metrics

@@ -10,8 +10,7 @@ import numpy.typing as npt
 import torch
 
 import nemo_asr
-from nemo_asr.trained.card import describe
-from nemo_asr.trained.model import TrainedModel
+from nemo_asr.trained.model import TrainedModel, describe
 
 RATE = 16000
 CONFORMER = """model: Tones

@@ -13,8 +13,7 @@ import nemo_lite as nemo
 from nemo_asr.export.onnx_export import export_onnx
 from nemo_asr.tasks.families import Model
 from nemo_asr.tasks.recipe import Recipe
-from nemo_asr.trained.card import describe
-from nemo_asr.trained.model import TrainedModel, load_model
+from nemo_asr.trained.model import TrainedModel, describe, load_model
 from toys.tone_corpus import CONFIG, make_corpus
 
 FOLDER = "NEMO_LITE_TESTS_SHARED"

@@ -37,7 +37,7 @@ from nemo_asr.run.text.subwords import load_subwords
 from nemo_asr.run.transcribe.inputs import recordings_of
 from nemo_asr.scoring.report.run_folder import read_run, reliability_charts
 from nemo_asr.scoring.report.transcripts import read_transcripts
-from nemo_asr.trained.card import read_card
+from nemo_asr.trained.folder import read_card
 from nemo_lite.backends.pytorch.checkpoint.record import read_record
 from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, read_tensors
 from nemo_lite.base.config import load_config

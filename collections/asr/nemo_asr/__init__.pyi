@@ -63,14 +63,14 @@ from nemo_asr.tasks.recipe import recipe_from_text as recipe_from_text
 from nemo_asr.tasks.registry import register as register
 from nemo_asr.trained.best import AveragedModelCallback as AveragedModelCallback
 from nemo_asr.trained.best import BestModelCallback as BestModelCallback
-from nemo_asr.trained.card import ModelCard as ModelCard
-from nemo_asr.trained.card import describe as describe
 from nemo_asr.trained.fine_tuning import init_from as init_from
 from nemo_asr.trained.fine_tuning import recipe_of as recipe_of
+from nemo_asr.trained.folder import ModelCard as ModelCard
 from nemo_asr.trained.folder import about_checkpoint as about_checkpoint
 from nemo_asr.trained.folder import read_model as read_model
 from nemo_asr.trained.model import TrainedModel as TrainedModel
 from nemo_asr.trained.model import check_goes_on as check_goes_on
+from nemo_asr.trained.model import describe as describe
 from nemo_asr.trained.model import load_classifier as load_classifier
 from nemo_asr.trained.model import load_model as load_model
 from nemo_lite import __version__ as __version__

@@ -20,8 +20,7 @@ import nemo_asr
 from nemo_asr.commands.cli.eval import EvalParser, main
 from nemo_asr.commands.evaluation import InSegments, pauses_line, recordings_of
 from nemo_asr.run.cli.transcribe import main as transcribe
-from nemo_asr.trained.card import describe
-from nemo_asr.trained.model import TrainedModel
+from nemo_asr.trained.model import TrainedModel, describe
 from nemo_lite.base.errors import DataError, UsageError
 
 CPU = ("--placement", "CPU")

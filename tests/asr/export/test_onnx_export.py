@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nemo_asr.export.onnx_export import TOLERANCE, compare, compared_batches, export_onnx, weights_digest
-from nemo_asr.trained.card import ModelCard
+from nemo_asr.trained.folder import ModelCard
 from nemo_asr.trained.model import TrainedModel
 from nemo_lite.base.errors import CheckpointError, UsageError
 

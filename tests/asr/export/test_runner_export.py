@@ -26,8 +26,7 @@ from nemo_asr.export.sherpa_export import (
     sherpa_features_problem,
 )
 from nemo_asr.export.torch_export import export_torch
-from nemo_asr.trained.card import describe
-from nemo_asr.trained.model import TrainedModel, load_model
+from nemo_asr.trained.model import TrainedModel, describe, load_model
 from nemo_lite.base.errors import FileInTheWayError, UsageError
 
 # What sherpa-onnx and onnx-asr compute.

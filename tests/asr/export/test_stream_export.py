@@ -21,8 +21,7 @@ from nemo_asr.run.cli.transcribe import main as transcribe
 from nemo_asr.run.onnx.onnx_stream import OnnxStreamedModel
 from nemo_asr.run.transcribe.frame_stream import FrameStream
 from nemo_asr.tasks.recipe import load_recipe
-from nemo_asr.trained.card import describe
-from nemo_asr.trained.model import TrainedModel
+from nemo_asr.trained.model import TrainedModel, describe
 from nemo_lite.base.errors import CheckpointError, FileInTheWayError, UsageError
 
 SMALL = CONFORMER.replace("n_layers: 2", "n_layers: 1")

@@ -10,8 +10,8 @@ from toys.fake_action_state import FakeState
 from toys.tone_corpus import CONFIG
 
 import nemo_asr
-from nemo_asr.trained.card import describe
 from nemo_asr.trained.folder import read_model
+from nemo_asr.trained.model import describe
 from nemo_lite.base.errors import CheckpointError
 from nemo_lite.base.files import temporary_name
 from nemo_lite.core.callbacks import CallbackList

@@ -9,7 +9,8 @@ import pytest
 from toys.tone_corpus import CONFIG
 
 import nemo_asr
-from nemo_asr.trained.card import KIND, ModelCard, Rate, card_to_json, describe, read_card
+from nemo_asr.trained.folder import KIND, ModelCard, Rate, card_to_json, read_card
+from nemo_asr.trained.model import describe
 from nemo_lite.base.errors import CheckpointError
 from nemo_lite.base.verified import VerifiedFile
 
@@ -26,8 +27,17 @@ CARD = ModelCard(
 )
 
 
-def test_a_card_is_the_same_after_a_trip_through_json():
-    assert KIND.read(card_to_json(CARD).encode(), "model.json") == CARD
+@pytest.fixture(name="read")
+def _read(tmp_path):
+    def read(text):
+        (tmp_path / "model.json").write_text(text, encoding="utf-8")
+        return read_card(tmp_path / "model.json")
+
+    return read
+
+
+def test_a_card_is_the_same_after_a_trip_through_json(read):
+    assert read(card_to_json(CARD)) == CARD
     assert '"字"' in card_to_json(CARD)
 
 
@@ -37,23 +47,23 @@ def test_a_card_says_in_a_line_how_far_the_model_is_and_how_good():
     assert str(Rate(set="dev")) == "not scored on dev"
 
 
-def test_fields_of_a_later_writer_of_the_same_version_are_passed_over():
+def test_fields_of_a_later_writer_of_the_same_version_are_passed_over(read):
     fields = {**json.loads(card_to_json(CARD)), "colour": "blue"}
     del fields["sha256"]
-    assert KIND.read(KIND.text(fields).encode(), "model.json") == CARD
+    assert read(KIND.text(fields)) == CARD
 
 
-def test_a_card_without_a_digest_is_read_as_it_is():
+def test_a_card_without_a_digest_is_read_as_it_is(read):
     fields = json.loads(card_to_json(CARD))
     del fields["sha256"]
-    assert KIND.read(json.dumps(fields).encode(), "model.json") == CARD
+    assert read(json.dumps(fields)) == CARD
 
 
-def test_a_card_that_is_not_what_was_written_is_refused_with_what_to_do():
-    changed = card_to_json(CARD).replace('"a"', '"b"').encode()
-    told = r'^model\.json: the model card was changed or damaged: .*copy the folder again, or remove "sha256" from it$'
+def test_a_card_that_is_not_what_was_written_is_refused_with_what_to_do(read):
+    changed = card_to_json(CARD).replace('"a"', '"b"')
+    told = r'model\.json: the model card was changed or damaged: .*copy the folder again, or remove "sha256" from it$'
     with pytest.raises(CheckpointError, match=told):
-        KIND.read(changed, "model.json")
+        read(changed)
 
 
 @pytest.mark.parametrize(

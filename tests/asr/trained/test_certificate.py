@@ -13,9 +13,9 @@ from nemo_asr.commands.cli.eval import EvalParser
 from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.run.transcribe.frame_stream import FrameStream
 from nemo_asr.run.transcribe.inputs import recordings_of
-from nemo_asr.trained.card import StreamRate, describe, read_card
 from nemo_asr.trained.certificate import certify_streams, store_stream_rates, stream_table
-from nemo_asr.trained.model import TrainedModel
+from nemo_asr.trained.folder import StreamRate, read_card
+from nemo_asr.trained.model import TrainedModel, describe
 from nemo_lite.base.errors import UsageError
 
 STREAMING = CONFIG.replace("features: 32", "features: 32, normalize: null, pad_to: 0")

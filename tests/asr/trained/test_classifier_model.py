@@ -5,10 +5,9 @@ import torch
 
 from nemo_asr.commands.training import is_classifier
 from nemo_asr.tasks.recipe import recipe_from_text
-from nemo_asr.trained.card import describe
 from nemo_asr.trained.fine_tuning import task_of_model
 from nemo_asr.trained.folder import write_model
-from nemo_asr.trained.model import load_classifier, load_model, trained_modules
+from nemo_asr.trained.model import describe, load_classifier, load_model, trained_modules
 from nemo_lite.backends.pytorch.checkpoint.storage import save_module
 from nemo_lite.base.errors import CheckpointError, UsageError
 

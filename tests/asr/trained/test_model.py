@@ -22,10 +22,9 @@ from nemo_asr.export import onnx_export
 from nemo_asr.export.onnx_export import metadata_of
 from nemo_asr.run.cli.transcribe import main as transcribe_command
 from nemo_asr.trained.calibrating import heard_words
-from nemo_asr.trained.card import describe
 from nemo_asr.trained.engine import RecordingsDataLayer
 from nemo_asr.trained.folder import about_checkpoint, read_model
-from nemo_asr.trained.model import TrainedModel, trained_modules
+from nemo_asr.trained.model import TrainedModel, describe, trained_modules
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.base.errors import CheckpointError, ConfigError, DataError
 

@@ -17,8 +17,7 @@ from toys.tone_model import train_tones
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_asr.trained.card import describe
-from nemo_asr.trained.model import TrainedModel, load_model
+from nemo_asr.trained.model import TrainedModel, describe, load_model
 
 TEXTS = ["cab", "abba", "bc", "caca"]
 Ways = dict[str, Callable[[int], object]]

@@ -8,10 +8,8 @@ import re
 import pytest
 import torch
 
-from nemo_asr.trained import card as model_card
 from nemo_asr.trained import folder as model_folder
-from nemo_asr.trained.card import ModelCard, Rate
-from nemo_asr.trained.folder import about_checkpoint, find_model, read_model, write_model
+from nemo_asr.trained.folder import ModelCard, Rate, about_checkpoint, find_model, read_model, write_model
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.backends.pytorch.checkpoint.storage import Weights, save_module
 from nemo_lite.base.errors import CheckpointError, UsageError
@@ -72,7 +70,7 @@ def test_a_kill_before_the_card_is_replaced_leaves_the_old_model(tmp_path, monke
             raise KeyboardInterrupt
         return write_atomically(path, writer)
 
-    monkeypatch.setattr(model_card, "write_atomically", killed)
+    monkeypatch.setattr(model_folder, "write_atomically", killed)
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path, 2.0, "model: Others\n")
     stored = read_model(tmp_path)

@@ -53,10 +53,9 @@ from nemo_asr.scoring.report.transcripts import read_transcripts
 from nemo_asr.scoring.sclite import ENDINGS, FOLDER, TimedWord, write_sclite
 from nemo_asr.tasks.families import Wires, connect, connect_classifier
 from nemo_asr.tasks.recipe import load_recipe
-from nemo_asr.trained.card import CARD, StreamRate
 from nemo_asr.trained.certificate import certify_streams, store_stream_rates, stream_table
 from nemo_asr.trained.engine import LabelAlignment, stride_of
-from nemo_asr.trained.folder import find_model
+from nemo_asr.trained.folder import CARD, StreamRate, find_model
 from nemo_asr.trained.model import TrainedModel, load_classifier, load_model
 from nemo_lite import DataLayerNM, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.data.items import Loaded, UnusableItems

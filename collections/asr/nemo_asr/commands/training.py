@@ -40,10 +40,9 @@ from nemo_asr.tasks.recipe import (
 )
 from nemo_asr.trained.best import AveragedModelCallback, BestModelCallback
 from nemo_asr.trained.calibrating import mean_confidence, store_confidence
-from nemo_asr.trained.card import CARD, describe
 from nemo_asr.trained.fine_tuning import init_from, recipe_of
-from nemo_asr.trained.folder import MODEL, about_checkpoint
-from nemo_asr.trained.model import TrainedModel, check_goes_on, labels_of_run, trained_modules
+from nemo_asr.trained.folder import CARD, MODEL, about_checkpoint
+from nemo_asr.trained.model import TrainedModel, check_goes_on, describe, labels_of_run, trained_modules
 from nemo_lite import (
     CheckpointCallback,
     Dag,

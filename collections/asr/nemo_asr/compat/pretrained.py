@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from nemo_asr.trained.foreign import ForeignModel
 from nemo_asr.trained.nemo_files import read_nemo
 from nemo_lite import NeuralModule, NmTensor, logging
-from nemo_lite.backends.pytorch.checkpoint.fitting import fitted
-from nemo_lite.backends.pytorch.checkpoint.storage import fill_module
+from nemo_lite.backends.pytorch.checkpoint.fitting import fill_fitted
 from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, did_you_mean
 from nemo_lite.base.files import digest_of_file, make_writable_folder, write_atomically
 from nemo_lite.base.nemo_archive import NemoArchive
@@ -240,7 +239,7 @@ class ASRConvCTCModel(NeMoModel):
                 if name not in stored.weights:
                     got = ", ".join(stored.weights) or "no weights"
                     raise CheckpointError(f"there are no weights of {name}", place=stored.place, got=got)
-                fill_module(module, fitted(module, stored.weights[name], f"{stored.place}, {name}"))
+                fill_fitted(module, stored.weights[name], f"{stored.place}, {name}")
         return model
 
 

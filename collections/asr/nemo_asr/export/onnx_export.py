@@ -24,9 +24,9 @@ from nemo_asr.run.audio.reading import Samples
 from nemo_asr.run.onnx.onnx_model import FORMAT, INPUTS, OUTPUTS
 from nemo_asr.run.transcribe.inputs import padded
 from nemo_asr.tasks.families import connect
-from nemo_asr.trained.card import ModelCard, versions
 from nemo_asr.trained.engine import StandIn, stride_of
-from nemo_asr.trained.model import TrainedModel, trained_modules
+from nemo_asr.trained.folder import ModelCard
+from nemo_asr.trained.model import TrainedModel, trained_modules, versions
 from nemo_lite import NmTensor, logging
 from nemo_lite.backends.pytorch.export import OnnxRun, export_wires
 from nemo_lite.base.errors import CheckpointError, UsageError

@@ -23,9 +23,8 @@ from nemo_asr.run.calibration import (
 )
 from nemo_asr.run.options import unique_tags
 from nemo_asr.run.transcribe.inputs import recording_of_utterance
-from nemo_asr.trained.card import CARD, read_card, write_card
 from nemo_asr.trained.engine import transcripts_or_error
-from nemo_asr.trained.folder import find_model
+from nemo_asr.trained.folder import CARD, find_model, read_card, write_card
 from nemo_asr.trained.model import TrainedModel
 from nemo_asr.trained.texts import Speller, text_layer
 from nemo_lite import NeuralModuleFactory

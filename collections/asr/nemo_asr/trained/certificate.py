@@ -13,8 +13,7 @@ from nemo_asr.run.text.labels import main_metric
 from nemo_asr.run.transcribe.frame_stream import EndpointRules, FrameStream
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.scoring.intervals import paired_test, utterance_errors
-from nemo_asr.trained.card import CARD, StreamRate, read_card, write_card
-from nemo_asr.trained.folder import find_model
+from nemo_asr.trained.folder import CARD, StreamRate, find_model, read_card, write_card
 from nemo_asr.trained.model import TrainedModel
 from nemo_asr.trained.streamed_model import StreamedModel
 from nemo_lite import NeuralModuleFactory

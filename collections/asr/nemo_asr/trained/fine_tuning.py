@@ -16,8 +16,7 @@ from nemo_asr.run.text.subwords import Subwords
 from nemo_asr.tasks.families import Model, family_of
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.tasks.registry import TASKS
-from nemo_asr.trained.card import CARD, read_card
-from nemo_asr.trained.folder import StoredModel, find_model, foreign_format, read_model
+from nemo_asr.trained.folder import CARD, StoredModel, find_model, foreign_format, read_card, read_model
 from nemo_asr.trained.model import trained_modules
 from nemo_lite import NeuralModule
 from nemo_lite.backends.pytorch.checkpoint.fitting import with_todays_names

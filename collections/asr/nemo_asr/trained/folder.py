@@ -1,5 +1,7 @@
 """The folder of a trained model: weights, configuration, tokenizer, and the card that commits them. No module is built.
 
+The card, ``model.json``, is the record of the folder, and what the model says about itself.
+
 Each file has the start of its SHA-256 in its name, so a file is never overwritten by another content: the folder holds
 the old model until the moment in which ``model.json`` is replaced, and the new one from then on. Checkpoints and files
 of other toolkits are read as such a model too.
@@ -9,18 +11,21 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 from torch import Tensor
 
 from nemo_asr.run.audio.reading import AUDIO_SUFFIXES
+from nemo_asr.run.calibration import Calibration, usual_confidence
 from nemo_asr.run.text.subwords import Subwords, load_subwords
-from nemo_asr.trained.card import CARD, METRICS, ModelCard, plain_card, read_card, stored_tokenizer, write_card
+from nemo_asr.tasks.registry import TASKS
 from nemo_asr.trained.foreign import Format
 from nemo_asr.trained.hugging_face import HUGGING_FACE
 from nemo_asr.trained.nemo_files import NEMO_FILES
@@ -28,11 +33,14 @@ from nemo_asr.trained.wenet import WENET_FOLDER
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, StoredCheckpoint, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.record import TRAINER, CheckpointSet
 from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
+from nemo_lite.backends.pytorch.checkpoint.tensors import read_safetensors
 from nemo_lite.base.config import Config, Source
 from nemo_lite.base.errors import CheckpointError, UsageError
 from nemo_lite.base.files import (
     FileKind,
+    JsonLimits,
     digest_of_file,
+    finite_or_null,
     make_writable_folder,
     name_in,
     read_text,
@@ -40,8 +48,12 @@ from nemo_lite.base.files import (
     write_atomically,
 )
 from nemo_lite.base.helpers import newest_checkpoint_files, parse_checkpoint_name
-from nemo_lite.base.verified import VerifiedFile, delete_listed
+from nemo_lite.base.verified import RecordKind, VerifiedFile, delete_listed
 
+FORMAT = "nemo_lite model"
+VERSION = 1
+CARD = "model.json"
+METRICS = ("wer", "cer", "error", "loss")  # what a Rate holds
 _CONFIG = FileKind("the model's configuration", 1 << 20, CheckpointError, "copy the folder again")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. -]*-[0-9a-f]{8}\.(safetensors|yaml|model|txt|json)")
 _PATTERNS = ("*.safetensors", "*.yaml", "tokenizer-*")
@@ -50,6 +62,169 @@ MODEL, CHECKPOINTS = "model", "checkpoints"
 # Files of other toolkits: what reads them.
 FORMATS = (NEMO_FILES, HUGGING_FACE, WENET_FOLDER)
 Packed = tuple[str, dict[str, object], str, Mapping[str, Mapping[str, Tensor]], bytes]
+
+
+class Rate(msgspec.Struct, frozen=True, kw_only=True):
+    """The error rates of a model on one set of utterances.
+
+    Attributes:
+        set: the name of the set.
+        wer, cer: word and character error rate, as fractions.
+        error: of a classifier, the share of recordings that were given another class.
+        loss: mean over the utterances.
+        confidence: mean of the words that the model heard in some of the utterances, not calibrated; of the first set.
+        utterances: how many.
+        digest: a hash of the utterances' numbers.
+        manifests: the SHA-256 of each manifest file by its name.
+    """
+
+    set: str
+    wer: float | None = None
+    cer: float | None = None
+    error: float | None = None
+    loss: float | None = None
+    confidence: float | None = None
+    utterances: int | None = None
+    digest: str = ""
+    manifests: dict[str, str] = {}
+
+    def __str__(self) -> str:
+        named_rates = ("WER", self.wer), ("CER", self.cer), ("error rate", self.error)
+        rates = [f"{name} {rate:.2%}" for name, rate in named_rates if rate is not None]
+        return f"{' '.join(rates) or 'not scored'} on {self.set}"
+
+
+class StreamRate(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model's streams by frames are worth on one set of utterances; times are in seconds.
+
+    Attributes:
+        set: the name of the set.
+        search: the options of a beam search in the place of the model's own search; empty: its own.
+        context: of a Conformer's attention, encoded frames before and behind; None where there is none.
+        chunk_seconds: of audio that came together.
+        look_ahead: audio that a frame waits for.
+        latency, latency_95: from the end of a frame to when its label is known; the median, and what 95 % stay below.
+        real_time_factor: of the computing.
+        utterances: how many.
+        equal: how many of their texts are those of the whole recording.
+        metric: wer or cer.
+        rate, whole_rate: of the streams, and of whole recordings, as fractions.
+        difference: the 95 % interval of the first less the second.
+    """
+
+    set: str
+    search: str = ""
+    context: list[int] | None = None
+    chunk_seconds: float = 0.0
+    look_ahead: float = 0.0
+    latency: float = 0.0
+    latency_95: float = 0.0
+    real_time_factor: float = 0.0
+    utterances: int = 0
+    equal: int = 0
+    metric: str = "wer"
+    rate: float = 0.0
+    whole_rate: float = 0.0
+    difference: list[float] = []
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """What a trained model says about itself: ``model.json`` of a model folder.
+
+    Attributes:
+        name: the model's name in its configuration.
+        task: ``transcription`` or ``classification``.
+        labels: the vocabulary, without the blank; or the classes.
+        sample_rate: samples a second.
+        frame_seconds: how much audio one frame of log-probabilities stands for; 0 where the modules do not tell.
+        parameters: how many trained numbers.
+        step, epoch: of the training.
+        rates: one entry for each evaluated set; the first set chose the model.
+        versions: of nemo_lite, torch and Python that wrote it.
+        licence: of the weights, as the user says it.
+        config: the file of the configuration.
+        tokenizer: the file that cuts texts into the labels; None where they are characters.
+        weights: the file of each module's weights, by the module's name.
+        sources: of a model of another toolkit: the SHA-256 of each file that it was imported from, by the file's name.
+        calibration: of the confidences of words; None: they are as the model gives them.
+        streams: what its streams are worth, by set and context; see ``nemo-lite eval --stream``.
+    """
+
+    format: str = FORMAT
+    version: int = VERSION
+    name: str = ""
+    task: str = TASKS[0]
+    labels: list[str] = []
+    sample_rate: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    frame_seconds: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.0
+    parameters: Annotated[int, msgspec.Meta(ge=0)] = 0
+    step: Annotated[int, msgspec.Meta(ge=0)] = 0
+    epoch: Annotated[int, msgspec.Meta(ge=0)] = 0
+    rates: list[Rate] = []
+    versions: dict[str, str] = {}
+    licence: str = ""
+    config: VerifiedFile | None = None
+    tokenizer: VerifiedFile | None = None
+    weights: dict[str, VerifiedFile] = {}
+    sources: dict[str, str] = {}
+    calibration: Calibration | None = None
+    streams: list[StreamRate] = []
+
+    @property
+    def files(self) -> list[VerifiedFile]:
+        """All files that belong to the model, beside ``model.json``."""
+        return [file for file in (self.config, self.tokenizer, *self.weights.values()) if file is not None]
+
+    def usual_confidence(self) -> tuple[str, float] | None:
+        """The first set whose words' mean confidence is known, and that confidence, calibrated as transcripts are."""
+        rates = ((rate.set, rate.confidence) for rate in self.rates)
+        return usual_confidence(rates, self.calibration)
+
+    def progress(self) -> str:
+        """``step 348 (epoch 12), WER 3.13% on dev``."""
+        return ", ".join([f"step {self.step} (epoch {self.epoch})", *(str(rate) for rate in self.rates[:1])])
+
+
+KIND = RecordKind(
+    FileKind("the model card", 8 << 20, CheckpointError, "give a model folder"),
+    FORMAT,
+    VERSION,
+    ModelCard,
+    partial(json.dumps, sort_keys=True, separators=(",", ":"), ensure_ascii=False),
+    JsonLimits(),
+    may_be_edited=True,  # a licence, a name
+)
+
+
+def plain_card(card: ModelCard) -> dict[str, object]:
+    """The fields as plain values for JSON; in the name of a manifest a byte that is no UTF-8 becomes ``?``."""
+    text = json.dumps(finite_or_null(msgspec.to_builtins(card)), ensure_ascii=False)
+    fields: dict[str, object] = json.loads(text.encode(errors="replace"))
+    return fields
+
+
+def card_to_json(card: ModelCard) -> str:
+    """The card as indented JSON, with the SHA-256 of what it says: labels that a disk has changed must not be read."""
+    return KIND.text(plain_card(card))
+
+
+def write_card(path: Path, card: ModelCard) -> None:
+    """Write a card into a model folder, all of it or nothing.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    write_atomically(path, lambda file: file.write_text(card_to_json(card), encoding="utf-8"))
+
+
+def read_card(path: Path) -> ModelCard:
+    """The card in this file.
+
+    Raises:
+        CheckpointError: it cannot be read, is of another format or of a newer version, a field is wrong, or it is not
+            what was written. A card without a SHA-256, changed by hand, is read as it is.
+    """
+    return KIND.read(path)
 
 
 class StoredModel(NamedTuple):
@@ -160,7 +335,7 @@ def _read_files(folder: Path, card: ModelCard) -> StoredModel:
             problem, remedy = "a file of the model is not the one that was written", "copy the whole folder again"
             raise CheckpointError(problem, place=str(folder / file.name), got=difference, remedy=remedy)
     config = read_text(folder / card.config.name, _CONFIG)
-    weights = {name: read_tensors(folder / file.name) for name, file in card.weights.items()}
+    weights = {name: read_safetensors(folder / file.name) for name, file in card.weights.items()}
     tokenizer = load_subwords(folder / card.tokenizer.name) if card.tokenizer else None
     return StoredModel(str(folder), card, config, weights, tokenizer)
 
@@ -259,6 +434,11 @@ def write_model(
     kept = {file.name for file in card.files}
     delete_listed(folder, (name for name in listed - kept if _NAME.fullmatch(name)))
     return card
+
+
+def stored_tokenizer(tokenizer: Subwords) -> VerifiedFile:
+    """The file that a tokenizer is in a model folder."""
+    return VerifiedFile(f"tokenizer-{tokenizer.sha256[:8]}{tokenizer.suffix}", tokenizer.sha256, len(tokenizer.model))
 
 
 def check_tokenizer(folder: str | Path, card: ModelCard, tokenizer: Subwords | None) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+import torch
 from torch import nn
 
 import nemo_lite
+from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Detector
@@ -20,30 +23,33 @@ from nemo_asr.run.transcribe.frame_stream import EndpointRules, FrameStream
 from nemo_asr.run.transcribe.inputs import Recording, one_channel, recordings_in
 from nemo_asr.run.transcribe.stream import SegmentStream, Stream
 from nemo_asr.run.transcribe.transcript import Transcribed, Transcript
-from nemo_asr.tasks.families import Model
+from nemo_asr.tasks.families import Model, connect
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
-from nemo_asr.trained.card import CARD, ModelCard, completed, versions
+from nemo_asr.tasks.registry import TASKS
 from nemo_asr.trained.engine import (
     BatchTranscriber,
     SpeechDetector,
     log_probs_of_rows,
-    set_to_evaluation,
+    stride_of,
     transcribe,
     transcripts_or_error,
 )
 from nemo_asr.trained.folder import (
+    CARD,
     FORMATS,
     MODEL,
+    ModelCard,
     StoredModel,
     card_in,
     foreign_format,
     read_model,
+    stored_tokenizer,
     write_model,
 )
 from nemo_asr.trained.streamed_model import StreamedModel, streamed_model
-from nemo_lite.backends.pytorch.checkpoint.fitting import fitted
+from nemo_lite.backends.pytorch.checkpoint.fitting import fill_fitted
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
-from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, save_module
+from nemo_lite.backends.pytorch.checkpoint.storage import save_module
 from nemo_lite.base.errors import CheckpointError, ConfigError, UsageError
 from nemo_lite.base.files import digest_of_file, make_writable_folder, temporary_name
 from nemo_lite.core.neural_module import unique_names
@@ -372,6 +378,15 @@ def read_with_recipe(
     return stored._replace(card=completed(stored.card, recipe)), recipe
 
 
+def completed(card: ModelCard, recipe: Recipe) -> ModelCard:
+    """The card of a model that does not describe itself: of a script, of NeMo 0.x or of another toolkit."""
+    if card.labels:
+        return card
+    made = describe(recipe)
+    kept = {"step": card.step, "epoch": card.epoch, "versions": card.versions or made.versions, "sources": card.sources}
+    return msgspec.structs.replace(made, **kept)
+
+
 def import_model(source: str | Path, folder: str | Path | None = None, licence: str | None = None) -> TrainedModel:
     """Write a model folder of another toolkit's model; its card has the SHA-256 of each file that was read.
 
@@ -415,12 +430,37 @@ def _filled(stored: StoredModel, recipe: Recipe, modules: Model) -> TrainedModel
         if name not in stored.weights:
             got = ", ".join(stored.weights)
             raise CheckpointError(f"there are no weights of {name}", place=place, got=got)
-        fill_module(module, fitted(module, stored.weights[name], f"{place}, {name}"))
+        fill_fitted(module, stored.weights[name], f"{place}, {name}")
+    for part in modules.modules.values():
+        if isinstance(part, nn.Module):
+            part.eval()
+    model = TrainedModel(place, recipe, modules, stored.card)
     # How long another toolkit trained its model is not known.
     is_foreign = bool(stored.card.sources) and not stored.card.step
     logging.info("Loaded %s%s", place, "" if is_foreign else f": {stored.card.progress()}")
-    set_to_evaluation(modules)
-    return TrainedModel(place, recipe, modules, stored.card)
+    return model
+
+
+def describe(recipe: Recipe, licence: str = "") -> ModelCard:
+    """The card of a model of this recipe; step, epoch, rates and files are left to who has them."""
+    num_samples = None  # of a frame; a classifier has no frames
+    if recipe.task == TASKS[0]:
+        num_samples = stride_of(connect(recipe.model(with_weights=False), SpeechPorts(recipe.sample_rate)).frames)
+    return ModelCard(
+        name=recipe.name,
+        task=recipe.task,
+        labels=recipe.labels,
+        sample_rate=recipe.sample_rate,
+        frame_seconds=round((num_samples or 0) / recipe.sample_rate, 6),
+        versions=versions(),
+        licence=licence,
+        tokenizer=None if recipe.tokenizer is None else stored_tokenizer(recipe.tokenizer),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Of what a model is written with."""
+    return {"nemo_lite": nemo_lite.__version__, "torch": str(torch.__version__), "python": platform.python_version()}
 
 
 def labels_of_run(folder: str | Path) -> list[str] | None:

@@ -63,6 +63,15 @@ def fitted(module: nn.Module, tensors: Mapping[str, Tensor], place: str) -> dict
     return tensors
 
 
+def fill_fitted(module: nn.Module, tensors: Mapping[str, Tensor], place: str) -> None:
+    """Copy tensors into a module, whatever device it is on, once they are :func:`fitted`.
+
+    Raises:
+        CheckpointError: names, shapes or kinds differ: all differences at once; the module is as it was.
+    """
+    module.load_state_dict(fitted(module, tensors, place), strict=True)
+
+
 def with_todays_names(module: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The same tensors by the names that ``module`` has for them today."""
     if tensors and all(name.startswith(_WRAPPED) for name in tensors) and not hasattr(module, _WRAPPED[:-1]):

@@ -26,7 +26,6 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
     WHOLE,
     Weights,
     Writer,
-    fill_module,
     load_training_state,
     module_writer,
     read_fitting,
@@ -70,7 +69,7 @@ class Contents(NamedTuple):
     def fill(self, modules: Mapping[str, nn.Module]) -> None:
         """Copy the weights into the modules they were read for."""
         for name, module in modules.items():
-            fill_module(module, self.weights[name])
+            module.load_state_dict(dict(self.weights[name]), strict=True)
 
 
 class Chosen(NamedTuple):

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from nemo_lite.base.errors import CheckpointError, UsageError
-from nemo_lite.base.files import FileKind, JsonLimits, finite_or_null, json_text, read_bytes
+from nemo_lite.base.files import FileKind, JsonLimits, finite_or_null, json_text
 from nemo_lite.base.helpers import RECORD, CheckpointName, parse_checkpoint_name, tag_of_folder
 from nemo_lite.base.verified import RecordKind, VerifiedFile
 from nemo_lite.core.callbacks.action_state import Best
@@ -151,7 +151,7 @@ def read_record(folder: Path) -> CheckpointSet:
     path = folder / RECORD
     if not os.path.lexists(path):
         raise CheckpointError(f"lacks {RECORD}", place=str(folder))
-    record = KIND.read(read_bytes(path, KIND.file), path)
+    record = KIND.read(path)
     files = {name: VerifiedFile(name, file.sha256, file.bytes) for name, file in record.files.items()}
     fields = msgspec.structs.asdict(record) | {"files": files}
     checkpoint = CheckpointSet(folder, **fields)

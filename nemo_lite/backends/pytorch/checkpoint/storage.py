@@ -26,7 +26,9 @@ from nemo_lite.backends.pytorch.checkpoint.tensors import (
     params_by_place,
     part_metadata,
     read_for,
+    read_safetensors,
     stored_tensors,
+    with_aliases,
     without_pieces,
     write_safetensors,
 )
@@ -134,7 +136,7 @@ def load_module(module: nn.Module, path: str | Path | BytesIO) -> None:
     Raises:
         CheckpointError: no such file, a damaged one, or one that does not fit: all differences at once.
     """
-    fill_module(module, read_fitting(module, path))
+    module.load_state_dict(read_fitting(module, path), strict=True)
 
 
 def read_fitting(module: nn.Module, path: str | Path | BytesIO) -> dict[str, Tensor]:
@@ -151,7 +153,7 @@ def read_fitting(module: nn.Module, path: str | Path | BytesIO) -> dict[str, Ten
     path = _existing(path)
     with stored_tensors(path) as stored:
         names = {id(outline): name for name, outline in stored.outlines.items()}
-        todays = with_todays_names(module, _with_aliases(stored.outlines, stored.metadata, path))
+        todays = with_todays_names(module, with_aliases(stored.outlines, stored.metadata, path))
         tensors = {name: read_for(own.get(name), stored, names[id(outline)]) for name, outline in todays.items()}
     return fitted(module, tensors, str(path))
 
@@ -171,14 +173,7 @@ def read_tensors(path: str | Path | BytesIO) -> dict[str, Tensor]:
     path = _existing(path)
     if is_torch_file(path):
         return read_torch_tensors(path, str(path))
-    with stored_tensors(path) as stored:
-        tensors = {name: stored.read(name) for name in stored.outlines}
-        return _with_aliases(tensors, stored.metadata, path)
-
-
-def fill_module(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy tensors that :func:`read_fitting` has checked into ``module``, whatever device it is on."""
-    module.load_state_dict(dict(tensors), strict=True)
+    return read_safetensors(path)
 
 
 def save_training_state(path: str | Path, state: TrainingState) -> None:
@@ -312,15 +307,6 @@ def _existing(path: str | Path) -> Path:
         beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
         raise CheckpointError(f"no such file{did_you_mean(path.name, beside)}", place=str(path))
     return path
-
-
-def _with_aliases(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], path: Path) -> dict[str, Tensor]:
-    """The tensors by all of their names: a tied one is stored under the first."""
-    try:
-        aliases: Any = parse_json(metadata.get("aliases", "{}"), path, KIND)
-        return {**tensors, **{name: tensors[first_name] for name, first_name in aliases.items()}}
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise damaged(str(path), error) from error
 
 
 def _kind_of(metadata: Mapping[str, str]) -> str:

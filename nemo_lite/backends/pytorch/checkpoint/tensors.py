@@ -161,7 +161,7 @@ def stored_tensors(path: Path) -> Iterator[StoredTensors]:
     """
     metadata: dict[str, str] = {}
     slices: dict[str, list[_Slice]] = {}
-    name = parse_checkpoint_name(path.name)
+    name = parse_checkpoint_name(path.name) if ".part-" in path.name else None
     parts: Iterable[Part | None] = (None,)
     if name is not None and name.part is not None:
         total = name.part.total
@@ -184,6 +184,26 @@ def stored_tensors(path: Path) -> Iterator[StoredTensors]:
             yield StoredTensors(slices, metadata)
         except (SafetensorError, OSError) as error:
             raise damaged(str(path), error) from error
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, or of all parts of it, whole, on the CPU.
+
+    Raises:
+        CheckpointError: as :func:`stored_tensors`.
+    """
+    with stored_tensors(path) as stored:
+        tensors = {name: stored.read(name) for name in stored.outlines}
+        return with_aliases(tensors, stored.metadata, path)
+
+
+def with_aliases(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], path: Path) -> dict[str, Tensor]:
+    """The tensors by all of their names: a tied one is stored under the first."""
+    try:
+        aliases: Any = parse_json(metadata.get("aliases", "{}"), path, KIND)
+        return {**tensors, **{name: tensors[first_name] for name, first_name in aliases.items()}}
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise damaged(str(path), error) from error
 
 
 def _open_part(path: Path, part: Part | None, opened: ExitStack) -> tuple[dict[str, str], dict[str, _Slice]]:

@@ -14,8 +14,7 @@ from nemo_asr.commands.cli.models import export
 from nemo_asr.export.onnx_export import weights_digest
 from nemo_asr.features.spectra import extended_signal
 from nemo_asr.run.cli.transcribe import main as transcribe
-from nemo_asr.trained.card import describe
-from nemo_asr.trained.model import TrainedModel, load_model, trained_modules
+from nemo_asr.trained.model import TrainedModel, describe, load_model, trained_modules
 from nemo_lite.base.errors import CheckpointError, ConfigError, UsageError
 
 pytestmark = pytest.mark.slow  # the exporter takes its time

@@ -11,9 +11,8 @@ from toys.tone_corpus import CONFIG
 
 import nemo_asr
 from nemo_asr.commands.cli.models import main
-from nemo_asr.trained.card import describe
 from nemo_asr.trained.fine_tuning import init_from, recipe_of, task_of_model
-from nemo_asr.trained.model import TrainedModel, trained_modules
+from nemo_asr.trained.model import TrainedModel, describe, trained_modules
 from nemo_lite.base.errors import CheckpointError, UsageError
 from nemo_lite.base.files import digest_of_file
 

@@ -18,8 +18,7 @@ from nemo_asr.run.cli.align import main
 from nemo_asr.run.onnx.onnx_model import OnnxModel
 from nemo_asr.run.text.subwords import train_subwords
 from nemo_asr.run.transcribe.alignment import SentenceCutting
-from nemo_asr.trained.card import describe
-from nemo_asr.trained.model import TrainedModel
+from nemo_asr.trained.model import TrainedModel, describe
 from nemo_lite.base.errors import CheckpointError, DataError, FileInTheWayError, UsageError
 
 RATE = 16000

@@ -25,8 +25,7 @@ from toys.tone_model import train_tones
 import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.run.cli.serve import ServeParser, allowed_of, listening_socket, main
-from nemo_asr.trained.card import describe
-from nemo_asr.trained.model import TrainedModel
+from nemo_asr.trained.model import TrainedModel, describe
 from nemo_lite.base.errors import UsageError
 
 pytest.importorskip("starlette")

@@ -23,8 +23,8 @@ from nemo_asr.export.onnx_export import export_onnx
 from nemo_asr.run.cli.transcribe import _warn_of_doubt, _write, file_names, main
 from nemo_asr.run.transcribe.inputs import recordings_of
 from nemo_asr.run.transcribe.transcript import Transcript, Word
-from nemo_asr.trained.card import Rate, describe
-from nemo_asr.trained.model import TrainedModel, load_model, trained_modules
+from nemo_asr.trained.folder import Rate
+from nemo_asr.trained.model import TrainedModel, describe, load_model, trained_modules
 from nemo_lite.base.errors import CheckpointError, DataError, FileInTheWayError, UsageError
 from nemo_lite.cli import dispatch
 

@@ -21,8 +21,7 @@ from toys.tone_model import train_tones
 import nemo_asr
 from nemo_asr.run.cli.transcribe import main
 from nemo_asr.run.transcribe.streaming import _of_bytes
-from nemo_asr.trained.card import describe
-from nemo_asr.trained.model import TrainedModel
+from nemo_asr.trained.model import TrainedModel, describe
 from nemo_lite.base.errors import CheckpointError, UsageError
 
 CPU = ("--placement", "CPU")

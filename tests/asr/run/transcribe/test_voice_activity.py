@@ -14,8 +14,7 @@ from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.segments import Activity
 from nemo_asr.run.transcribe.voice_activity import load_detector
 from nemo_asr.tasks.recipe import load_recipe, recipe_from_text
-from nemo_asr.trained.card import describe
-from nemo_asr.trained.model import TrainedModel
+from nemo_asr.trained.model import TrainedModel, describe
 from nemo_lite.base.errors import UsageError
 
 RATE = 16000

@@ -11,8 +11,8 @@ import nemo_asr
 from nemo_asr.commands.cli.models import main
 from nemo_asr.run.transcribe.transcript import Transcribed, Transcript, Word
 from nemo_asr.trained.calibrating import calibrate, card_file, heard_words
-from nemo_asr.trained.card import describe, read_card
-from nemo_asr.trained.model import TrainedModel, load_model
+from nemo_asr.trained.folder import read_card
+from nemo_asr.trained.model import TrainedModel, describe, load_model
 from nemo_lite.base.errors import DataError, UsageError
 
 

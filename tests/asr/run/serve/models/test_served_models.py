@@ -26,8 +26,7 @@ from nemo_asr.run.search.text_search import TextSearch
 from nemo_asr.run.serve.models import Searches, names_of_models, serve_model
 from nemo_asr.run.transcribe.inputs import recordings_in
 from nemo_asr.run.transcribe.segments import Segmented
-from nemo_asr.trained.card import describe
-from nemo_asr.trained.model import TrainedModel
+from nemo_asr.trained.model import TrainedModel, describe
 from nemo_lite.base.errors import UsageError
 
 RATE = 16000
