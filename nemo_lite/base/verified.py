@@ -15,7 +15,7 @@ import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, TypeVar, cast
+from typing import BinaryIO, Generic, TypeVar, cast
 
 import msgspec
 
@@ -141,7 +141,7 @@ class _Digesting(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, content: Any, /) -> int:
+    def write(self, content: bytes, /) -> int:  # type: ignore[override]  # any buffer
         self._file.write(content)
         self.digest.update(content)
         size = memoryview(content).nbytes

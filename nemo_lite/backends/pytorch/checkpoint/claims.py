@@ -75,7 +75,7 @@ class Claims:
     def __init__(self, num_bytes: int, storages: dict[str, int] | None) -> None:
         self._num_bytes, self._records = num_bytes, storages
         self._num_copied = self._num_stored = 0
-        self._storages: dict[Any, int] = {}
+        self._storages: dict[object, int] = {}
 
     def check(self, file: BinaryIO) -> None:
         """One pickle, from where the file is; it is behind the pickle then.
@@ -89,10 +89,10 @@ class Claims:
         if _num_leaves(root) > _MOST_LEAVES:
             raise TooMuchError(_FILLS_MEMORY)
 
-    def _value(self, file: BinaryIO) -> Any:
+    def _value(self, file: BinaryIO) -> object:
         stack: list[Any] = []
         below: list[list[Any]] = []  # the stacks under each mark
-        memo: dict[int, Any] = {}
+        memo: dict[int, object] = {}
         for number, (instruction, argument, _) in enumerate(pickletools.genops(file)):
             if number > _MOST_INSTRUCTIONS:
                 raise TooMuchError(_FILLS_MEMORY)
@@ -135,7 +135,7 @@ class Claims:
                 raise OtherObjectsError(f"the instruction {name}")
         raise EOFError("the pickle has no end")
 
-    def _made_by(self, function: Any, arguments: Sequence[Any]) -> Any:
+    def _made_by(self, function: object, arguments: Sequence[Any]) -> object:
         """What a call gives."""
         if function in _TENSORS:
             return self._tensor(function, *arguments)
@@ -160,7 +160,9 @@ class Claims:
         if self._num_copied > self._num_bytes:  # each part that is copied once has a byte of its own
             raise TooMuchError(_FILLS_MEMORY)
 
-    def _storage(self, kind: Any, storage_type: Any, key: Any, location: Any, size: Any, view: Any = None) -> _Storage:
+    def _storage(
+        self, kind: object, storage_type: object, key: object, location: object, size: object, view: Any = None
+    ) -> _Storage:
         """The values of a tensor: of a record, or behind the pickles."""
         name = str(storage_type).rpartition(".")[2].removesuffix("Storage")
         if name.startswith("Q"):
@@ -181,7 +183,15 @@ class Claims:
             num_bytes = _int(size) * item_bytes
         return _Storage(num_bytes, item_bytes)
 
-    def _tensor(self, function: str, storage: Any, offset: Any, size: Any, stride: Any, *more: Any) -> _Leaf:
+    def _tensor(
+        self,
+        function: str,
+        storage: object,
+        offset: object,
+        size: Sequence[object],
+        stride: Sequence[object],
+        *more: Any,
+    ) -> _Leaf:
         """A tensor within its storage: torch would make the storage larger."""
         if not isinstance(storage, _Storage):
             raise OtherObjectsError("a tensor without a storage")
@@ -193,19 +203,19 @@ class Claims:
         return _Leaf()
 
 
-def _int(value: Any) -> int:
+def _int(value: object) -> int:
     if type(value) is not int or value < 0:
         raise OtherObjectsError(f"{value!r:.40} where a number is wanted")
     return value
 
 
-def _container(value: Any) -> list[Any]:
+def _container(value: object) -> list[object]:
     if not isinstance(value, list):
         raise OtherObjectsError("a list or a dictionary is wanted")
     return value
 
 
-def _num_leaves(root: Any) -> int:
+def _num_leaves(root: object) -> int:
     """How many values a tree has where each part is counted as often as it is met.
 
     Raises:

@@ -157,7 +157,7 @@ _KNOWN_PACKAGES = ("torch", "nemo_lite")
 _OF_PARAM_SHAPE = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg", "acc_delta")
 
 
-def check_state(state: Mapping[str, Any], optimizers: Sequence[Optimizer], place: str) -> None:
+def check_state(state: TrainingState, optimizers: Sequence[Optimizer], place: str) -> None:
     """See that counters are counts, and that each optimizer's state is one of its parameters.
 
     Args:
@@ -185,7 +185,7 @@ def check_state(state: Mapping[str, Any], optimizers: Sequence[Optimizer], place
         _check_kept(of_optimizer.get("state"), of_optimizer["param_groups"], optimizer, f"{path}.state", place)
 
 
-def as_count(value: Any, path: str, place: str) -> int:
+def as_count(value: object, path: str, place: str) -> int:
     """A value of a state that counts something.
 
     Args:
@@ -217,7 +217,7 @@ def misfits_told(place: str) -> Iterator[None]:
         raise CheckpointError(problem, place=place, got=got, remedy="take another checkpoint") from error
 
 
-def _check_groups(groups: Any, optimizer: Optimizer, path: str, place: str) -> None:
+def _check_groups(groups: object, optimizer: Optimizer, path: str, place: str) -> None:
     if not isinstance(groups, list) or len(groups) != len(optimizer.param_groups):
         raise _misfit(path, place, got=_brief(groups), wanted=f"{len(optimizer.param_groups)} groups")
     for number, (group, ours) in enumerate(zip(groups, optimizer.param_groups, strict=True)):
@@ -230,7 +230,7 @@ def _check_groups(groups: Any, optimizer: Optimizer, path: str, place: str) -> N
                 raise _misfit(f"{path}.{number}.{name}", place, got=_brief(value), wanted=wanted)
 
 
-def _check_kept(kept: Any, groups: Sequence[Any], optimizer: Optimizer, path: str, place: str) -> None:
+def _check_kept(kept: object, groups: Sequence[TrainingState], optimizer: Optimizer, path: str, place: str) -> None:
     if not isinstance(kept, dict):
         raise _misfit(path, place, got=_brief(kept), wanted="a mapping")
     keys = [key for group in groups for key in group["params"]]
@@ -248,7 +248,7 @@ def _check_kept(kept: Any, groups: Sequence[Any], optimizer: Optimizer, path: st
                 raise _misfit(f"{path}.{key}.{name}", place, got=_brief(value), wanted=problem)
 
 
-def _problem_of(name: object, value: Any, param: Tensor, optimizer: str) -> str:
+def _problem_of(name: object, value: object, param: Tensor, optimizer: str) -> str:
     """The kind of value that is kept for a parameter under this name; "" where the value is of that kind."""
     if name == "momentum_buffer" and value is None:  # SGD without momentum
         return ""
@@ -266,7 +266,7 @@ def _problem_of(name: object, value: Any, param: Tensor, optimizer: str) -> str:
     return "" if is_number or is_text else "a tensor or a number"
 
 
-def _is_like(value: Any, ours: Any) -> bool:
+def _is_like(value: object, ours: object) -> bool:
     """Whether a setting of a group may stand where this run has ``ours``."""
     if isinstance(ours, bool) or isinstance(value, bool):
         return isinstance(value, bool) or value is None
@@ -274,8 +274,7 @@ def _is_like(value: Any, ours: Any) -> bool:
         is_number = isinstance(value, (int, float)) and (math.isfinite(value) or value == ours)
         return is_number or (isinstance(value, Tensor) and value.numel() == 1)
     if isinstance(ours, (list, tuple)):
-        is_row = isinstance(value, (list, tuple)) and len(value) == len(ours)
-        return is_row and all(map(_is_like, value, ours))
+        return isinstance(value, (list, tuple)) and len(value) == len(ours) and all(map(_is_like, value, ours))
     return value is None or isinstance(value, (bool, type(ours)))
 
 
@@ -284,7 +283,7 @@ def _misfit(path: str, place: str, *, wanted: str, got: str = "") -> CheckpointE
     return CheckpointError(problem, place=place, got=got, wanted=wanted, remedy="take another checkpoint")
 
 
-def _brief(value: Any) -> str:
+def _brief(value: object) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     if isinstance(value, (dict, list)):
@@ -292,7 +291,7 @@ def _brief(value: Any) -> str:
     return repr(value)[:60] if not isinstance(value, int) or value.bit_length() < 200 else "a huge number"
 
 
-def as_ours(state: dict[str, Any]) -> dict[str, Any]:
+def as_ours(state: TrainingState) -> TrainingState:
     """A training state; one of NeMo gets our names, and ``of_nemo`` says so."""
     if "optimizer_state" not in state or "optimizers" in state:
         return state
@@ -300,7 +299,7 @@ def as_ours(state: dict[str, Any]) -> dict[str, Any]:
     return {"step": state.get("step", 0), "epoch": epoch, "optimizers": state["optimizer_state"], OF_NEMO: True}
 
 
-def can_go_on(state: Mapping[str, Any], optimizers: Sequence[Optimizer]) -> bool:
+def can_go_on(state: TrainingState, optimizers: Sequence[Optimizer]) -> bool:
     """Whether training goes on from this state: always from ours, whose misfits are errors, and from NeMo's if it fits.
 
     NeMo's says neither the kind of an optimizer nor the parameters' names: the shapes and what is kept must be right.
@@ -316,19 +315,22 @@ def can_go_on(state: Mapping[str, Any], optimizers: Sequence[Optimizer]) -> bool
         return False
 
 
-def _fits(saved: Mapping[str, Any], optimizer: Optimizer) -> bool:
-    groups = zip(saved["param_groups"], optimizer.param_groups, strict=True)
-    pairs = [pair for theirs, ours in groups for pair in zip(theirs["params"], ours["params"], strict=True)]
-    return all(_is_state_of(saved["state"][key], param, optimizer) for key, param in pairs if key in saved["state"])
-
-
-def _is_state_of(kept: Mapping[str, Any], param: Tensor, optimizer: Optimizer) -> bool:
+def _fits(saved: TrainingState, optimizer: Optimizer) -> bool:
     kind = type(optimizer).__name__
-    if kind == "SGD":
-        momentum = kept.get("momentum_buffer")
-        return "exp_avg" not in kept and (momentum is None or bool(momentum.shape == param.shape))
-    wanted = 1 if kind == "Novograd" else param.numel()  # NovoGrad keeps one number a tensor
-    return bool(kept["exp_avg"].shape == param.shape and kept["exp_avg_sq"].numel() == wanted)
+    for theirs, ours in zip(saved["param_groups"], optimizer.param_groups, strict=True):
+        for key, param in zip(theirs["params"], ours["params"], strict=True):
+            kept = saved["state"].get(key)
+            if kept is None:
+                continue
+            if kind == "SGD":
+                momentum = kept.get("momentum_buffer")
+                if "exp_avg" in kept or (momentum is not None and momentum.shape != param.shape):
+                    return False
+            else:
+                num_squares = 1 if kind == "Novograd" else param.numel()  # NovoGrad keeps one number a tensor
+                if kept["exp_avg"].shape != param.shape or kept["exp_avg_sq"].numel() != num_squares:
+                    return False
+    return True
 
 
 _MAX_NOT_FINITE = 3
@@ -351,14 +353,14 @@ def parameters_of_state(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: own[id(value)] for name, value in state.items() if id(value) in own}
 
 
-class _FirstValues(OrderedDict[str, Any]):
+class _FirstValues(OrderedDict[str, object]):
     """Keeps the first value of a key: behind it, hooks put float32 values in the place of half parameters."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._metadata: OrderedDict[str, Any] = OrderedDict()  # as torch has it
+        self._metadata: OrderedDict[str, object] = OrderedDict()  # as torch has it
 
-    def __setitem__(self, key: str, value: Any) -> None:
+    def __setitem__(self, key: str, value: object) -> None:
         if key not in self:
             super().__setitem__(key, value)
 
@@ -375,8 +377,12 @@ def refuse_not_finite(module: nn.Module, tensors: Mapping[str, object]) -> None:
     finite = {*parameters_of_state(module)}
     # Features of 1e30 give a finite loss and an infinite variance, with which nothing is recognised any more.
     finite |= {name for name in tensors if name.rpartition(".")[2] in _STATISTICS}
-    values = {name: value.tensor if isinstance(value, Piece) else value for name, value in tensors.items()}
-    bad = [name for name, value in values.items() if isinstance(value, Tensor) and _is_bad(value, name in finite)]
+    bad = []
+    for name, value in tensors.items():
+        tensor = value.tensor if isinstance(value, Piece) else value
+        if isinstance(tensor, Tensor) and tensor.is_floating_point():
+            is_bad = not tensor.isfinite().all() if name in finite else tensor.isnan().any()
+            bad += [name] if is_bad else []
     if bad:
         more = f" and {len(bad) - _MAX_NOT_FINITE} more" if len(bad) > _MAX_NOT_FINITE else ""
         raise CheckpointError(
@@ -385,9 +391,3 @@ def refuse_not_finite(module: nn.Module, tensors: Mapping[str, object]) -> None:
             got=f"NaN or infinity in {', '.join(bad[:_MAX_NOT_FINITE])}{more}",
             remedy="the checkpoints saved before stay: go on from one of them with a lower learning rate",
         )
-
-
-def _is_bad(tensor: Tensor, must_be_finite: bool) -> bool:
-    if not tensor.is_floating_point():
-        return False
-    return not bool(tensor.isfinite().all()) if must_be_finite else bool(tensor.isnan().any())

@@ -17,6 +17,7 @@ from nemo_lite.backends.pytorch.checkpoint.lock import FolderLock
 from nemo_lite.backends.pytorch.checkpoint.record import (
     TRAINER,
     CheckpointSet,
+    Json,
     best_of,
     check_names,
     score_in,
@@ -64,7 +65,7 @@ class Contents(NamedTuple):
     name: str
     weights: Mapping[str, Mapping[str, Tensor]]
     state: TrainingState | None
-    contract: Mapping[str, Any]
+    contract: Json
 
     def fill(self, modules: Mapping[str, nn.Module]) -> None:
         """Copy the weights into the modules they were read for."""
@@ -85,7 +86,7 @@ class Chosen(NamedTuple):
     name: str
     files: Mapping[str, str]
     state: str
-    contract: Mapping[str, Any]
+    contract: Json
 
     def read(self, modules: Mapping[str, nn.Module], optimizers: Sequence[Optimizer] = ()) -> Contents:
         """Read them, compared with the modules.
@@ -127,7 +128,7 @@ class SavePlan:
     keep: int
     best: Best | None = None
     about: Mapping[str, object] | None = None
-    evaluations: Sequence[Mapping[str, object]] = ()
+    evaluations: Sequence[Json] = ()
     contract: Mapping[str, object] = field(default_factory=dict)
     suffix: str = ".safetensors"
 
@@ -176,11 +177,11 @@ class StoredCheckpoint(NamedTuple):
     """
 
     name: str
-    about: Mapping[str, Any]
+    about: Json
     weights: Mapping[str, Mapping[str, Tensor]]
     step: int | None
     epoch: int | None
-    evaluations: Sequence[Mapping[str, Any]]
+    evaluations: Sequence[Json]
 
 
 class CheckpointFolder:
@@ -272,7 +273,7 @@ class CheckpointFolder:
         check_names(modules)
         writers = plan.writers(modules, state, part)
         step, epoch = ((state or {}).get(name) for name in ("step", "epoch"))
-        notes = (plan.about or {}, plan.evaluations, step, epoch, plan.contract)
+        notes = (dict(plan.about or {}), plan.evaluations, step, epoch, dict(plan.contract))
         unsaved = CheckpointSet(self.folder / plan.folder_name, plan.kind, plan.number, 0, {}, *notes)
         unsaved.record_text()  # whether JSON can hold it
 
@@ -309,14 +310,14 @@ class CheckpointFolder:
         """
         return stage(self.folder.absolute() / plan.folder_name)
 
-    def is_among_best(self, evaluation: Mapping[str, Any], best: Best) -> bool:
+    def is_among_best(self, evaluation: Json, best: Best) -> bool:
         """Whether a set with this evaluation would be one of the best."""
         score = score_in([evaluation], evaluation["step"], best)
         stored = (score_of(checkpoint, best) for checkpoint in best_of(self.sets(), best))
         scores = [value for value in stored if value is not None]
         return score is not None and (len(scores) < best.keep or score < max(scores))
 
-    def note_evaluation(self, evaluation: Mapping[str, Any]) -> None:
+    def note_evaluation(self, evaluation: Json) -> None:
         """Write an evaluation into the record of the newest set of its step, where there is one."""
         of_step = [checkpoint for checkpoint in self.sets() if checkpoint.step == evaluation["step"]]
         if of_step:

@@ -51,11 +51,11 @@ class CheckpointSet:
     number: int
     serial: int
     files: Mapping[str, VerifiedFile]
-    about: Mapping[str, Any] = field(default_factory=dict)
-    evaluations: Sequence[Mapping[str, Any]] = ()
+    about: Json = field(default_factory=dict)
+    evaluations: Sequence[Json] = ()
     step: int | None = None
     epoch: int | None = None
-    contract: Mapping[str, Any] = field(default_factory=dict)
+    contract: Json = field(default_factory=dict)
 
     def __str__(self) -> str:
         return str(self.path)
@@ -204,7 +204,7 @@ def score_of(made: CheckpointSet, best: Best) -> float | None:
     return score_in(made.evaluations, made.step, best)
 
 
-def score_in(evaluations: Sequence[Mapping[str, Any]], step: int | None, best: Best) -> float | None:
+def score_in(evaluations: Sequence[Json], step: int | None, best: Best) -> float | None:
     """The same of evaluations. Those of another step say nothing about the weights of this one."""
     for evaluation in evaluations:
         if (evaluation.get("name"), evaluation.get("step")) == (best.evaluation, step):

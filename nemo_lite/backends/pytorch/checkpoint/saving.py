@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nemo_lite.backends.pytorch.checkpoint.fitting import TrainingState, identity
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, SavePlan
+from nemo_lite.backends.pytorch.checkpoint.record import Json
 from nemo_lite.backends.pytorch.checkpoint.reports import files_of_others, on_every_rank, report_of
 from nemo_lite.backends.pytorch.checkpoint.storage import Weights, Writer
 from nemo_lite.backends.pytorch.checkpoint.store import write_part
@@ -250,7 +251,7 @@ class Saving:
             return ""
         return self._under_way.pop(str(folder), "")
 
-    def note_evaluation(self, folder: str | Path, evaluation: Mapping[str, Any]) -> None:
+    def note_evaluation(self, folder: str | Path, evaluation: Json) -> None:
         """Write a result into the checkpoint of its step, after what is under way."""
         checkpoints = self._folder(folder)
 
@@ -263,7 +264,7 @@ class Saving:
         with WRITING_CHECKPOINT:
             self._comm.written_by_all(lambda: self._comm.on_first(note))
 
-    def is_among_best(self, folder: str | Path, evaluation: Mapping[str, Any], best: Best) -> bool:
+    def is_among_best(self, folder: str | Path, evaluation: Json, best: Best) -> bool:
         """Whether a checkpoint with this result would be one of the best of a folder."""
 
         with WRITING_CHECKPOINT:

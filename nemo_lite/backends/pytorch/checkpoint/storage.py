@@ -257,8 +257,9 @@ def load_training_state(path: str | Path, optimizers: Sequence[torch.optim.Optim
         with stored_tensors(path) as stored:
             metadata = stored.metadata
             if metadata.get("format") != STATE_FORMAT:
+                kind = f"{metadata.get('format', 'another safetensors file')} {metadata.get('class', '')}"
                 raise CheckpointError(
-                    "this is no training state", place=str(path), got=_kind_of(metadata), wanted="a trainer-* file"
+                    "this is no training state", place=str(path), got=kind.strip(), wanted="a trainer-* file"
                 )
             try:
                 # A copy: tensors read from safetensors are mapped from the file, which may be deleted under a long run.
@@ -307,10 +308,6 @@ def _existing(path: str | Path) -> Path:
         beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
         raise CheckpointError(f"no such file{did_you_mean(path.name, beside)}", place=str(path))
     return path
-
-
-def _kind_of(metadata: Mapping[str, str]) -> str:
-    return f"{metadata.get('format', 'another safetensors file')} {metadata.get('class', '')}".strip()
 
 
 def save(obj: Any, f: str | Path) -> None:

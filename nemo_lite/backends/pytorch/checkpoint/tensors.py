@@ -287,7 +287,7 @@ def key_of(name: str) -> str:
     return name.rpartition(":")[2].rpartition(".")[0]
 
 
-def without_pieces(value: Any, pieces: dict[int, Piece]) -> Any:
+def without_pieces(value: object, pieces: dict[int, Piece]) -> object:
     """A state with the tensors of its pieces; the pieces are noted by the identity of their tensor."""
     if isinstance(value, Piece):
         pieces[id(value.tensor)] = value

@@ -46,7 +46,7 @@ class SavedPart(Protocol):
         """Its keys. All ranks call it; rank 0's is saved."""
 
     def load_state_dict(self, state: Mapping[str, object], place: str = "") -> None:
-        """Go on from a training state, which lacks the keys if an older version made it.
+        """Go on from a training state, which lacks the keys if NeMo made it.
 
         Raises:
             CheckpointError: the state does not fit.
@@ -280,7 +280,7 @@ class Checkpoints:
         return contents.name
 
 
-def _in_order(state: Mapping[str, Any]) -> dict[str, Any]:
+def _in_order(state: TrainingState) -> TrainingState:
     """An optimizer's state with the options of its groups by name: those of a loaded one are in another order."""
     groups = [{key: group[key] for key in sorted(group, key=str)} for group in state["param_groups"]]
     return {**state, "param_groups": groups}
@@ -354,8 +354,8 @@ def restore_weights(comm: Comm, modules: Iterable[NeuralModule], folder: str | P
     contents.fill(named)
 
 
-def check_world_size(state: Mapping[str, Any], world_size: int, is_allowed: bool, place: str) -> None:
-    """Refuse a training state that another number of ranks saved. States of older versions do not say how many.
+def check_world_size(state: TrainingState, world_size: int, is_allowed: bool, place: str) -> None:
+    """Refuse a training state that another number of ranks saved. Those of NeMo do not say how many.
 
     Raises:
         CheckpointError: it is another number, and not allowed.
