@@ -10,13 +10,13 @@ from toys.beam_search import PrefixBeamSearch
 from toys.gru_encoder import GruEncoder
 from toys.tone_corpus import record
 from toys.tone_model import train_tones
+from toys.transcribing import transcribe
 
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.run.audio.reading import loud_part
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.transcript import Transcribed
 from nemo_asr.trained import engine as transcribing
-from nemo_asr.trained.engine import transcribe, transcripts_or_error
 from nemo_lite import DeviceType, NeuralModuleFactory
 from nemo_lite.base.errors import DataError, UsageError
 
@@ -188,7 +188,7 @@ def test_bad_recordings_do_not_end_the_others(run, files, tmp_path):
     assert [each.text for each in found.transcripts] == list(files.values())[::-1]
     assert sorted(found.faults) == [0, 1, 2]
     with pytest.raises(DataError, match=r"3 of the recordings cannot be read: .* file none.*cut\.flac is damaged"):
-        transcripts_or_error(found)
+        found.or_error()
 
 
 def test_a_recording_that_alone_turns_out_damaged_gives_nothing(run, files, tmp_path):

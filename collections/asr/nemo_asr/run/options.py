@@ -186,6 +186,27 @@ class WeightSearch:
     )
 
 
+def _providers(text: str) -> list[str]:
+    """A type of argparse: names with commas between."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+@option_group
+class OnnxRuntime:
+    """What computes an ONNX file."""
+
+    page: ClassVar[str] = "launching"
+    providers: list[str] = option(
+        [],
+        "what computes an ONNX file, with commas between, the first one first, such as CUDA,CPU (default: CPU)",
+        type=_providers,
+        metavar="NAMES",
+    )
+    threads: Annotated[int, Between(1, 1024)] | None = option(
+        None, "threads that compute an ONNX file (default: one for each core)"
+    )
+
+
 # What the options of decoding mean together.
 
 

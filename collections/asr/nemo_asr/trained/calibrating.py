@@ -23,7 +23,6 @@ from nemo_asr.run.calibration import (
 )
 from nemo_asr.run.options import unique_tags
 from nemo_asr.run.transcribe.inputs import recording_of_utterance
-from nemo_asr.trained.engine import transcripts_or_error
 from nemo_asr.trained.folder import CARD, find_model, read_card, write_card
 from nemo_asr.trained.model import TrainedModel
 from nemo_asr.trained.texts import Speller, text_layer
@@ -43,7 +42,7 @@ def mean_confidence(model: TrainedModel, layer: SpeechDataLayer, factory: Neural
     """
     utterances = [layer.utterance_of(row) for row in range(min(len(layer), _MOST_UTTERANCES))]
     recordings = [recording_of_utterance(utterance, layer.utterances.reader) for utterance in utterances]
-    heard = transcripts_or_error(model.transcribed(recordings, factory=factory, calibration=None))
+    heard = model.transcribed(recordings, factory=factory, calibration=None).or_error()
     confidences = [word.confidence for transcript in heard for word in transcript.words]
     return float(np.mean(confidences)) if confidences else None
 
@@ -123,7 +122,7 @@ def heard_words(model: TrainedModel, manifest: str, batch_size: int = 16) -> Hea
     speller = Speller(layer.new_parser(), model.card.labels)
     utterances = [layer.utterance_of(row) for row in range(len(layer))]
     recordings = [recording_of_utterance(utterance, layer.utterances.reader) for utterance in utterances]
-    transcripts = transcripts_or_error(model.transcribed(recordings, batch_size=batch_size, calibration=None))
+    transcripts = model.transcribed(recordings, batch_size=batch_size, calibration=None).or_error()
     rows = []
     for number, (utterance, transcript) in enumerate(zip(utterances, transcripts, strict=True)):
         right = right_words(speller.words(utterance.text), [word.text for word in transcript.words])

@@ -1,44 +1,27 @@
-"""Recordings to transcripts: long ones in exact windows, batches by length."""
+"""Recordings to what is said in them by a model in torch: exact windows of long ones, batches by length."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nemo_asr.data.utterances import audio_ports
 from nemo_asr.decoding.greedy import GreedyCTCDecoder, HypothesesType, label_ids
 from nemo_asr.models.jasper import valid_frames
 from nemo_asr.run.arguments import BatchSeconds, BatchSize, SampleRate, Workers
 from nemo_asr.run.audio.reading import Audio, Samples
-from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Decisions, Detector, in_chunks
+from nemo_asr.run.audio.segments import Decisions, in_chunks
+from nemo_asr.run.engines import ComputeRows, LogProbs, Row, TranscriptionSettings, in_batches
 from nemo_asr.run.search.ctc import align, labels_of_path, refuse_no_probabilities
-from nemo_asr.run.search.search import TimedLabels
-from nemo_asr.run.transcribe.alignment import RowFrames
-from nemo_asr.run.transcribe.inputs import (
-    BATCH_SECONDS,
-    BATCH_SIZE,
-    Recording,
-    batches_of,
-    named,
-    padded,
-    read_rows,
-    recordings_in,
-    rows_of,
-)
-from nemo_asr.run.transcribe.segments import Segmented
-from nemo_asr.run.transcribe.transcript import (
-    ScoredText,
-    Transcript,
-    scored_texts,
-    transcribed,
-    transcript_of,
-)
-from nemo_asr.run.transcribe.transcript import Transcribed as Transcribed
+from nemo_asr.run.search.options import SearchOptions
+from nemo_asr.run.search.search import Hypotheses, TimedLabels
+from nemo_asr.run.transcribe.inputs import Recording, batches_of, named, padded, read_rows, rows_of
 from nemo_asr.tasks.families import (
     Model,
     Signal,
@@ -47,6 +30,7 @@ from nemo_asr.tasks.families import (
     connect_classifier,
     connect_features,
     is_lengths,
+    search_of,
     signals_of,
     with_nbest,
 )
@@ -54,7 +38,7 @@ from nemo_lite import Dag, DataLayerNM, DeviceType, NeuralModule, NeuralModuleFa
 from nemo_lite.backends.pytorch.data.items import Counts, ItemDataset, Request, UnusableItems
 from nemo_lite.backends.pytorch.data.loaders import PlannedLoader
 from nemo_lite.backends.pytorch.data.order import Plan, Shard
-from nemo_lite.base.errors import DataError, UsageError
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.neural_types import (
     AudioSignal,
     AxisKind,
@@ -67,6 +51,8 @@ from nemo_lite.core.neural_types import (
 )
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, frames_of, symbol
+
+T = TypeVar("T")
 
 # Which label is in which frame, and how probable: modules behind the log-probabilities of a model. No words here.
 
@@ -409,99 +395,178 @@ class _Faults(UnusableItems):
         self._layer.note(self.faults)
 
 
-# transcribe: the modules of a model and recordings to transcripts, on one rank or several. No command line in here.
+# TorchEngine: the modules of a model as an engine. No command line in here.
 
 
-def transcribe(
-    model: Model,
-    labels: Sequence[str],
-    sample_rate: int,
-    audio: Sequence[Any],
-    *,
-    audio_rate: int | None = None,
-    channel: int | str | None = None,
-    batch_size: int = BATCH_SIZE,
-    batch_seconds: float = BATCH_SECONDS,
-    num_workers: int = 0,
-    worker_timeout: float | None = None,
-    factory: NeuralModuleFactory | None = None,
-    verbose: bool = False,
-    calibration: Callable[[float], float] | None = None,
-    decoder: NeuralModule | None = None,
-    nbest: int = 1,
-    cutting: Cutting | None = DEFAULT_CUTTING,
-    detector: Detector | None = None,
-    trim_silence: bool = False,
-    int_values: bool = False,
-) -> Transcribed:
-    """Transcribe recordings, in batches of similar length; the result is in the order given.
+class Behind(NamedTuple):
+    """The part of a model behind its features, which is computed in windows.
 
-    Recordings are cut at pauses into segments, and each segment is transcribed alone: features are normalised over
-    what a model is given, and long silence in it makes models miss words. Longer segments than ``batch_seconds`` are
-    computed in overlapping windows; see ``context_frames`` of the encoder.
+    Attributes:
+        wires: from features alone.
+        features: those of the recordings.
+        plan: the windows; None where it is not known from which frames of features each frame comes.
+    """
+
+    wires: Wires
+    features: Signal
+    plan: WindowPlan | None
+
+    def windowed(self, outputs: Sequence[NmTensor], lengths: NmTensor, factory: NeuralModuleFactory) -> list[NmTensor]:
+        """Some of its wires for recordings, and how many valid frames there are."""
+        module = Windowed(outputs, lengths, self.plan, factory)
+        return list(module(self.features.values, self.features.lengths))
+
+
+@dataclass(frozen=True)
+class _Task(Generic[T]):
+    """What is computed of rows.
+
+    Attributes:
+        model: with the search that looks.
+        wires: gives wires by name; ``num_frames`` (B,) is among them.
+        value: makes the value of a row of theirs.
+    """
+
+    model: Model
+    wires: Callable[[Behind, NeuralModuleFactory], dict[str, NmTensor]]
+    value: Callable[[Mapping[str, Any]], T]
+
+
+class TorchEngine:
+    """The modules of a model as an engine, see `Engine`, on one rank or several.
 
     Args:
         model: the modules, see ``Recipe.model``.
         labels: the vocabulary, without the blank.
         sample_rate: samples a second that the model takes.
-        audio: paths, content of audio files, arrays of samples or `Recording` objects, see `recordings_in`.
-        audio_rate: samples a second of the arrays.
-        channel: of recordings with several: one from 0, ``mix`` or None for the average of all, or ``each`` for a
-            transcript of each, one after the other; then faults count these. A channel of a `Recording` comes before.
-        batch_size: most recordings in a batch.
-        batch_seconds: most seconds of audio that are computed at once, which bounds memory.
-        num_workers: processes that read audio.
-        worker_timeout: seconds that a batch may take in them before an error; 0: for ever. None: 600.
         factory: where and in which precision to run; by default the one made last, or a new one, in float32.
-        verbose: show progress on a terminal.
-        calibration: turns the confidence of a word into a calibrated one, as that of the model's card does.
-        decoder: a search in the place of the model's.
-        nbest: above 1, transcripts have so many ``hypotheses``, of a decoder that is a ``BeamSearchCTCDecoder``.
-        cutting: pauses and lengths of segments; None: recordings are transcribed as they are.
-        detector: says where somebody speaks, see `voice_activity`; None: the levels of the recording.
-        trim_silence: leave out quiet ends of segments, as the data layer does with which the model was evaluated:
-            see ``Recipe.reading``. Times count from the beginning of the recording all the same.
+        trim_silence: leave out quiet ends of rows, as the data layer does with which the model was evaluated: see
+            ``Recipe.reading``. Times count from the beginning of the recording all the same.
         int_values: read files through 32-bit integers, likewise.
-
-    Raises:
-        UsageError: an array is no audio or has no rate; a channel that can be none; numbers out of range; ``nbest`` of
-            a decoder without it.
     """
-    if batch_seconds <= 0:
-        raise UsageError("batch_seconds must be above 0", got=f"{batch_seconds:g}")
-    model = _with_search(model, decoder, nbest)
-    recordings = recordings_in(audio, audio_rate, channel)
-    segmented = Segmented(recordings, cutting, labels, detector, nbest)
-    layer = RecordingsDataLayer(
-        segmented.rows, sample_rate, batch_size, batch_seconds, num_workers, trim_silence, int_values
-    )
-    layer.worker_timeout = worker_timeout
-    if len(layer.faults) == len(layer):  # nothing to run, on any rank
-        return segmented.transcribed({}, layer.faults)
-    factory = factory or NeuralModuleFactory.get_default_factory() or NeuralModuleFactory()
-    wires = connect(model, layer)
-    data = Dag([wires.frames]).data_node.outputs
-    wires_by_name = {"num_samples": data["a_sig_length"], "start": data["start"], "position": data["position"]}
-    wires_by_name |= _search_wires(model, wires, sample_rate, batch_seconds, factory)
-    values = factory.infer(list(wires_by_name.values()), verbose=verbose)
-    if values is None:
-        return segmented.transcribed({}, layer.faults)
-    frame = stride_of(wires.frames)
-    by_row: dict[int, Transcript] = {}
-    for batch in zip(*values, strict=True):
-        for values_of_row in zip(*batch, strict=True):
-            row = dict(zip(wires_by_name, values_of_row, strict=True))
-            number = int(row["position"])
-            by_row[number] = _transcript(row, layer.recordings[number], labels, sample_rate, frame, calibration)
-    return segmented.transcribed(by_row, layer.faults)
 
+    def __init__(
+        self,
+        model: Model,
+        labels: Sequence[str],
+        sample_rate: int,
+        factory: NeuralModuleFactory | None = None,
+        *,
+        trim_silence: bool = False,
+        int_values: bool = False,
+    ) -> None:
+        self._model, self.labels, self.sample_rate = model, labels, sample_rate
+        self._factory = factory or NeuralModuleFactory.get_default_factory()
+        self._reading = {"trim_silence": trim_silence, "int_values": int_values}
 
-def _with_search(model: Model, decoder: NeuralModule | None, nbest: int) -> Model:
-    """The model with a search in the place of its own, where one is given, and as many hypotheses as are asked for."""
-    search = decoder or model.greedy
-    if nbest > 1 and search is not None:
-        search = with_nbest(search, nbest)
-    return replace(model, greedy=search)
+    @property
+    def factory(self) -> NeuralModuleFactory:
+        """Where it runs."""
+        self._factory = self._factory or NeuralModuleFactory()
+        return self._factory
+
+    def new_search(self, options: SearchOptions | None = None) -> NeuralModule:
+        """See `Engine`."""
+        return search_of(self._model, self.labels, options)
+
+    def hypotheses(
+        self, rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
+    ) -> Iterator[Row[Hypotheses]]:
+        """See `Engine`."""
+        return self._rows(self._searching(settings), rows, faults, settings)
+
+    def of_one_batch(self, settings: TranscriptionSettings) -> ComputeRows:
+        """See `Engine`. The modules are set to evaluation mode."""
+        task = self._searching(settings)
+        # For good: a call that put them back would do so to a stream of the same model in another thread.
+        set_to_evaluation(task.model)
+        return self._lowered(task, settings)
+
+    def log_probs_of(
+        self, rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
+    ) -> Iterator[Row[LogProbs]]:
+        """See `Engine`."""
+        task = _Task(
+            self._model, _log_prob_wires, lambda row: row["log_probs"][: int(row["num_frames"])].float().numpy()
+        )
+        return self._rows(task, rows, faults, settings)
+
+    def on_first(self, function: Callable[[], object]) -> object:
+        """See `Engine`."""
+        return self.factory.on_first(function)
+
+    def _searching(self, settings: TranscriptionSettings) -> _Task[Hypotheses]:
+        search = settings.search or self._model.greedy
+        assert isinstance(search, NeuralModule | None), "one of `search_for`"
+        if settings.nbest > 1 and search is not None:
+            search = with_nbest(search, settings.nbest)
+        blank = len(self.labels)
+        return _Task(replace(self._model, greedy=search), _search_wires, lambda row: hypotheses_of(row, blank))
+
+    def _rows(
+        self, task: _Task[T], rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
+    ) -> Iterator[Row[T]]:
+        if not rows:  # nothing to run, on any rank
+            return
+        batches = batches_of(dict(enumerate(rows)), settings.batch_size, settings.batch_seconds)
+        if len(batches) == 1 and not settings.num_workers and self.factory.world_size == 1:
+            # Nothing else is read meanwhile, so it needs no loader.
+            yield from in_batches(rows, faults, settings, self._lowered(task, settings))
+            return
+        sizes = settings.batch_size, settings.batch_seconds, settings.num_workers
+        layer = RecordingsDataLayer(rows, self.sample_rate, *sizes, **self._reading)
+        layer.worker_timeout = settings.worker_timeout
+        wires = connect(task.model, layer)
+        data, frame_samples = Dag([wires.frames]).data_node.outputs, stride_of(wires.frames)
+        by_name = {"num_samples": data["a_sig_length"], "start": data["start"], "position": data["position"]}
+        by_name |= task.wires(self._behind(task.model, wires, settings), self.factory)
+        for batch in self.factory.infer_batches(list(by_name.values()), verbose=settings.verbose):
+            for values in zip(*batch, strict=True):
+                yield self._row(task, dict(zip(by_name, values, strict=True)), frame_samples)
+        faults.update(layer.faults)
+
+    def _lowered(
+        self, task: _Task[T], settings: TranscriptionSettings
+    ) -> Callable[[Sequence[Recording], dict[int, str]], Iterator[Row[T]]]:
+        """Computes one batch at each call, in this process. The DAG is lowered here."""
+        wires = connect(task.model, StandIn(audio_ports(self.sample_rate)))
+        by_name, frame_samples = (
+            task.wires(self._behind(task.model, wires, settings), self.factory),
+            stride_of(wires.frames),
+        )
+        compute = self.factory.runner(list(by_name.values()))
+
+        def of_batch(rows: Sequence[Recording], faults: dict[int, str]) -> Iterator[Row[T]]:
+            audios, unreadable = read_rows(rows, self.sample_rate, **self._reading)
+            faults.update(unreadable)
+            if not audios:
+                return
+            signals, lengths = padded([audio.samples for audio in audios.values()])
+            values = compute([torch.from_numpy(signals), torch.from_numpy(lengths)])
+            for (number, audio), values_of_row in zip(audios.items(), zip(*values, strict=True), strict=True):
+                row = dict(zip(by_name, values_of_row, strict=True))
+                row |= {"num_samples": len(audio.samples), "start": audio.start, "position": number}
+                yield self._row(task, row, frame_samples)
+
+        return of_batch
+
+    def _behind(self, model: Model, wires: Wires, settings: TranscriptionSettings) -> Behind:
+        assert wires.features is not None
+        features = Signal(wires.features, wires.feature_lengths)
+        assert features.lengths is not None
+        source = signals_of(StandIn({"features": features.values.ntype, "length": features.lengths.ntype})())[0]
+        behind, plan = connect_features(model, source), None
+        if (stride := stride_of(behind.frames)) is not None:
+            a_second = self.sample_rate / (stride_of(features.values) or 1)
+            longest, guess = (int(seconds * a_second) for seconds in (settings.batch_seconds, GUESSED_CONTEXT_SECONDS))
+            plan = plan_windows(stride, context_frames(Dag([behind.frames]).modules.values()), longest, guess)
+        return Behind(behind, features, plan)
+
+    def _row(self, task: _Task[T], values: Mapping[str, Any], frame_samples: int | None) -> Row[T]:
+        # A model that does not say how its frames lie in time: evenly.
+        samples = frame_samples or int(values["num_samples"]) / max(int(values["num_frames"]), 1)
+        start, seconds = int(values["start"]) / self.sample_rate, samples / self.sample_rate
+        return Row(int(values["position"]), task.value(values), start, seconds)
 
 
 def set_to_evaluation(model: Model) -> None:
@@ -511,101 +576,34 @@ def set_to_evaluation(model: Model) -> None:
             module.eval()
 
 
-class BatchTranscriber:
-    """`transcribe` for a program that serves: the DAG is lowered once, and each call computes one batch.
-
-    Recordings are transcribed as they are, not cut. One call at a time; a call on a short recording takes about a third
-    of the time of `transcribe`.
-
-    Args:
-        model: the modules, see ``Recipe.model``, which are set to evaluation mode.
-        labels, sample_rate, batch_seconds, factory, calibration, decoder, trim_silence, int_values: as of `transcribe`.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        labels: Sequence[str],
-        sample_rate: int,
-        *,
-        batch_seconds: float = BATCH_SECONDS,
-        factory: NeuralModuleFactory,
-        calibration: Callable[[float], float] | None = None,
-        decoder: NeuralModule | None = None,
-        trim_silence: bool = False,
-        int_values: bool = False,
-    ) -> None:
-        self._labels, self._sample_rate, self._calibration = labels, sample_rate, calibration
-        self._reading = {"trim_silence": trim_silence, "int_values": int_values}
-        ports: Ports = {
-            "audio_signal": NeuralType("B T", AudioSignal(freq=sample_rate)),
-            "a_sig_length": NeuralType("B", LengthsType()),
-        }
-        model = _with_search(model, decoder, nbest=1)
-        wires = connect(model, StandIn(ports))
-        found = _search_wires(model, wires, sample_rate, batch_seconds, factory)
-        self._names, self._frame = list(found), stride_of(wires.frames)
-        # For good: a call that put them back would do so to a stream of the same model in another thread.
-        set_to_evaluation(model)
-        self._compute = factory.runner(list(found.values()))
-
-    def __call__(self, rows: Sequence[Recording]) -> Transcribed:
-        """The transcripts of recordings whose lengths are known, and why others cannot be read, by position."""
-        audios, faults = read_rows(rows, self._sample_rate, **self._reading)
-        by_row: dict[int, Transcript] = {}
-        if audios:
-            signals, lengths = padded([audio.samples for audio in audios.values()])
-            values = self._compute([torch.from_numpy(signals), torch.from_numpy(lengths)])
-            for (number, audio), values_of_row in zip(audios.items(), zip(*values, strict=True), strict=True):
-                row = dict(zip(self._names, values_of_row, strict=True))
-                row |= {"num_samples": len(audio.samples), "start": audio.start}
-                by_row[number] = _transcript(
-                    row, rows[number], self._labels, self._sample_rate, self._frame, self._calibration
-                )
-        return transcribed(by_row, faults)
-
-
-def _transcript(
-    row: Mapping[str, Any],
-    recording: Recording,
-    labels: Sequence[str],
-    sample_rate: int,
-    frame_samples: int | None,
-    calibration: Callable[[float], float] | None,
-) -> Transcript:
-    """The transcript of one recording from the values of :func:`_search_wires`, its samples and their start."""
-    number = int(row["num_frames"])
+def hypotheses_of(row: Mapping[str, Any], blank: int) -> Hypotheses:
+    """What was found in one recording, from the values of :func:`_search_wires`."""
     if "path" in row:
-        path, scores = (row[name][:number].numpy() for name in ("path", "scores"))
-        best = labels_of_path(path, scores, len(labels))
+        path, scores = (row[name][: int(row["num_frames"])].numpy() for name in ("path", "scores"))
+        best = labels_of_path(path, scores, blank)
     else:
         num_labels = int((row["ids"][0] >= 0).sum())
         best = TimedLabels(*(row[name][0, :num_labels].tolist() for name in TimedLabels._fields))
         refuse_no_probabilities(max([0.0, *best.log_probs]))
-    several: Sequence[ScoredText] = ()
-    if "ids" in row and "totals" in row and len(row["ids"]) > 1:
-        texts = ([label for label in ids if label >= 0] for ids in row["ids"].tolist())
-        several = scored_texts(zip(texts, row["totals"].tolist(), strict=True), labels)
-    # A model that does not say how its frames lie in time: evenly.
-    seconds = (frame_samples or int(row["num_samples"]) / max(number, 1)) / sample_rate
-    return transcript_of(best, labels, recording, seconds, int(row["start"]) / sample_rate, calibration, several)
+    if "ids" not in row or "totals" not in row or len(row["ids"]) == 1:
+        return Hypotheses(best)
+    texts = ([label for label in ids if label >= 0] for ids in row["ids"].tolist())
+    return Hypotheses(best, list(zip(texts, row["totals"].tolist(), strict=True)))
 
 
-def transcripts_or_error(result: Transcribed) -> list[Transcript]:
-    """The transcripts.
+def _log_prob_wires(behind: Behind, factory: NeuralModuleFactory) -> dict[str, NmTensor]:
+    """The log-probabilities of frames, over frames that were computed in windows.
 
     Raises:
-        DataError: some recordings could not be read; all are named.
+        UsageError: the model has none.
     """
-    if result.faults:
-        problems = "; ".join(result.faults[position] for position in sorted(result.faults))
-        raise DataError(f"{len(result.faults)} of the recordings cannot be read: {problems}")
-    return result.transcripts
+    log_probs, lengths = behind.wires.log_probs, behind.wires.log_probs_lengths
+    if log_probs is None or lengths is None:
+        raise UsageError("the model has no log-probabilities of frames, so texts cannot be aligned")
+    return dict(zip(("log_probs", "num_frames"), behind.windowed([log_probs], lengths, factory), strict=True))
 
 
-def _search_wires(
-    model: Model, wires: Wires, sample_rate: int, batch_seconds: float, factory: NeuralModuleFactory
-) -> dict[str, NmTensor]:
+def _search_wires(behind: Behind, factory: NeuralModuleFactory) -> dict[str, NmTensor]:
     """What the search of a model gives, over frames that were computed in windows.
 
     Returns:
@@ -616,37 +614,32 @@ def _search_wires(
     Raises:
         UsageError: the search says no times, and there are no log-probabilities to find them with.
     """
-    assert wires.features is not None
-    features = Signal(wires.features, wires.feature_lengths)
-    assert features.lengths is not None
-    source = signals_of(StandIn({"features": features.values.ntype, "length": features.lengths.ntype})())[0]
-    behind = connect_features(model, source)
-    search = behind.predictions.call
-    lengths = next((wire for wire in search.inputs.values() if is_lengths(wire)), behind.log_probs_lengths)
+    own = behind.wires
+    search = own.predictions.call
+    lengths = next((wire for wire in search.inputs.values() if is_lengths(wire)), own.log_probs_lengths)
     if lengths is None:
         raise UsageError("the search takes no lengths of frames", place=search.module.label)
-    plan = _plan(behind.frames, sample_rate / (stride_of(features.values) or 1), batch_seconds)
     if isinstance(search.module, GreedyCTCDecoder):
         # It looks at each frame alone, so log-probabilities need not be kept.
-        path = behind.predictions
-        scores = PathScores()(log_probs=behind.log_probs, path=path, length=lengths)
-        windowed = Windowed([path, scores], lengths, plan, factory)
-        return dict(zip(("path", "scores", "num_frames"), windowed(features.values, features.lengths), strict=True))
+        path = own.predictions
+        scores = PathScores()(log_probs=own.log_probs, path=path, length=lengths)
+        windowed = behind.windowed([path, scores], lengths, factory)
+        return dict(zip(("path", "scores", "num_frames"), windowed, strict=True))
     says_times = {"starts", "ends", "log_probs"} <= search.outputs.keys()
-    aligned = [] if says_times or behind.log_probs is None else [behind.log_probs]
+    aligned = [] if says_times or own.log_probs is None else [own.log_probs]
     if not says_times and not aligned:
         problem = "the search says no times of labels, and the model has no log-probabilities of frames to find them"
         remedy = "give the search the outputs starts, ends and log_probs"
         raise UsageError(problem, place=search.module.label, got=", ".join(search.outputs), remedy=remedy)
     inputs = [wire for wire in search.inputs.values() if not is_lengths(wire)]
     kept = list(dict.fromkeys([*inputs, *aligned]))
-    *windowed, num_frames = Windowed(kept, lengths, plan, factory)(features.values, features.lengths)
+    *windowed, num_frames = behind.windowed(kept, lengths, factory)
     whole: dict[NmTensor, NmTensor] = dict(zip(kept, windowed, strict=True))
     outputs = search.module.called_on(
         {port: num_frames if is_lengths(wire) else whole[wire] for port, wire in search.inputs.items()}
     ).outputs
     wires_by_name = {"num_frames": num_frames}
-    (port,) = (port for port, wire in search.outputs.items() if wire is behind.predictions)
+    (port,) = (port for port, wire in search.outputs.items() if wire is own.predictions)
     gives_ids = isinstance(outputs[port].ntype.elements_type, HypothesesType)
     if gives_ids:
         wires_by_name |= {"ids": outputs[port], **({"totals": outputs["scores"]} if "scores" in outputs else {})}
@@ -656,16 +649,6 @@ def _search_wires(
     labels = {"ids" if gives_ids else "predictions": outputs[port]}
     path = LabelAlignment().connect(log_probs=log_probs, length=num_frames, **labels)
     return {**wires_by_name, "path": path, "scores": PathScores()(log_probs=log_probs, path=path, length=num_frames)}
-
-
-def _plan(frames: NmTensor, frames_a_second: float, batch_seconds: float) -> WindowPlan | None:
-    """The windows of the part of a model that gives frames; None where it is not known from which frames of features
-    each of them comes."""
-    stride = stride_of(frames)
-    if stride is None:
-        return None
-    longest, guess = (int(seconds * frames_a_second) for seconds in (batch_seconds, GUESSED_CONTEXT_SECONDS))
-    return plan_windows(stride, context_frames(Dag([frames]).modules.values()), longest, guess)
 
 
 # Voice activity: a classifier in the place of levels.
@@ -724,56 +707,3 @@ class SpeechDetector:
             speech.append((logits.softmax(1)[:, self._speech] > _SPEECH_PROBABILITY).numpy())
             buffer = buffer[len(windows) * hop :]
         return np.concatenate([*speech, np.zeros(0, bool)]), _HOP_SECONDS
-
-
-# log_probs_of_rows: what alignment needs of a model. No labels and no words.
-
-
-def log_probs_of_rows(
-    model: Model,
-    sample_rate: int,
-    rows: Sequence[Recording],
-    faults: dict[int, str],
-    *,
-    batch_size: int = BATCH_SIZE,
-    batch_seconds: float = BATCH_SECONDS,
-    num_workers: int = 0,
-    factory: NeuralModuleFactory | None = None,
-    trim_silence: bool = False,
-    int_values: bool = False,
-) -> Iterator[RowFrames]:
-    """The log-probabilities of recordings, batch by batch, as `transcribe` computes them.
-
-    Args:
-        model: the modules, see ``Recipe.model``.
-        sample_rate: samples a second that the model takes.
-        rows: the recordings.
-        faults: takes why some of them cannot be read, by position.
-        batch_size, batch_seconds, num_workers, factory, trim_silence, int_values: as of `transcribe`.
-
-    Raises:
-        UsageError: the model has no log-probabilities of frames.
-    """
-    layer = RecordingsDataLayer(rows, sample_rate, batch_size, batch_seconds, num_workers, trim_silence, int_values)
-    factory = factory or NeuralModuleFactory.get_default_factory() or NeuralModuleFactory()
-    if len(layer.faults) < len(layer):
-        wires = connect(model, layer)
-        assert wires.features is not None
-        features = Signal(wires.features, wires.feature_lengths)
-        assert features.lengths is not None
-        source = signals_of(StandIn({"features": features.values.ntype, "length": features.lengths.ntype})())[0]
-        behind = connect_features(model, source)
-        if behind.log_probs is None or behind.log_probs_lengths is None:
-            raise UsageError("the model has no log-probabilities of frames, so texts cannot be aligned")
-        plan = _plan(behind.frames, sample_rate / (stride_of(features.values) or 1), batch_seconds)
-        windowed = Windowed([behind.log_probs], behind.log_probs_lengths, plan, factory)
-        log_probs, num_frames = windowed(features.values, features.lengths)
-        data = Dag([wires.frames]).data_node.outputs
-        frame_samples = stride_of(wires.frames)
-        wanted = [log_probs, num_frames, data["a_sig_length"], data["start"], data["position"]]
-        for batch in factory.infer_batches(wanted, verbose=False):
-            for values, number, num_samples, start, position in zip(*batch, strict=True):
-                seconds = (frame_samples or int(num_samples) / max(int(number), 1)) / sample_rate
-                frames = values[: int(number)].float().numpy()
-                yield RowFrames(int(position), frames, int(start) / sample_rate, seconds)
-    faults.update(layer.faults)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,23 +17,21 @@ import nemo_lite
 from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.models.conformer import ConformerEncoder
-from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Detector
-from nemo_asr.run.text.labels import separator_of
+from nemo_asr.run.engines import TranscriptionSettings, row_transcriber, segment_stream, transcribe
+from nemo_asr.run.options import OnnxRuntime
+from nemo_asr.run.text.parser import CharParser
 from nemo_asr.run.transcribe.alignment import Aligned, Alignment, SentenceCutting, align_texts
 from nemo_asr.run.transcribe.frame_stream import EndpointRules, FrameStream
-from nemo_asr.run.transcribe.inputs import Recording, one_channel, recordings_in
-from nemo_asr.run.transcribe.stream import SegmentStream, Stream
+from nemo_asr.run.transcribe.inputs import BATCH_SIZE, Recording, one_channel, recordings_in
+from nemo_asr.run.transcribe.stream import Stream
 from nemo_asr.run.transcribe.transcript import Transcribed, Transcript
 from nemo_asr.tasks.families import Model, connect
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.tasks.registry import TASKS
 from nemo_asr.trained.engine import (
-    BatchTranscriber,
     SpeechDetector,
-    log_probs_of_rows,
+    TorchEngine,
     stride_of,
-    transcribe,
-    transcripts_or_error,
 )
 from nemo_asr.trained.folder import (
     CARD,
@@ -51,12 +50,17 @@ from nemo_lite.backends.pytorch.checkpoint.fitting import fill_fitted
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.backends.pytorch.checkpoint.storage import save_module
 from nemo_lite.base.errors import CheckpointError, ConfigError, UsageError
-from nemo_lite.base.files import digest_of_file, make_writable_folder, temporary_name
+from nemo_lite.base.files import (
+    digest_of_file,
+    make_writable_folder,
+    temporary_name,
+)
+from nemo_lite.base.options import Device, Launch, arguments_of, names_of
 from nemo_lite.core.neural_module import unique_names
 from nemo_lite.utils import logging
 
 if TYPE_CHECKING:
-    from nemo_lite import NeuralModuleFactory
+    from nemo_lite import NeuralModule, NeuralModuleFactory
 
 
 class TrainedModel:
@@ -73,40 +77,53 @@ class TrainedModel:
         self.place, self.recipe, self.modules, self.card = place, recipe, modules, card
 
     def transcribe(
-        self, audio: Sequence[Any], sample_rate: int | None = None, batch_size: int = 16, **settings: Any
+        self, audio: Sequence[Any], sample_rate: int | None = None, batch_size: int = BATCH_SIZE, **settings: Any
     ) -> list[Transcript]:
         """What is said in recordings, in the order given: text, words with times and confidences, duration.
 
         Confidences are calibrated where the card has a calibration; ``calibration=None`` gives the model's own.
 
         Args:
-            audio: paths, or arrays of samples, (T,), (channels, T) or (T, channels).
+            audio: paths, content of audio files, or arrays of samples, (T,), (channels, T) or (T, channels).
             sample_rate: of the arrays, in Hz; files say their own.
             batch_size: most recordings in a batch.
-            settings: ``channel`` (0, 1, ..., ``mix`` or ``each``), ``batch_seconds``, ``num_workers``,
-                ``worker_timeout``, ``factory``, ``verbose``, ``decoder`` and ``nbest``: see `nemo_asr.transcribe`'s
-                ``transcribe``.
+            settings: of :meth:`transcribed`.
 
         Returns:
             A transcript for each, with ``channel="each"`` for each channel of each; on ranks above 0 nothing.
 
         Raises:
             DataError: recordings that cannot be read; all are named.
-            UsageError: an array without a sample rate or of a kind that is no audio.
+            UsageError: an array without a sample rate or of a kind that is no audio; a channel that can be none;
+                numbers out of range; ``nbest`` of a decoder without it.
         """
-        return transcripts_or_error(self.transcribed(audio, audio_rate=sample_rate, batch_size=batch_size, **settings))
+        return self.transcribed(audio, audio_rate=sample_rate, batch_size=batch_size, **settings).or_error()
 
-    def transcribed(self, audio: Sequence[Any], **settings: Any) -> Transcribed:
+    def transcribed(
+        self,
+        audio: Sequence[Any],
+        *,
+        audio_rate: int | None = None,
+        channel: int | str | None = None,
+        factory: NeuralModuleFactory | None = None,
+        **settings: Any,
+    ) -> Transcribed:
         """As :meth:`transcribe`, with the reasons of recordings that cannot be read in the place of an error.
 
         Args:
-            audio: also `nemo_asr.transcribe`'s ``Recording`` objects.
-            settings: of `nemo_asr.transcribe`'s ``transcribe``.
+            audio: also `Recording` objects, see `recordings_in`.
+            audio_rate: samples a second of the arrays.
+            channel: of recordings with several: one from 0, ``mix`` or None for the average of all, or ``each`` for a
+                transcript of each, one after the other; then faults count these. A channel of a `Recording` comes
+                before.
+            factory: where and in which precision to run; by default the one made last, or a new one, in float32.
+            settings: ``decoder``, a search in the place of the model's, and all of `TranscriptionSettings`.
         """
-        card, reading = self.card, self.recipe.reading
-        of_model = {"trim_silence": reading.trim_silence, "int_values": reading.int_values}
-        settings = {"calibration": card.calibration, **of_model, **settings}
-        return transcribe(self.modules, card.labels, card.sample_rate, audio, **settings)
+        recordings = recordings_in(audio, audio_rate, channel)
+        return transcribe(ModelEngine(self, factory), recordings, self._settings(**settings))
+
+    def _settings(self, decoder: NeuralModule | None = None, **settings: Any) -> TranscriptionSettings:
+        return TranscriptionSettings(**{"search": decoder, "calibration": self.card.calibration, **settings})
 
     def stream(
         self,
@@ -145,13 +162,8 @@ class TrainedModel:
             settings = {"calibration": self.card.calibration, **settings}
             return FrameStream(self.streamed(settings.pop("factory", None)), rate, rules, **settings)
         of_stream = {name: settings.pop(name) for name in ("cutting", "partial_seconds", "name") if name in settings}
-        separator = separator_of(self.card.labels)
-        batches = self.batch_transcriber(**settings)
-
-        def transcribe(recording: Recording) -> Transcript:
-            return transcripts_or_error(batches([recording]))[0]
-
-        return SegmentStream(transcribe, rate, separator=separator, **of_stream)
+        engine = ModelEngine(self, settings.pop("factory", None))
+        return segment_stream(engine, self._settings(**settings), rate, **of_stream)
 
     def set_att_context_size(self, att_context_size: Sequence[int]) -> None:
         """What the attention of a Conformer sees from now on, so that it streams with that look-ahead.
@@ -190,18 +202,16 @@ class TrainedModel:
             streamed.dag.to(factory.device)
         return streamed
 
-    def batch_transcriber(self, factory: NeuralModuleFactory | None = None, **settings: Any) -> BatchTranscriber:
-        """For a program that serves: see `BatchTranscriber`.
+    def batch_transcriber(
+        self, factory: NeuralModuleFactory | None = None, **settings: Any
+    ) -> Callable[[Sequence[Recording]], Transcribed]:
+        """For a program that serves: see `row_transcriber`.
 
         Args:
             factory: where and in which precision to run; by default the one made last, or a new one, in float32.
-            settings: ``batch_seconds``, ``decoder`` and ``calibration``, as of `transcribe`.
+            settings: ``batch_seconds``, ``decoder`` and ``calibration``, as of :meth:`transcribed`.
         """
-        card, reading = self.card, self.recipe.reading
-        of_model = {"trim_silence": reading.trim_silence, "int_values": reading.int_values}
-        settings = {"calibration": card.calibration, **of_model, **settings}
-        factory = factory or nemo_lite.NeuralModuleFactory.get_default_factory() or nemo_lite.NeuralModuleFactory()
-        return BatchTranscriber(self.modules, card.labels, card.sample_rate, factory=factory, **settings)
+        return row_transcriber(ModelEngine(self, factory), self._settings(**settings))
 
     def align(
         self,
@@ -237,8 +247,7 @@ class TrainedModel:
         *,
         audio_rate: int | None = None,
         channel: int | str | None = None,
-        cutting: Cutting | None = DEFAULT_CUTTING,
-        detector: Detector | None = None,
+        factory: NeuralModuleFactory | None = None,
         sentences: SentenceCutting | None = None,
         delay: float | None = None,
         **settings: Any,
@@ -250,32 +259,15 @@ class TrainedModel:
             texts: what is said in each.
             audio_rate: samples a second of arrays.
             channel: of recordings with several: one from 0, or ``mix``; None: the average of all.
-            cutting: where recordings are cut into parts, as by `transcribe`; None: they are computed as they are.
-            detector: says where somebody speaks, likewise.
+            factory: where and in which precision to run, as of :meth:`transcribed`.
             sentences: how sentences become segments: at pauses, not too long and not too short; None: each is one.
             delay: seconds by which the model writes labels behind their sounds; None: measured where speech begins.
-            settings: ``batch_size``, ``batch_seconds``, ``num_workers`` and ``factory``, as of `transcribe`.
+            settings: ``batch_size``, ``batch_seconds``, ``num_workers``, ``cutting`` and ``detector`` of
+                `TranscriptionSettings`.
         """
-        card, reading = self.card, self.recipe.reading
-        return align_texts(
-            recordings_in(audio, audio_rate, one_channel(channel)),
-            texts,
-            self.recipe.text_reading.new_parser(self.recipe.tokenizer or card.labels),
-            card.labels,
-            lambda rows, faults: log_probs_of_rows(
-                self.modules,
-                card.sample_rate,
-                rows,
-                faults,
-                trim_silence=reading.trim_silence,
-                int_values=reading.int_values,
-                **settings,
-            ),
-            cutting=cutting,
-            detector=detector,
-            sentences=sentences,
-            delay=delay,
-        )
+        recordings = recordings_in(audio, audio_rate, one_channel(channel))
+        settings_of_all = TranscriptionSettings(**settings)
+        return align_texts(ModelEngine(self, factory), recordings, texts, settings_of_all, sentences, delay)
 
     def speech_detector(self) -> SpeechDetector:
         """Of a classifier one of whose classes is ``speech``: says where somebody speaks, for ``transcribe``.
@@ -307,6 +299,35 @@ class TrainedModel:
             self.card = msgspec.structs.replace(self.card, licence=licence)
         self.card = write_model(path, self.card, self.recipe.config.as_yaml(), staged, self.recipe.tokenizer)
         return self.card
+
+
+class ModelEngine(TorchEngine):
+    """A loaded model as an engine, see `Engine`; arguments and errors of the factory are those of `TorchEngine`."""
+
+    def __init__(self, model: TrainedModel, factory: NeuralModuleFactory | None = None) -> None:
+        card, reading = model.card, model.recipe.reading
+        super().__init__(
+            model.modules,
+            card.labels,
+            card.sample_rate,
+            factory,
+            trim_silence=reading.trim_silence,
+            int_values=reading.int_values,
+        )
+        self.loaded, self.calibration = model, card.calibration
+
+    def new_parser(self) -> CharParser:
+        """See `Engine`."""
+        recipe = self.loaded.recipe
+        return recipe.text_reading.new_parser(recipe.tokenizer or self.labels)
+
+    def frame_model(self) -> StreamedModel:
+        """See `Engine`."""
+        return self.loaded.streamed(self._factory)
+
+    def usual_confidence(self) -> tuple[str, float] | None:
+        """See `Engine`."""
+        return self.loaded.card.usual_confidence()
 
 
 def load_model(
@@ -535,3 +556,37 @@ def _first_difference(mine: list[str], theirs: list[str]) -> tuple[str, str]:
         return f"{len(mine)} labels{listed}", f"{len(theirs)} labels"
     index = next(i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b)
     return f"{mine[index]!r} as label {index}", repr(theirs[index])
+
+
+# What `nemo_asr.run.engines` asks of a runtime.
+
+
+def refuse_options(paths: Sequence[str], args: Namespace) -> None:
+    """UsageError for options that only ONNX files know."""
+    unknown = [f"--{name}" for name in sorted(names_of(OnnxRuntime)) if getattr(args, name)]
+    if unknown:
+        problem, remedy = "only an ONNX file knows these options", "leave them out, or give a file of nemo-lite export"
+        raise UsageError(problem, got=", ".join(unknown), remedy=remedy)
+
+
+def open_engines(paths: Sequence[str], args: Namespace) -> list[ModelEngine]:
+    """Trained models, on the device and the ranks of the options."""
+    factory = nemo_lite.NeuralModuleFactory(**arguments_of(args, *([Launch] if "launcher" in args else []), Device))
+    return [ModelEngine(load_model(path, factory=factory), factory) for path in paths]
+
+
+def open_stream_engine(path: str, args: Namespace) -> ModelEngine:
+    """A trained model for streams by frames, with the context of attention that the options say.
+
+    Raises:
+        UsageError: it has no attention, or not with such a context.
+    """
+    (engine,) = open_engines([path], args)
+    if args.att_context_size is not None:
+        engine.loaded.set_att_context_size(args.att_context_size)
+    return engine
+
+
+def open_detector(path: str) -> SpeechDetector:
+    """A classifier one of whose classes is ``speech``."""
+    return load_classifier(path).speech_detector()

@@ -29,8 +29,8 @@ def _dev(tmp_path, monkeypatch):
     lines = [{"audio_filepath": f"{n}.wav", "duration": 1.0, "text": "A b!"} for n in range(40)]
     (tmp_path / "dev.json").write_text("\n".join(map(json.dumps, lines)))
 
-    def transcribed(modules, labels, sample_rate, recordings, **settings):
-        assert settings["calibration"] is None
+    def transcribed(engine, recordings, settings):
+        assert settings.calibration is None
         words = [(Word("a", 0.0, 0.1, 0.8), Word("bc"[n % 2], 0.2, 0.3, 0.6)) for n in range(len(recordings))]
         found = [Transcript(" ".join(w.text for w in each), each, 1.0, "a.wav") for each in words]
         return Transcribed(found, {}, 1.0)
@@ -69,8 +69,8 @@ def test_the_command_stores_the_calibration_and_transcripts_have_it(model, dev, 
     record(tmp_path / "cab.wav", "cab")
     given = []
 
-    def noted(*_, **settings):
-        given.append(settings["calibration"])
+    def noted(engine, recordings, settings):
+        given.append(settings.calibration)
         return Transcribed([], {}, 0.0)
 
     monkeypatch.setattr("nemo_asr.trained.model.transcribe", noted)

@@ -1,7 +1,4 @@
-"""Find when each word of known texts is said; cut long recordings with their texts into utterances.
-
-An ONNX file needs no torch, so this file imports nothing that does.
-"""
+"""Find when each word of known texts is said; cut long recordings with their texts into utterances."""
 
 from __future__ import annotations
 
@@ -13,30 +10,26 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-import nemo_asr
-import nemo_lite
 from nemo_asr.run.arguments import paths_in
 from nemo_asr.run.cli.transcribe import (
     MODEL_HELP,
-    OnnxRuntime,
     Segments,
     check_segments,
     cutting_of,
     file_names,
     is_folder,
     place_of,
-    refuse_for_onnx,
-    refuse_for_torch,
     refuse_name_of_audio,
     to_file,
 )
+from nemo_asr.run.engines import TranscriptionSettings, open_engines
 from nemo_asr.run.manifest import Manifest, Utterance, write_manifest
-from nemo_asr.run.onnx.onnx_model import SUFFIX, load_onnx_model
-from nemo_asr.run.options import OwnModules, named_files
+from nemo_asr.run.options import OnnxRuntime, OwnModules, named_files
 from nemo_asr.run.transcribe.alignment import (
     Aligned,
     Alignment,
     SentenceCutting,
+    align_texts,
     as_ctm,
     as_json,
     as_subtitles,
@@ -55,7 +48,6 @@ from nemo_lite.base.options import (
     OneLineParser,
     PositiveFloat,
     PositiveInt,
-    arguments_of,
     fold_precision,
     option,
     option_group,
@@ -198,21 +190,16 @@ def _align(args: Namespace) -> int:
 
 
 def _aligned(args: Namespace, recordings: Sequence[Recording], texts: Sequence[str]) -> Aligned:
-    settings: dict[str, Any] = {
-        "cutting": cutting_of(args),
-        "detector": load_detector(args.vad) if args.vad else None,
-        "sentences": SentenceCutting(args.longest, args.shortest, args.pause) if args.cut else None,
-        "delay": args.delay,
-        "batch_size": args.batch_size,
-        "batch_seconds": args.batch_seconds,
-    }
-    if args.model.endswith(SUFFIX):
-        refuse_for_onnx(args)
-        return load_onnx_model(args.model, **arguments_of(args, OnnxRuntime)).align(recordings, texts, **settings)
-    refuse_for_torch(args)
-    factory = nemo_lite.NeuralModuleFactory(**arguments_of(args, Device))
-    model = nemo_asr.load_model(args.model, factory=factory)
-    return model.aligned(recordings, texts, num_workers=args.num_workers, factory=factory, **settings)
+    settings = TranscriptionSettings(
+        batch_size=args.batch_size,
+        batch_seconds=args.batch_seconds,
+        num_workers=args.num_workers,
+        cutting=cutting_of(args),
+        detector=load_detector(args.vad) if args.vad else None,
+    )
+    sentences = SentenceCutting(args.longest, args.shortest, args.pause) if args.cut else None
+    (engine,) = open_engines([args.model], args)
+    return align_texts(engine, recordings, texts, settings, sentences, args.delay)
 
 
 def _check_places(args: Namespace, utterances: Sequence[Utterance]) -> None:

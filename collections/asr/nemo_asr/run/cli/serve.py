@@ -15,17 +15,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, ClassVar, Literal
 
-import nemo_lite
-from nemo_asr.run.cli.transcribe import (
-    MODEL_HELP,
-    OnnxRuntime,
-    Segments,
-    check_segments,
-    cutting_of,
-    refuse_for_torch,
-)
-from nemo_asr.run.onnx.onnx_model import SUFFIX
-from nemo_asr.run.options import OwnModules, Search, check_search_options, search_arguments
+from nemo_asr.run.cli.transcribe import MODEL_HELP, Segments, check_segments, cutting_of
+from nemo_asr.run.engines import open_engines
+from nemo_asr.run.options import OnnxRuntime, OwnModules, Search, check_search_options, search_options
 from nemo_asr.run.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE
 from nemo_asr.run.transcribe.voice_activity import load_detector
 from nemo_lite.base.errors import UsageError
@@ -35,7 +27,6 @@ from nemo_lite.base.options import (
     OneLineParser,
     PositiveFloat,
     PositiveInt,
-    arguments_of,
     fold_precision,
     option,
     option_group,
@@ -190,19 +181,10 @@ def main(arguments: Sequence[str]) -> int:
         )
         detector = load_detector(args.vad) if args.vad else None
         server = Server(cutting_of(args), detector, args.token, limits, allowed_of(args))
-        factory = _factory(args)
-        for path, name in zip(args.models, names_of_models(args.models), strict=True):
-            model = serve_model(
-                path,
-                name,
-                search_arguments(args),
-                args.batch_size,
-                args.batch_seconds,
-                server.observe,
-                factory,
-                arguments_of(args, OnnxRuntime),
-            )
-            server.add(model)
+        names = names_of_models(args.models)
+        for engine, name in zip(open_engines(args.models, args), names, strict=True):
+            options = search_options(args)
+            server.add(serve_model(engine, name, options, args.batch_size, args.batch_seconds, server.observe))
         _run(uvicorn.Server(uvicorn.Config(server.app(), **uvicorn_settings(args))), server, args.timeout)
     return 0
 
@@ -246,15 +228,6 @@ def uvicorn_settings(args: Namespace) -> dict[str, Any]:
         "timeout_graceful_shutdown": round(args.timeout),
         "limit_concurrency": 8 * (args.max_requests + args.max_streams),
     }
-
-
-def _factory(args: Namespace) -> Any:
-    """Of models in torch; None where all are ONNX files."""
-    if all(path.endswith(SUFFIX) for path in args.models):
-        return None
-    if not any(path.endswith(SUFFIX) for path in args.models):
-        refuse_for_torch(args)
-    return nemo_lite.NeuralModuleFactory(**arguments_of(args, Device))
 
 
 def _run(server: Any, application: Any, timeout: float) -> None:

@@ -1,7 +1,4 @@
-"""Transcribe audio files, folders, manifests or stdin with a trained model.
-
-An ONNX file needs no torch, so this file imports nothing that does: ``nemo_asr.load_model`` imports it when called.
-"""
+"""Transcribe audio files, folders, manifests or stdin with a trained model, in whatever runtime it has."""
 
 from __future__ import annotations
 
@@ -12,15 +9,21 @@ from argparse import ArgumentTypeError, Namespace
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import nemo_asr
-import nemo_lite
 from nemo_asr.run.audio.kinds import CONTAINER_SUFFIXES
 from nemo_asr.run.audio.reading import ALL_KINDS, AUDIO_SUFFIXES
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting
-from nemo_asr.run.onnx.onnx_model import SUFFIX, load_onnx_model
-from nemo_asr.run.options import BeamSize, OwnModules, Search, check_search_options, named_files, search_arguments
+from nemo_asr.run.engines import TranscriptionSettings, open_engines, transcribe
+from nemo_asr.run.options import (
+    BeamSize,
+    OnnxRuntime,
+    OwnModules,
+    Search,
+    check_search_options,
+    named_files,
+    search_options,
+)
 from nemo_asr.run.transcribe.inputs import (
     BATCH_SECONDS,
     BATCH_SIZE,
@@ -33,7 +36,6 @@ from nemo_asr.run.transcribe.inputs import (
 )
 from nemo_asr.run.transcribe.transcript import FORMATS, SUBTITLES, Transcribed, Transcript
 from nemo_asr.run.transcribe.voice_activity import load_detector
-from nemo_lite.base.choices import DeviceType
 from nemo_lite.base.errors import UsageError, counted, marked, printable
 from nemo_lite.base.files import make_writable_folder
 from nemo_lite.base.nemo_logging import logging
@@ -55,7 +57,6 @@ from nemo_lite.base.options import (
     seconds,
 )
 from nemo_lite.base.outputs import InputFiles, check_output, write_output
-from nemo_lite.base.ranges import Between
 
 if TYPE_CHECKING:
     from nemo_asr.run.transcribe.alignment import Alignment
@@ -88,100 +89,36 @@ def main(arguments: Sequence[str]) -> int:
             problem, remedy = "the model comes first, then the recordings", f"write {PROGRAM} MODEL {args.model}"
             raise UsageError(problem, got=args.model, wanted="MODEL", remedy=remedy)
         if args.stream is not None:
-            (refuse_for_onnx if args.model.endswith(SUFFIX) else refuse_for_torch)(args)
             from nemo_asr.run.transcribe.streaming import transcribe_stream
 
-            return transcribe_stream(args, arguments_of(args, OnnxRuntime))
+            return transcribe_stream(args)
         recordings = recordings_of(args.audio, args.channel)
         _check_out(args, recordings)
-        if args.model.endswith(SUFFIX):
-            return _transcribe_with_onnx(args, recordings)
-        return _transcribe_with_torch(args, recordings)
-
-
-def _transcribe_with_torch(args: Namespace, recordings: Sequence[Recording]) -> int:
-    refuse_for_torch(args)
-    factory = nemo_lite.NeuralModuleFactory(**arguments_of(args, Launch, Device))
-    model = nemo_asr.load_model(args.model, factory=factory)
-    weights = search_arguments(args)
-    decoder = None if weights is None else nemo_asr.BeamSearchCTCDecoder(model.card.labels, **weights)
-    start = time.perf_counter()
-    result = model.transcribed(
-        recordings,
-        batch_size=args.batch_size,
-        batch_seconds=args.batch_seconds,
-        num_workers=args.num_workers,
-        worker_timeout=args.worker_timeout,
-        factory=factory,
-        verbose=True,
-        decoder=decoder,
-        nbest=args.nbest or 1,
-        cutting=cutting_of(args),
-        detector=load_detector(args.vad) if args.vad else None,
-    )
-    took = time.perf_counter() - start
-    factory.on_first(lambda: _tell(args, result, took, model.card.usual_confidence()))
-    return _exit_code(result, recordings)
-
-
-def _transcribe_with_onnx(args: Namespace, recordings: Sequence[Recording]) -> int:
-    """The same with a file of ``nemo-lite export``, in one process on the CPU.
-
-    Raises:
-        UsageError: options that only the modules in torch know.
-    """
-    refuse_for_onnx(args)
-    model, options = load_onnx_model(args.model, **arguments_of(args, OnnxRuntime)), search_arguments(args)
-    detector = load_detector(args.vad) if args.vad else None
-    search = None
-    if options is not None:
-        from nemo_asr.run.search.text_search import TextSearch
-
-        search = TextSearch(model.labels, **options)
-    start = time.perf_counter()
-    result = model.transcribe(
-        recordings, args.batch_size, args.batch_seconds, search, args.nbest or 1, cutting_of(args), detector
-    )
-    _tell(args, result, time.perf_counter() - start, model.usual_confidence())
-    return _exit_code(result, recordings)
-
-
-def refuse_for_onnx(args: Namespace) -> None:
-    """UsageError for options that only the modules in torch know."""
-    refused = {"placement": args.placement not in (None, DeviceType.CPU), "import": args.imports}
-    refused |= {"amp_opt_level": args.amp_opt_level not in (None, "O0")}
-    refused |= {"world_size": getattr(args, "world_size", None)}
-    unknown = [f"--{name}" for name, is_given in refused.items() if is_given]
-    if unknown:
-        problem, remedy = (
-            "an ONNX file runs as it is, in one process on the CPU",
-            "leave it out, or give a model folder",
+        (engine,) = open_engines([args.model], args)
+        settings = TranscriptionSettings(
+            batch_size=args.batch_size,
+            batch_seconds=args.batch_seconds,
+            num_workers=args.num_workers,
+            worker_timeout=args.worker_timeout,
+            search=engine.new_search(search_options(args)),
+            nbest=args.nbest or 1,
+            cutting=cutting_of(args),
+            detector=load_detector(args.vad) if args.vad else None,
+            calibration=engine.calibration,
+            verbose=True,
         )
-        raise UsageError(problem, place=args.model, got=", ".join(unknown), remedy=remedy)
-
-
-def refuse_for_torch(args: Namespace) -> None:
-    """UsageError for options that only ONNX files know."""
-    unknown = [f"--{name}" for name in sorted(names_of(OnnxRuntime)) if getattr(args, name)]
-    if unknown:
-        problem, remedy = "only an ONNX file knows these options", "leave them out, or give a file of nemo-lite export"
-        raise UsageError(problem, got=", ".join(unknown), remedy=remedy)
+        start = time.perf_counter()
+        result = transcribe(engine, recordings, settings)
+        took = time.perf_counter() - start
+        engine.on_first(lambda: _tell(args, result, took, engine.usual_confidence()))
+        if not result.faults:
+            return 0
+        return 2 if len(result.faults) == len(recordings) else 1
 
 
 def cutting_of(args: Namespace) -> Cutting | None:
     """How recordings are cut, by the options; None: not at all."""
     return Cutting(**arguments_of(args, Segments)) if args.segments == "energy" else None
-
-
-def _exit_code(result: Transcribed, recordings: Sequence[Recording]) -> int:
-    if not result.faults:
-        return 0
-    return 2 if len(result.faults) == len(recordings) else 1
-
-
-def _providers(text: str) -> list[str]:
-    """A type of argparse: names with commas between."""
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _channel(text: str) -> int | str | None:
@@ -300,22 +237,6 @@ class Streaming:
         const=10.0,
         metavar="SECONDS",
         needs="stream",
-    )
-
-
-@option_group
-class OnnxRuntime:
-    """What computes an ONNX file."""
-
-    page: ClassVar[str] = "launching"
-    providers: list[str] = option(
-        [],
-        "what computes an ONNX file, with commas between, the first one first, such as CUDA,CPU (default: CPU)",
-        type=_providers,
-        metavar="NAMES",
-    )
-    threads: Annotated[int, Between(1, 1024)] | None = option(
-        None, "threads that compute an ONNX file (default: one for each core)"
     )
 
 

@@ -1,1 +1,1 @@
-"""Models in ONNX files, for whole recordings and for streams."""
+"""Exported models in ONNX Runtime."""

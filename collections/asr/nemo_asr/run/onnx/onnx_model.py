@@ -6,50 +6,46 @@ What the file's metadata must say is written by `onnx_export`.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.run.audio.reading import Audio, Samples
+from nemo_asr.run.audio.reading import Samples
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Detector
 from nemo_asr.run.calibration import Calibration, usual_confidence
+from nemo_asr.run.engines import ComputeRows, Row, TranscriptionSettings, in_batches, segment_stream, transcribe
 from nemo_asr.run.onnx.onnx_session import ONNX_FILE, open_session
 from nemo_asr.run.search.ctc import LOG_PROBS
 from nemo_asr.run.search.known_searches import search_of_family
 from nemo_asr.run.search.options import SearchOptions
-from nemo_asr.run.search.search import Search
-from nemo_asr.run.text.labels import is_piece, separator_of
+from nemo_asr.run.search.search import Hypotheses, Search
+from nemo_asr.run.text.labels import is_piece
 from nemo_asr.run.transcribe.inputs import (
     BATCH_SECONDS,
     BATCH_SIZE,
     Recording,
-    batches_of,
     one_channel,
     padded,
     read_rows,
     recordings_in,
 )
-from nemo_asr.run.transcribe.segments import Segmented
-from nemo_asr.run.transcribe.transcript import (
-    Transcribed,
-    Transcript,
-    scored_texts,
-    transcribed,
-    transcript_of,
-)
-from nemo_lite.base.errors import CheckpointError, printable
+from nemo_asr.run.transcribe.transcript import Transcribed
+from nemo_lite.base.errors import CheckpointError, UsageError, printable
 from nemo_lite.base.files import parse_json
 from nemo_lite.base.nemo_logging import logging
 
 if TYPE_CHECKING:
     from nemo_asr.run.text.parser import CharParser
-    from nemo_asr.run.transcribe.alignment import Aligned, RowFrames, SentenceCutting
+    from nemo_asr.run.transcribe.alignment import Aligned, SentenceCutting
+    from nemo_asr.run.transcribe.frame_stream import FrameModel
     from nemo_asr.run.transcribe.stream import Stream
 
+T = TypeVar("T")
 # Any: onnxruntime has no types.
 LogProbs: TypeAlias = "npt.NDArray[np.float32]"
 
@@ -173,12 +169,7 @@ class OnnxModel(DescribedFile):
 
         Args:
             recordings: paths, content of audio files, arrays or `Recording` objects, see `recordings_in`.
-            batch_size: most recordings in a batch.
-            batch_seconds: no batch of several recordings is longer, padding included.
-            search: for the labels of this model; None: greedy decoding.
-            nbest: above 1, transcripts have so many ``hypotheses`` of the search.
-            cutting: pauses and lengths of segments; None: recordings are transcribed as they are.
-            detector: says where somebody speaks; None: the levels of the recording.
+            batch_size, batch_seconds, search, nbest, cutting, detector: see `TranscriptionSettings`.
             audio_rate: samples a second of the arrays.
             channel: one from 0, ``mix`` or None for the average of all, or ``each`` for a transcript of each, one after
                 the other; then faults count these. A channel of a `Recording` comes before.
@@ -186,41 +177,27 @@ class OnnxModel(DescribedFile):
         Raises:
             UsageError: an array is no audio or has no rate, or a channel that can be none.
         """
-        chosen = recordings_in(recordings, audio_rate, channel)
-        segmented, faults = Segmented(chosen, cutting, self.labels, detector, nbest), dict[int, str]()
-        rows = segmented.rows
-        by_row: dict[int, Transcript] = {}
-        for audios, outputs in self._computed(rows, faults, batch_size, batch_seconds):
-            for (number, audio), log_probs in zip(audios.items(), outputs, strict=True):
-                by_row[number] = self._transcript(log_probs, rows[number], audio, search, nbest)
-        return segmented.transcribed(by_row, faults)
+        settings = TranscriptionSettings(
+            batch_size=batch_size,
+            batch_seconds=batch_seconds,
+            search=search,
+            nbest=nbest,
+            cutting=cutting,
+            detector=detector,
+            calibration=self.calibration,
+        )
+        return transcribe(self, recordings_in(recordings, audio_rate, channel), settings)
 
-    def transcribe_batch(self, rows: Sequence[Recording], search: Search | None = None) -> Transcribed:
-        """:meth:`transcribe` for a program that serves: recordings whose lengths are known, not cut, as one batch."""
-        audios, faults = self._samples(rows)
-        outputs = self.log_probs([audio.samples for audio in audios.values()]) if audios else []
-        by_row = {
-            number: self._transcript(log_probs, rows[number], audio, search, 1)
-            for (number, audio), log_probs in zip(audios.items(), outputs, strict=True)
-        }
-        return transcribed(by_row, faults)
-
-    def stream(self, sample_rate: int | None = None, search: Search | None = None, **settings: Any) -> Stream:
+    def stream(self, sample_rate: int | None = None, search: Search | None = None, **of_stream: Any) -> Stream:
         """Transcribe audio while it arrives: ``accept(samples)`` and ``finish()`` give partial and final texts.
 
         Args:
             sample_rate: of the samples; by default the model's.
             search: as of :meth:`transcribe`.
-            settings: ``cutting``, ``partial_seconds`` and ``name`` of `SegmentStream`.
+            of_stream: ``cutting``, ``partial_seconds`` and ``name`` of `SegmentStream`.
         """
-
-        from nemo_asr.run.transcribe.stream import SegmentStream
-
-        def transcribe(recording: Recording) -> Transcript:
-            return self.transcribe([recording], search=search, cutting=None).transcripts[0]
-
-        rate = sample_rate or self.sample_rate
-        return SegmentStream(transcribe, rate, separator=separator_of(self.labels), **settings)
+        settings = TranscriptionSettings(search=search, calibration=self.calibration)
+        return segment_stream(self, settings, sample_rate, **of_stream)
 
     def align(
         self,
@@ -249,17 +226,39 @@ class OnnxModel(DescribedFile):
         """
         from nemo_asr.run.transcribe.alignment import align_texts
 
-        return align_texts(
-            recordings_in(recordings, audio_rate, one_channel(channel)),
-            texts,
-            self.new_parser(),
-            self.labels,
-            lambda rows, faults: self._frames(rows, faults, batch_size, batch_seconds),
-            cutting=cutting,
-            detector=detector,
-            sentences=sentences,
-            delay=delay,
-        )
+        chosen = recordings_in(recordings, audio_rate, one_channel(channel))
+        settings = TranscriptionSettings(batch_size, batch_seconds, cutting=cutting, detector=detector)
+        return align_texts(self, chosen, texts, settings, sentences, delay)
+
+    def hypotheses(
+        self, rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
+    ) -> Iterator[Row[Hypotheses]]:
+        """See `Engine`."""
+        return in_batches(rows, faults, settings, self.of_one_batch(settings))
+
+    def of_one_batch(self, settings: TranscriptionSettings) -> ComputeRows:
+        """See `Engine`."""
+        search: Any = settings.search or self.new_search()
+
+        def recognise(log_probs: LogProbs) -> Hypotheses:
+            found: Hypotheses = search.recognise({LOG_PROBS: log_probs}, settings.nbest)
+            return found
+
+        return partial(self._computed, recognise)
+
+    def log_probs_of(
+        self, rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
+    ) -> Iterator[Row[LogProbs]]:
+        """See `Engine`."""
+        return in_batches(rows, faults, settings, partial(self._computed, lambda log_probs: log_probs))
+
+    def frame_model(self) -> FrameModel:
+        """See `Engine`: a file that takes whole recordings is none."""
+        raise UsageError("this file takes whole recordings", place=str(self.path), remedy=_REMEDIES[FORMAT])
+
+    def on_first(self, function: Callable[[], object]) -> object:
+        """See `Engine`: there is one process."""
+        return function()
 
     def new_parser(self) -> CharParser:
         """Of texts into labels, as the model's data layer reads them."""
@@ -280,41 +279,19 @@ class OnnxModel(DescribedFile):
             raise CheckpointError("the tokenizer in it is not that of its labels", place=place)
         return reading.new_parser(tokenizer or self.labels)
 
-    def _frames(
-        self, rows: Sequence[Recording], faults: dict[int, str], batch_size: int, batch_seconds: float
-    ) -> Iterator[RowFrames]:
-        from nemo_asr.run.transcribe.alignment import RowFrames
-
-        for audios, outputs in self._computed(rows, faults, batch_size, batch_seconds):
-            for (number, audio), log_probs in zip(audios.items(), outputs, strict=True):
-                seconds = self._frame_seconds(audio, len(log_probs))
-                yield RowFrames(number, log_probs, audio.start / self.sample_rate, seconds)
-
     def _computed(
-        self, rows: Sequence[Recording], faults: dict[int, str], batch_size: int, batch_seconds: float
-    ) -> Iterator[tuple[dict[int, Audio], list[LogProbs]]]:
-        """The samples of each batch by row, and their log-probabilities; ``faults`` gets rows that cannot be read."""
-        for batch in batches_of(dict(enumerate(rows)), batch_size, batch_seconds):
-            read, unreadable = self._samples([rows[number] for number in batch])
-            faults |= {batch[position]: reason for position, reason in unreadable.items()}
-            if read:
-                audios = {batch[position]: audio for position, audio in read.items()}
-                yield audios, self.log_probs([audio.samples for audio in audios.values()])
-
-    def _samples(self, rows: Sequence[Recording]) -> tuple[dict[int, Audio], dict[int, str]]:
-        return read_rows(rows, self.sample_rate, trim_silence=self.trim_silence, int_values=self.int_values)
-
-    def _frame_seconds(self, audio: Audio, num_frames: int) -> float:
-        """Seconds of a frame. Those of a model that does not say how its frames lie in time lie evenly."""
-        return self.frame_seconds or len(audio.samples) / self.sample_rate / max(num_frames, 1)
-
-    def _transcript(
-        self, log_probs: LogProbs, recording: Recording, audio: Audio, search: Search | None, nbest: int
-    ) -> Transcript:
-        best, scored = (search or self.new_search()).recognise({LOG_PROBS: log_probs}, nbest)
-        seconds, start = self._frame_seconds(audio, len(log_probs)), audio.start / self.sample_rate
-        several = scored_texts(scored, self.labels)
-        return transcript_of(best, self.labels, recording, seconds, start, self.calibration, several)
+        self, value_of: Callable[[LogProbs], T], rows: Sequence[Recording], faults: dict[int, str]
+    ) -> Iterator[Row[T]]:
+        """The rows of one batch."""
+        audios, unreadable = read_rows(
+            rows, self.sample_rate, trim_silence=self.trim_silence, int_values=self.int_values
+        )
+        faults.update(unreadable)
+        outputs = self.log_probs([audio.samples for audio in audios.values()]) if audios else []
+        for (number, audio), log_probs in zip(audios.items(), outputs, strict=True):
+            # A model that does not say how its frames lie in time: evenly.
+            seconds = self.frame_seconds or len(audio.samples) / self.sample_rate / max(len(log_probs), 1)
+            yield Row(number, value_of(log_probs), audio.start / self.sample_rate, seconds)
 
 
 def load_onnx_model(path: str | Path, providers: Sequence[str] = (), threads: int | None = None) -> OnnxModel:

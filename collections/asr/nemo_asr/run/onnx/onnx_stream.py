@@ -75,6 +75,10 @@ class OnnxStreamedModel(DescribedFile):
         chunks_late = self._late * self.frame_samples // self._chunk
         return float(self._window - self._before + chunks_late * self._chunk) / self.sample_rate
 
+    def frame_model(self) -> OnnxStreamedModel:
+        """See `StreamEngine`."""
+        return self
+
     def frames(self) -> Callable[[Samples, bool], States]:
         """See `FrameModel`. Frames come as soon as the chunk is whole in which they are."""
         return _Frames(self)

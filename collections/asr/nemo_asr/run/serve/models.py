@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nemo_asr.run.onnx.onnx_model import SUFFIX, load_onnx_model
-from nemo_asr.run.search.text_search import TextSearch
+from nemo_asr.run.engines import Engine, TranscriptionSettings, row_transcriber
+from nemo_asr.run.search.options import SearchOptions
 from nemo_asr.run.serve.batching import Batcher
+from nemo_asr.run.transcribe.frame_stream import FrameStream
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.stream import Stream
 from nemo_asr.run.transcribe.transcript import Transcribed
 from nemo_lite.base.errors import UsageError
 
-# Any: the search of a model, torch's or not; a factory, which is not imported for ONNX files.
+# Any: a search: what it is, its engine knows.
 
 _KEPT_SEARCHES, _KEPT_BYTES = 16, 256 << 20  # of the last requests with hot words
 
@@ -33,7 +33,7 @@ class ServedModel:
         labels: the vocabulary.
         sample_rate: samples a second that it takes.
         batcher: computes its rows.
-        search_for: the search with some hot words, and with the options of the server; None: greedy decoding. It raises
+        search_for: the search with some hot words, and with the options of the server; None: the model's own. It raises
             UsageError for words that the labels cannot spell.
         frame_stream: a stream by frames, for samples of a rate, with a search or None; None: the model cannot.
     """
@@ -47,82 +47,58 @@ class ServedModel:
 
 
 def serve_model(
-    path: str,
+    engine: Engine,
     name: str,
-    options: Mapping[str, Any] | None,
+    options: SearchOptions | None,
     batch_size: int,
     batch_seconds: float,
     observe: Callable[[int, float, float], object],
-    factory: Any,
-    runtime: Mapping[str, Any] | None = None,
 ) -> ServedModel:
-    """Load a model and start its thread.
+    """Start the thread of a model.
 
     Args:
-        path: a file of ``nemo-lite export``, or what `load_model` takes.
+        engine: computes it.
         name: in requests.
-        options: of a search, see `TextSearch`; None: greedy decoding.
+        options: of a search; None: the model's own.
         batch_size, batch_seconds, observe: see `Batcher`.
-        factory: says where a model in torch runs; None for ONNX files.
-        runtime: what computes an ONNX file, see `load_onnx_model`.
 
     Raises:
-        CheckpointError: there is no such model.
         UsageError: options of the search that do not fit it.
     """
-    if path.endswith(SUFFIX):
-        model = load_onnx_model(path, **(runtime or {}))
-        search_for = Searches(functools.partial(TextSearch, model.labels), options)
-        batcher = Batcher(model.transcribe_batch, batch_size, batch_seconds, observe=observe)
-        return ServedModel(name, model.labels, model.sample_rate, batcher, search_for)
-    return _torch_model(path, name, options, batch_size, batch_seconds, observe, factory)
-
-
-def _torch_model(
-    path: str,
-    name: str,
-    options: Mapping[str, Any] | None,
-    batch_size: int,
-    batch_seconds: float,
-    observe: Callable[[int, float, float], object],
-    factory: Any,
-) -> ServedModel:
-    from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
-    from nemo_asr.trained.model import load_model
-
-    model = load_model(path, factory=factory)
-    labels = model.card.labels
-    search_for = Searches(functools.partial(BeamSearchCTCDecoder, labels), options)
-    transcribers: dict[Any, Any] = {}  # by search; used in the model's thread alone
+    search_for = Searches(engine.new_search, options)
+    transcribers: dict[Any, Callable[[Sequence[Recording]], Transcribed]] = {}  # used in the model's thread alone
+    settings = TranscriptionSettings(batch_seconds=batch_seconds, calibration=engine.calibration)
 
     def compute(rows: Sequence[Recording], search: Any) -> Transcribed:
         for other in [other for other in transcribers if not search_for.keeps(other)]:
             del transcribers[other]
         if search not in transcribers:
-            transcribers[search] = model.batch_transcriber(factory, batch_seconds=batch_seconds, decoder=search)
-        found: Transcribed = transcribers[search](rows)
-        return found
+            transcribers[search] = row_transcriber(engine, replace(settings, search=search))
+        return transcribers[search](rows)
 
     batcher = Batcher(compute, batch_size, batch_seconds, observe=observe)
+    return ServedModel(name, engine.labels, engine.sample_rate, batcher, search_for, _frame_streams(engine))
 
-    def frame_stream(rate: int, search: Any) -> Stream:
-        return model.stream(rate, by="frames", factory=factory, decoder=search)
 
-    streams = None if model.stream_problem() else frame_stream
-    return ServedModel(name, labels, model.card.sample_rate, batcher, search_for, streams)
+def _frame_streams(engine: Engine) -> Callable[[int, Any], Stream] | None:
+    try:
+        model = engine.frame_model()
+    except UsageError:
+        return None
+    return lambda rate, search: FrameStream(model, rate, calibration=engine.calibration, decoder=search)
 
 
 class Searches:
     """The searches for the hot words of requests. Each is made once; those of the last requests are kept.
 
     Args:
-        new_search: makes one, with options as keyword arguments.
-        options: of all; None: greedy decoding, where a request has no hot words.
+        new_search: makes one.
+        options: of all; None: the model's own search, where a request has no hot words.
     """
 
-    def __init__(self, new_search: Callable[..., Any], options: Mapping[str, Any] | None) -> None:
-        self._new_search, self._options = new_search, dict(options or {})
-        self._always = None if options is None else new_search(**options)
+    def __init__(self, new_search: Callable[[SearchOptions], Any], options: SearchOptions | None) -> None:
+        self._new_search, self._options = new_search, options or SearchOptions()
+        self._always = None if options is None else new_search(options)
         self._made: OrderedDict[tuple[str, ...], Future[Any]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -154,8 +130,7 @@ class Searches:
             return search is self._always or any(search is one for one in self._finished())
 
     def _new(self, words: tuple[str, ...]) -> Any:
-        hotwords = [*(self._options.get("hotwords") or ()), *words]
-        return self._new_search(**{**self._options, "hotwords": hotwords})
+        return self._new_search(self._options.with_hotwords(words))
 
     def _finished(self) -> list[Any]:
         return [made.result() for made in self._made.values() if made.done() and not made.exception()]
@@ -164,7 +139,7 @@ class Searches:
         """Drop the oldest ones, but for the last, where they are too many or too large. They grow while they search."""
         with self._lock:
             while len(self._made) > 1:
-                num_bytes = sum(search.num_bytes for search in self._finished())
+                num_bytes = sum(getattr(search, "num_bytes", 0) for search in self._finished())
                 if len(self._made) <= _KEPT_SEARCHES and num_bytes <= _KEPT_BYTES:
                     break
                 self._made.popitem(last=False)

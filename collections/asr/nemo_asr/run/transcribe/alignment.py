@@ -14,7 +14,7 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, LONG_PAUSE, Cutting, Detector, Span
+from nemo_asr.run.engines import Engine, TranscriptionSettings
 from nemo_asr.run.search.ctc import align, check_probabilities, labels_of_path
 from nemo_asr.run.search.search import TimedLabels
 from nemo_asr.run.text.labels import plain_letters, separator_of, shown_symbols, spelled
@@ -474,26 +475,6 @@ def _is_said(symbol: str) -> bool:
 # align_texts: texts in recordings, by whatever computes log-probabilities.
 
 
-class RowFrames(NamedTuple):
-    """The log-probabilities of one recording.
-
-    Attributes:
-        row: its position.
-        log_probs: (T, classes) natural logarithms.
-        start: seconds into the recording where the first frame begins.
-        frame_seconds: how much audio a frame stands for.
-    """
-
-    row: int
-    log_probs: Floats
-    start: float
-    frame_seconds: float
-
-
-Compute: TypeAlias = "Callable[[Sequence[Recording], dict[int, str]], Iterable[RowFrames]]"
-"""The frames of recordings, in any order; it enters why some of them cannot be read, by position."""
-
-
 class Aligned(NamedTuple):
     """The result for a list of recordings.
 
@@ -539,14 +520,10 @@ class _Job:
 
 
 def align_texts(
+    engine: Engine,
     recordings: Sequence[Recording],
     texts: Sequence[str],
-    parser: CharParser,
-    labels: Sequence[str],
-    compute: Compute,
-    *,
-    cutting: Cutting | None = DEFAULT_CUTTING,
-    detector: Detector | None = None,
+    settings: TranscriptionSettings,
     sentences: SentenceCutting | None = None,
     delay: float | None = None,
 ) -> Aligned:
@@ -556,13 +533,10 @@ def align_texts(
     what its text needs.
 
     Args:
+        engine: gives the log-probabilities.
         recordings: with the texts that are said in them.
         texts: as many.
-        parser: of texts into labels.
-        labels: the vocabulary, without the blank.
-        compute: gives the log-probabilities.
-        cutting: pauses and lengths of the parts that are computed alone; None: recordings are computed as they are.
-        detector: says where somebody speaks; None: the levels of the recording.
+        settings: how recordings are cut into parts that are computed alone, and the batches of these.
         sentences: how sentences become segments; None: each is one.
         delay: seconds by which labels come behind their sounds; None: it is measured where speech begins.
 
@@ -572,17 +546,18 @@ def align_texts(
     if len(recordings) != len(texts):
         got = f"{counted(len(recordings), 'recording')}, {counted(len(texts), 'text')}"
         raise UsageError("each recording needs its text", got=got)
+    parser, labels = engine.new_parser(), engine.labels
     faults, rows, jobs, found = dict[int, str](), list[Recording](), list[_Job](), dict[int, SaidText]()
 
     def finish() -> None:
-        found.update(_said(jobs, rows, labels, compute, faults))
+        found.update(_said(engine, jobs, rows, settings, faults))
         jobs.clear()
         rows.clear()
 
     for position, (recording, text) in enumerate(zip(recordings, texts, strict=True)):
         try:
             own, measured = sentences_of(text, parser), recording.measured()
-            parts = list(_parts(measured, cutting, detector))
+            parts = list(_parts(measured, settings.cutting, settings.detector))
             if not parts:
                 raise DataError("nobody speaks in the recording", remedy=_ALIGN_ALL)
         except DataError as error:
@@ -600,14 +575,18 @@ def align_texts(
 
 
 def _said(
-    jobs: Sequence[_Job], rows: Sequence[Recording], labels: Sequence[str], compute: Compute, faults: dict[int, str]
+    engine: Engine,
+    jobs: Sequence[_Job],
+    rows: Sequence[Recording],
+    settings: TranscriptionSettings,
+    faults: dict[int, str],
 ) -> Iterator[tuple[int, SaidText]]:
     """The paths of the texts that could be found, by position."""
     if not jobs:
         return
     job_of = {row: job for job in jobs for row, _, _ in job.parts}
     of_rows, computed, frame_seconds = dict[int, str](), dict[int, Part](), 0.0
-    for row, log_probs, start, seconds in compute(rows, of_rows):
+    for row, log_probs, start, seconds in engine.log_probs_of(rows, of_rows, settings):
         computed[row] = Part(reduced(log_probs, job_of[row].classes), start, 0.0)
         frame_seconds = seconds
     for job in jobs:
@@ -625,7 +604,7 @@ def _said(
         del part
         try:
             frames = frames_of_parts(in_row, frame_seconds)
-            yield job.position, find_text(frames, job.sentences, labels, job.recording, job.classes)
+            yield job.position, find_text(frames, job.sentences, engine.labels, job.recording, job.classes)
         except DataError as error:
             faults[job.position] = named(job.recording, error)
 

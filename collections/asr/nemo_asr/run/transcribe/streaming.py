@@ -14,19 +14,15 @@ from typing import Any
 
 import numpy as np
 
-import nemo_lite
 from nemo_asr.run.audio.growing import growing_audio
 from nemo_asr.run.audio.reading import kind_of_start
 from nemo_asr.run.audio.segments import Samples, in_chunks
-from nemo_asr.run.onnx.onnx_model import SUFFIX, OnnxModel
-from nemo_asr.run.onnx.onnx_stream import OnnxStreamedModel
-from nemo_asr.run.options import search_arguments
-from nemo_asr.run.search.text_search import TextSearch
+from nemo_asr.run.engines import TranscriptionSettings, open_engines, open_stream_engine, segment_stream
+from nemo_asr.run.options import search_options
 from nemo_asr.run.transcribe.frame_stream import EndpointRules, FrameModel, FrameStream
 from nemo_asr.run.transcribe.inputs import MICROPHONE, STDIN, one_channel, recordings_of, stdin_of_audio
 from nemo_asr.run.transcribe.stream import Partial, Stream, message_of
 from nemo_lite.base.errors import UsageError
-from nemo_lite.base.options import Device, Launch, arguments_of
 
 _START_BYTES = 4096  # of stdin that are looked at: a frame of MP3 or AAC, and the beginning of the next one
 _REMEDY = "decode it into samples (ffmpeg -i FILE -f s16le -ac 1 -ar 16000 -), or name the file"
@@ -34,12 +30,11 @@ _REMEDY = "decode it into samples (ffmpeg -i FILE -f s16le -ac 1 -ar 16000 -), o
 # Any: values of JSON, and of a package that may be missing.
 
 
-def transcribe_stream(args: Namespace, onnx: Mapping[str, Any]) -> int:
+def transcribe_stream(args: Namespace) -> int:
     """Write events as they come; at the end the whole text and how fast it was.
 
     Args:
         args: the options.
-        onnx: what computes an ONNX file.
 
     Returns:
         0.
@@ -47,42 +42,22 @@ def transcribe_stream(args: Namespace, onnx: Mapping[str, Any]) -> int:
     Raises:
         UsageError: the model cannot stream, a chunk is shorter than a frame, or there is no such audio.
     """
-    if args.model.endswith(SUFFIX):
-        return _transcribe_file_stream(args, onnx)
-    from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
-    from nemo_asr.trained.model import load_model
-
-    factory = nemo_lite.NeuralModuleFactory(**arguments_of(args, Launch, Device))
-    model = load_model(args.model, factory=factory)
-    if args.att_context_size is not None:
-        model.set_att_context_size(args.att_context_size)
-    weights = search_arguments(args)
-    decoder = None if weights is None else BeamSearchCTCDecoder(model.card.labels, **weights)
-    settings: dict[str, Any] = {"factory": factory, "decoder": decoder}
-    if args.stream == "frames":
-        if problem := model.stream_problem():
-            raise UsageError(problem, place="--stream", remedy="--stream segments is for every model")
-        settings["rules"] = _rules(args, model.streamed())
-    with _source(args) as (rate, chunks):
-        return _run(model.stream(rate, by=args.stream, **settings), chunks, rate)
-
-
-def _transcribe_file_stream(args: Namespace, onnx: Mapping[str, Any]) -> int:
-    """The same with a file of ``nemo-lite export``, without torch."""
-    weights = search_arguments(args)
     if args.stream == "segments":
-        whole = OnnxModel(args.model, **onnx)
-        search = None if weights is None else TextSearch(whole.labels, **weights)
+        (engine,) = open_engines([args.model], args)
+        search = engine.new_search(search_options(args))
+        settings = TranscriptionSettings(search=search, calibration=engine.calibration)
         with _source(args) as (rate, chunks):
-            return _run(whole.stream(rate, search), chunks, rate)
-    if args.att_context_size is not None:
-        problem, remedy = "a file has the context that it was exported with", "export it with --att_context_size"
-        raise UsageError(problem, place=args.model, remedy=remedy)
-    model = OnnxStreamedModel(args.model, **onnx)
-    search = None if weights is None else TextSearch(model.labels, **weights)
+            return _run(segment_stream(engine, settings, rate), chunks, rate)
+    streams = open_stream_engine(args.model, args)
+    search = streams.new_search(search_options(args))
+    try:
+        model = streams.frame_model()
+    except UsageError as error:
+        remedy = "--stream segments is for every model"
+        raise UsageError(str(error), place="--stream", remedy=remedy) from None
     rules = _rules(args, model)
     with _source(args) as (rate, chunks):
-        return _run(FrameStream(model, rate, rules, model.calibration, decoder=search), chunks, rate)
+        return _run(FrameStream(model, rate, rules, streams.calibration, decoder=search), chunks, rate)
 
 
 def _rules(args: Namespace, model: FrameModel) -> EndpointRules:

@@ -16,6 +16,7 @@ from nemo_asr.run.audio.segments import Span
 from nemo_asr.run.search.search import TimedLabels
 from nemo_asr.run.text.labels import separator_of, spelled, text_of
 from nemo_asr.run.transcribe.inputs import Recording
+from nemo_lite.base.errors import DataError
 
 # Transcript: what was said in a recording, and when. From labels with times to words; no models and no files in here.
 
@@ -118,6 +119,17 @@ class Transcribed(NamedTuple):
     transcripts: list[Transcript]
     faults: dict[int, str]
     seconds: float
+
+    def or_error(self) -> list[Transcript]:
+        """The transcripts.
+
+        Raises:
+            DataError: some recordings could not be read; all are named.
+        """
+        if self.faults:
+            problems = "; ".join(self.faults[position] for position in sorted(self.faults))
+            raise DataError(f"{len(self.faults)} of the recordings cannot be read: {problems}")
+        return self.transcripts
 
 
 def transcribed(by_row: Mapping[int, Transcript], faults: Mapping[int, str]) -> Transcribed:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from nemo_asr.run.audio.segments import Decisions, Detector, Samples, in_chunks
+from nemo_asr.run.engines import open_detector
 from nemo_asr.run.onnx.onnx_session import open_session
 from nemo_lite.base.errors import UsageError
 
@@ -40,9 +41,7 @@ def load_detector(model: str) -> Detector:
         return _Silero(Path(package.submodule_search_locations[0]) / "data" / "silero_vad.onnx")
     if model.endswith(".onnx"):
         return _Silero(Path(model).expanduser())
-    from nemo_asr.trained.model import load_classifier
-
-    return load_classifier(model).speech_detector()
+    return open_detector(model)
 
 
 class _Silero:

@@ -21,12 +21,14 @@ import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING
 from nemo_asr.run.onnx.onnx_model import OnnxModel
+from nemo_asr.run.search.known_searches import ctc_search
 from nemo_asr.run.search.ngram import NgramCounter, estimate, load_language_model, write_arpa
+from nemo_asr.run.search.options import SearchOptions
 from nemo_asr.run.search.text_search import TextSearch
 from nemo_asr.run.serve.models import Searches, names_of_models, serve_model
 from nemo_asr.run.transcribe.inputs import recordings_in
 from nemo_asr.run.transcribe.segments import Segmented
-from nemo_asr.trained.model import TrainedModel, describe
+from nemo_asr.trained.model import ModelEngine, TrainedModel, describe
 from nemo_lite.base.errors import UsageError
 
 RATE = 16000
@@ -50,7 +52,9 @@ def serve(factory):
     served = []
 
     def serve(path, options=None):
-        model = serve_model(str(path), "toy", options, 16, 240.0, lambda *_: None, factory)
+        is_file = str(path).endswith(".onnx")
+        engine = OnnxModel(path) if is_file else ModelEngine(nemo_asr.load_model(path, factory=factory), factory)
+        model = serve_model(engine, "toy", options, 16, 240.0, lambda *_: None)
         served.append(model)
         return model
 
@@ -98,7 +102,7 @@ def test_a_search_of_the_server_is_that_of_transcribe(serve, folder, files, fact
     lexicon.write_text("cabbab\nbb\n")
     decoder = nemo_asr.BeamSearchCTCDecoder([" ", "a", "b", "c"], lexicon=str(lexicon), hotwords=["bb"])
     expected = nemo_asr.load_model(folder, factory=factory).transcribe(files, factory=factory, decoder=decoder)
-    model = serve(folder, {"lexicon": str(lexicon)})
+    model = serve(folder, SearchOptions(lexicon=str(lexicon)))
     always, hot = model.search_for(()), model.search_for(("bb",))
     assert transcribed(model, files, hot) == expected
     assert {word.text for found in expected for word in found.words} <= {"cabbab", "bb"}
@@ -167,19 +171,19 @@ def test_a_websocket_streams_by_frames_also_with_hot_words(serve, tmp_path, fact
 class Sized:
     """In the place of a search."""
 
-    def __init__(self, hotwords=(), lm=None, num_bytes=1, problem=""):
+    def __init__(self, options, problem=""):
         if problem:
             raise UsageError(problem)
-        self.hotwords, self.lm, self.num_bytes = hotwords, lm, num_bytes
+        self.options, self.num_bytes = options, 1
 
 
 def test_a_search_is_made_once_also_for_requests_that_come_at_once():
     made, may_go_on = [], threading.Event()
 
-    def new_search(**options):
+    def new_search(options):
         made.append(options)
         assert may_go_on.wait(10)
-        return Sized(**options)
+        return Sized(options)
 
     searches, found = Searches(new_search, None), []
     threads = [threading.Thread(target=lambda: found.append(searches(("a",)))) for _ in range(4)]
@@ -191,7 +195,8 @@ def test_a_search_is_made_once_also_for_requests_that_come_at_once():
     assert len(found) == 4
     assert len(set(map(id, found))) == len(made) == 1
     assert searches(()) is None
-    assert Searches(Sized, {"hotwords": ["x"], "lm": "a"})(("b",)).hotwords == ["x", "b"]
+    found = Searches(Sized, SearchOptions(hotwords=("x",), lm="a"))(("b",))
+    assert found.options == SearchOptions(hotwords=("x", "b"), lm="a")
 
 
 def test_a_search_that_cannot_be_made_is_tried_again():
@@ -221,7 +226,8 @@ def test_searches_with_a_language_model_share_it_and_say_their_size(tmp_path):
     counter = NgramCounter(2)
     counter.add(words)
     write_arpa(tmp_path / "a.arpa", estimate(counter).tables)
-    searches = Searches(functools.partial(TextSearch, [" ", *"abcdefgh"]), {"lm": str(tmp_path / "a.arpa")})
+    options = SearchOptions(lm=str(tmp_path / "a.arpa"))
+    searches = Searches(functools.partial(ctc_search, [" ", *"abcdefgh"]), options)
     always, hot, other = searches(()), searches(("aaa",)), searches(("bbb",))
     assert always._words._model is hot._words._model is other._words._model
     assert 1_000 < hot.num_bytes < 1_000_000

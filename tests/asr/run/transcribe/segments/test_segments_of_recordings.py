@@ -9,13 +9,13 @@ import pytest
 import soundfile
 from toys.tone_corpus import record
 from toys.tone_model import train_tones
+from toys.transcribing import transcribe
 
 from nemo_asr.run.audio import reading
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Span
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.segments import Activity, Segmented, best_of_all, joined
 from nemo_asr.run.transcribe.transcript import ScoredText, Transcript, Word, as_json, as_srt
-from nemo_asr.trained.engine import transcribe
 from nemo_lite import DeviceType, NeuralModuleFactory
 
 RATE = 16000

@@ -1,0 +1,331 @@
+"""Engines, and the one way from recordings to transcripts with any of them. No torch in here.
+
+An `Engine` is a model in a runtime: it computes rows of recordings and lets a search look for labels in them. What is
+around that is the same for all: recordings are cut into rows (`Segmented`), labels become words with times, and the
+segments of a recording are joined again. What needs torch is named here, not imported: an engine is opened by the kind
+of its path.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Detector
+from nemo_asr.run.search.options import SearchOptions
+from nemo_asr.run.search.search import Hypotheses
+from nemo_asr.run.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, batches_of
+from nemo_asr.run.transcribe.segments import Segmented
+from nemo_asr.run.transcribe.transcript import Transcribed, Transcript, scored_texts, transcribed, transcript_of
+from nemo_lite.base.errors import UsageError
+
+if TYPE_CHECKING:
+    from nemo_asr.run.text.parser import CharParser
+    from nemo_asr.run.transcribe.frame_stream import FrameModel
+    from nemo_asr.run.transcribe.stream import SegmentStream
+
+T = TypeVar("T")
+LogProbs: TypeAlias = "npt.NDArray[np.floating]"
+
+
+@dataclass(frozen=True)
+class TranscriptionSettings:
+    """How recordings are transcribed.
+
+    Attributes:
+        batch_size: most recordings in a batch.
+        batch_seconds: most seconds of audio that are computed at once. In torch it bounds memory: longer rows are
+            computed in overlapping windows. A batch of several rows is not longer in any engine, padding included.
+        num_workers: processes that read audio, where the engine has some.
+        worker_timeout: seconds that a batch may take in them before an error; 0: for ever. None: 600.
+        search: in the place of the model's own, one that `Engine.new_search` gives.
+        nbest: above 1, transcripts have so many ``hypotheses``, of a search that gives several.
+        cutting: pauses and lengths of segments; None: recordings are transcribed as they are.
+        detector: says where somebody speaks, see `voice_activity`; None: the levels of the recording.
+        calibration: turns the confidence of a word into a calibrated one; None: it is as the model gives it.
+        verbose: show progress on a terminal.
+
+    Raises:
+        UsageError: numbers out of range.
+    """
+
+    batch_size: int = BATCH_SIZE
+    batch_seconds: float = BATCH_SECONDS
+    num_workers: int = 0
+    worker_timeout: float | None = None
+    search: object = None
+    nbest: int = 1
+    cutting: Cutting | None = DEFAULT_CUTTING
+    detector: Detector | None = None
+    calibration: Callable[[float], float] | None = None
+    verbose: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.batch_seconds > 0:
+            raise UsageError("batch_seconds must be above 0", got=f"{self.batch_seconds:g}")
+        if not self.batch_size >= 1:
+            raise UsageError("batch_size must be 1 or more", got=f"{self.batch_size}")
+
+
+class Row(NamedTuple, Generic[T]):
+    """What an engine gives of a row.
+
+    Attributes:
+        number: of the row.
+        value: what was computed of it.
+        start: seconds into the row where its first frame begins: quiet samples before it were left out.
+        frame_seconds: how much audio a frame stands for.
+    """
+
+    number: int
+    value: T
+    start: float
+    frame_seconds: float
+
+
+ComputeRows: TypeAlias = "Callable[[Sequence[Recording], dict[int, str]], Iterable[Row[Hypotheses]]]"
+
+
+class StreamEngine(Protocol):
+    """A model in a runtime, as streams by frames need it: an `Engine`, or an `OnnxStreamedModel`.
+
+    Attributes:
+        labels: the vocabulary.
+        calibration: of the confidences of words; None: they are as the model gives them.
+    """
+
+    labels: Sequence[str]
+    calibration: Callable[[float], float] | None
+
+    def new_search(self, options: SearchOptions | None = None) -> Any:
+        """A search with these options; None: the model's own.
+
+        Raises:
+            UsageError, DataError: it cannot do what is asked for.
+        """
+
+    def frame_model(self) -> FrameModel:
+        """The model in chunks, of which many streams can be made.
+
+        Raises:
+            UsageError: it cannot run so, with the reason.
+        """
+
+
+class Engine(StreamEngine, Protocol):
+    """A model in a runtime: `OnnxModel`, or a `TrainedModel` in torch.
+
+    Attributes:
+        sample_rate: samples a second that it takes.
+    """
+
+    sample_rate: int
+
+    def hypotheses(
+        self, rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
+    ) -> Iterator[Row[Hypotheses]]:
+        """What is said in rows, which have their lengths, in any order; on ranks above 0 nothing.
+
+        A search looks where the states are: on the rank that has computed them, greedily in each window, so states of
+        long recordings are not kept.
+
+        Args:
+            rows: recordings as they are computed, not cut.
+            faults: takes why some of them cannot be read, by number. Complete at the end.
+            settings: batches and the search.
+        """
+
+    def of_one_batch(self, settings: TranscriptionSettings) -> ComputeRows:
+        """As `hypotheses` for a program that serves: what can be prepared is, and each call computes one batch."""
+
+    def log_probs_of(
+        self, rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
+    ) -> Iterator[Row[LogProbs]]:
+        """The log-probabilities (T, classes) of rows, likewise.
+
+        Raises:
+            UsageError: the model has none.
+        """
+
+    def new_parser(self) -> CharParser:
+        """Of texts into labels, as the model was trained on them."""
+
+    def usual_confidence(self) -> tuple[str, float] | None:
+        """The first set whose words' mean confidence is known, and that confidence."""
+
+    def on_first(self, function: Callable[[], object]) -> object:
+        """Call a function where there are results: on rank 0."""
+
+
+def transcribe(engine: Engine, recordings: Sequence[Recording], settings: TranscriptionSettings) -> Transcribed:
+    """Transcribe recordings; the result is in the order given.
+
+    Recordings are cut at pauses into segments, and each segment is transcribed alone: features are normalised over
+    what a model is given, and long silence in it makes models miss words.
+
+    Raises:
+        UsageError: the search cannot give so many hypotheses, or the model gives no probabilities.
+    """
+    segmented = Segmented(recordings, settings.cutting, engine.labels, settings.detector, settings.nbest)
+    rows, faults = segmented.rows, dict[int, str]()
+    by_row = _by_row(engine, rows, engine.hypotheses(rows, faults, settings), settings)
+    return segmented.transcribed(by_row, faults)
+
+
+def row_transcriber(engine: Engine, settings: TranscriptionSettings) -> Callable[[Sequence[Recording]], Transcribed]:
+    """`transcribe` for a program that serves: each call takes rows whose lengths are known, not cut, as one batch.
+
+    One call at a time; a call on a short recording in torch takes about a third of the time of `transcribe`.
+    """
+    compute = engine.of_one_batch(settings)
+
+    def of_rows(rows: Sequence[Recording]) -> Transcribed:
+        faults = dict[int, str]()
+        return transcribed(_by_row(engine, rows, compute(rows, faults), settings), faults)
+
+    return of_rows
+
+
+def segment_stream(
+    engine: Engine, settings: TranscriptionSettings, sample_rate: int | None = None, **of_stream: object
+) -> SegmentStream:
+    """A stream in segments, with any engine.
+
+    Args:
+        engine: transcribes each segment.
+        settings: the search, and the calibration.
+        sample_rate: of the samples; None: the engine's.
+        of_stream: ``cutting``, ``partial_seconds`` and ``name`` of `SegmentStream`.
+    """
+    from nemo_asr.run.text.labels import separator_of
+    from nemo_asr.run.transcribe.stream import SegmentStream
+
+    of_rows = row_transcriber(engine, settings)
+    return SegmentStream(
+        lambda recording: of_rows([recording]).or_error()[0],
+        sample_rate or engine.sample_rate,
+        separator=separator_of(engine.labels),
+        **of_stream,
+    )
+
+
+def _by_row(
+    engine: Engine,
+    rows: Sequence[Recording],
+    computed: Iterable[Row[Hypotheses]],
+    settings: TranscriptionSettings,
+) -> dict[int, Transcript]:
+    labels, calibration = engine.labels, settings.calibration
+    by_row: dict[int, Transcript] = {}
+    for number, found, start, frame_seconds in computed:
+        several = scored_texts(found.scored, labels)
+        by_row[number] = transcript_of(found.best, labels, rows[number], frame_seconds, start, calibration, several)
+    return by_row
+
+
+def in_batches(
+    rows: Sequence[Recording],
+    faults: dict[int, str],
+    settings: TranscriptionSettings,
+    compute: Callable[[Sequence[Recording], dict[int, str]], Iterable[Row[T]]],
+) -> Iterator[Row[T]]:
+    """Rows in batches of similar length, one after the other in this process.
+
+    Args:
+        rows: all of them.
+        faults: takes why some of them cannot be read.
+        settings: how large batches are.
+        compute: gives the rows of a batch, and takes the faults in it, by their position there.
+    """
+    for batch in batches_of(dict(enumerate(rows)), settings.batch_size, settings.batch_seconds):
+        in_batch: dict[int, str] = {}
+        for row in compute([rows[number] for number in batch], in_batch):
+            yield row._replace(number=batch[row.number])
+        faults |= {batch[position]: reason for position, reason in in_batch.items()}
+
+
+# Which runtime opens a path. Its module is named here, and imported when the first model of its kind is opened.
+
+
+class Runtime(Protocol):
+    """A module that opens models, by the options of a command that say where and how they run."""
+
+    def refuse_options(self, paths: Sequence[str], args: Namespace) -> None:
+        """UsageError for options that have no effect on models in this runtime."""
+
+    def open_engines(self, paths: Sequence[str], args: Namespace) -> Sequence[Engine]:
+        """Models that take whole recordings."""
+
+    def open_stream_engine(self, path: str, args: Namespace) -> StreamEngine:
+        """A model for streams by frames."""
+
+
+_RUNTIMES: Mapping[str, str] = {".onnx": "nemo_asr.run.onnx.runtime"}
+_TRAINED = "nemo_asr.trained.model"  # of all other paths; it is of the package that trains
+_INSTALL = "pip install nemo-lite, which brings PyTorch, or give a file of nemo-lite export"
+
+
+def open_engines(paths: Sequence[str], args: Namespace) -> list[Engine]:
+    """Models that take whole recordings.
+
+    Args:
+        paths: files of ``nemo-lite export``, or what `load_model` takes.
+        args: options of a command, which say where and how they run.
+
+    Raises:
+        UsageError: options have no effect with any of these models, or PyTorch is not installed.
+        CheckpointError: there is no such model.
+    """
+    by_runtime: dict[str, list[str]] = {}
+    for path in paths:
+        by_runtime.setdefault(_runtime_of(path), []).append(path)
+    engines: dict[str, Engine] = {}
+    for own in by_runtime.values():
+        runtime = _runtime(own[0])
+        if len(by_runtime) == 1:
+            runtime.refuse_options(own, args)
+        engines.update(zip(own, runtime.open_engines(own, args), strict=True))
+    return [engines[path] for path in paths]
+
+
+def open_stream_engine(path: str, args: Namespace) -> StreamEngine:
+    """A model for streams by frames. Arguments and errors are those of `open_engines`."""
+    runtime = _runtime(path)
+    runtime.refuse_options([path], args)
+    return runtime.open_stream_engine(path, args)
+
+
+def open_detector(path: str) -> Detector:
+    """The voice-activity model in the folder of a trained one.
+
+    Raises:
+        UsageError: PyTorch is not installed, or no label is ``speech``.
+        CheckpointError: there is no such model.
+    """
+    detector: Detector = _module(_TRAINED, path).open_detector(path)
+    return detector
+
+
+def _runtime_of(path: str) -> str:
+    return next((name for suffix, name in _RUNTIMES.items() if path.endswith(suffix)), _TRAINED)
+
+
+def _runtime(path: str) -> Runtime:
+    return cast(Runtime, _module(_runtime_of(path), path))
+
+
+def _module(name: str, path: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if missing.partition(".")[0] != "torch" and not f"{name}.".startswith(f"{missing}."):
+            raise
+        raise UsageError("this model needs PyTorch, which is not installed", place=path, remedy=_INSTALL) from None

@@ -1,0 +1,42 @@
+"""What `nemo_asr.run.engines` asks of a runtime: ONNX Runtime's."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+
+from nemo_asr.run.onnx.onnx_model import OnnxModel, load_onnx_model
+from nemo_asr.run.onnx.onnx_stream import OnnxStreamedModel
+from nemo_lite.base.choices import DeviceType
+from nemo_lite.base.errors import UsageError
+
+
+def refuse_options(paths: Sequence[str], args: Namespace) -> None:
+    """UsageError for options that only the modules in torch know."""
+    refused = {
+        "placement": args.placement not in (None, DeviceType.CPU),
+        "amp_opt_level": args.amp_opt_level not in (None, "O0"),
+        "world_size": getattr(args, "world_size", None),
+    }
+    unknown = [f"--{name}" for name, is_given in refused.items() if is_given]
+    if unknown:
+        problem = "an ONNX file runs as it is, in one process on the CPU"
+        remedy = "leave it out, or give a model folder"
+        raise UsageError(problem, place=paths[0], got=", ".join(unknown), remedy=remedy)
+
+
+def open_engines(paths: Sequence[str], args: Namespace) -> list[OnnxModel]:
+    """Exported models."""
+    return [load_onnx_model(path, args.providers, args.threads) for path in paths]
+
+
+def open_stream_engine(path: str, args: Namespace) -> OnnxStreamedModel:
+    """An exported model in chunks.
+
+    Raises:
+        UsageError: a context of attention is asked for.
+    """
+    if args.att_context_size is not None:
+        problem, remedy = "a file has the context that it was exported with", "export it with --att_context_size"
+        raise UsageError(problem, place=path, remedy=remedy)
+    return OnnxStreamedModel(path, args.providers, args.threads)
