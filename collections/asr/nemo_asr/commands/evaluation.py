@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -28,8 +28,9 @@ from nemo_asr.decoding.greedy import (
     post_process_predictions,
     post_process_transcripts,
 )
-from nemo_asr.run.audio.segments import Detector, frame_levels, frame_samples, longest_pause
-from nemo_asr.run.options import named_files, results_folder, search_arguments, unique_tags
+from nemo_asr.run.audio.segments import frame_levels, frame_samples, longest_pause
+from nemo_asr.run.engines import TranscriptionSettings, transcribe
+from nemo_asr.run.options import named_files, results_folder, search_options, unique_tags
 from nemo_asr.run.search.ctc import labels_of_path
 from nemo_asr.run.search.search import TimedLabels
 from nemo_asr.run.search.words import Spelling, weighted_phrases
@@ -51,13 +52,13 @@ from nemo_asr.scoring.report.page import PAGE_FILE, REPORT, try_report
 from nemo_asr.scoring.report.set_scores import score_rows, scores_table, write_scores
 from nemo_asr.scoring.report.transcripts import read_transcripts
 from nemo_asr.scoring.sclite import ENDINGS, FOLDER, TimedWord, write_sclite
-from nemo_asr.tasks.families import Wires, connect, connect_classifier
+from nemo_asr.tasks.families import Wires, connect, connect_classifier, search_of
 from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.trained.certificate import certify_streams, store_stream_rates, stream_table
 from nemo_asr.trained.engine import LabelAlignment, stride_of
 from nemo_asr.trained.folder import CARD, StreamRate, find_model
-from nemo_asr.trained.model import TrainedModel, load_classifier, load_model
-from nemo_lite import DataLayerNM, NeuralModuleFactory, NmTensor
+from nemo_asr.trained.model import ModelEngine, TrainedModel, load_classifier, load_model
+from nemo_lite import DataLayerNM, NeuralModule, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.data.items import Loaded, UnusableItems
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import make_writable_folder
@@ -117,20 +118,31 @@ def _evaluate_sets(
     recipe, manifests = model.recipe, zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
     options: dict[str, Any] = {"batch_size": args.batch_size, **({"strict_data": True} if args.strict_data else {})}
     data = {tag: recipe.data_layer(path, training=False, **options) for tag, path in manifests}
-    hear = InSegments(model, args, factory) if args.cutting else AsTheyAre(model, factory)
-    for data_layer in data.values():
-        hear.check(data_layer)
+    detector = load_detector(args.vad) if args.vad else None
+
+    def recognised(layer: DataLayerNM, search: NeuralModule | None = None) -> RecognisedSet:
+        if args.cutting is None:
+            return recognise_utterances(model, layer, factory, search)
+        settings = TranscriptionSettings(
+            args.batch_size, search=search, cutting=args.cutting, detector=detector, verbose=True
+        )
+        return recognise_segments(model, layer, factory, settings, args.strict_data)
+
+    for data_layer in data.values() if args.cutting else ():
+        refuse_without_recordings(data_layer, "--segments energy", "leave it out")
     out = factory.on_first(lambda: make_writable_folder(folder))
     for tag, data_layer in data.items():
-        result = hear(data_layer)
-        without_hotwords = hear(data_layer, _search_without_hotwords(model, args)).heard if args.hotwords else []
+        result, without_hotwords = recognised(data_layer), list[str]()
+        if args.hotwords and (options := search_options(args)) is not None:
+            search = search_of(model.modules, recipe.labels, options.without_hotwords())
+            without_hotwords = recognised(data_layer, search).hypotheses
         if out is None:
             continue
         # Damaged files end the evaluation, unless the configuration allows some: then they are left out here too.
-        texts = texts_to_score(data_layer, result.items, result.said, result.heard, args.score_normalizer)
+        texts = texts_to_score(data_layer, result.items, result.references, result.hypotheses, args.score_normalizer)
         said, heard = texts.references, texts.hypotheses
         if args.hotwords:
-            plain = texts_to_score(data_layer, result.items, result.said, without_hotwords, args.score_normalizer)
+            plain = texts_to_score(data_layer, result.items, result.references, without_hotwords, args.score_normalizer)
             without_hotwords = plain.hypotheses
         path = out / f"{tag}.{_TRANSCRIPTS}"
         more: list[dict[str, Any]] = [{} for _ in heard]
@@ -144,8 +156,11 @@ def _evaluate_sets(
         print(f"{name}{tag}: {_describe_rates(heard, said, metric)}")
         ids = data_layer.digest_of(result.items)
         print(f"{name}{tag}: {len(result.items)} utterances, ids {ids}, transcripts in {path}")
-        if note := hear.note(result, data_layer):
-            print(f"{name}{tag}: {note}")
+        if args.cutting:
+            number = sum(len(transcript.segments) for transcript in result.transcripts)
+            print(f"{name}{tag}: {number} segments, cut at pauses as transcribe cuts them")
+        elif line := pauses_line(data_layer):
+            print(f"{name}{tag}: {line}")
         if said:
             rows = read_transcripts(path)
             scores, scores_file = score_rows(rows), out / f"{tag}.{_SCORES}"
@@ -168,7 +183,9 @@ def _evaluate_sets(
             if args.details:
                 print(f"\n{scores_table(scores)}\n")
     if args.report:
-        facts = {"model": f"{model.place}, step {model.card.step}", **hear.facts}
+        facts = {"model": f"{model.place}, step {model.card.step}"}
+        if args.cutting:
+            facts["recordings"] = f"cut at pauses by {args.vad or 'their levels'}"
         factory.on_first(lambda: try_report(folder, sets=list(data), facts=facts, overwrite=args.overwrite))
     return list(data)
 
@@ -178,8 +195,7 @@ def _evaluate_streams(model: TrainedModel, args: Namespace, factory: NeuralModul
     rates: list[StreamRate] = []
     for tag, manifest in zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True):
         layer = model.recipe.data_layer(manifest, training=False, batch_size=args.batch_size)
-        if not _has_recordings(layer):
-            raise UsageError("--stream needs recordings, and this data layer has none", place=layer.label)
+        refuse_without_recordings(layer, "--stream")
         rows = range(len(layer))
         texts = [layer.utterance_of(row).text for row in rows]
         said = texts_to_score(layer, list(rows), texts, texts, args.score_normalizer).references
@@ -199,121 +215,91 @@ def _segments_of(transcript: Transcript) -> list[dict[str, Any]]:
     return [{**span._asdict(), "text": text} for span, text in segments]
 
 
-def _search_without_hotwords(model: TrainedModel, args: Namespace) -> BeamSearchCTCDecoder:
-    """The same search without hot words."""
-    arguments = {name: value for name, value in (search_arguments(args) or {}).items() if "hotword" not in name}
-    return BeamSearchCTCDecoder(model.recipe.labels, **arguments)
-
-
-class Heard(NamedTuple):
+class RecognisedSet(NamedTuple):
     """The texts of a set; on ranks above 0 none.
 
     Attributes:
         items: the positions of the utterances.
-        said: what is said in each, as the data layer gives it.
-        heard: what was recognised.
+        references: what is said in each, as the data layer gives it.
+        hypotheses: what was recognised.
         words: of each with their times; None where they are not known.
         transcripts: of recordings that were cut.
     """
 
     items: Sequence[int]
-    said: list[str]
-    heard: list[str]
+    references: list[str]
+    hypotheses: list[str]
     words: list[list[TimedWord]] | None
     transcripts: Sequence[Transcript] = ()
 
 
-class AsTheyAre:
-    """Hears utterances as the manifest has them, as evaluations in training do.
+def recognise_utterances(
+    model: TrainedModel, data_layer: DataLayerNM, factory: NeuralModuleFactory, search: NeuralModule | None = None
+) -> RecognisedSet:
+    """The texts of utterances as the manifest has them, in the batches of the data layer, as evaluations in training
+    compute them. Over several ranks each utterance comes once. All ranks call it.
 
     Args:
         model: with its search.
+        data_layer: of any kind.
         factory: where it runs.
+        search: in the place of the model's.
     """
-
-    facts: ClassVar[Mapping[str, str]] = {}
-
-    def __init__(self, model: TrainedModel, factory: NeuralModuleFactory) -> None:
-        self._model, self._factory = model, factory
-
-    def check(self, data_layer: DataLayerNM) -> None:
-        """Any data layer will do."""
-
-    def __call__(self, data_layer: DataLayerNM, search: BeamSearchCTCDecoder | None = None) -> Heard:
-        """The texts of a set, by the model's search or by another one. All ranks call it."""
-        recipe, modules = self._model.recipe, self._model.modules
-        dag = connect(modules if search is None else replace(modules, greedy=search), data_layer)
-        _, *wires = dag.scored  # all but the loss
-        times = None if recipe.reading.trim_silence else _times_of(dag)
-        heard: list[str] = []
-        said: list[str] = []
-        words: list[list[TimedWord]] = []
-        batches = self._factory.infer_batches([*wires, *(times.wires if times else [])])  # come out on rank 0
-        for predictions, texts, lengths, *of_labels in batches:
-            heard += post_process_predictions([predictions], recipe.labels)
-            said += post_process_transcripts([texts], [lengths], recipe.labels)
-            if times:
-                words += _timed_words(of_labels, recipe.labels, times.frame_samples / recipe.sample_rate)
-        assert batches.items is not None, "data layers of speech number their items"
-        return Heard(batches.items, said, heard, words if times else None)
-
-    def note(self, heard: Heard, data_layer: DataLayerNM) -> str | None:
-        """How many utterances have pauses that are not cut here; None: none of them."""
-        return pauses_line(data_layer)
+    recipe, modules = model.recipe, model.modules
+    wires_of_set = connect(modules if search is None else replace(modules, greedy=search), data_layer)
+    _, *wires = wires_of_set.scored  # all but the loss
+    times = None if recipe.reading.trim_silence else _times_of(wires_of_set)
+    hypotheses: list[str] = []
+    references: list[str] = []
+    words: list[list[TimedWord]] = []
+    batches = factory.infer_batches([*wires, *(times.wires if times else [])])  # come out on rank 0
+    for predictions, texts, lengths, *of_labels in batches:
+        hypotheses += post_process_predictions([predictions], recipe.labels)
+        references += post_process_transcripts([texts], [lengths], recipe.labels)
+        if times:
+            words += _timed_words(of_labels, recipe.labels, times.frame_samples / recipe.sample_rate)
+    assert batches.items is not None, "data layers of speech number their items"
+    return RecognisedSet(batches.items, references, hypotheses, words if times else None)
 
 
-class InSegments:
-    """Hears recordings cut at pauses, by the code of ``transcribe``.
+def recognise_segments(
+    model: TrainedModel,
+    data_layer: DataLayerNM,
+    factory: NeuralModuleFactory,
+    settings: TranscriptionSettings,
+    strict: bool = False,
+) -> RecognisedSet:
+    """The texts of utterances whose recordings are cut at pauses, by the code of ``transcribe``. All ranks call it.
 
     Args:
         model: with its search.
-        args: ``cutting``, ``vad`` and ``batch_size``.
+        data_layer: has recordings.
         factory: where it runs.
+        settings: how they are cut, and batches.
+        strict: a file that is not as long as its line says cannot be read.
+
+    Raises:
+        DataError: more recordings cannot be read than the configuration allows.
     """
-
-    def __init__(self, model: TrainedModel, args: Namespace, factory: NeuralModuleFactory) -> None:
-        self._model, self._factory, self._strict = model, factory, args.strict_data
-        detector: Detector | None = load_detector(args.vad) if args.vad else None
-        self._settings = {"cutting": args.cutting, "detector": detector, "batch_size": args.batch_size}
-        self.facts: Mapping[str, str] = {"recordings": f"cut at pauses by {args.vad or 'their levels'}"}
-
-    def check(self, data_layer: DataLayerNM) -> None:
-        """UsageError where there are no recordings to cut."""
-        if not _has_recordings(data_layer):
-            problem, remedy = "--segments energy needs recordings, and this data layer has none", "leave it out"
-            raise UsageError(problem, place=data_layer.label, remedy=remedy)
-
-    def __call__(self, data_layer: DataLayerNM, search: BeamSearchCTCDecoder | None = None) -> Heard:
-        """See :meth:`AsTheyAre.__call__`.
-
-        Raises:
-            DataError: more recordings cannot be read than the configuration allows.
-        """
-        assert isinstance(data_layer, SpeechDataLayer)
-        transcripts, faults, _ = self._model.transcribed(
-            recordings_of(data_layer, range(len(data_layer)), self._strict),
-            decoder=search,
-            factory=self._factory,
-            verbose=True,
-            num_workers=data_layer.setting("num_workers", None) or 0,
-            worker_timeout=data_layer.setting("worker_timeout", None),
-            **self._settings,
-        )
-        budget = data_layer.corrupt_budget(False)
-        account = UnusableItems(
-            data_layer.utterances.name, budget, data_layer.place_of, noun="utterance", remedy=data_layer.remedy
-        )
-        account.note(Loaded(None, faults=sorted(faults.items())))
-        account.report()
-        items = [item for item in range(len(data_layer)) if item not in faults] if transcripts else []
-        said = [data_layer.utterance_of(item).text for item in items]
-        words = [[TimedWord(word.text, word.start, word.end) for word in each.words] for each in transcripts]
-        return Heard(items, said, [transcript.text for transcript in transcripts], words, transcripts)
-
-    def note(self, heard: Heard, data_layer: DataLayerNM) -> str | None:
-        """How many segments there are."""
-        number = sum(len(transcript.segments) for transcript in heard.transcripts)
-        return f"{number} segments, cut at pauses as transcribe cuts them"
+    assert isinstance(data_layer, SpeechDataLayer)
+    settings = replace(
+        settings,
+        calibration=model.card.calibration,
+        num_workers=data_layer.setting("num_workers", None) or 0,
+        worker_timeout=data_layer.setting("worker_timeout", None),
+    )
+    recordings = recordings_of(data_layer, range(len(data_layer)), strict)
+    transcripts, faults, _ = transcribe(ModelEngine(model, factory), recordings, settings)
+    budget = data_layer.corrupt_budget(False)
+    account = UnusableItems(
+        data_layer.utterances.name, budget, data_layer.place_of, noun="utterance", remedy=data_layer.remedy
+    )
+    account.note(Loaded(None, faults=sorted(faults.items())))
+    account.report()
+    items = [item for item in range(len(data_layer)) if item not in faults] if transcripts else []
+    references = [data_layer.utterance_of(item).text for item in items]
+    words = [[TimedWord(word.text, word.start, word.end) for word in each.words] for each in transcripts]
+    return RecognisedSet(items, references, [transcript.text for transcript in transcripts], words, transcripts)
 
 
 def recordings_of(data_layer: SpeechDataLayer, rows: Iterable[int], strict: bool = False) -> list[Recording]:
@@ -354,6 +340,13 @@ def _has_pause(data_layer: SpeechDataLayer, row: int) -> bool:
     except DataError:
         return False  # it has been told
     return longest_pause(levels, frame_samples(sample_rate) / sample_rate) > _TOLD_PAUSE
+
+
+def refuse_without_recordings(data_layer: DataLayerNM, option: str, remedy: str = "") -> None:
+    """UsageError where an option needs recordings and the data layer has none."""
+    if not _has_recordings(data_layer):
+        problem = f"{option} needs recordings, and this data layer has none"
+        raise UsageError(problem, place=data_layer.label, remedy=remedy)
 
 
 def _has_recordings(data_layer: DataLayerNM) -> TypeGuard[SpeechDataLayer]:
@@ -417,13 +410,16 @@ def _timed_words(values: Sequence[Tensor], labels: list[str], frame_seconds: flo
 
 def _use_search(model: TrainedModel, args: Namespace, factory: NeuralModuleFactory, folder: Path) -> None:
     """Let the search that is asked for take the place of greedy decoding, with weights from ``--search_weights``."""
-    search = search_arguments(args)
-    if search is None:
+    options = search_options(args)
+    if options is None:
         return
-    decoder = BeamSearchCTCDecoder(model.recipe.labels, **search)
+    decoder = search_of(model.modules, model.recipe.labels, options)
     model.modules = replace(model.modules, greedy=decoder)
     if not args.search_weights:
         return
+    if not isinstance(decoder, BeamSearchCTCDecoder):
+        wanted = "a search with weights, as that of CTC"
+        raise UsageError("this search has no weights", place="--search_weights", got=decoder.label, wanted=wanted)
     layer = model.recipe.data_layer(args.search_weights, training=False, batch_size=args.batch_size)
     dag = connect(model.modules, layer)
     wires = [dag.log_probs, dag.log_probs_lengths, dag.transcripts, dag.transcript_lengths]
@@ -448,10 +444,12 @@ def _use_search(model: TrainedModel, args: Namespace, factory: NeuralModuleFacto
 
 def _describe_search(model: TrainedModel, args: Namespace) -> str:
     """The options of the search that took the place of the model's own; empty: none did. Hot words are counted only."""
-    search, decoder = search_arguments(args), model.modules.greedy
-    if search is None:
+    options, decoder = search_options(args), model.modules.greedy
+    if options is None:
         return ""
-    assert isinstance(decoder, BeamSearchCTCDecoder), "the options made one"
+    search = options.arguments()
+    if not isinstance(decoder, BeamSearchCTCDecoder):
+        return ", ".join(f"{name} {value}" for name, value in search.items())
     told = [f"beam_size {decoder.beam_size}"]
     told += [f"{name} {Path(search[name]).name}" for name in ("lexicon", "lm") if name in search]
     if "hotwords" in search:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Detector
 from nemo_asr.run.search.options import SearchOptions
 from nemo_asr.run.search.search import Hypotheses
+from nemo_asr.run.text.labels import separator_of
 from nemo_asr.run.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, batches_of
 from nemo_asr.run.transcribe.segments import Segmented
 from nemo_asr.run.transcribe.transcript import Transcribed, Transcript, scored_texts, transcribed, transcript_of
@@ -204,7 +205,6 @@ def segment_stream(
         sample_rate: of the samples; None: the engine's.
         of_stream: ``cutting``, ``partial_seconds`` and ``name`` of `SegmentStream`.
     """
-    from nemo_asr.run.text.labels import separator_of
     from nemo_asr.run.transcribe.stream import SegmentStream
 
     of_rows = row_transcriber(engine, settings)

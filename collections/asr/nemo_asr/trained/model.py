@@ -15,7 +15,6 @@ from torch import nn
 
 import nemo_lite
 from nemo_asr.data.speech_data_layer import SpeechPorts
-from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.run.engines import TranscriptionSettings, row_transcriber, segment_stream, transcribe
 from nemo_asr.run.options import OnnxRuntime
@@ -151,7 +150,7 @@ class TrainedModel:
         """
         rate = sample_rate or self.card.sample_rate
         decoder = settings.get("decoder")
-        by_frames = isinstance(decoder, BeamSearchCTCDecoder | None)
+        by_frames = decoder is None or hasattr(decoder, "stream")
         of_segments = settings.keys() - {"name", "calibration", "factory", *(["decoder"] if by_frames else [])}
         if by is None:
             by = "segments" if of_segments or self.stream_problem() else "frames"
