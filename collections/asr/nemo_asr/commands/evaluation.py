@@ -23,7 +23,6 @@ from nemo_asr.data.speech_data_layer import (
 )
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder, search_weights, write_weights
 from nemo_asr.decoding.greedy import (
-    GreedyCTCDecoder,
     HypothesesType,
     post_process_predictions,
     post_process_transcripts,
@@ -375,7 +374,7 @@ def _times_of(wires: Wires) -> _Times | None:
         return None
     if gives_ids and {"starts", "ends"} <= search.outputs.keys():
         return _Times([wires.predictions, search.outputs["starts"], search.outputs["ends"]], frame)
-    if isinstance(search.module, GreedyCTCDecoder):
+    if getattr(search.module, "is_framewise", False):
         return _Times([wires.predictions], frame)
     if wires.log_probs is None or wires.log_probs_lengths is None:
         return None

@@ -10,7 +10,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from nemo_asr.run.arguments import paths_in
 from nemo_asr.run.search.options import SearchOptions
@@ -250,12 +250,6 @@ def search_options(args: Namespace) -> SearchOptions | None:
         return None
     values = {name: getattr(args, name) for name in _GIVEN}
     return SearchOptions(**{**values, "hotwords": tuple(args.hotwords or ())})
-
-
-def search_arguments(args: Namespace) -> dict[str, Any] | None:
-    """`search_options` as keyword arguments."""
-    options = search_options(args)
-    return None if options is None else options.arguments()
 
 
 def read_weights(path: str) -> tuple[float, float]:

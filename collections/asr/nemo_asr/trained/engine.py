@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nemo_asr.data.utterances import audio_ports
-from nemo_asr.decoding.greedy import GreedyCTCDecoder, HypothesesType, label_ids
+from nemo_asr.decoding.greedy import HypothesesType, label_ids
 from nemo_asr.models.jasper import valid_frames
 from nemo_asr.run.arguments import BatchSeconds, BatchSize, SampleRate, Workers
 from nemo_asr.run.audio.reading import Audio, Samples
@@ -619,8 +619,8 @@ def _search_wires(behind: Behind, factory: NeuralModuleFactory) -> dict[str, NmT
     lengths = next((wire for wire in search.inputs.values() if is_lengths(wire)), own.log_probs_lengths)
     if lengths is None:
         raise UsageError("the search takes no lengths of frames", place=search.module.label)
-    if isinstance(search.module, GreedyCTCDecoder):
-        # It looks at each frame alone, so log-probabilities need not be kept.
+    if own.log_probs is not None and getattr(search.module, "is_framewise", False):
+        # No frame depends on another, so log-probabilities need not be kept.
         path = own.predictions
         scores = PathScores()(log_probs=own.log_probs, path=path, length=lengths)
         windowed = behind.windowed([path, scores], lengths, factory)

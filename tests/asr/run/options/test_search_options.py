@@ -7,7 +7,8 @@ from argparse import Namespace
 
 import pytest
 
-from nemo_asr.run.options import Search, WeightSearch, check_search_options, search_arguments
+from nemo_asr.run.options import Search, WeightSearch, check_search_options, search_options
+from nemo_asr.run.search.options import SearchOptions
 from nemo_lite.base.errors import DataError
 from nemo_lite.base.options import OneLineParser
 
@@ -22,18 +23,18 @@ def parsed(*words: str) -> Namespace:
 
 
 def test_what_is_given_says_the_search() -> None:
-    assert search_arguments(parsed()) is None
-    assert search_arguments(parsed("--decoder", "beam")) == {}
+    assert search_options(parsed()) is None
+    assert search_options(parsed("--decoder", "beam")) == SearchOptions()
     found = parsed("--lexicon", "words.txt", "--hotwords", "one", "two", "--beta", "2")
     assert found.decoder == "beam"
-    assert search_arguments(found) == {"lexicon": "words.txt", "hotwords": ["one", "two"], "beta": 2.0}
+    assert search_options(found) == SearchOptions(lexicon="words.txt", hotwords=("one", "two"), beta=2.0)
 
 
 def test_weights_come_from_a_file(tmp_path) -> None:
     path = tmp_path / "weights.json"
     path.write_text(json.dumps({"alpha": 0.75, "beta": -1, "set": "dev.json"}))
-    found = search_arguments(parsed("--lm", "a.arpa", "--weights", str(path)))
-    assert found == {"lm": "a.arpa", "alpha": 0.75, "beta": -1.0}
+    found = search_options(parsed("--lm", "a.arpa", "--weights", str(path)))
+    assert found == SearchOptions(lm="a.arpa", alpha=0.75, beta=-1.0)
     for content in ("{}", "no", '{"alpha": null, "beta": 1}', "[]"):
         path.write_text(content)
         with pytest.raises(DataError, match=r"weights\.json: the(re are no| file of) weights"):
