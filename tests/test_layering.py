@@ -22,8 +22,9 @@ ORDERS = {
         < common, engine < export, precision_check < actions
     """,
     "nemo_asr.run": """
-        arguments, calibration < text, manifest < audio, search.options < options < search < transcribe < onnx
-        < serve < cli
+        arguments, calibration, search.options < text, manifest < audio < options < search, onnx.onnx_session
+        < transcribe.inputs < transcribe.transcript < transcribe.segments, transcribe.stream < engines
+        < transcribe < onnx < serve < cli
     """,
     "nemo_asr": """
         rng, shipped < commands.configured_options, commands.training_options < argparse, text, audio, features
@@ -45,7 +46,6 @@ LATE_IMPORTS = {
     "nemo_asr.commands.evaluation": "imports torch; --help is shown without",
     "nemo_asr.commands.training": "imports torch; --help is shown without",
     "nemo_asr.trained.fine_tuning": "imports torch; --help is shown without",
-    "nemo_asr.trained.model": "imports torch; models in ONNX files are run without",
     "sounddevice": "optional: a microphone",
     "nemo_asr.run.search.text_search": "a transcript by greedy decoding is there sooner without",
     "nemo_asr.run.transcribe.streaming": "whole recordings are transcribed without",
@@ -57,7 +57,6 @@ LATE_IMPORTS = {
     "nemo_lite.backends.pytorch.checkpoint.folder": "imports torch; --help is shown without",
     "nemo_asr.run.serve": "optional: starlette; only the server imports them",
     "uvicorn": "optional: the server",
-    "nemo_asr.decoding.beam_search": "imports torch; models in ONNX files are served without",
     "tensorboard": "slow to import; only runs that write events pay for it",
     "torch.utils.tensorboard": "slow to import; only runs that write events pay for it",
     "sentencepiece": "optional: vocabularies of subwords",
@@ -71,14 +70,7 @@ LATE_IMPORTS = {
 
 
 # To be cut: imports over a border, or up, that are still there.
-PENDING = (
-    ("nemo_lite.factory", "nemo_lite.compat.neural_graph"),
-    ("nemo_asr.run.cli", "nemo_asr"),
-    ("nemo_asr.run.cli", "nemo_lite"),
-    ("nemo_asr.run.serve.models", "nemo_asr"),
-    ("nemo_asr.run.transcribe", "nemo_asr"),
-    ("nemo_asr.run.transcribe", "nemo_lite"),
-)
+PENDING = (("nemo_lite.factory", "nemo_lite.compat.neural_graph"),)
 
 
 def is_pending(found: Import) -> bool:
