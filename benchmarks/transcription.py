@@ -23,7 +23,7 @@ import soundfile
 import torch
 
 import nemo_asr
-from nemo_asr.trained.engine import transcribe
+from nemo_asr.trained.model import TrainedModel, describe
 from nemo_lite import DeviceType, NeuralModuleFactory
 
 RATE, SECONDS, BATCH_SIZES = 16000, 12, (1, 16)
@@ -34,11 +34,11 @@ def noise(seconds: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def factors(
-    audio: list[Any], batch_size: int, model: Any, labels: list[str], factory: NeuralModuleFactory
+    audio: list[Any], batch_size: int, model: TrainedModel, factory: NeuralModuleFactory
 ) -> tuple[float, float]:
     """Seconds on the clock and of the processor for a second of audio."""
     clock, processor = time.perf_counter(), time.process_time()
-    result = transcribe(model, labels, RATE, audio, audio_rate=RATE, batch_size=batch_size, factory=factory)
+    result = model.transcribed(audio, audio_rate=RATE, batch_size=batch_size, factory=factory)
     return (time.perf_counter() - clock) / result.seconds, (time.process_time() - processor) / result.seconds
 
 
@@ -53,13 +53,14 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     recipe = nemo_asr.load_recipe("quartznet5x5")
-    model, factory = recipe.model(), NeuralModuleFactory(placement=DeviceType.CPU)
+    model = TrainedModel("random", recipe, recipe.model(), describe(recipe))
+    factory = NeuralModuleFactory(placement=DeviceType.CPU)
     audio: list[Any] = [noise(SECONDS, seed) for seed in range(2 if args.quick else 32)]
     found: dict[int, list[tuple[float, float]]] = {size: [] for size in BATCH_SIZES}
-    factors(audio[:1], 1, model, recipe.labels, factory)
+    factors(audio[:1], 1, model, factory)
     for _ in range(args.rounds):
         for size, figures in found.items():
-            figures.append(factors(audio, size, model, recipe.labels, factory))
+            figures.append(factors(audio, size, model, factory))
     print(f"{'batch size':>10}  {'real-time factor':>16}  {'processor':>9}   ({args.threads} thread)")
     for size, figures in found.items():
         clock, processor = (statistics.median(column) for column in zip(*figures, strict=True))
@@ -68,7 +69,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "hour.flac"
             soundfile.write(path, noise(3600), RATE)
-            clock, processor = factors([path], 1, model, recipe.labels, factory)
+            clock, processor = factors([path], 1, model, factory)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(f"an hour in one recording: {clock:.4f}, processor {processor:.4f}, at most {peak:.0f} MiB of memory")
 

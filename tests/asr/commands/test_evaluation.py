@@ -18,7 +18,7 @@ from toys.tone_model import exported_tones, train_tones
 
 import nemo_asr
 from nemo_asr.commands.cli.eval import EvalParser, main
-from nemo_asr.commands.evaluation import pauses_line, recordings_of, refuse_without_recordings
+from nemo_asr.commands.evaluation import pauses_line, recordings_of, with_recordings
 from nemo_asr.run.cli.transcribe import main as transcribe
 from nemo_asr.trained.model import TrainedModel, describe
 from nemo_lite.base.errors import DataError, UsageError
@@ -218,7 +218,7 @@ def test_features_cannot_be_cut(tmp_path):
     layer = nemo_asr.KaldiFeatureDataLayer(str(tmp_path / "kaldi"), LABELS, batch_size=2)
     told = r"kaldi_feature_data_layer: --segments energy needs recordings, and this data layer has none; leave it out"
     with pytest.raises(UsageError, match=told):
-        refuse_without_recordings(layer, "--segments energy", "leave it out")
+        with_recordings(layer, "--segments energy", "leave it out")
 
 
 @pytest.mark.parametrize(

@@ -128,13 +128,14 @@ def _evaluate_sets(
         return recognise_segments(model, layer, factory, settings, args.strict_data)
 
     for data_layer in data.values() if args.cutting else ():
-        refuse_without_recordings(data_layer, "--segments energy", "leave it out")
+        with_recordings(data_layer, "--segments energy", "leave it out")
     out = factory.on_first(lambda: make_writable_folder(folder))
     for tag, data_layer in data.items():
         result, without_hotwords = recognised(data_layer), list[str]()
-        if args.hotwords and (options := search_options(args)) is not None:
-            search = search_of(model.modules, recipe.labels, options.without_hotwords())
-            without_hotwords = recognised(data_layer, search).hypotheses
+        search = search_options(args)
+        if args.hotwords and search is not None:
+            plain_search = search_of(model.modules, recipe.labels, search.without_hotwords())
+            without_hotwords = recognised(data_layer, plain_search).hypotheses
         if out is None:
             continue
         # Damaged files end the evaluation, unless the configuration allows some: then they are left out here too.
@@ -193,8 +194,8 @@ def _evaluate_streams(model: TrainedModel, args: Namespace, factory: NeuralModul
     """Print what the model's streams are worth, and store it in its card where it is a model folder."""
     rates: list[StreamRate] = []
     for tag, manifest in zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True):
-        layer = model.recipe.data_layer(manifest, training=False, batch_size=args.batch_size)
-        refuse_without_recordings(layer, "--stream")
+        any_layer = model.recipe.data_layer(manifest, training=False, batch_size=args.batch_size)
+        layer = with_recordings(any_layer, "--stream")
         rows = range(len(layer))
         texts = [layer.utterance_of(row).text for row in rows]
         said = texts_to_score(layer, list(rows), texts, texts, args.score_normalizer).references
@@ -341,11 +342,11 @@ def _has_pause(data_layer: SpeechDataLayer, row: int) -> bool:
     return longest_pause(levels, frame_samples(sample_rate) / sample_rate) > _TOLD_PAUSE
 
 
-def refuse_without_recordings(data_layer: DataLayerNM, option: str, remedy: str = "") -> None:
-    """UsageError where an option needs recordings and the data layer has none."""
-    if not _has_recordings(data_layer):
-        problem = f"{option} needs recordings, and this data layer has none"
-        raise UsageError(problem, place=data_layer.label, remedy=remedy)
+def with_recordings(data_layer: DataLayerNM, option: str, remedy: str = "") -> SpeechDataLayer:
+    """The data layer, where it has the recordings that an option needs; else UsageError."""
+    if _has_recordings(data_layer):
+        return data_layer
+    raise UsageError(f"{option} needs recordings, and this data layer has none", place=data_layer.label, remedy=remedy)
 
 
 def _has_recordings(data_layer: DataLayerNM) -> TypeGuard[SpeechDataLayer]:

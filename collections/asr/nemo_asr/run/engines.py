@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Detector
+from nemo_asr.run.calibration import Calibration
 from nemo_asr.run.search.options import SearchOptions
 from nemo_asr.run.search.search import Hypotheses
 from nemo_asr.run.text.labels import separator_of
@@ -95,15 +96,15 @@ ComputeRows: TypeAlias = "Callable[[Sequence[Recording], dict[int, str]], Iterab
 
 
 class StreamEngine(Protocol):
-    """A model in a runtime, as streams by frames need it: an `Engine`, or an `OnnxStreamedModel`.
+    """A model in a runtime, as streams by frames need it: an `Engine`, or an `OnnxStreamedModel`."""
 
-    Attributes:
-        labels: the vocabulary.
-        calibration: of the confidences of words; None: they are as the model gives them.
-    """
+    @property
+    def labels(self) -> Sequence[str]:
+        """The vocabulary."""
 
-    labels: Sequence[str]
-    calibration: Callable[[float], float] | None
+    @property
+    def calibration(self) -> Calibration | None:
+        """Of the confidences of words; None: they are as the model gives them."""
 
     def new_search(self, options: SearchOptions | None = None) -> Any:
         """A search with these options; None: the model's own.
@@ -121,13 +122,11 @@ class StreamEngine(Protocol):
 
 
 class Engine(StreamEngine, Protocol):
-    """A model in a runtime: `OnnxModel`, or a `TrainedModel` in torch.
+    """A model in a runtime: `OnnxModel`, or a `TrainedModel` in torch."""
 
-    Attributes:
-        sample_rate: samples a second that it takes.
-    """
-
-    sample_rate: int
+    @property
+    def sample_rate(self) -> int:
+        """Samples a second that it takes."""
 
     def hypotheses(
         self, rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
@@ -195,7 +194,7 @@ def row_transcriber(engine: Engine, settings: TranscriptionSettings) -> Callable
 
 
 def segment_stream(
-    engine: Engine, settings: TranscriptionSettings, sample_rate: int | None = None, **of_stream: object
+    engine: Engine, settings: TranscriptionSettings, sample_rate: int | None = None, **of_stream: Any
 ) -> SegmentStream:
     """A stream in segments, with any engine.
 

@@ -457,7 +457,7 @@ class TorchEngine:
     ) -> None:
         self._model, self.labels, self.sample_rate = model, labels, sample_rate
         self._factory = factory or NeuralModuleFactory.get_default_factory()
-        self._reading = {"trim_silence": trim_silence, "int_values": int_values}
+        self._trim_silence, self._int_values = trim_silence, int_values
 
     @property
     def factory(self) -> NeuralModuleFactory:
@@ -513,8 +513,8 @@ class TorchEngine:
             # Nothing else is read meanwhile, so it needs no loader.
             yield from in_batches(rows, faults, settings, self._lowered(task, settings))
             return
-        sizes = settings.batch_size, settings.batch_seconds, settings.num_workers
-        layer = RecordingsDataLayer(rows, self.sample_rate, *sizes, **self._reading)
+        sizes, reading = (settings.batch_size, settings.batch_seconds), (self._trim_silence, self._int_values)
+        layer = RecordingsDataLayer(rows, self.sample_rate, *sizes, settings.num_workers, *reading)
         layer.worker_timeout = settings.worker_timeout
         wires = connect(task.model, layer)
         data, frame_samples = Dag([wires.frames]).data_node.outputs, stride_of(wires.frames)
@@ -537,7 +537,8 @@ class TorchEngine:
         compute = self.factory.runner(list(by_name.values()))
 
         def of_batch(rows: Sequence[Recording], faults: dict[int, str]) -> Iterator[Row[T]]:
-            audios, unreadable = read_rows(rows, self.sample_rate, **self._reading)
+            reading = {"trim_silence": self._trim_silence, "int_values": self._int_values}
+            audios, unreadable = read_rows(rows, self.sample_rate, **reading)
             faults.update(unreadable)
             if not audios:
                 return
