@@ -10,7 +10,6 @@ import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, Final, Never, Protocol, TypeVar, runtime_checkable
 
@@ -25,10 +24,10 @@ from nemo_lite.backends.pytorch.nm import DataLayerNM, TorchModule
 from nemo_lite.backends.pytorch.placement import choose_device, describe
 from nemo_lite.backends.pytorch.precision import choose_precision
 from nemo_lite.base.aliases import value_of_ours
-from nemo_lite.base.errors import OutOfRangeError, UnknownArgumentError, UnknownNameError, UsageError, did_you_mean
+from nemo_lite.base.errors import UnknownArgumentError, UnknownNameError, UsageError, did_you_mean
 from nemo_lite.base.launch import forget_launcher, launch_line, who_am_i
 from nemo_lite.base.nemo_logging import Logger
-from nemo_lite.base.ranges import WAITING_SECONDS
+from nemo_lite.base.ranges import WaitingSeconds, numbers_checked
 from nemo_lite.core.callbacks.action_state import TbWriter
 from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.neural_module import NeuralModule, classes_by_name
@@ -116,6 +115,7 @@ class NeuralModuleFactory:
 
     logger: ClassVar[Logger] = logging
 
+    @numbers_checked
     def __init__(
         self,
         local_rank: int | None = None,
@@ -137,9 +137,9 @@ class NeuralModuleFactory:
         rank: int | None = None,
         world_size: int | None = None,
         dist_backend: str | None = None,
-        dist_timeout: float = 600.0,
-        dist_start_timeout: float = 300.0,
-        dist_silence_timeout: float | None = None,
+        dist_timeout: WaitingSeconds = 600.0,
+        dist_start_timeout: WaitingSeconds = 300.0,
+        dist_silence_timeout: WaitingSeconds | None = None,
         shard_weights: bool = False,
         cudnn_deterministic: bool = False,
         amp_backend: str = "auto",
@@ -149,10 +149,6 @@ class NeuralModuleFactory:
     ) -> None:
         _refuse_others(others)
         _check_arguments(placement, random_seed, cudnn_benchmark, cudnn_deterministic)
-        _check_seconds("dist_timeout", dist_timeout)
-        _check_seconds("dist_start_timeout", dist_start_timeout)
-        if dist_silence_timeout is not None:
-            _check_seconds("dist_silence_timeout", dist_silence_timeout)
         compile_options = CompileOptions.of(compile)
         process = who_am_i(local_rank, launcher=launcher, init_method=init_method, rank=rank, world_size=world_size)
         self._comm: Comm
@@ -565,11 +561,6 @@ class NeuralModuleFactory:
     def sync_all_processes(self, status: bool = True) -> bool:
         """Wait for all ranks; whether ``status`` is true on every one."""
         return self._comm.all_agree(status)
-
-
-def _check_seconds(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real) or WAITING_SECONDS.refuses(value):
-        raise OutOfRangeError(name, repr(value), f"a number of seconds {WAITING_SECONDS} (a week)")
 
 
 def _device_of_one_process(placement: DeviceType | None, launcher: str) -> torch.device:

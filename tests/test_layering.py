@@ -69,14 +69,6 @@ LATE_IMPORTS = {
 }
 
 
-# To be cut: imports over a border, or up, that are still there.
-PENDING = (("nemo_lite.factory", "nemo_lite.compat.neural_graph"),)
-
-
-def is_pending(found: Import) -> bool:
-    return any(is_inside(found.source, source) and is_inside(found.target, target) for source, target in PENDING)
-
-
 def crosses(found: Import) -> bool:
     """Whether an import crosses a border; imports in functions and for type checkers alone count too."""
     mine, theirs = package_of(found.source), package_of(found.target)
@@ -129,13 +121,13 @@ def told(found: list[Import]) -> str:
 @pytest.mark.xdist_group("sources")
 @pytest.mark.slow
 def test_each_package_imports_only_what_its_border_lets_in() -> None:
-    assert not told([found for found in all_imports() if crosses(found) and not is_pending(found)])
+    assert not told([found for found in all_imports() if crosses(found)])
 
 
 @pytest.mark.xdist_group("sources")
 @pytest.mark.slow
 def test_imports_point_downward_within_packages_too() -> None:
-    assert not told([found for found in all_imports() if climbs(found) and not is_pending(found)])
+    assert not told([found for found in all_imports() if climbs(found)])
 
 
 def test_every_room_has_a_level_in_the_order() -> None:

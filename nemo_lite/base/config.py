@@ -1,8 +1,7 @@
-"""YAML to checked values: ranges and types of arguments, files with line and column of every key, overriding."""
+"""YAML to checked values: files with line and column of every key, types of arguments, overriding."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import io
@@ -28,7 +27,6 @@ from ruamel.yaml.representer import SafeRepresenter
 from nemo_lite.base.errors import (
     ConfigError,
     NemoLiteError,
-    OutOfRangeError,
     UnknownNameError,
     UsageError,
     did_you_mean,
@@ -36,6 +34,12 @@ from nemo_lite.base.errors import (
 )
 from nemo_lite.base.files import FileKind, read_text
 from nemo_lite.base.ranges import Between as Between
+from nemo_lite.base.ranges import annotations_of as annotations_of
+from nemo_lite.base.ranges import cut, ranges_of
+from nemo_lite.base.ranges import is_out_of_range as is_out_of_range
+from nemo_lite.base.ranges import refuse_out_of_range as refuse_out_of_range
+from nemo_lite.base.ranges import shown as shown
+from nemo_lite.base.ranges import wanted as wanted
 
 # Config: a read-only mapping that knows the line and column of each key. No reading of files and no checks here.
 
@@ -44,8 +48,6 @@ from nemo_lite.base.ranges import Between as Between
 
 Key = str | int
 Keys = tuple[Key, ...]
-
-_SHOWN_LENGTH = 60
 
 
 @dataclass(frozen=True)
@@ -216,110 +218,8 @@ def dotted(keys: Keys) -> str:
         if isinstance(key, int):
             text += f"[{key}]"
         else:
-            text += ("." if text else "") + _cut(key if re.fullmatch(r"[\w<>-]+", key) else json.dumps(key))
+            text += ("." if text else "") + cut(key if re.fullmatch(r"[\w<>-]+", key) else json.dumps(key))
     return text
-
-
-def shown(value: Any) -> str:
-    """A value as YAML writes it, cut to a short line."""
-    try:
-        text = json.dumps(_plain(value), ensure_ascii=False, default=str)
-    except ValueError:  # Python writes out 4300 digits at most
-        text = "a number of thousands of digits"
-    return _cut(text)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN_LENGTH else f"{text[: _SHOWN_LENGTH - 3]}..."
-
-
-# Ranges of numbers, said once, beside the parameter: ``Annotated[int, Between(1, 4096)]``. They are for numbers whose
-# wrong values would cost hours or all memory; for the rest, the errors of torch and Python serve. ``check_call``
-# compares the keys of a file with them, :func:`refuse_out_of_range` the arguments of a script; both say the same line.
-
-
-# Any: arguments are what YAML and users give, annotations are what a user wrote.
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Checked:
-    """A mapping whose keys a function checks: given the section of a file, it returns a line for each problem."""
-
-    check: Callable[[Any], list[str]]
-
-
-def annotations_of(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """The annotations that can be resolved, with their ranges, by parameter.
-
-    Each is resolved alone: one that fails must not hide the others.
-    """
-    return _resolved(inspect.unwrap(function))
-
-
-@functools.lru_cache(maxsize=1024)  # of each constructor once: resolving takes longer than making a small module
-def _resolved(function: Callable[..., Any]) -> Mapping[str, Any]:
-    annotations: dict[str, Any] = {}
-    for name, raw in getattr(function, "__annotations__", {}).items():
-        holder = types.SimpleNamespace(__annotations__={name: raw})
-        with contextlib.suppress(NameError):
-            names = getattr(function, "__globals__", {})
-            annotations |= typing.get_type_hints(holder, globalns=names, include_extras=True)
-    return types.MappingProxyType(annotations)
-
-
-def refuse_out_of_range(function: Callable[..., Any], arguments: Mapping[str, Any], place: str) -> None:
-    """Refuse the first number among a call's arguments that is outside of the range beside its parameter.
-
-    Args:
-        function: whose annotations are read.
-        arguments: by name.
-        place: who is called, for the message: a class's name.
-
-    Raises:
-        OutOfRangeError: ``place.argument is 0, wanted int from 1 to 4096``.
-    """
-    annotations = annotations_of(function)
-    for name, value in arguments.items():
-        if name in annotations and is_out_of_range(value, annotations[name]):
-            raise OutOfRangeError(f"{place}.{name}", shown(value), wanted(annotations[name]))
-
-
-def is_out_of_range(value: object, annotation: Any) -> bool:
-    """Whether a number is in none of the ranges of its annotation. Numbers inside of lists are not looked at."""
-    ranges = _ranges_of(annotation)
-    return bool(ranges) and all(interval.refuses(value) for interval in ranges)
-
-
-def _ranges_of(annotation: Any) -> list[Between]:
-    options = get_args(annotation)
-    if get_origin(annotation) is Annotated:
-        return [mark for mark in options if isinstance(mark, Between)]
-    if get_origin(annotation) in (Union, types.UnionType):
-        return [mark for option in options for mark in _ranges_of(option)]
-    return []
-
-
-def wanted(annotation: Any) -> str:
-    """An annotation in YAML's terms, with its ranges: ``int from 1 to 4096 or null``."""
-    origin, options = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return " ".join([wanted(options[0]), *map(str, _ranges_of(annotation))])
-    if origin in (Union, types.UnionType):
-        return " or ".join(wanted(option) for option in options)
-    if origin is Literal:
-        return " or ".join(shown(option) for option in options)
-    if annotation in (None, type(None)):
-        return "null"
-    kind = origin or annotation
-    if not isinstance(kind, type):
-        return str(annotation)
-    if kind is tuple and options and options[-1] is not ...:
-        return f"a list of {len(options)}: {', '.join(wanted(option) for option in options)}"
-    if kind is tuple or (kind is not dict and issubclass(list, kind)):
-        return f"a list of {wanted(options[0])}" if options and options[0] is not Any else "a list"
-    return "a mapping" if issubclass(dict, kind) else kind.__name__
 
 
 # check_call: compares a section of a file with a callable's parameters; gives one line of text for each problem.
@@ -327,10 +227,19 @@ def wanted(annotation: Any) -> str:
 
 # Any: values are what a YAML file holds, annotations are what a user wrote.
 
+T = TypeVar("T")
+
 Misfit = tuple[Keys, Any, str]  # keys that lead to the value, the value, and what was wanted
 
 # Of one section; to look for the nearest of known keys takes a while for each.
 _MAX_UNKNOWN_KEYS = 20
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A mapping whose keys a function checks: given the section of a file, it returns a line for each problem."""
+
+    check: Callable[[Any], list[str]]
 
 
 def check_call(section: Config, target: Callable[..., Any], *, given: Collection[str] = ()) -> list[str]:
@@ -447,7 +356,7 @@ def _problems_inside(value: Any, annotation: Any) -> Iterator[str]:
 def _misfits(keys: Keys, value: Any, annotation: Any) -> list[Misfit]:
     origin, options = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        ranges = _ranges_of(annotation)
+        ranges = ranges_of(annotation)
         if is_out_of_range(value, annotation):
             return [(keys, value, wanted(annotation))]
         if ranges and options[0] is float and isinstance(value, float):

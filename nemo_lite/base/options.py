@@ -28,36 +28,37 @@ from nemo_lite.base.files import names_in
 from nemo_lite.base.helpers import parse_checkpoint_name, tag_of_folder
 from nemo_lite.base.launch import LAUNCHERS, ProcessInfo, forget_launcher, who_am_i
 from nemo_lite.base.nemo_logging import logging
-from nemo_lite.base.ranges import WAITING_SECONDS, Between
+from nemo_lite.base.ranges import NotNegativeFloat as NotNegativeFloat
+from nemo_lite.base.ranges import NotNegativeInt as NotNegativeInt
+from nemo_lite.base.ranges import PositiveFloat as PositiveFloat
+from nemo_lite.base.ranges import PositiveInt as PositiveInt
+from nemo_lite.base.ranges import WaitingSeconds, fits, ranges_of
 
 # Any: argparse's values and namespaces have no types.
 
-N = TypeVar("N", int, float)
 G = TypeVar("G")
 
 _SHOWN_LETTERS = 60
 
 
-def number_within(
-    within: Between, parse: Callable[[str], N], wanted: str = "", metavar: str = ""
-) -> Callable[[str], N]:
+def number_type(annotation: object, metavar: str = "") -> Callable[[str], float]:
     """An argparse type: a number of a range.
 
     Args:
-        within: the range. NaN is in none.
-        parse: ``int`` or ``float``.
-        wanted: completes "'x' is not ..."; by default the range in words.
+        annotation: its type and its range, such as ``PositiveInt``.
         metavar: what ``--help`` shows for a value; by default ``N`` or ``X``.
     """
+    parse, *_ = get_args(annotation)
     kind = "a whole number" if parse is int else "a number"
 
-    def checked(text: str) -> N:
+    def checked(text: str) -> float:
         try:
-            value = parse(text)
+            value: float | None = parse(text)
         except ValueError:
             value = None
-        if value is None or within.refuses(value):
-            raise argparse.ArgumentTypeError(f"{_short(text)} is not {wanted or f'{kind} {within}'}")
+        if value is None or not fits(value, annotation):
+            within = " ".join(map(str, ranges_of(annotation)))
+            raise argparse.ArgumentTypeError(f"{_short(text)} is not {kind} {within}")
         return value
 
     checked.metavar = metavar or ("N" if parse is int else "X")  # type: ignore[attr-defined]
@@ -68,18 +69,11 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}...")
 
 
-# Counts and seeds have to fit into 63 bits, and floats into 32, so that one may compute with them.
-_FROM_1, _FROM_0 = Between(1, 2**63 - 1), Between(0, 2**63 - 1)
-_NOT_NEGATIVE, _POSITIVE = Between(0, 3.4e38), Between(0, 3.4e38, above=True)
-PositiveInt = Annotated[int, _FROM_1]
-NotNegativeInt = Annotated[int, _FROM_0]
-PositiveFloat = Annotated[float, _POSITIVE]
-NotNegativeFloat = Annotated[float, _NOT_NEGATIVE]
-positive_int = number_within(_FROM_1, int)
-not_negative_int = number_within(_FROM_0, int)
-not_negative_float = number_within(_NOT_NEGATIVE, float)
-positive_float = number_within(_POSITIVE, float)
-seconds = number_within(WAITING_SECONDS, float, f"a number of seconds {WAITING_SECONDS} (a week)", metavar="SECONDS")
+positive_int = number_type(PositiveInt)
+not_negative_int = number_type(NotNegativeInt)
+not_negative_float = number_type(NotNegativeFloat)
+positive_float = number_type(PositiveFloat)
+seconds = number_type(WaitingSeconds, "SECONDS")
 
 
 def user_path(text: str) -> str:
@@ -180,7 +174,7 @@ def _words_of(annotation: Any, default: Any) -> dict[str, Any]:
     if origin is Literal:
         return {"choices": inner}
     if origin is Annotated:
-        return {"type": number_within(inner[1], inner[0])}
+        return {"type": number_type(annotation)}
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return {"type": partial(_member, annotation), "metavar": f"{{{','.join(annotation.__members__)}}}"}
     return {}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 from nemo_lite.base.choices import Backend as Backend
 from nemo_lite.base.choices import DeploymentFormat as DeploymentFormat
 from nemo_lite.base.choices import DeviceType as DeviceType
 from nemo_lite.base.choices import Optimization as Optimization
 from nemo_lite.base.errors import UnknownNameError, UsageError, counted
+from nemo_lite.base.ranges import Between, PositiveFloat, PositiveInt, refuse_out_of_range
 from nemo_lite.core.neural_types import NmTensor
 
 if TYPE_CHECKING:  # a command that shows its options starts sooner without it
@@ -153,8 +153,8 @@ class Objective:
     losses: Sequence[NmTensor]
     optimizer: Any = None
     lr: float | None = None
-    every: int = 1
-    batches: int | None = None
+    every: PositiveInt = 1
+    batches: PositiveInt | None = None
     modules: Sequence[NeuralModule] | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
 
@@ -162,9 +162,7 @@ class Objective:
         is_list = isinstance(self.losses, (list, tuple)) and all(isinstance(loss, NmTensor) for loss in self.losses)
         if not is_list or not self.losses:
             raise UsageError("losses must be a list of wires", place="Objective", got=type(self.losses).__name__)
-        for name, number in (("every", self.every), ("batches", self.batches)):
-            if number is not None and not (isinstance(number, Integral) and int(number) >= 1):
-                raise UsageError(f"{name} must be a whole number, at least 1", place="Objective", got=repr(number))
+        refuse_out_of_range(type(self).__init__, vars(self), "Objective", types_too=True)
 
     def optimizer_params(self, params: Mapping[str, object]) -> dict[str, object]:
         """Options of its optimizer: those of ``train``, and its own."""
@@ -187,18 +185,18 @@ class RunOptions:
         UnknownNameError: ``uneven`` is not one of the known policies.
     """
 
-    num_epochs: int | None = None
-    max_steps: int | None = None
-    grad_norm_clip: float | None = None
+    num_epochs: PositiveInt | None = None
+    max_steps: PositiveInt | None = None
+    grad_norm_clip: PositiveFloat | None = None
     amp_min_loss_scale: float | None = None
-    ema_decay: float | None = None
-    batches_per_step: int = 1
+    ema_decay: Annotated[float, Between(0, 1, above=True, below=True)] | None = None
+    batches_per_step: PositiveInt = 1
     stop_on_nan_loss: bool = False
     synced_batchnorm: bool = False
     synced_batchnorm_groupsize: int = 0
     gradient_predivide: bool = False
     amp_max_loss_scale: float | None = 2.0**24
-    max_nonfinite_steps: int = 25
+    max_nonfinite_steps: PositiveInt = 25
     uneven: Uneven = "pad"
     static_graph: bool = False
     gradient_compression: GradientCompression | None = None
@@ -212,17 +210,7 @@ class RunOptions:
         if self.gradient_compression not in (None, *get_args(GradientCompression)):
             choices = get_args(GradientCompression)
             raise UnknownNameError("gradient_compression", str(self.gradient_compression), choices)
-        for name in ("num_epochs", "max_steps", "batches_per_step", "max_nonfinite_steps"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, Integral) and int(value) >= 1):
-                raise UsageError(f"{name} must be a whole number, at least 1", got=repr(value))
-        clip = self.grad_norm_clip
-        if clip is not None and not (isinstance(clip, Real) and float(clip) > 0):
-            raise UsageError("grad_norm_clip must be a number above 0", got=repr(clip), remedy="None does not clip")
-        decay = self.ema_decay
-        if decay is not None and not (isinstance(decay, Real) and 0 < float(decay) < 1):
-            remedy = "None keeps no moving average of the weights"
-            raise UsageError("ema_decay must be a number between 0 and 1", got=repr(decay), remedy=remedy)
+        refuse_out_of_range(type(self).__init__, vars(self), types_too=True)
         if self.gradient_predivide:
             raise UsageError("gradient_predivide was an option of apex' data parallelism", remedy="leave it out")
 

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 
 from nemo_lite.base.errors import UnknownNameError, UsageError
+from nemo_lite.base.ranges import NotNegativeFloat, PositiveFloat, Share, check_number
 
 
 class LRPolicy(ABC):
@@ -54,7 +55,7 @@ class WarmupPolicy(LRPolicy):
     warmup_ratio: InitVar[float | None] = None
 
     def __post_init__(self, warmup_ratio: float | None) -> None:
-        self.total_steps = math.inf if self.total_steps is None else _positive("total_steps", self.total_steps)
+        self.total_steps = _total_steps(self.total_steps)
         self.warmup_steps = _steps_of("warmup", self.warmup_steps, warmup_ratio, self.total_steps)
 
     def __call__(self, initial_lr: float, step: int, epoch: int) -> float:
@@ -94,7 +95,7 @@ class WarmupHoldPolicy(WarmupPolicy):
 
     def __post_init__(self, warmup_ratio: float | None, hold_ratio: float | None) -> None:
         super().__post_init__(warmup_ratio)
-        self.min_lr = _not_negative("min_lr", self.min_lr)
+        check_number("min_lr", self.min_lr, NotNegativeFloat)
         is_held = self.hold_steps is not None or hold_ratio is not None
         held = _steps_of("hold", self.hold_steps, hold_ratio, self.total_steps)
         self.hold_steps = self.warmup_steps + held if is_held else 0.0
@@ -115,7 +116,7 @@ class _Annealing(WarmupPolicy):
     total_steps: float = field()  # no default
 
     def __post_init__(self, warmup_ratio: float | None) -> None:
-        _positive("total_steps", self.total_steps)
+        check_number("total_steps", self.total_steps, PositiveFloat)
         super().__post_init__(warmup_ratio)
 
     def _progress(self, step: int) -> float:
@@ -131,7 +132,7 @@ class _AnnealingToFloor(_Annealing):
 
     def __post_init__(self, warmup_ratio: float | None) -> None:
         super().__post_init__(warmup_ratio)
-        self.min_lr = _not_negative("min_lr", self.min_lr)
+        check_number("min_lr", self.min_lr, NotNegativeFloat)
 
 
 @dataclass(eq=False, repr=False)
@@ -205,8 +206,8 @@ class WarmupLR(LRPolicy):
     warmup_steps: float = 25000
 
     def __post_init__(self) -> None:
-        self.total_steps = math.inf if self.total_steps is None else _positive("total_steps", self.total_steps)
-        self.warmup_steps = _not_negative("warmup_steps", self.warmup_steps)
+        self.total_steps = _total_steps(self.total_steps)
+        check_number("warmup_steps", self.warmup_steps, NotNegativeFloat)
 
     def __call__(self, initial_lr: float, step: int, epoch: int) -> float:
         number, w = step + 1, self.warmup_steps
@@ -240,10 +241,10 @@ class NoamAnnealing(LRPolicy):
     min_lr: float = 0.0
 
     def __post_init__(self) -> None:
-        self.total_steps = math.inf if self.total_steps is None else _positive("total_steps", self.total_steps)
-        self.d_model = _positive("d_model", self.d_model)
-        self.warmup_steps = _not_negative("warmup_steps", self.warmup_steps)
-        self.min_lr = _not_negative("min_lr", self.min_lr)
+        self.total_steps = _total_steps(self.total_steps)
+        check_number("d_model", self.d_model, PositiveFloat)
+        check_number("warmup_steps", self.warmup_steps, NotNegativeFloat)
+        check_number("min_lr", self.min_lr, NotNegativeFloat)
 
     def __call__(self, initial_lr: float, step: int, epoch: int) -> float:
         number, w = max(step, 1), self.warmup_steps
@@ -270,7 +271,7 @@ class PolynomialDecayAnnealing(_AnnealingToFloor):
 
     def __post_init__(self, warmup_ratio: float | None) -> None:
         super().__post_init__(warmup_ratio)
-        _not_negative("power", self.power)
+        check_number("power", self.power, NotNegativeFloat)
 
     def _get_lr(self, initial_lr: float, step: int, epoch: int) -> float:
         left = _polynomial(step - self.warmup_steps, self.total_steps - self.warmup_steps, self.power, self.cycle)
@@ -300,9 +301,9 @@ class PolynomialHoldDecayAnnealing(WarmupHoldPolicy):
     cycle: bool = False
 
     def __post_init__(self, warmup_ratio: float | None, hold_ratio: float | None) -> None:
-        _positive("total_steps", self.total_steps)
+        check_number("total_steps", self.total_steps, PositiveFloat)
         super().__post_init__(warmup_ratio, hold_ratio)
-        _not_negative("power", self.power)
+        check_number("power", self.power, NotNegativeFloat)
 
     def _get_lr(self, initial_lr: float, step: int, epoch: int) -> float:
         decay_steps = self.total_steps - max(self.warmup_steps, self.hold_steps)
@@ -376,33 +377,17 @@ def _share(steps: float, span: float) -> float:
     return steps / span if span > 0 else 1.0
 
 
+def _total_steps(steps: float | None) -> float:
+    return math.inf if steps is None else check_number("total_steps", steps, PositiveFloat)
+
+
 def _steps_of(stage: str, steps: float | None, ratio: float | None, total_steps: float) -> float:
     if steps is not None and ratio is not None:
         raise UsageError(f"{stage}_steps and {stage}_ratio are both given", remedy="give one of them")
     if steps is not None:
-        return _not_negative(f"{stage}_steps", steps)
+        return check_number(f"{stage}_steps", steps, NotNegativeFloat)
     if ratio is None:
         return 0
     if math.isinf(total_steps):
         raise UsageError(f"{stage}_ratio is a share of total_steps, which is missing", remedy="give total_steps")
-    if not 0.0 <= _number(f"{stage}_ratio", ratio) <= 1.0:
-        raise UsageError(f"{stage}_ratio is out of range", got=str(ratio), wanted="a share from 0 to 1")
-    return int(ratio * total_steps)
-
-
-def _positive(name: str, value: float) -> float:
-    if not _number(name, value) > 0:
-        raise UsageError(f"{name} is out of range", got=str(value), wanted="more than 0")
-    return value
-
-
-def _not_negative(name: str, value: float) -> float:
-    if not _number(name, value) >= 0:
-        raise UsageError(f"{name} is out of range", got=str(value), wanted="0 or more")
-    return value
-
-
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise UsageError(f"{name} is not a number", got=repr(value), wanted="a finite number")
-    return value
+    return int(check_number(f"{stage}_ratio", ratio, Share) * total_steps)

@@ -10,21 +10,20 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeGuard
 
 from nemo_lite.base.errors import UnknownNameError, UsageError
+from nemo_lite.base.ranges import Between
 
 # Any: options are numbers, pairs of numbers and flags; constructors are of the backend.
-# Bounds of a number: the lowest value, and the value that it stays below.
-Range: TypeAlias = "tuple[float, float]"
 
 # Imported when a constructor is asked for: the names alone are for --help, which shall not wait for torch.
 _MODULE = "nemo_lite.backends.pytorch.optimizers"
 # Arguments of constructors that are no options by name; every optimizer takes ``lr``.
 _NOT_BY_NAME = ("lr", "luc_eps")
 _NO_DEFAULT = inspect.Parameter.empty
-_RANGES: dict[str, Range] = {"betas": (0, 1)}
-_ANY_OTHER: Range = (0, math.inf)
+_RANGES = {"betas": Between(0, 1, below=True)}
+_ANY_OTHER = Between(0, math.inf, below=True)
 
 
 class Optimizers(Mapping[str, Mapping[str, Any]]):
@@ -116,7 +115,7 @@ def check_options(name: str, options: Mapping[str, object], optimizer: Callable[
     """Raise UsageError for a value of another type than the constructor's default, or for a number out of range.
 
     A tuple must have the length of the default. A number must be finite and at least 0, each of ``betas`` also below
-    1; a class with other bounds says so: ``ranges = {"decay_rate": (-1, 0)}`` is from -1, below 0. Where the default
+    1; a class with other bounds says so: ``ranges = {"decay_rate": Between(-1, 0, below=True)}``. Where the default
     is None or there is none, the type is not checked.
     """
     defaults, ranges = constructor_defaults(optimizer), _RANGES | getattr(optimizer, "ranges", {})
@@ -129,27 +128,26 @@ def check_options(name: str, options: Mapping[str, object], optimizer: Callable[
             raise UsageError(f"{option} of {name} {problem}", got=repr(value), wanted=wanted)
 
 
-def _fits(value: object, like: object, bounds: Range) -> bool:
+def _fits(value: object, like: object, bounds: Between) -> bool:
     if isinstance(like, (tuple, list)):
         if not isinstance(value, (tuple, list)) or len(value) != len(like):
             return False
         return all(_fits(one, other, bounds) for one, other in zip(value, like, strict=True))
     if not _is_number(like):
         return isinstance(value, type(like))
-    return _is_number(value) and bounds[0] <= value < bounds[1]
+    return _is_number(value) and not bounds.refuses(value)
 
 
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _expected(like: object, bounds: Range) -> tuple[str, str]:
+def _expected(like: object, bounds: Between) -> tuple[str, str]:
     """What an error says of a value that does not fit, and what it wants instead."""
-    within = f"from {bounds[0]:g}" + (f", below {bounds[1]:g}" if bounds[1] < math.inf else "")
     if isinstance(like, (tuple, list)):
-        return "are out of range", f"{len(like)} numbers {within}"
+        return "are out of range", f"{len(like)} numbers {bounds}"
     if _is_number(like):
-        return "is out of range", f"a number {within}"
+        return "is out of range", f"a number {bounds}"
     if isinstance(like, bool):
         return "is not a truth value", "True or False"
     return "is of the wrong type", type(like).__name__

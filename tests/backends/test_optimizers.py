@@ -26,6 +26,7 @@ from nemo_lite.backends.pytorch.optimizers import (
 )
 from nemo_lite.backends.pytorch.precision import choose_precision
 from nemo_lite.base.errors import UnknownNameError, UsageError
+from nemo_lite.base.ranges import Between
 from nemo_lite.core.run_options import Optimization
 from nemo_lite.utils import logging
 from nemo_lite.utils.optimizers import OPTIMIZERS, check_options, constructor_defaults, register_optimizer
@@ -465,7 +466,7 @@ def test_a_parameter_that_nobody_knows_is_left_out_with_the_nearest_name(capsys)
         ("adam", {"lr": 1, "betas": [0.9]}, UsageError, "betas of optimizer adam are out of range"),
         ("novograd", {"lr": 1, "luc": 3}, UsageError, "luc of optimizer novograd is not a truth value: got 3"),
         ("sgd", {"lr": 1, "larc": "yes"}, UsageError, "larc is not a truth value: got 'yes', wanted True or False"),
-        ("sgd", {"lr": 1, "larc": True, "larc_eta": 0}, UsageError, "larc_eta is out of range: got 0, wanted a number"),
+        ("sgd", {"lr": 1, "larc": True, "larc_eta": 0}, UsageError, "larc_eta is 0, wanted float above 0"),
     ],
 )
 def test_what_cannot_be_is_named(name, options, error, message):
@@ -551,7 +552,7 @@ def test_an_option_of_a_new_optimizer_must_have_the_type_of_its_default(options,
 
 
 class Ranged(Lion):
-    ranges = {"decay_rate": (-1, 0)}
+    ranges = {"decay_rate": Between(-1, 0, below=True)}
 
     def __init__(self, params, lr=1e-3, decay_rate=-0.8, mode="fast", clip=(1.0, 5.0), limit=None):
         super().__init__(params, lr)

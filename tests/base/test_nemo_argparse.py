@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from typing import Annotated
 
 import pytest
 from toys.launchers import no_launcher, openmpi, slurm_batch, slurm_task, torchrun
@@ -12,7 +13,7 @@ from toys.sources import ROOT
 
 from nemo_lite.base.config import Between
 from nemo_lite.base.launch import rank_in
-from nemo_lite.base.options import Device, launch_arguments, number_within, option_in_place_of
+from nemo_lite.base.options import Device, launch_arguments, number_type, option_in_place_of
 from nemo_lite.utils.argparse import NemoArgParser
 
 LAUNCHED = {"torchrun": torchrun(1, 1), "slurm": slurm_task(5), "openmpi": openmpi(1)}
@@ -144,9 +145,12 @@ def test_what_was_said_of_the_launch_goes_to_the_factory():
         (["--amp_opt_level", "O4"], "argument --amp_opt_level: invalid choice: 'O4'"),
         (["--launcher", "slrum"], "argument --launcher: invalid choice: 'slrum'"),
         (["--dist_backend", "mpi"], "argument --dist_backend: invalid choice: 'mpi'"),
-        (["--dist_timeout", "0"], "argument --dist_timeout: '0' is not a number of seconds above 0"),
-        (["--dist_start_timeout", "0"], "argument --dist_start_timeout: '0' is not a number of seconds above 0"),
-        (["--dist_timeout", "inf"], "argument --dist_timeout: 'inf' is not a number of seconds above 0"),
+        (["--dist_timeout", "0"], "argument --dist_timeout: '0' is not a number above 0, up to 604800 s"),
+        (
+            ["--dist_start_timeout", "0"],
+            "argument --dist_start_timeout: '0' is not a number above 0, up to 604800 s",
+        ),
+        (["--dist_timeout", "inf"], "argument --dist_timeout: 'inf' is not a number above 0, up to 604800 s"),
         (["--world_size", "0"], "argument --world_size: '0' is not a whole number from 1"),
         (["--weigth_decay=1"], "unrecognized arguments: --weigth_decay=1 (did you mean --weight_decay?)"),
     ],
@@ -183,7 +187,7 @@ def test_no_option_takes_a_number_of_any_size():
 )
 def test_a_number_outside_of_its_range_is_told_with_the_range(text, told):
     with pytest.raises(argparse.ArgumentTypeError, match=f"^{re.escape(told)}$"):
-        number_within(Between(1, 10), int)(text)
+        number_type(Annotated[int, Between(1, 10)])(text)
 
 
 @pytest.mark.parametrize(

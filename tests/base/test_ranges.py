@@ -19,6 +19,7 @@ from nemo_lite.base.config import (
     wanted,
 )
 from nemo_lite.base.errors import OutOfRangeError
+from nemo_lite.base.ranges import PositiveInt, WaitingSeconds, numbers_checked
 from nemo_lite.core.neural_module import NeuralModule
 
 
@@ -136,3 +137,28 @@ def test_an_annotation_that_cannot_be_resolved_hides_no_other():
 )
 def test_an_end_that_nobody_meets_is_not_told(within, told):
     assert str(within) == told
+
+
+def test_a_call_is_refused_for_a_number_of_another_type_too():
+    @numbers_checked
+    def make(count: PositiveInt, seconds: WaitingSeconds | None = None, name: str = "a") -> tuple[object, ...]:
+        """Words."""
+        return count, seconds, name
+
+    assert (make(2, seconds=0.5), make.__doc__) == ((2, 0.5, "a"), "Words.")
+    for arguments, told in (
+        ({"count": "2"}, 'make.count is "2", wanted int from 1 on'),
+        ({"count": 1.5}, "make.count is 1.5, wanted int from 1 on"),
+        ({"count": True}, "make.count is true, wanted int from 1 on"),
+        ({"count": 1, "seconds": 0}, "make.seconds is 0, wanted float above 0, up to 604800 seconds (a week) or null"),
+    ):
+        with pytest.raises(OutOfRangeError) as raised:
+            make(**arguments)
+        assert str(raised.value) == told
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        make()  # type: ignore[call-arg]
+
+
+def test_equal_ranges_are_written_alike():
+    """Python makes one object of equal annotations, of whichever came first."""
+    assert str(Between(0.0, 1.0, also=(-1.0,))) == str(Between(0, 1, also=(-1,))) == "from 0 to 1 or -1"

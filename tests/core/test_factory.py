@@ -13,6 +13,7 @@ from toys.launchers import no_launcher
 import nemo_lite as nemo
 from nemo_lite import factory as factories
 from nemo_lite.base.errors import DeviceError, UnknownNameError, UsageError
+from nemo_lite.base.ranges import shown
 from nemo_lite.compat.tutorials import TaylorNet
 
 
@@ -123,11 +124,14 @@ def test_a_precision_that_the_device_does_not_have_is_refused_before_a_folder_is
         ({"random_seed": -1}, "random_seed must be a whole number, at least 0: got -1"),
         ({"random_seed": 2**64}, "at least 0: got 18446744073709551616, wanted a number from 0, below 2**64"),
         *(
-            ({name: value}, f"{name} is {value}, wanted a number of seconds above 0, up to 604800 (a week)")
+            (
+                {name: value},
+                f"NeuralModuleFactory.{name} is {shown(value)}, wanted float above 0, up to 604800 seconds (a week)",
+            )
             for name in ("dist_timeout", "dist_start_timeout", "dist_silence_timeout")
             for value in (0, -1, float("nan"), float("inf"))
         ),
-        ({"dist_timeout": "60"}, "dist_timeout is '60', wanted a number of seconds above 0, up to 604800 (a week)"),
+        ({"dist_timeout": "60"}, 'dist_timeout is "60", wanted float above 0, up to 604800 seconds (a week)'),
     ],
 )
 def test_arguments_of_the_factory_of_another_kind_are_refused(arguments, message):

@@ -20,8 +20,9 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from nemo_lite.backends.pytorch.placement import replace_where
 from nemo_lite.backends.pytorch.precision import own_part, problem_with_apex
 from nemo_lite.base.errors import UnknownNameError, UsageError, did_you_mean
+from nemo_lite.base.ranges import Between, NotNegativeFloat, PositiveFloat, check_number
 from nemo_lite.utils import LogMode, logging
-from nemo_lite.utils.optimizers import OPTIMIZERS, Range, check_options, constructor_defaults
+from nemo_lite.utils.optimizers import OPTIMIZERS, check_options, constructor_defaults
 
 # Any: torch keeps numbers, pairs of numbers, flags and tensors in such dictionaries.
 Options: TypeAlias = "dict[str, Any]"
@@ -39,7 +40,7 @@ class ForeachOptimizer(Optimizer):
     each step.
     """
 
-    ranges: ClassVar[Mapping[str, Range]] = {}  # bounds of options, where `check_options` has others
+    ranges: ClassVar[Mapping[str, Between]] = {}  # bounds of options, where `check_options` has others
     _skip: Tensor | None = None
 
     def __init__(self, params: ParamsT, defaults: Options) -> None:
@@ -429,10 +430,7 @@ def checked_module_lr(rates: object, module_names: Iterable[str]) -> dict[str, f
     for name, rate in rates.items():
         if name not in module_names:
             raise UnknownNameError("module", str(name), module_names, place=MODULE_LR)
-        is_number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
-        if not is_number or not 0 <= rate < math.inf:
-            problem = "the learning rate is out of range"
-            raise UsageError(problem, place=f"{MODULE_LR} {name}", got=repr(rate), wanted="a number from 0")
+        check_number(f"{MODULE_LR} {name}", rate, NotNegativeFloat)
     return {name: float(rate) for name, rate in rates.items()}
 
 
@@ -644,11 +642,10 @@ def larc_options(larc: object, eta: object) -> float | None:
     """
     if larc not in (None, True, False):
         raise UsageError("larc is not a truth value", got=repr(larc), wanted="True or False")
-    if eta is not None and not (isinstance(eta, (int, float)) and not isinstance(eta, bool) and 0 < eta < float("inf")):
-        raise UsageError("larc_eta is out of range", got=repr(eta), wanted="a number above 0")
+    given = check_number("larc_eta", eta, PositiveFloat | None)
     if eta is not None and larc is None:
         logging.warning("larc_eta has no effect without larc; give larc=True, or leave it out")
-    return float(eta or DEFAULT_ETA) if larc else None
+    return float(given or DEFAULT_ETA) if larc else None
 
 
 class Larc:

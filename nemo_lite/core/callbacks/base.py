@@ -245,13 +245,6 @@ def is_overridden(callback: object, name: str, base: type) -> bool:
     return getattr(getattr(callback, name), "__func__", None) is not getattr(base, name)
 
 
-def refuse_below_one(place: str, **numbers: int | None) -> None:
-    """Raise UsageError for a number below 1; ``None`` is passed over."""
-    for name, number in numbers.items():
-        if number is not None and number < 1:
-            raise UsageError(f"{name} must be at least 1", place=place, got=str(number))
-
-
 def _checked(callback: object, place: str) -> Callback:
     if isinstance(callback, Callback):
         return callback

@@ -11,9 +11,10 @@ from typing import Literal
 
 from nemo_lite.base.errors import CheckpointError, UnknownNameError, UsageError
 from nemo_lite.base.files import json_text, make_writable_folder
+from nemo_lite.base.ranges import PositiveInt, StepsBetween, numbers_checked
 from nemo_lite.core.callbacks.action_callback import ActionCallback, older_names
 from nemo_lite.core.callbacks.action_state import ActionState, Best
-from nemo_lite.core.callbacks.base import NeMoCallback, TagOwners, refuse_below_one
+from nemo_lite.core.callbacks.base import NeMoCallback, TagOwners
 from nemo_lite.core.callbacks.metrics import higher_is_better
 from nemo_lite.core.neural_module import NeuralModule, unique_names
 from nemo_lite.utils import logging
@@ -63,20 +64,21 @@ class CheckpointCallback(NeMoCallback):
             another number of processes saved.
     """
 
+    @numbers_checked
     def __init__(
         self,
         folder: str | Path,
         load_from_folder: str | Path | None = None,
-        step_freq: int | None = -1,
-        epoch_freq: int | None = -1,
-        checkpoints_to_keep: int = 4,
+        step_freq: StepsBetween | None = -1,
+        epoch_freq: StepsBetween | None = -1,
+        checkpoints_to_keep: PositiveInt = 4,
         force_load: bool = False,
         about: Mapping[str, object] | None = None,
         *,
         minutes: float | None = None,
         best_of: str = "",
         best_metric: str = "wer",
-        best_to_keep: int = 2,
+        best_to_keep: PositiveInt = 2,
         best_is: Literal["lowest", "highest"] | None = None,
         epoch_names: bool = True,
         format: Literal["safetensors", "pt"] = "safetensors",  # noqa: A002  # the field's word
@@ -85,15 +87,6 @@ class CheckpointCallback(NeMoCallback):
     ) -> None:
         self._step_freq = None if step_freq == -1 else step_freq
         self._epoch_freq = None if epoch_freq == -1 else epoch_freq
-        refuse_below_one(
-            "CheckpointCallback",
-            step_freq=self._step_freq,
-            epoch_freq=self._epoch_freq,
-            checkpoints_to_keep=checkpoints_to_keep,
-            best_to_keep=best_to_keep,
-        )
-        if minutes is not None and not minutes > 0:
-            raise UsageError("minutes must be above 0", place="CheckpointCallback", got=str(minutes))
         if best_is not in (None, "lowest", "highest"):
             raise UnknownNameError("best_is", best_is, ("lowest", "highest"), place="CheckpointCallback")
         self._folder, self._load_from_folder = folder, load_from_folder
@@ -238,15 +231,15 @@ class ModuleSaverCallback(ActionCallback):
     """
 
     @older_names(step_frequency="step_freq")
+    @numbers_checked
     def __init__(
         self,
         save_modules_list: Sequence[NeuralModule],
-        step_freq: int = 1000,
+        step_freq: StepsBetween = 1000,
         folder: str | Path | None = None,
-        checkpoints_to_keep: int = 4,
+        checkpoints_to_keep: PositiveInt = 4,
     ) -> None:
         self._step_freq = None if step_freq == -1 else step_freq
-        refuse_below_one("ModuleSaverCallback", step_freq=self._step_freq, checkpoints_to_keep=checkpoints_to_keep)
         self._modules = unique_names(save_modules_list, "ModuleSaverCallback")
         self._folder, self._keep = Path(folder or ".").expanduser(), checkpoints_to_keep
         self._saved: list[list[Path]] = []

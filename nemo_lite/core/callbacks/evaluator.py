@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_lite.base.errors import UsageError, counted
+from nemo_lite.base.ranges import PositiveInt, numbers_checked
 from nemo_lite.core.callbacks.action_callback import ActionCallback, as_wires, older_names
 from nemo_lite.core.callbacks.action_state import ActionState, Evaluated, EvaluationResult, TbWriter
-from nemo_lite.core.callbacks.base import TagOwners, refuse_below_one
+from nemo_lite.core.callbacks.base import TagOwners
 from nemo_lite.core.callbacks.metrics import Metric, directions_of
 from nemo_lite.core.callbacks.numbers import curves_of, fetch_number, is_number
 from nemo_lite.core.dag import Dag
@@ -97,6 +98,7 @@ class EvaluatorCallback(ActionCallback):
     """
 
     @older_names(tensorboard_writer="tb_writer")
+    @numbers_checked
     def __init__(
         self,
         eval_tensors: NmTensor | Sequence[NmTensor] = (),
@@ -104,8 +106,8 @@ class EvaluatorCallback(ActionCallback):
         user_epochs_done_callback: Callable[[Collected], Mapping[str, Any] | None] | None = None,
         tb_writer: TbWriter | None = None,
         tb_writer_func: Callable[[Any, Mapping[str, Any], int], object] | None = None,
-        eval_step: int | None = None,
-        eval_epoch: int | None = None,
+        eval_step: PositiveInt | None = None,
+        eval_epoch: PositiveInt | None = None,
         wandb_name: str | None = None,
         wandb_project: str | None = None,
         eval_at_start: bool = True,
@@ -113,7 +115,6 @@ class EvaluatorCallback(ActionCallback):
         metrics: Mapping[str, Metric] | None = None,
         higher_is_better: Mapping[str, bool] | None = None,
     ) -> None:
-        refuse_below_one("EvaluatorCallback", eval_step=eval_step, eval_epoch=eval_epoch)
         self._metrics = dict(metrics or {})
         wires = as_wires(eval_tensors, "EvaluatorCallback", "eval_tensors")
         wires += [wire for metric in self._metrics.values() for wire in metric.wires.values()]

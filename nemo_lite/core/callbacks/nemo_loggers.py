@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from nemo_lite.base.errors import UsageError
+from nemo_lite.base.ranges import PositiveInt, numbers_checked
 from nemo_lite.core.callbacks.action_callback import ActionCallback, as_wires, older_names
 from nemo_lite.core.callbacks.action_state import ActionState, TbWriter
-from nemo_lite.core.callbacks.base import NeMoCallback, refuse_below_one
+from nemo_lite.core.callbacks.base import NeMoCallback
 from nemo_lite.core.callbacks.numbers import curves_of, fetch_number, is_number
 from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.core.trackers import TensorboardTracker, Tracker, WandbTracker
@@ -33,14 +34,14 @@ class StepLogger(NeMoCallback):
     lr_tag, epoch_tag, seconds_tag = "param/lr", "misc/epoch", "misc/epoch_time"
     remedy = ""  # for a tensor that is not one number
 
+    @numbers_checked
     def __init__(
         self,
-        step_freq: int = 100,
+        step_freq: PositiveInt = 100,
         tensors_to_log: Sequence[str | NmTensor] = ("loss",),
         log_epoch: bool = False,
         log_lr: bool = False,
     ) -> None:
-        refuse_below_one(type(self).__name__, step_freq=step_freq)
         self.step_freq = step_freq
         self.tensors_to_log = [tensors_to_log] if isinstance(tensors_to_log, str) else list(tensors_to_log)
         self._logs_epochs, self._logs_lr, self._epoch_started = log_epoch, log_lr, time.perf_counter()
@@ -98,7 +99,8 @@ class SimpleLogger(StepLogger):
         UsageError: ``step_freq`` below 1.
     """
 
-    def __init__(self, step_freq: int = 100, tensors_to_log: Sequence[str | NmTensor] = ("loss",)) -> None:
+    @numbers_checked
+    def __init__(self, step_freq: PositiveInt = 100, tensors_to_log: Sequence[str | NmTensor] = ("loss",)) -> None:
         super().__init__(step_freq, tensors_to_log)
 
     def log(self, state: ActionState, named: Named) -> None:
@@ -125,10 +127,11 @@ class TensorboardLogger(StepLogger):
 
     remedy = "log it with custom_tb_log_func"
 
+    @numbers_checked
     def __init__(
         self,
         tb_writer: TbWriter | None = None,
-        step_freq: int = 100,
+        step_freq: PositiveInt = 100,
         tensors_to_log: Sequence[str | NmTensor] = ("loss",),
         custom_tb_log_func: Callable[[list[Any], Any, int], object] | None = None,
         log_epoch: bool = True,
@@ -181,9 +184,10 @@ class WandBLogger(StepLogger):
 
     lr_tag, epoch_tag, seconds_tag = "LR", "epoch", "epoch_time"
 
+    @numbers_checked
     def __init__(
         self,
-        step_freq: int = 100,
+        step_freq: PositiveInt = 100,
         tensors_to_log: Sequence[str | NmTensor] = ("loss",),
         wandb_name: str | None = None,
         wandb_project: str | None = None,
@@ -218,15 +222,15 @@ class WandbCallback(WandBLogger):
             tensor that is not a single number.
     """
 
+    @numbers_checked
     def __init__(
         self,
         train_tensors: NmTensor | Sequence[NmTensor] = (),
         wandb_name: str | None = None,
         wandb_project: str | None = None,
         args: object = None,
-        update_freq: int = 25,
+        update_freq: PositiveInt = 25,
     ) -> None:
-        refuse_below_one("WandbCallback", update_freq=update_freq)
         self.train_tensors = as_wires(train_tensors, "WandbCallback", "train_tensors")
         super().__init__(update_freq, self.train_tensors, wandb_name, wandb_project, args)
 
@@ -257,18 +261,18 @@ class SimpleLossLoggerCallback(ActionCallback):
     """
 
     @older_names(tensor_list2string="print_func", step_frequency="step_freq", tensorboard_writer="tb_writer")
+    @numbers_checked
     def __init__(
         self,
         tensors: NmTensor | Sequence[NmTensor] | None = None,
         print_func: Printer | None = None,
         get_tb_values: Callable[[list[Any]], Iterable[tuple[str, Any]]] | None = None,
         log_to_tb_func: Callable[[Any, list[Any], int], object] | None = None,
-        step_freq: int = 25,
+        step_freq: PositiveInt = 25,
         tb_writer: TbWriter | None = None,
         tensor_list2string_evl: Printer | None = None,
     ) -> None:
         place = type(self).__name__
-        refuse_below_one(place, step_freq=step_freq)
         remedy = "a function that makes a text of them is print_func=" if callable(tensors) else ""
         self.tensors = as_wires(tensors if tensors is not None else [], place, "tensors", remedy)
         self._print_func, self._print_func_evl = print_func, tensor_list2string_evl

@@ -6,8 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nemo_lite.base.ranges import PositiveInt, numbers_checked
 from nemo_lite.core.callbacks.action_state import ActionState, EvaluationResult
-from nemo_lite.core.callbacks.base import NeMoCallback, TagOwners, refuse_below_one
+from nemo_lite.core.callbacks.base import NeMoCallback, TagOwners
 from nemo_lite.core.callbacks.numbers import fetch_number
 from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.core.trackers import FAILED, FINISHED, PART_OF_LOSS, Trackers
@@ -29,14 +30,14 @@ class TrackingCallback(NeMoCallback):
         UsageError: ``step_freq`` below 1.
     """
 
+    @numbers_checked
     def __init__(
         self,
         trackers: Trackers,
-        step_freq: int = 25,
+        step_freq: PositiveInt = 25,
         start: Mapping[str, object] | None = None,
         losses: Mapping[str, NmTensor] | None = None,
     ) -> None:
-        refuse_below_one("TrackingCallback", step_freq=step_freq)
         self._trackers, self._step_freq, self._start = trackers, step_freq, dict(start or {})
         self._losses = dict(losses or {})
         self._is_running = False

@@ -155,7 +155,7 @@ def test_averages_that_there_are_none_of_are_refused(factory, tmp_path):
         run(factory, Averaged(net := Net()), net=net, steps=1)
     with pytest.raises(CheckpointError, match="there is no checkpoint to average"):
         run(factory, Averaged(net := Net(), 2, tmp_path), net=net, steps=2)
-    with pytest.raises(UsageError, match=r"ema_decay must be a number between 0 and 1: got 1\.5"):
+    with pytest.raises(UsageError, match=r"ema_decay is 1\.5, wanted float above 0, below 1 or null"):
         run(factory, net=Net(), ema_decay=1.5)
     with pytest.raises(UsageError, match="averages of weights do not go with shard_weights; leave one of the two out"):
         Averaging([Net()], 0.9, FLOAT32, factory._comm, True, lambda next_batch: None)

@@ -94,7 +94,7 @@ def test_force_load_makes_a_missing_checkpoint_an_error():
 
 @pytest.mark.parametrize("wrong", [{"step_freq": 0}, {"epoch_freq": 0}, {"checkpoints_to_keep": 0}])
 def test_checkpoint_numbers_below_one_are_refused(wrong):
-    with pytest.raises(UsageError, match=f"CheckpointCallback: {next(iter(wrong))} must be at least 1: got 0"):
+    with pytest.raises(UsageError, match=rf"CheckpointCallback\.{next(iter(wrong))} is 0, wanted int from 1 on"):
         CheckpointCallback("ck", **wrong)
 
 

@@ -207,12 +207,12 @@ def test_two_evaluators_with_two_tags_are_not_warned_of(wires, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"eval_step": 0}, "eval_step must be at least 1"),
-        ({"eval_epoch": -1}, "eval_epoch must be at least 1: got -1"),
+        ({"eval_step": 0}, "eval_step is 0, wanted int from 1 on or null"),
+        ({"eval_epoch": -1}, "eval_epoch is -1, wanted int from 1 on or null"),
     ],
 )
 def test_wrong_frequencies_of_an_evaluator_are_refused(wires, options, message):
-    with pytest.raises(UsageError, match=f"EvaluatorCallback: {message}"):
+    with pytest.raises(UsageError, match=rf"EvaluatorCallback\.{message}"):
         evaluating(wires, **options)
 
 

@@ -112,7 +112,7 @@ def test_other_ranks_record_nothing_but_make_the_same_calls():
 
 
 def test_a_frequency_below_one_is_an_error():
-    with pytest.raises(UsageError, match="TrackingCallback: step_freq must be at least 1: got 0"):
+    with pytest.raises(UsageError, match=r"TrackingCallback\.step_freq is 0, wanted int from 1 on"):
         TrackingCallback(Trackers(), step_freq=0)
 
 

@@ -6,7 +6,7 @@ from argparse import ArgumentTypeError
 from typing import Annotated, ClassVar, Literal
 
 from nemo_asr.run.arguments import Workers
-from nemo_asr.run.options import ShareBelow1, Terminal
+from nemo_asr.run.options import Terminal
 from nemo_lite.base.options import (
     Names,
     NotNegativeFloat,
@@ -18,7 +18,7 @@ from nemo_lite.base.options import (
     option_group,
     user_path,
 )
-from nemo_lite.base.ranges import Between
+from nemo_lite.base.ranges import Between, ShareBelow1
 from nemo_lite.core.trackers import TRACKERS
 from nemo_lite.utils.argparse import LR_POLICY, OPTIMIZER
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,7 @@ from nemo_asr.run.manifest import Entry, write_manifest
 from nemo_lite.base.config import Between
 from nemo_lite.base.errors import DataError, UsageError, reported_to_user
 from nemo_lite.base.files import FileKind, numbered_lines, read_json
-from nemo_lite.base.options import OneLineParser, not_negative_int, number_within
+from nemo_lite.base.options import OneLineParser, not_negative_int, number_type
 
 # eSpeak NG through ctypes: a text and a voice in, samples out.
 # The library comes from the package espeakng-loader (Linux and macOS).
@@ -271,7 +272,7 @@ _ABOUT = "corpus.json"
 # Raise it when the sounds or texts that the same arguments give have changed: older sets are then made anew.
 _EDITION = 1
 
-_COUNT = number_within(Between(1, 10_000_000), int)
+_COUNT = number_type(Annotated[int, Between(1, 10_000_000)])
 _MEANINGS = {
     "train": "training utterances",
     "val1": "utterances by the voices of training",

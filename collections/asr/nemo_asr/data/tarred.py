@@ -23,7 +23,7 @@ from torch.utils.data import Dataset
 from nemo_asr.audio.augmentation import AudioAugmentor, Perturbations
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.data.utterances import FileSpans, ItemTensors, JoinedRows, Reading, collate
-from nemo_asr.run.arguments import BatchSize, Duration, ManyPaths, SampleRate, Unusable, Workers, check_least
+from nemo_asr.run.arguments import BatchSize, Duration, ManyPaths, SampleRate, Unusable, Workers
 from nemo_asr.run.audio.reading import MAX_CONTENT_BYTES, audio_seconds, excess_of
 from nemo_asr.run.manifest import (
     Integers,
@@ -40,7 +40,6 @@ from nemo_asr.run.manifest import (
 )
 from nemo_asr.run.text.parser import parser_maker
 from nemo_lite.backends.pytorch.data.order import Batching, Plan, Shard, WeightedSets, sequential_plans
-from nemo_lite.base.config import Between
 from nemo_lite.base.errors import MAX_LISTED, DataError, UsageError, counted, listed
 from nemo_lite.base.files import (
     Content,
@@ -55,6 +54,7 @@ from nemo_lite.base.files import (
     unused_name,
     write_atomically,
 )
+from nemo_lite.base.ranges import Between, NotNegativeInt, PositiveInt, numbers_checked
 from nemo_lite.utils import logging
 
 # The paths of tar shards: a pattern with braces, or a list.
@@ -727,13 +727,14 @@ class MadeShards:
     num_bytes: int
 
 
+@numbers_checked
 def make_shards(
     manifests: ManifestPaths,
     folder: str | os.PathLike[str],
     *,
-    num_shards: int = 1,
+    num_shards: PositiveInt = 1,
     shuffle: bool = False,
-    seed: int = 0,
+    seed: NotNegativeInt = 0,
     min_duration: float | None = None,
     max_duration: float | None = None,
 ) -> MadeShards:
@@ -755,7 +756,6 @@ def make_shards(
         UsageError: more shards than recordings, or a folder that cannot be written to or holds shards.
         DataError: a manifest that is not valid; recordings that are missing or damaged.
     """
-    check_least(num_shards=(num_shards, 1), seed=(seed, 0))
     manifest = Manifest.open(manifests, min_duration=min_duration, max_duration=max_duration, lenient=True)
     recordings = _recordings(manifest)
     if num_shards > len(recordings):

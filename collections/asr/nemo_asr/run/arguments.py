@@ -9,6 +9,7 @@ from typing import Annotated, TypeAlias, TypeVar
 
 from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.base.ranges import Between
+from nemo_lite.base.ranges import Share as Share
 
 # Each range is far beyond any real model, and keeps what a file asks for within memory and time.
 SampleRate: TypeAlias = Annotated[int, Between(1, 768_000)]  # Hz; converters of audio end there
@@ -26,7 +27,6 @@ Workers: TypeAlias = Annotated[int, WORKERS]
 Unusable: TypeAlias = Annotated[float, Between(0, 1_000_000_000)]  # utterances, or below 1 a share
 Rates: TypeAlias = Annotated[int, Between(-1_000, 1_000)]  # how many rates to choose from
 SpeedRate: TypeAlias = Annotated[float, Between(0.1, 10)]
-Share: TypeAlias = Annotated[float, Between(0, 1)]
 # One, several with commas between them, or a list.
 ManyPaths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -57,17 +57,6 @@ V = TypeVar("V")
 
 # A recipe fills these in, so none of them can be the source of the data.
 _FILLED_IN = ("labels", "vocabulary", "num_classes", "sample_rate", "batch_size")
-
-
-def check_least(place: str = "", **limits: tuple[float, float]) -> None:
-    """Refuse numbers below their least; each is given as ``name=(value, least)``.
-
-    Raises:
-        UsageError: the first one that is too small.
-    """
-    for argument, (value, least) in limits.items():
-        if value < least:
-            raise UsageError(f"{argument} is too small", place=place, got=str(value), wanted=f"{least} or more")
 
 
 def refuse_too_large(place: str, num_weights: int) -> None:

@@ -39,7 +39,6 @@ ALPHAS = Between(0, 20)
 BETAS = Between(-50, 50)
 HOTWORD_WEIGHTS = Between(0, 100)
 BeamSize = Annotated[int, BEAM_SIZES]
-ShareBelow1 = Annotated[float, Between(0, 1, below=True)]
 
 
 @option_group

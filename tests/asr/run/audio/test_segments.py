@@ -121,5 +121,5 @@ def test_padding_never_reaches_into_the_next_segment():
 
 
 def test_a_cutting_out_of_range_is_refused():
-    with pytest.raises(UsageError, match=r"min_pause is out of range: got 0.01 s, wanted 0.05 to 3600 s"):
+    with pytest.raises(UsageError, match=r"min_pause is 0.01, wanted float from 0.05 to 3600 s"):
         Cutting(min_pause=0.01)

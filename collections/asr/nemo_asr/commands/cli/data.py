@@ -16,7 +16,7 @@ from functools import partial
 from importlib import import_module
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from nemo_asr.corpora.conversion import KINDS, summary
 from nemo_asr.corpora.conversion import make as make_manifests
@@ -59,7 +59,7 @@ from nemo_lite.base.options import (
     OneLineParser,
     not_negative_float,
     not_negative_int,
-    number_within,
+    number_type,
     positive_float,
     positive_int,
 )
@@ -68,7 +68,7 @@ from nemo_lite.utils import logging
 
 _PICTURE, _LM = "nemo-lite data --picture", "nemo-lite data lm"
 CORPORA = ("aishell", "an4", "librispeech", "synth")
-_SHARE = number_within(Between(0.0, 1.0, above=True, below=True), float)
+_SHARE = number_type(Annotated[float, Between(0.0, 1.0, above=True, below=True)])
 
 
 def main(arguments: Sequence[str]) -> int:

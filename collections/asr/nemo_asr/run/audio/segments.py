@@ -11,13 +11,13 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import soxr
 
-from nemo_lite.base.errors import UsageError
+from nemo_lite.base.ranges import Between, refuse_out_of_range
 
 Samples: TypeAlias = "npt.NDArray[np.float32]"
 Levels: TypeAlias = "npt.NDArray[np.float32]"
@@ -63,16 +63,13 @@ class Cutting:
         UsageError: a value is out of range.
     """
 
-    min_pause: float = 0.4
-    min_segment: float = 0.1
-    max_segment: float = 600.0
-    padding: float = 0.15
+    min_pause: Annotated[float, Between(0.05, 3600, unit="s")] = 0.4
+    min_segment: Annotated[float, Between(0, 3600, unit="s")] = 0.1
+    max_segment: Annotated[float, Between(1, 3600, unit="s")] = 600.0
+    padding: Annotated[float, Between(0, 3600, unit="s")] = 0.15
 
     def __post_init__(self) -> None:
-        for name, least in (("min_pause", 0.05), ("min_segment", 0.0), ("max_segment", 1.0), ("padding", 0.0)):
-            value = getattr(self, name)
-            if not least <= value <= 3600.0:
-                raise UsageError(f"{name} is out of range", got=f"{value:g} s", wanted=f"{least:g} to 3600 s")
+        refuse_out_of_range(type(self).__init__, vars(self), types_too=True)
 
 
 DEFAULT_CUTTING = Cutting()

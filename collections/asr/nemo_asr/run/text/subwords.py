@@ -19,11 +19,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
-from nemo_asr.run.arguments import check_least, look_up
+from nemo_asr.run.arguments import look_up
 from nemo_asr.run.text.labels import WORD_MARK, spelled
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import FileKind, parse_json
 from nemo_lite.base.files import read_bytes as untrusted_bytes
+from nemo_lite.base.ranges import PositiveInt, numbers_checked
 
 # The content of a SentencePiece model file, checked before the library's C++ code reads it.
 # A model file is a protocol buffer, ``sentencepiece_model.proto``. Only what segmentation needs is taken from it: the
@@ -541,8 +542,9 @@ _TOO_LARGE = re.compile(r"Vocabulary size (?:is )?too high.*<= (\d+)")
 _TOO_SMALL = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
 
 
+@numbers_checked
 def train_subwords(
-    texts: Iterable[str], vocab_size: int, *, algorithm: str = "unigram", symbols: Iterable[str] = ()
+    texts: Iterable[str], vocab_size: PositiveInt, *, algorithm: str = "unigram", symbols: Iterable[str] = ()
 ) -> Subwords:
     """Train a SentencePiece model; the same texts give the same one.
 
@@ -568,7 +570,6 @@ def train_subwords(
     except ImportError:
         raise UsageError("the package sentencepiece is not installed", remedy=INSTALL) from None
     look_up("algorithm", algorithm, dict.fromkeys(ALGORITHMS))
-    check_least(vocab_size=(vocab_size, 1))
     lines = [cleaned for text in texts if (cleaned := " ".join(text.replace(WORD_MARK, " ").split()))]
     if not lines:
         raise DataError("there are no texts to train a tokenizer on")
