@@ -26,7 +26,8 @@ from nemo_asr.audio.augmentation import read_recordings
 from nemo_asr.compat.kaldi import KaldiUtterances
 from nemo_asr.compat.migrate import uses_in
 from nemo_asr.compat.parts import item_iter
-from nemo_asr.corpora.writing import numbered_lines, unpack
+from nemo_asr.corpora.archives import unpack
+from nemo_asr.corpora.listed import lines_of
 from nemo_asr.data.tarred import members_of
 from nemo_asr.run.manifest import Manifest
 from nemo_asr.run.onnx.onnx_model import OnnxModel
@@ -77,7 +78,7 @@ KINDS = {
     "to transcribe": Kind("a.json", lambda path: recordings_of([str(path)]), LINE),
     "lists of NeMo": Kind("a.json", lambda path: list(item_iter(str(path))), LINE),
     "lexicon": Kind("a.txt", read_words),
-    "list of a corpus": Kind("a.txt", numbered_lines, harmless=("128 MiB of holes",)),  # one odd line
+    "list of a corpus": Kind("a.txt", lambda path: list(lines_of(path))),
     "weights": Kind("a.json", lambda path: read_weights(str(path)), {"alpha": 1.0, "beta": 0.5, "text": ""}),
     "model card": Kind("model.json", read_card, {"format": "nemo_lite model", "version": 1, "text": ""}),
     "language model": Kind("a.arpa", load_language_model),

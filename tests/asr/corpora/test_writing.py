@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemo_asr.corpora.writing import download, filling_folder, unpack, write_recording
+from nemo_asr.corpora.archives import download, unpack
+from nemo_asr.corpora.writing import filling_folder, write_recording
 from nemo_asr.run.manifest import write_manifest
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.outputs import RECORD
@@ -214,7 +215,7 @@ def test_a_download_that_went_wrong_leaves_no_file(server, tmp_path, page, sha25
 
 
 def test_an_unreachable_server_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"http://127\.0\.0\.1:1/a: the archive cannot be downloaded"):
+    with pytest.raises(DataError, match=r"http://127\.0\.0\.1:1/a: it cannot be downloaded"):
         download("http://127.0.0.1:1/a", tmp_path / "a")
 
 

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import shutil
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from nemo_asr.corpora.archives import download
 from nemo_asr.trained.foreign import ForeignModel
 from nemo_asr.trained.nemo_files import read_nemo
 from nemo_lite import NeuralModule, NmTensor, logging
 from nemo_lite.backends.pytorch.checkpoint.fitting import fill_fitted
-from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, did_you_mean
-from nemo_lite.base.files import digest_of_file, make_writable_folder, write_atomically
+from nemo_lite.base.errors import CheckpointError, DataError, ModelNotFoundError, did_you_mean
+from nemo_lite.base.files import digest_of_file, make_writable_folder
 from nemo_lite.base.nemo_archive import NemoArchive
 from nemo_lite.compat.nemo_model import NeMoModel
 from nemo_lite.core import Ports
 from nemo_lite.core.neural_module import subclasses
 from nemo_lite.core.ports import PretrainedModelInfo
 
-# Where a model's ``.nemo`` file is: on this machine, or published by NVIDIA and downloaded when it is asked for.
-
-
 CACHE = "~/.cache/torch/NeMo/NEMO_0.11.0"  # NeMo 0.11's own: what it has downloaded is found
 _NGC = "https://api.ngc.nvidia.com/v2/models/nvidia"
-_TIMEOUT_SECONDS = 30.0
 
 
 class Published(NamedTuple):
@@ -80,30 +74,14 @@ def local_file(model_info: str, names: Iterable[str], refresh: bool = False) -> 
     cached = Path(CACHE, location.rpartition("/")[2]).expanduser()
     if refresh or not cached.is_file():
         make_writable_folder(cached.parent)
-        logging.info("Downloading %s to %s", location, cached)
-        write_atomically(cached, lambda temporary: _download(model_info, location, temporary))
+        remedy = f"download {location} where there is a network, and give from_pretrained the file's path"
+        try:
+            download(location, cached, check=NemoArchive, remedy=remedy)
+        except DataError as error:
+            details = {"got": error.got, "wanted": error.wanted, "remedy": error.remedy}
+            raise ModelNotFoundError(error.problem, place=model_info, **details) from None
         logging.info("Downloaded %s, SHA-256 %s", cached.name, digest_of_file(cached))
     return cached
-
-
-def _download(name: str, location: str, target: Path) -> None:
-    """Write a published file, and see that it is a whole archive of a model."""
-    try:
-        # The location is one of PUBLISHED.
-        with urllib.request.urlopen(location, timeout=_TIMEOUT_SECONDS) as answer, target.open("wb") as file:  # noqa: S310
-            shutil.copyfileobj(answer, file)
-            wanted = answer.headers.get("Content-Length")
-    except (urllib.error.URLError, OSError) as error:
-        reason = getattr(error, "reason", error)
-        remedy = f"download {location} where there is a network, and give from_pretrained the file's path"
-        raise ModelNotFoundError("there is no network to it", place=name, got=str(reason), remedy=remedy) from None
-    if wanted is not None and target.stat().st_size != int(wanted):
-        got = f"{target.stat().st_size} of {wanted} bytes"
-        raise CheckpointError("the download is not complete", place=name, got=got, remedy="try again")
-    NemoArchive(target)
-
-
-# ASRConvCTCModel, QuartzNet and JasperNet: NeMo 0.11's classes of whole models, from files, by name, or from YAML.
 
 
 # Any: configurations, as YAML has them.

@@ -8,22 +8,20 @@ for each speaker, or with what these hold: ``{train,dev,test}/<speaker>/<utteran
 from __future__ import annotations
 
 import argparse
-import tempfile
 import unicodedata
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from nemo_asr.corpora.archives import PublishedCorpus, unpack
+from nemo_asr.corpora.lists import transcripts
 from nemo_asr.corpora.writing import (
     CORPUS,
     as_written,
     check_corpus_files,
     filling_folder,
     seconds_of,
-    transcripts,
-    unpack,
     write_corpus_file,
 )
 from nemo_asr.run.manifest import Entry, write_manifest
@@ -40,12 +38,19 @@ AUDIO = "aishell_wav"
 
 _TRANSCRIPT = Path("transcript") / "aishell_transcript_v0.8.txt"
 _ARCHIVE = ".tar.gz"
-_MAX_BYTES = 64 << 30  # the corpus has about 16 GB packed
+_CORPUS = PublishedCorpus(
+    name="AISHELL-1",
+    folder="data_aishell",
+    mark=_TRANSCRIPT,
+    wanted=f"data_aishell/{_TRANSCRIPT} in it",
+    suffixes=(_TRANSCRIPT.name, ".wav", _ARCHIVE),
+    max_bytes=64 << 30,  # the corpus has about 16 GB packed
+)
 _MAX_SPEAKER_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class Made:
+class AishellFiles:
     """The files that were written.
 
     Attributes:
@@ -61,7 +66,7 @@ class Made:
     without_text: int
 
 
-def make(source: str | Path, out: str | Path, model_config: str = MODEL_CONFIG) -> Made:
+def make(source: str | Path, out: str | Path, model_config: str = MODEL_CONFIG) -> AishellFiles:
     """Write the manifests and the configuration under ``out``.
 
     Audio that is packed is unpacked to ``out/aishell_wav``; other audio stays where it is. Transcripts lose the spaces
@@ -86,7 +91,7 @@ def make(source: str | Path, out: str | Path, model_config: str = MODEL_CONFIG) 
     check_corpus_files(new_config, *files.values())
     check_ours(root / AUDIO, CORPUS)
     source = Path(source).expanduser()
-    with _corpus(source, root) as corpus:
+    with _CORPUS.opened(source, root) as corpus:
         texts = {
             utterance: (place, unicodedata.normalize("NFC", "".join(words.split())))
             for place, utterance, words in transcripts(corpus / _TRANSCRIPT)
@@ -112,25 +117,7 @@ def make(source: str | Path, out: str | Path, model_config: str = MODEL_CONFIG) 
     _write_config(config, base, labels, new_config)
     for split, entries in manifests.items():
         write_corpus_file(files[split], partial(write_manifest, entries=entries))
-    return Made(manifests, labels, new_config, len(audio.keys() - texts.keys()))
-
-
-@contextmanager
-def _corpus(source: Path, root: Path) -> Iterator[Path]:
-    """The folder with transcript/ and wav/ in it; an archive is unpacked, and removed after use."""
-    if source.is_dir():
-        yield _with_transcript(source, source)
-        return
-    with tempfile.TemporaryDirectory(dir=root, prefix=".aishell.") as folder:
-        unpack(source, Path(folder), (_TRANSCRIPT.name, ".wav", _ARCHIVE), max_bytes=_MAX_BYTES)
-        yield _with_transcript(Path(folder), source)
-
-
-def _with_transcript(folder: Path, source: Path) -> Path:
-    for candidate in (folder, folder / "data_aishell"):
-        if (candidate / _TRANSCRIPT).is_file():
-            return candidate
-    raise DataError("this is not the AISHELL-1 corpus", place=str(source), wanted=f"data_aishell/{_TRANSCRIPT} in it")
+    return AishellFiles(manifests, labels, new_config, len(audio.keys() - texts.keys()))
 
 
 def _audio_folder(corpus: Path, root: Path, *, is_unpacked_here: bool) -> Path:
@@ -169,7 +156,7 @@ def _write_config(config: Config, base: Path, labels: list[str], path: Path) -> 
     write_corpus_file(path, lambda temporary: temporary.write_text(comment + text, encoding="utf-8"))
 
 
-def _summary(made: Made, root: Path) -> Iterator[str]:
+def _summary(made: AishellFiles, root: Path) -> Iterator[str]:
     """A line for each file that was written."""
     labels = set(made.labels)
     for split, entries in made.manifests.items():

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import argparse
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from nemo_asr.corpora.archives import PublishedCorpus, download
+from nemo_asr.corpora.listed import lines_of
 from nemo_asr.corpora.writing import (
     check_corpus_files,
     check_id,
     describe,
-    download,
-    numbered_lines,
     open_recording,
-    unpack,
     write_corpus_file,
     write_recording,
 )
@@ -38,9 +35,15 @@ SHA256 = "a0525579493735d32b60fb6fa5975dd0eaacde087b0a4eeb7f13b7ef33077b12"
 SPLITS = ("train", "test")
 SAMPLE_RATE = 16000
 
-_SUFFIXES = (".fileids", ".transcription", ".sph", ".raw")
+_CORPUS = PublishedCorpus(
+    name="AN4",
+    folder="an4",
+    mark=Path("etc"),
+    wanted="a folder etc with an4_train.fileids",
+    suffixes=(".fileids", ".transcription", ".sph", ".raw"),
+    max_bytes=1 << 30,  # the corpus has about 0.1 GB
+)
 _RAW = FileKind("the recording", MAX_CONTENT_BYTES)
-_MAX_BYTES = 1 << 30  # the corpus has about 0.1 GB
 _TRANSCRIPTION = re.compile(r"(?:<s>)?(?P<text>.*?)(?:</s>)?\s*\((?P<utterance>[^()\s]+)\)\s*")
 
 
@@ -63,7 +66,11 @@ def make(data_root: str | Path, source: str | Path | None = None) -> dict[str, l
     files = {split: root / f"{split}_manifest.json" for split in SPLITS}
     check_corpus_files(*files.values())
     manifests: dict[str, list[Entry]] = {}
-    with _corpus(root, Path(source).expanduser() if source else None) as corpus:
+    if source is None:
+        source = root / "an4" if (root / "an4" / "etc").is_dir() else root / "an4_sphere.tar.gz"
+        if not source.exists():
+            download(URL, source, SHA256)
+    with _CORPUS.opened(Path(source).expanduser(), root) as corpus:
         for split in SPLITS:
             manifests[split] = [_convert(corpus, root, *item) for item in _items(corpus, split)]
     for split, entries in manifests.items():
@@ -71,35 +78,10 @@ def make(data_root: str | Path, source: str | Path | None = None) -> dict[str, l
     return manifests
 
 
-@contextmanager
-def _corpus(root: Path, source: Path | None) -> Iterator[Path]:
-    """The folder with etc/ and wav/ in it; an archive is unpacked, and removed after use."""
-    if source is None:
-        source = root / "an4" if (root / "an4" / "etc").is_dir() else root / "an4_sphere.tar.gz"
-        if not source.exists():
-            download(URL, source, SHA256)
-    if source.is_dir():
-        yield _with_etc(source)
-        return
-    with tempfile.TemporaryDirectory(dir=root, prefix=".an4.") as folder:
-        unpack(source, Path(folder), _SUFFIXES, max_bytes=_MAX_BYTES)
-        yield _with_etc(Path(folder), source)
-
-
-def _with_etc(folder: Path, source: Path | None = None) -> Path:
-    for candidate in (folder, folder / "an4"):
-        if (candidate / "etc").is_dir():
-            return candidate
-    wanted = "a folder etc with an4_train.fileids"
-    raise DataError("this is not the AN4 corpus", place=str(source or folder), wanted=wanted)
-
-
 def _items(corpus: Path, split: str) -> Iterator[tuple[str, str, str]]:
     """The split's utterances in order: their file id, text, and the line that lists them."""
     texts = dict(_transcriptions(corpus / "etc" / f"an4_{split}.transcription"))
-    for place, file_id in numbered_lines(corpus / "etc" / f"an4_{split}.fileids"):
-        if not file_id:
-            continue
+    for place, file_id in lines_of(corpus / "etc" / f"an4_{split}.fileids"):
         check_id(file_id, place)
         utterance = file_id.rpartition("/")[2]
         if utterance not in texts:
@@ -108,7 +90,7 @@ def _items(corpus: Path, split: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _transcriptions(path: Path) -> Iterator[tuple[str, str]]:
-    for place, line in numbered_lines(path):
+    for place, line in lines_of(path):
         match = _TRANSCRIPTION.fullmatch(line)
         if match is None:
             problem, wanted = "this is not a transcription", "WORDS (utterance-id)"

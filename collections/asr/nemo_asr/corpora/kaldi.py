@@ -8,11 +8,10 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from nemo_asr.corpora.listed import SUFFIXES, Listed, Sets, channel_of
+from nemo_asr.corpora.listed import SUFFIXES, Listed, Sets, channel_of, lines_of
 from nemo_lite.base.errors import DataError
-from nemo_lite.base.files import FileKind, decode_text, names_in, numbered_lines, path_in_list
+from nemo_lite.base.files import names_in, path_in_list
 
-_LIST = FileKind("the list", 1 << 40)  # read line by line
 _UNPACKERS = ("flac", "sph2pipe", "cat")  # programs that only unpack the one file that they are given
 _PARTS = {"sph2pipe": re.compile("-[ts].*"), "flac": re.compile("--(?:skip|until|cue).*")}  # what gives a part of it
 _CHANNEL = re.compile(r"\s-c\s*(\S+)")  # of sph2pipe, from 1
@@ -57,7 +56,7 @@ def kaldi_utterances(folder: Path) -> Iterator[Listed | DataError]:
         try:
             if name not in texts:
                 raise DataError(f"{name} has no text", place=place, wanted=f"a line in {folder / 'text'}")
-            segment = _kaldi_part(place, part) if segments.is_file() else _Part(name)
+            segment = _kaldi_part(place, part) if segments.is_file() else _Segment(name)
             if segment.recording in recordings.refused:
                 raise DataError(f"{segment.recording} is no single recording", place=place, remedy="see above")
             if segment.recording not in recordings:
@@ -93,21 +92,21 @@ def _by_name(path: Path, *, is_needed: bool = True) -> Generator[DataError, None
     named = _Named(path)
     if not is_needed and not path.is_file():
         return named
-    for place, raw in numbered_lines(path, _LIST):
-        name, *rest = decode_text(raw, place, _LIST).split(maxsplit=1) or [""]
-        value = "".join(rest).strip()
+    for place, content in lines_of(path):
+        name, *rest = content.split(maxsplit=1)
+        value = "".join(rest)
         line, its_value = named.setdefault(name, (int(place.rpartition(":")[2]), value))
         if its_value != value:
             named.refused.add(name)
             problem, wanted = f"{name} occurs a second time", f"what line {line} has: {its_value[:60]}"
             remedy = "keep the right line; both are left out"
             yield DataError(problem, place=place, got=value[:60], wanted=wanted, remedy=remedy)
-    for name in ("", *named.refused):
+    for name in named.refused:
         named.pop(name, None)
     return named
 
 
-class _Part(NamedTuple):
+class _Segment(NamedTuple):
     """A line of ``segments``: of which recording, from when to when in seconds (None: its end), on which channel."""
 
     recording: str
@@ -116,7 +115,7 @@ class _Part(NamedTuple):
     channel: int | str | None = None
 
 
-def _kaldi_part(place: str, part: str) -> _Part:
+def _kaldi_part(place: str, part: str) -> _Segment:
     """A line of ``segments`` behind its first word; an end of -1 is that of the recording."""
     words = part.split()
     try:
@@ -125,7 +124,7 @@ def _kaldi_part(place: str, part: str) -> _Part:
     except (IndexError, ValueError):
         wanted = "ID RECORDING START END [CHANNEL]"
         raise DataError("this is no segment", place=place, got=part[:60], wanted=wanted) from None
-    return _Part(recording, start, None if end == -1 else end, None if channel == "-1" else channel_of(channel, 0))
+    return _Segment(recording, start, None if end == -1 else end, None if channel == "-1" else channel_of(channel, 0))
 
 
 def _last_channel(of_recording: str) -> int | str | None:

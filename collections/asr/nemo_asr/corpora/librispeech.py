@@ -12,15 +12,14 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from nemo_asr.corpora.archives import download, unpack
+from nemo_asr.corpora.lists import transcripts
 from nemo_asr.corpora.writing import (
     as_written,
     check_corpus_files,
     describe,
-    download,
     filling_folder,
     seconds_of,
-    transcripts,
-    unpack,
     write_corpus_file,
 )
 from nemo_asr.run.manifest import Entry, write_manifest

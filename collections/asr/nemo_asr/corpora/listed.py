@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from nemo_asr.run.audio.kinds import AUDIO_SUFFIXES, CONTAINER_SUFFIXES
 from nemo_lite.base.errors import DataError
+from nemo_lite.base.files import FileKind, decode_text, numbered_lines
 
 # Also of files that need a package to be decoded: where it is missing, their lines say so.
 SUFFIXES = AUDIO_SUFFIXES | CONTAINER_SUFFIXES
@@ -43,6 +44,33 @@ class Listed(NamedTuple):
     channel: int | str | None = None
     seconds: float | None = None
     notation: tuple[str, ...] = ()
+
+
+LIST = FileKind("the list", 1 << 40)  # read line by line
+
+
+def decoded_lines(file: Path) -> Iterator[tuple[str, str | DataError]]:
+    """The lines of a list that hold something, stripped, or why one cannot be read, each after its place."""
+    for place, raw in numbered_lines(file, LIST):
+        try:
+            line = decode_text(raw, place, LIST).strip()
+        except DataError as error:
+            yield place, error
+            continue
+        if line:
+            yield place, line
+
+
+def lines_of(file: Path) -> Iterator[tuple[str, str]]:
+    """As `decoded_lines`, of a list that has to be whole.
+
+    Raises:
+        DataError: a line cannot be read.
+    """
+    for place, line in decoded_lines(file):
+        if isinstance(line, DataError):
+            raise line
+        yield place, line
 
 
 Utterances: TypeAlias = Iterable[Listed | DataError]

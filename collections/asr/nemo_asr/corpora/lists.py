@@ -6,12 +6,21 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from nemo_asr.corpora.listed import SUFFIXES, Listed, Recordings, Sets, channel_of, files_below, sets_by_folder
+from nemo_asr.corpora.listed import (
+    SUFFIXES,
+    Listed,
+    Recordings,
+    Sets,
+    channel_of,
+    decoded_lines,
+    files_below,
+    lines_of,
+    sets_by_folder,
+)
+from nemo_asr.corpora.writing import check_id
 from nemo_asr.scoring import sclite
 from nemo_lite.base.errors import DataError
-from nemo_lite.base.files import FileKind, decode_text, numbered_lines
 
-_LIST = FileKind("the list", 1 << 40)  # read line by line
 _NAMES = re.compile(r".+\.trans\.txt|transcripts\.txt|PROMPTS")
 _WITH_SPEAKER = re.compile("([0-9]+)[-_][0-9]+[-_][0-9]+")  # SPEAKER-CHAPTER-NUMBER
 
@@ -57,14 +66,27 @@ def list_utterances(path: Path) -> Iterator[Listed | DataError]:
 
 def _ids(file: Path) -> Iterator[tuple[str, str | DataError, str]]:
     """Of each line its first word, what follows it, or why it cannot be read, and its place."""
-    for place, raw in numbered_lines(file, _LIST):
-        try:
-            name, *words = decode_text(raw, place, _LIST).split(maxsplit=1) or [""]
-        except DataError as error:
-            yield place, error, place
+    for place, line in decoded_lines(file):
+        if isinstance(line, DataError):
+            yield place, line, place
             continue
-        if name:
-            yield name, "".join(words), place
+        name, *words = line.split(maxsplit=1)
+        yield name, "".join(words), place
+
+
+def transcripts(file: Path) -> Iterator[tuple[str, str, str]]:
+    """Of each line ``ID WORDS`` of a list that has to be whole its place, the id and the words.
+
+    Raises:
+        DataError: a line cannot be read, or is another.
+    """
+    for place, line in lines_of(file):
+        name, *words = line.split(maxsplit=1)
+        if not words:
+            problem, wanted = "this is not a transcript", "utterance-id WORDS"
+            raise DataError(problem, place=place, got=repr(line[:60]), wanted=wanted)
+        check_id(name, place)
+        yield place, name, words[0]
 
 
 # STM, as NIST's sclite and TED-LIUM have it: RECORDING CHANNEL SPEAKER START END [<LABELS>] WORDS.
@@ -122,14 +144,12 @@ def _audio_of(folders: Sequence[Path]) -> Iterator[Path]:
 
 def _segments(file: Path) -> Iterator[tuple[str, re.Match[str] | DataError]]:
     """Of each line that is to be scored its place, and its fields or why it has none."""
-    for place, raw in numbered_lines(file, _LIST):
-        try:
-            line = decode_text(raw, place, _LIST).strip()
-        except DataError as error:
-            yield place, error
+    for place, line in decoded_lines(file):
+        if isinstance(line, DataError):
+            yield place, line
             continue
         segment = _STM_LINE.fullmatch(line)
-        if not line or line.startswith(";;") or (segment and (segment[6] or "").lower() == _NOT_SCORED):
+        if line.startswith(";;") or (segment and (segment[6] or "").lower() == _NOT_SCORED):
             continue
         yield place, segment or DataError("this is no segment", place=place, got=line[:60], wanted=_STM_WANTED)
 

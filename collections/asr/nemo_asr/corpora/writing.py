@@ -1,167 +1,37 @@
-"""Corpora as files: archives unpacked safely, recordings and manifests written."""
+"""What makers of corpora share: recordings, manifests and folders, written completely or not at all."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import http.client
 import io
 import os
 import shutil
 import sys
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 import soundfile
-from tqdm import tqdm
 
 from nemo_asr.run.audio.reading import AudioPart, open_part
 from nemo_asr.run.manifest import Entry
 from nemo_lite.base.errors import DataError, FileInTheWayError
 from nemo_lite.base.files import (
-    FileKind,
-    TarLimits,
     digest_of_file,
     make_writable_folder,
-    open_tar,
     problem_of_name,
-    read_text,
     temporary_name,
     unwritable,
-    write_atomically,
 )
 from nemo_lite.base.outputs import check_ours, check_output, list_outputs, remove_outputs, write_output
 
-# Archives of recordings: fetching one, and unpacking what is wanted of it. Nothing in an archive is trusted.
-# No file is written outside the given folder, no link is made, and no more is written than was allowed.
-
-
-_CHUNK_BYTES = 1 << 20
-_OTHERS = 4  # what is not wanted of an archive may be so many times as large as what is wanted can be
-_KIND = FileKind("the archive", 1 << 40, remedy="fetch it again")
-_TIMEOUT_SECONDS = 60
-_BY_HAND = "download it by hand and give it with --source"
-
-
-def download(url: str, path: Path, sha256: str | None = None) -> None:
-    """Fetch ``url`` to ``path``: all of it, or an error and no file.
-
-    Args:
-        url: what to fetch.
-        path: where to; its folder exists.
-        sha256: what the content must hash to, in hexadecimal.
-
-    Raises:
-        DataError: the server cannot be reached, breaks off, or sends something else.
-        UsageError: the file cannot be written.
-    """
-    print(f"downloading {url}", file=sys.stderr)
-    write_atomically(path, lambda temporary: _fetch(url, temporary, sha256))
-
-
-def _fetch(url: str, path: Path, sha256: str | None) -> None:
-    digest, received, promised = hashlib.sha256(), 0, 0
-    with open(path, "wb") as out, tqdm(unit="B", unit_scale=True, disable=None) as bar:
-        for chunk, promised in _chunks(url):
-            digest.update(chunk)
-            out.write(chunk)
-            received += len(chunk)
-            bar.total = promised or None
-            bar.update(len(chunk))
-    if received == 0 or (promised and received != promised):
-        got, wanted = f"{received} bytes", str(promised)
-        raise DataError("the download broke off", place=url, got=got, wanted=wanted, remedy=_BY_HAND)
-    if sha256 and digest.hexdigest() != sha256:
-        got, remedy = f"sha256 {digest.hexdigest()}", f"{_BY_HAND} if you trust it"
-        raise DataError("the download is not the known archive", place=url, got=got, wanted=sha256, remedy=remedy)
-
-
-def _chunks(url: str) -> Iterator[tuple[bytes, int]]:
-    """The answer of the server, piece by piece, each with the bytes that it promised in all (0: it did not say)."""
-    try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response:  # noqa: S310 - a constant of a maker
-            promised = int(response.headers.get("Content-Length") or 0)
-            while chunk := response.read(_CHUNK_BYTES):
-                yield chunk, promised
-    except (OSError, http.client.HTTPException) as error:
-        raise DataError("the archive cannot be downloaded", place=url, got=f'"{error}"', remedy=_BY_HAND) from None
-
-
-def unpack(
-    archive: Path, folder: Path, suffixes: tuple[str, ...], *, max_bytes: int, max_files: int = 1_000_000
-) -> None:
-    """Write the archive's files of the given suffixes under ``folder``, in the archive's own sub-folders.
-
-    Args:
-        archive: a tar file, compressed or not.
-        folder: where to; made if need be.
-        suffixes: the ends of the names of wanted files; others are passed over.
-        max_bytes: the most that may be written in all.
-        max_files: the most files and folders that it may have.
-
-    Raises:
-        DataError: the archive is damaged, has a member that leads out of the folder or is a link or a device, or is
-            larger than allowed.
-    """
-    limits = TarLimits(members=max_files, expanded_bytes=_OTHERS * max_bytes + _CHUNK_BYTES)
-    num_bytes = 0
-    with open_tar(archive, _KIND, limits) as tar, _writing_errors(archive):
-        for member in tar.members():
-            if member.isdir() or not member.name.endswith(suffixes):
-                continue
-            num_bytes += member.size
-            if num_bytes > max_bytes:
-                got, wanted = f"{num_bytes} bytes so far", f"at most {max_bytes} bytes"
-                problem = "the archive is larger than such a corpus can be"
-                raise DataError(problem, place=f"{archive}: {member.name}", got=got, wanted=wanted)
-            target = folder / PurePosixPath(member.name)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with open(target, "wb") as out:
-                out.writelines(tar.chunks(member))
-
-
-@contextmanager
-def _writing_errors(archive: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        problem, remedy = "the archive cannot be unpacked", "free space, or choose another folder"
-        raise DataError(problem, place=str(archive), got=f'"{error}"', remedy=remedy) from None
-
-
-# What all corpus makers share: reading lists, writing manifests and folders completely or not at all.
-
-
 CORPUS = "nemo-lite data make"
 """What wrote a corpus, as its record says."""
-_LIST = FileKind("the list", 1 << 28)
 _MOST_BYTES_OF_NAME = 160  # with that of the process, which a name has until its file is whole, fewer than 255
 _REMEDY = "choose another folder, or move it away"
-
-
-def numbered_lines(path: Path) -> list[tuple[str, str]]:
-    """The lines of a text file, stripped, each after its place ``path:number``. DataError if it cannot be read."""
-    lines = read_text(path, _LIST).splitlines()
-    return [(f"{path}:{number}", line.strip()) for number, line in enumerate(lines, 1)]
-
-
-def transcripts(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Of each line ``utterance-id WORDS`` its place, the id and the words.
-
-    Raises:
-        DataError: it cannot be read, or a line is another.
-    """
-    for place, line in numbered_lines(path):
-        utterance, _, words = line.partition(" ")
-        if not words or "/" in utterance:
-            problem, wanted = "this is not a transcript", "utterance-id WORDS"
-            raise DataError(problem, place=place, got=repr(line[:60]), wanted=wanted)
-        check_id(utterance, place)
-        yield place, utterance, words
 
 
 def check_id(utterance: str, place: str) -> None:
