@@ -418,26 +418,12 @@ class KaldiFeatureDataLayer(SpeechDataLayer):
 
     The order, texts that are missing, and damaged features are as in `AudioToTextDataLayer`.
 
+    The arguments that are not explained here are those of `SpeechDataLayer`.
+
     Args:
         kaldi_dir: the folder.
-        labels: the vocabulary; a label's position is its id.
-        batch_size: utterances in a batch on one rank; -1 for the whole set.
         min_duration: seconds; shorter utterances are left out and counted. Needs ``utt2dur``.
         max_duration: seconds; longer utterances are left out and counted. Needs ``utt2dur``.
-        normalize_transcripts: let the parser rewrite texts (case, white space, numbers), or take them as they are.
-        drop_last: in training, leave out the utterances that do not fill the last step.
-        shuffle: in training, another order in each epoch.
-        num_workers: processes that load batches; 0 loads in this one. None: 0, or a GPU's share of the cores.
-        bos_id: id before each text, or None.
-        eos_id: id after each text, or None.
-        pad_id: id that fills up shorter texts; None is 0.
-        bucketing: in training, utterances of similar duration in a batch, and batches of equal cost on all ranks.
-        max_corrupt: as of `AudioToTextDataLayer`.
-        parser: as of `AudioToTextDataLayer`.
-        language: as of `AudioToTextDataLayer`.
-        pin_memory: page-locked tensors, which go to a GPU faster. None: where there is one.
-        strip_marks: as of `AudioToTextDataLayer`.
-        name: the module's name.
 
     Raises:
         UsageError: a limit without ``utt2dur``, or arguments that contradict each other.

@@ -240,28 +240,14 @@ class AudioToSpeechLabelDataLayer(LabelPorts, SpeechDataLayer):
     A line names the class under ``command``, ``target`` or ``label``: the first of them that is there. Otherwise
     manifests, durations, paths and damaged files are as in `AudioToTextDataLayer`.
 
+    The arguments that are not explained here are those of `SpeechDataLayer`.
+
     Args:
         manifest_filepath: one manifest, several separated by commas, or a list.
         labels: the classes; a class' position is its number. None: those of the manifest, sorted as texts.
-        batch_size: recordings in a batch on one rank; -1 for the whole set.
-        sample_rate: samples a second; files of another rate are resampled.
-        int_values: read through 32-bit integers: floats beyond full scale are clipped.
-        num_workers: processes that load batches; 0 loads in this one. None: 0, or a GPU's share of the cores.
-        shuffle: in training, another order in each epoch.
-        min_duration: seconds; shorter recordings are left out and counted.
-        max_duration: seconds; longer recordings are left out and counted. None: no limit.
-        trim_silence: leave out what is more than 60 dB below the loudest part at both ends.
-        drop_last: in training, leave out the recordings that do not fill the last step.
         load_audio: False gives audio of no samples, for work on the classes.
-        augmentor: perturbations in training, ``{name: {prob: ..., ...}}`` or an `AudioAugmentor`.
         time_length: seconds; every recording is brought to this length. A longer one is cut, at a random place in
             training and in the middle in evaluation; a shorter one is repeated. 0: recordings stay as they are.
-        bucketing: in training, recordings of similar duration in a batch.
-        max_batch_seconds: with bucketing, at most so many seconds in a batch, padding included.
-        max_corrupt: how many recordings may be unusable, see `AudioToTextDataLayer`.
-        pin_memory: page-locked tensors, which go to a GPU faster. None: where there is one.
-        strict_data: as in `AudioToTextDataLayer`.
-        name: the module's name.
 
     Attributes:
         labels: the names of the classes.

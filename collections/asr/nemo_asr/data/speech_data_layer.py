@@ -315,6 +315,37 @@ class SpeechDataLayer(SpeechPorts):
         pin_memory: page-locked tensors, which go to a GPU faster. None: where there is one.
         name: the module's name.
 
+    Arguments of subclasses:
+        labels: the vocabulary; a label's position is its id.
+        batch_size: utterances in a batch on one rank; -1 for the whole set.
+        sample_rate: samples a second; files of another rate are resampled.
+        int_values: read through 32-bit integers: floats beyond full scale are clipped.
+        bos_id: id before each text, or None.
+        eos_id: id after each text, or None.
+        pad_id: id that fills up shorter texts; None is 0.
+        min_duration: seconds; shorter utterances are left out and counted.
+        max_duration: seconds; longer utterances are left out and counted. None: no limit.
+        normalize_transcripts: let the parser rewrite texts (case, white space, numbers), or take them as they are.
+        trim_silence: leave out what is more than 60 dB below the loudest part at both ends.
+        load_audio: False gives audio of no samples, for work on the texts.
+        drop_last: in training, leave out the utterances that do not fill the last step.
+        shuffle: in training, another order in each epoch.
+        bucketing: in training, utterances of similar duration in a batch, and batches of equal cost on all ranks.
+        max_batch_seconds: with bucketing, at most so many seconds in a batch, padding included.
+        max_corrupt: how many utterances may be unusable on all ranks together (below 1: which share) before the run
+            ends. None: in training one in a thousand, or ten where that is more, but never over a tenth; in evaluation
+            none.
+        parser: how texts are rewritten. ``auto``: by ``language`` and labels; as ``base`` where a digit is a label.
+            ``en``: English; numbers, dates, units, abbreviations and symbols become words, Latin letters with accents
+            ASCII. ``base``: any language; Unicode NFC, single spaces, no letter becomes another one. ``none``: as they
+            are. Except with ``none`` texts take the case of the labels, where these have one case only.
+        language: of the texts, with ``parser: auto``: ``en`` reads them as English, another code (``de``, ``zh``)
+            reads numbers out in that language, ``none`` leaves them. None: what the script of the labels tells.
+        strict_data: a duration that is not its file's, a path that does not start at the manifest's folder, and a line
+            without a text are errors, and so is a text with letters, numbers or marks that the labels lack.
+        strip_marks: leave out the vowel marks of Arabic and Hebrew, and tatweel, in training, references and what is
+            compared with them. None: where the labels have none. Not with ``parser: none`` and ``en``.
+
     Raises:
         UsageError: arguments that contradict each other.
         DataError: audio that is not there, or texts of which the vocabulary can write none.
@@ -756,42 +787,11 @@ class AudioToTextDataLayer(SpeechDataLayer):
     counts them, evaluation scores them against the text as it is.
     Relative paths start at the manifest's folder; one that leads nowhere there starts at the working directory.
 
+    The arguments that are not explained here are those of `SpeechDataLayer`.
+
     Args:
         manifest_filepath: one manifest, several separated by commas, or a list. ``a.json:3,b.json:1`` gives weights: in
             training three of four utterances of an epoch are from the first.
-        labels: the vocabulary; a label's position is its id.
-        batch_size: utterances in a batch on one rank; -1 for the whole set.
-        sample_rate: samples a second; files of another rate are resampled.
-        int_values: read through 32-bit integers: floats beyond full scale are clipped.
-        bos_id: id before each text, or None.
-        eos_id: id after each text, or None.
-        pad_id: id that fills up shorter texts; None is 0.
-        min_duration: seconds; shorter utterances are left out and counted.
-        max_duration: seconds; longer utterances are left out and counted. None: no limit.
-        normalize_transcripts: let the parser rewrite texts (case, white space, numbers), or take them as they are.
-        trim_silence: leave out what is more than 60 dB below the loudest part at both ends.
-        load_audio: False gives audio of no samples, for work on the texts.
-        drop_last: in training, leave out the utterances that do not fill the last step.
-        shuffle: in training, another order in each epoch.
-        num_workers: processes that load batches; 0 loads in this one. None: 0, or a GPU's share of the cores.
-        augmentor: perturbations in training, ``{name: {prob: ..., ...}}`` or an `AudioAugmentor`.
-        bucketing: in training, utterances of similar duration in a batch, and batches of equal cost on all ranks.
-        max_batch_seconds: with bucketing, at most so many seconds in a batch, padding included.
-        max_corrupt: how many utterances may be unusable on all ranks together (below 1: which share) before the run
-            ends. None: in training one in a thousand, or ten where that is more, but never over a tenth; in evaluation
-            none.
-        parser: how texts are rewritten. ``auto``: by ``language`` and labels; as ``base`` where a digit is a label.
-            ``en``: English; numbers, dates, units, abbreviations and symbols become words, Latin letters with accents
-            ASCII. ``base``: any language; Unicode NFC, single spaces, no letter becomes another one. ``none``: as they
-            are. Except with ``none`` texts take the case of the labels, where these have one case only.
-        language: of the texts, with ``parser: auto``: ``en`` reads them as English, another code (``de``, ``zh``)
-            reads numbers out in that language, ``none`` leaves them. None: what the script of the labels tells.
-        pin_memory: page-locked tensors, which go to a GPU faster. None: where there is one.
-        strict_data: a duration that is not its file's, a path that does not start at the manifest's folder, and a line
-            without a text are errors, and so is a text with letters, numbers or marks that the labels lack.
-        strip_marks: leave out the vowel marks of Arabic and Hebrew, and tatweel, in training, references and what is
-            compared with them. None: where the labels have none. Not with ``parser: none`` and ``en``.
-        name: the module's name.
 
     Raises:
         UsageError: arguments that contradict each other.

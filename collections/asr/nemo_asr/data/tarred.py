@@ -573,35 +573,17 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
     shards suits any number of ranks, and each utterance comes once. The order is a pure function of (shards, seed,
     epoch, rank, world size): the number of workers does not matter. In evaluation the order is that of the shards.
 
+    The arguments that are not explained here are those of `SpeechDataLayer`.
+
     Args:
         audio_tar_filepaths: the shards: a path, with braces for several (``audio_{0..63}.tar``, in shells that expand
             them ``audio__OP_0..63_CL_.tar``), or a list.
         manifest_filepath: one manifest, several separated by commas, or a list: the lines of all recordings.
-        labels: the vocabulary; a label's position is its id.
-        batch_size: utterances in a batch on one rank; -1 for the whole set.
-        sample_rate: samples a second; recordings of another rate are resampled.
-        int_values: read through 32-bit integers: floats beyond full scale are clipped.
-        bos_id: id before each text, or None.
-        eos_id: id after each text, or None.
-        pad_id: id that fills up shorter texts; None is 0.
-        min_duration: seconds; shorter utterances are left out and counted.
-        max_duration: seconds; longer utterances are left out and counted. None: no limit.
-        normalize_transcripts: let the parser rewrite texts (case, white space, numbers), or take them as they are.
-        trim_silence: leave out what is more than 60 dB below the loudest part at both ends.
         shuffle_n: in training this many neighbours are shuffled among themselves; they are read within this window. 0:
             utterances come in the order of their shard.
-        num_workers: processes that load batches; 0 loads in this one. None: 0, or a GPU's share of the cores.
-        augmentor: perturbations in training, ``{name: {prob: ..., ...}}`` or an `AudioAugmentor`.
-        drop_last: in training, leave out the utterances that do not fill the last step.
         shuffle: in training, another order of the shards in each epoch.
-        max_corrupt: as of `AudioToTextDataLayer`.
-        parser: as of `AudioToTextDataLayer`.
-        language: as of `AudioToTextDataLayer`.
-        pin_memory: page-locked tensors, which go to a GPU faster. None: where there is one.
         strict_data: as of `AudioToTextDataLayer`; also a recording without a line, and a line whose recording is in no
             shard, are errors.
-        strip_marks: as of `AudioToTextDataLayer`.
-        name: the module's name.
 
     Raises:
         UsageError: arguments that contradict each other.

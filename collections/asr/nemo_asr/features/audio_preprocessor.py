@@ -70,6 +70,18 @@ class AudioPreprocessor(NonTrainableNM):
         periodic: the window in its periodic form.
         name: the module's name.
 
+    Arguments of subclasses:
+        window_size: seconds of a frame's window.
+        window_stride: seconds from frame to frame.
+        n_window_size: the window in samples; ``window_size`` is then None.
+        n_window_stride: the stride in samples; ``window_stride`` is then None.
+        window: hann, hamming, blackman, bartlett, or ones.
+        preemph: coefficient of the pre-emphasis, or None.
+        features: mel bands.
+        lowfreq: where the first band begins, in Hz.
+        highfreq: where the last band ends, in Hz; by default half the sample rate.
+        pad_value: the value of frames behind an utterance's last one.
+
     Raises:
         UsageError: both or neither of a pair, nothing positive, or a window longer than ``n_fft``.
         UnknownNameError: another window.

@@ -66,26 +66,19 @@ class AudioToKaldiFbankPreprocessor(LogMelPreprocessor):
     It gives the numbers of ``kaldi-native-fbank``. Dither is noise of each sample; in Kaldi, frames that overlap have
     noise of their own. Kaldi's energy floor is for the energy as a feature, which is not computed here.
 
+    The arguments that are not explained here are those of `AudioPreprocessor`.
+
     Args:
-        sample_rate: Hz.
-        window_size: seconds of a frame's window.
-        window_stride: seconds from frame to frame.
-        n_window_size: the window in samples; ``window_size`` is then None.
-        n_window_stride: the stride in samples; ``window_stride`` is then None.
         window: povey, hann, hamming, blackman, bartlett, or rectangular.
         normalize: ``{"fixed_mean": [...], "fixed_std": [...]}`` with a number for each feature (global CMVN, which
             ``nemo-lite data statistics`` computes); None for no normalisation; or one of those of each utterance, as
             in ``AudioToMelSpectrogramPreprocessor``.
-        preemph: coefficient of the pre-emphasis, or None.
-        features: mel bands.
-        lowfreq: where the first band begins, in Hz.
         highfreq: where the last band ends, in Hz; None or 0 for half the sample rate, -400 for 400 Hz below it.
         dither: standard deviation of the white noise added in training, where full scale is ``scale``.
         scale: what samples are multiplied by. 32768 brings those of -1 to 1 to the range of 16 bits, as Kaldi and
             WeNet have it; 1 leaves them, as icefall does, and for a data layer with ``int_values``.
         snip_edges: frames lie wholly within the samples.
         pad_to: T becomes a multiple of it; 0 for none.
-        pad_value: the value of frames behind an utterance's last one.
 
     Raises:
         UsageError: sizes, frequencies or numbers that are impossible or contradict each other.

@@ -95,13 +95,9 @@ def _fixed(place: str, normalize: Mapping[str, Sequence[float]], key: str, num_f
 class AudioToSpectrogramPreprocessor(AudioPreprocessor):
     """Power spectrogram, B x (n_fft // 2 + 1) x T, as ``torchaudio.transforms.Spectrogram`` defines it.
 
+    The arguments that are not explained here are those of `AudioPreprocessor`.
+
     Args:
-        sample_rate: Hz.
-        window_size: seconds of a frame's window.
-        window_stride: seconds from frame to frame.
-        n_window_size: the window in samples; ``window_size`` is then None.
-        n_window_stride: the stride in samples; ``window_stride`` is then None.
-        n_fft: samples of a frame; by default the next power of 2.
         window: hann, hamming, blackman, bartlett (in their periodic form), or ones.
         normalized: divide by the sum of the window's squares.
 
@@ -234,23 +230,14 @@ class AudioToMelSpectrogramPreprocessor(LogMelPreprocessor):
     - ``frame_splicing`` stacks neighbouring frames (NeMo repeats each one), and T shrinks by that factor.
     - ``pad_to`` holds in evaluation as well, and can be "max".
 
+    The arguments that are not explained here are those of `AudioPreprocessor`.
+
     Args:
-        sample_rate: Hz.
-        window_size: seconds of a frame's window.
-        window_stride: seconds from frame to frame.
-        n_window_size: the window in samples; ``window_size`` is then None.
-        n_window_stride: the stride in samples; ``window_stride`` is then None.
-        window: hann, hamming, blackman, bartlett, or ones.
         normalize: "per_feature"; "per_feature_speech", with mean and deviation of the frames within 40 dB of the
             loudest, so that silence around the speech changes nothing; "all_features"; ``{"fixed_mean": [...],
             "fixed_std": [...]}`` with a number for each feature; or None (False, "NA").
         moving_seconds: with ``fixed_mean`` and ``fixed_std``: each frame is then normalised by mean and deviation of
             the last so many seconds, where those that are not there yet count as on average; 0: it is not.
-        n_fft: samples of a frame; by default the next power of 2.
-        preemph: coefficient of the pre-emphasis, or None.
-        features: mel bands.
-        lowfreq: where the first band begins, in Hz.
-        highfreq: where the last band ends, in Hz; by default half the sample rate.
         log: take the natural logarithm.
         log_zero_guard_type: "add" the guard value to the powers, or "clamp" them to it.
         log_zero_guard_value: a number, or "tiny" or "eps" of float32.
@@ -258,7 +245,6 @@ class AudioToMelSpectrogramPreprocessor(LogMelPreprocessor):
         pad_to: T becomes a multiple of it; 0 for none, "max" for at least 16.7 s.
         frame_splicing: neighbouring frames in one.
         stft_conv: take the window in its periodic form. (NeMo convolves instead of transforming, with that window.)
-        pad_value: the value of frames behind an utterance's last one.
         mag_power: power of the magnitudes that the mel filters weight.
         std_floor: least deviation of the logarithms that a band, or with "all_features" the utterance, is divided by;
             speech has 2 to 4.
@@ -337,16 +323,9 @@ class AudioToMFCCPreprocessor(AudioPreprocessor):
     Periodic window, power, mel filters on HTK's scale without normalisation, logarithm or dB, DCT-II. In dB, an
     utterance's values are kept within 80 dB of its own loudest one (in torchaudio, of the batch's).
 
+    The arguments that are not explained here are those of `AudioPreprocessor`.
+
     Args:
-        sample_rate: Hz.
-        window_size: seconds of a frame's window.
-        window_stride: seconds from frame to frame.
-        n_window_size: the window in samples; ``window_size`` is then None.
-        n_window_stride: the stride in samples; ``window_stride`` is then None.
-        window: hann, hamming, blackman, bartlett, or ones.
-        n_fft: samples of a frame; by default the next power of 2.
-        lowfreq: where the first band begins, in Hz.
-        highfreq: where the last band ends, in Hz; by default half the sample rate.
         n_mels: mel bands.
         n_mfcc: coefficients kept.
         dct_type: 2.

@@ -69,8 +69,8 @@ def argument_texts(documented: type) -> dict[str, str]:
     texts: dict[str, str] = {}
     for base in reversed(documented.__mro__):
         docs = inspect.cleandoc(base.__doc__ or "")
-        block = re.search(r"^(?:Args|Attributes):\n((?:    .*\n|\n)*)", f"{docs}\n", re.MULTILINE)
-        for entry in re.findall(r"^    (\w[\w, ]*): (.*(?:\n {8}.*)*)", block[1] if block else "", re.MULTILINE):
+        blocks = re.findall(r"^(?:Args|Arguments of subclasses):\n((?:    .*\n|\n)*)", f"{docs}\n", re.MULTILINE)
+        for entry in re.findall(r"^    (\w[\w, ]*): (.*(?:\n {8}.*)*)", "".join(blocks), re.MULTILINE):
             texts |= dict.fromkeys(entry[0].split(", "), " ".join(entry[1].split()))
     return texts
 
