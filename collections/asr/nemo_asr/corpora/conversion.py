@@ -9,7 +9,7 @@ import hashlib
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -21,7 +21,7 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from nemo_asr.corpora import cuts, folders, kaldi, lists, tables
-from nemo_asr.corpora.listed import Listed, Sets, Utterances
+from nemo_asr.corpora.listed import Kind, Listed, Sets, Utterances
 from nemo_asr.corpora.writing import CORPUS, as_written
 from nemo_asr.run.audio.reading import open_audio
 from nemo_asr.run.manifest import Entry, write_manifest
@@ -30,54 +30,39 @@ from nemo_lite.base.errors import DataError, FileInTheWayError, UnknownNameError
 from nemo_lite.base.files import DOWNLOAD, is_address, make_writable_folder, names_in
 from nemo_lite.base.outputs import InputFiles, check_output
 
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of corpora.
-
-    Attributes:
-        description: in words, for messages and help.
-        recognises: whether a path leads to one.
-        sets: the utterances of each set.
-    """
-
-    description: str
-    recognises: Callable[[Path], bool]
-    sets: Callable[[Path], Sets]
-
-
 KINDS = {  # the first one that recognises a path reads it
     "common_voice": Kind(
-        "a language of Common Voice (TSV files beside clips/)", tables.is_common_voice, tables.common_voice_sets
+        "a language of Common Voice (TSV files beside clips/)",
+        tables.common_voice_tables,
+        tables.told_utterances,
+        tables.common_voice_names,
     ),
-    "kaldi": Kind("data folders of Kaldi or WeNet (wav.scp, text, perhaps segments)", kaldi.is_kaldi, kaldi.kaldi_sets),
-    "shar": Kind(
-        "a Shar folder of lhotse (cuts.*.jsonl.gz, recording.*.tar)",
-        cuts.is_shar,
-        lambda path: {"manifest": cuts.shar_utterances(path)},
+    "kaldi": Kind(
+        "data folders of Kaldi or WeNet (wav.scp, text, perhaps segments)", kaldi.kaldi_folders, kaldi.kaldi_utterances
     ),
-    "lhotse": Kind("cuts of lhotse (.jsonl, .jsonl.gz)", cuts.is_lhotse, cuts.lhotse_sets),
+    "shar": Kind("a Shar folder of lhotse (cuts.*.jsonl.gz, recording.*.tar)", cuts.shar_folders, cuts.shar_utterances),
+    "lhotse": Kind("cuts of lhotse (.jsonl, .jsonl.gz)", cuts.cut_files, cuts.lhotse_utterances),
     "wenet": Kind(
         "a list of WeNet (a JSON object a line, with wav and txt)",
-        cuts.is_wenet,
-        lambda path: {path.name.split(".")[0]: cuts.wenet_utterances(path)},
+        cuts.wenet_files,
+        cuts.wenet_utterances,
+        lambda files: {file.name.split(".")[0]: file for file in files},
     ),
     "lists": Kind(
         "folders of LibriSpeech (*.trans.txt), MLS (transcripts.txt) or VoxForge (PROMPTS)",
-        lists.is_lists,
-        lists.list_sets,
+        lists.list_files,
+        lists.list_utterances,
+        by_folder=True,
     ),
-    "stm": Kind("STM files, as TED-LIUM has them", lists.is_stm, lists.stm_sets),
-    "table": Kind("CSV or TSV files with columns for audio and text", tables.is_table, tables.table_sets),
+    "stm": Kind("STM files, as TED-LIUM has them", lists.stm_files, lists.stm_utterances, by_folder=True),
+    "table": Kind("CSV or TSV files with columns for audio and text", tables.tables_in, tables.told_utterances),
     "folder": Kind(
-        "a folder of audio with a .txt of the same name beside each", folders.is_folder, folders.folder_sets
+        "a folder of audio with a .txt of the same name beside each",
+        folders.recordings_in,
+        folders.folder_utterances,
+        by_folder=True,
     ),
 }
-
-
-# From listed utterances to manifests.
-
-
 # Lists that people have beside recordings, and of which no kind above is.
 _LISTS_OF_OBJECTS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".list")
 _SPREADSHEETS = (".xlsx", ".xls", ".ods", ".parquet", ".arrow", ".csv.gz", ".tsv.gz", ".zip")

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nemo_asr.corpora.listed import Listed, Sets, by_set_name
+from nemo_asr.corpora.listed import Listed
 from nemo_asr.data.tarred import members_of
 from nemo_lite.base.errors import DataError
 from nemo_lite.base.files import FileKind, names_in, open_file, parse_json, path_in_list
@@ -23,28 +23,21 @@ _OVERLAP_SECONDS = 0.001  # lhotse rounds offsets
 _ROUNDING_SECONDS = 0.05  # by which a supervision may begin before its recording
 
 
-def is_lhotse(path: Path) -> bool:
-    """Whether this is a file of cuts, or a folder with some."""
-    return bool(_cut_files(path))
-
-
-def lhotse_sets(path: Path) -> Sets:
-    """The utterances of each file of cuts."""
-    files = _cut_files(path) or [path]
-    return {name: lhotse_utterances(file) for name, file in by_set_name(files, _CUT_SUFFIXES).items()}
-
-
-def _cut_files(path: Path) -> list[Path]:
+def cut_files(path: Path) -> list[Path]:
+    """A file of cuts, or those in a folder."""
     files = [path / name for name in names_in(path)] if path.is_dir() else [path]
-    return [file for file in files if file.name.endswith(_CUT_SUFFIXES) and _has_cuts(file)]
+    return [
+        file for file in files if file.name.endswith(_CUT_SUFFIXES) and str(_first(file).get("type")).endswith("Cut")
+    ]
 
 
-def _has_cuts(path: Path) -> bool:
+def _first(path: Path) -> dict[str, Any]:
+    """The first object of a list; an empty one where it cannot be read."""
     try:
-        _, cut = next(_cuts(path), ("", {}))
+        _, first = next(_cuts(path), ("", {}))
     except DataError:
-        return False
-    return not isinstance(cut, DataError) and str(cut.get("type", "")).endswith("Cut")
+        return {}
+    return {} if isinstance(first, DataError) else first
 
 
 def lhotse_utterances(path: Path) -> Iterator[Listed | DataError]:
@@ -200,9 +193,10 @@ _SHARD_OF_CUTS = re.compile(r"cuts\.([0-9]+)\.jsonl(?:\.gz)?")
 _NO_RECORDINGS = frozenset({".json", ".nodata", ".nometa"})
 
 
-def is_shar(path: Path) -> bool:
-    """Whether this is a folder of Shar with recordings."""
-    return any(_SHARD_OF_CUTS.fullmatch(name) for name in names_in(path)) and any(path.glob("recording.*.tar"))
+def shar_folders(path: Path) -> list[Path]:
+    """A folder of Shar with recordings."""
+    has_cuts = path.is_dir() and any(_SHARD_OF_CUTS.fullmatch(name) for name in names_in(path))
+    return [path] if has_cuts and any(path.glob("recording.*.tar")) else []
 
 
 def shar_utterances(path: Path) -> Iterator[Listed | DataError]:
@@ -261,15 +255,9 @@ def why_no_cuts(path: Path) -> str:
 # Lists of WeNet: ``{"key": ..., "wav": FILE, "txt": TEXT}``.
 
 
-def is_wenet(path: Path) -> bool:
-    """Whether this is a list of WeNet (``data.list`` of the type raw)."""
-    if not path.is_file():
-        return False
-    try:
-        _, first = next(_cuts(path), ("", {}))
-    except DataError:
-        return False
-    return not isinstance(first, DataError) and {"wav", "txt"} <= first.keys()
+def wenet_files(path: Path) -> list[Path]:
+    """A list of WeNet (``data.list`` of the type raw)."""
+    return [path] if path.is_file() and {"wav", "txt"} <= _first(path).keys() else []
 
 
 def wenet_utterances(path: Path) -> Iterator[Listed | DataError]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from nemo_asr.corpora.listed import SUFFIXES, Listed, Sets, best_first, files_below, sets_by_folder
+from nemo_asr.corpora.listed import SUFFIXES, Listed, best_first, files_below
 from nemo_lite.base.errors import DataError
 from nemo_lite.base.files import FileKind, read_text
 
@@ -14,20 +14,15 @@ _TEXT = FileKind("the text", 1 << 20, remedy="save it as UTF-8 text")
 _NO_TEXT_OF_A_RECORDING = re.compile(r"(?i)(readme|licen[cs]e|copying|changes|authors?|credits)\b.*")
 
 
-def is_folder(path: Path) -> bool:
-    """Whether there is a recording in this folder, or in one inside."""
-    return path.is_dir() and next(files_below(path, SUFFIXES), None) is not None
-
-
-def folder_sets(path: Path) -> Sets:
-    """The recordings of a folder; of folders ``train``, ``dev``, ``test`` in it, where there are no others."""
-    return sets_by_folder(path, files_below(path, SUFFIXES), folder_utterances)
+def recordings_in(path: Path) -> Iterator[Path]:
+    """The recordings in this folder and in those inside."""
+    return files_below(path, SUFFIXES)
 
 
 def folder_utterances(path: Path) -> Iterator[Listed | DataError]:
     """The recordings of a folder and of those inside, by name."""
     recordings: dict[Path, Path] = {}
-    for audio in sorted(files_below(path, SUFFIXES), key=best_first):
+    for audio in sorted(recordings_in(path), key=best_first):
         stem = audio.with_suffix("")
         if stem in recordings:
             problem = f"two recordings have one text: {recordings[stem].name} is used"

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from nemo_asr.corpora.listed import SUFFIXES, Listed, Sets, channel_of, lines_of
+from nemo_asr.corpora.listed import SUFFIXES, Listed, channel_of, lines_of
 from nemo_lite.base.errors import DataError
 from nemo_lite.base.files import names_in, path_in_list
 
@@ -17,20 +17,8 @@ _PARTS = {"sph2pipe": re.compile("-[ts].*"), "flac": re.compile("--(?:skip|until
 _CHANNEL = re.compile(r"\s-c\s*(\S+)")  # of sph2pipe, from 1
 
 
-def is_kaldi(path: Path) -> bool:
-    """Whether this is a data folder of Kaldi with recordings, or holds some, one for each set."""
-    return bool(_kaldi_folders(path))
-
-
-def kaldi_sets(path: Path) -> Sets:
-    """The utterances of each data folder."""
-    folders = _kaldi_folders(path)
-    if folders == [path]:
-        return {"manifest": kaldi_utterances(path)}
-    return {folder.name: kaldi_utterances(folder) for folder in folders}
-
-
-def _kaldi_folders(path: Path) -> list[Path]:
+def kaldi_folders(path: Path) -> list[Path]:
+    """A data folder with recordings, or those in a folder, one for each set."""
     folders = [path, *(path / name for name in names_in(path))] if path.is_dir() else []
     kaldi = [folder for folder in folders if (folder / "wav.scp").is_file()]
     return kaldi[:1] if kaldi[:1] == [path] else kaldi

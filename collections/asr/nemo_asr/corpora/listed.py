@@ -1,7 +1,7 @@
-"""Utterances as corpora list them: what each reader of a kind of corpus gives to `nemo_asr.corpora.conversion`.
+"""Kinds of corpora, and utterances as they list them: what `nemo_asr.corpora.conversion` makes manifests of.
 
-A reader is one file: whether a path leads to its kind, and the utterances of each set. It opens no audio. A line that
-cannot be used is a `DataError` in the list, and the others go on.
+A kind is one file of this folder. It opens no audio. A line that cannot be used is a `DataError` in the list, and the
+others go on.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -151,15 +152,50 @@ def sets_by_folder(path: Path, files: Iterable[Path], utterances: Callable[[Path
     return {"manifest": utterances(path)}
 
 
-def by_set_name(files: Iterable[Path], endings: tuple[str, ...]) -> dict[str, Path]:
+_ENDINGS = (".csv", ".tsv", ".jsonl.gz", ".jsonl", ".stm")
+
+
+def by_set_name(files: Iterable[Path]) -> dict[str, Path]:
     """Files by their names without the ending; with it where two differ in nothing else."""
     named: dict[str, list[Path]] = {}
     for file in files:
-        ending = next((ending for ending in endings if file.name.lower().endswith(ending)), "")
+        ending = next((ending for ending in _ENDINGS if file.name.lower().endswith(ending)), "")
         named.setdefault(file.name[: len(file.name) - len(ending)], []).append(file)
     return {
         name if len(same) == 1 else file.name.replace(".", "_"): file for name, same in named.items() for file in same
     }
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of corpora.
+
+    Attributes:
+        description: in words, for messages and help.
+        files: the lists, tables, recordings or folders of this kind to which a path leads; none: it is another kind.
+        utterances: those of a list or a folder.
+        names: the sets of lists, by the names of their manifests.
+        by_folder: of a folder, there is a set for each folder in it that is named as sets are, not for each list.
+    """
+
+    description: str
+    files: Callable[[Path], Iterable[Path]]
+    utterances: Callable[[Path], Utterances]
+    names: Callable[[Iterable[Path]], Mapping[str, Path]] = by_set_name
+    by_folder: bool = False
+
+    def recognises(self, path: Path) -> bool:
+        """Whether a path leads to such a corpus."""
+        return next(iter(self.files(path)), None) is not None
+
+    def sets(self, path: Path) -> Sets:
+        """The utterances of each set."""
+        if self.by_folder and path.is_dir():
+            return sets_by_folder(path, self.files(path), self.utterances)
+        files = [*self.files(path)] or [path]
+        if files == [path] and path.is_dir():
+            return {"manifest": self.utterances(path)}
+        return {name: self.utterances(file) for name, file in self.names(files).items()}
 
 
 def files_below(folder: Path, suffixes: frozenset[str]) -> Iterator[Path]:

@@ -10,12 +10,10 @@ from nemo_asr.corpora.listed import (
     SUFFIXES,
     Listed,
     Recordings,
-    Sets,
     channel_of,
     decoded_lines,
     files_below,
     lines_of,
-    sets_by_folder,
 )
 from nemo_asr.corpora.writing import check_id
 from nemo_asr.scoring import sclite
@@ -25,23 +23,14 @@ _NAMES = re.compile(r".+\.trans\.txt|transcripts\.txt|PROMPTS")
 _WITH_SPEAKER = re.compile("([0-9]+)[-_][0-9]+[-_][0-9]+")  # SPEAKER-CHAPTER-NUMBER
 
 
-def is_lists(path: Path) -> bool:
-    """Whether there is such a list in this folder, or in one inside."""
-    return path.is_dir() and next(_lists(path), None) is not None
-
-
-def list_sets(path: Path) -> Sets:
-    """The utterances of all lists; one set for each folder of a set."""
-    return sets_by_folder(path, _lists(path), list_utterances)
-
-
-def _lists(path: Path) -> Iterator[Path]:
+def list_files(path: Path) -> Iterator[Path]:
+    """Such lists in this folder and in those inside."""
     return (file for file in files_below(path, frozenset({".txt", ""})) if _NAMES.fullmatch(file.name))
 
 
 def list_utterances(path: Path) -> Iterator[Listed | DataError]:
     """The utterances of the lists below a folder: ``ID WORDS`` of each line, the recording by the id's last part."""
-    for file in sorted(_lists(path)):
+    for file in sorted(list_files(path)):
         folder = file.parent.parent if file.parent.name == "etc" else file.parent  # as VoxForge has them
         recordings = Recordings(files_below(folder, SUFFIXES))
         texts: dict[str, int] = {}  # by their hashes: a list may have millions
@@ -99,19 +88,7 @@ _STM_WANTED = "RECORDING CHANNEL SPEAKER START END <LABELS> WORDS"
 _AUDIO_FOLDERS = ("sph", "wav", "audio")
 
 
-def is_stm(path: Path) -> bool:
-    """Whether this is an STM file, or a folder with some."""
-    return next(_stm_files(path), None) is not None
-
-
-def stm_sets(path: Path) -> Sets:
-    """The utterances of an STM file; or of all below a folder, one set for each folder of a set."""
-    if path.is_file():
-        return {path.stem: stm_utterances(path)}
-    return sets_by_folder(path, _stm_files(path), stm_utterances)
-
-
-def _stm_files(path: Path) -> Iterator[Path]:
+def stm_files(path: Path) -> Iterator[Path]:
     """An STM file, or those below a folder, but for references that an evaluation there wrote for sclite."""
     if path.is_file():
         return iter([path] if path.suffix == ".stm" else [])
@@ -121,7 +98,7 @@ def _stm_files(path: Path) -> Iterator[Path]:
 
 def stm_utterances(path: Path) -> Iterator[Listed | DataError]:
     """The segments, with recordings beside the file or in a folder ``sph``, ``wav`` or ``audio`` beside its own."""
-    for file in sorted(_stm_files(path)):
+    for file in sorted(stm_files(path)):
         folders = [file.parent, *(file.parent.parent / name for name in _AUDIO_FOLDERS)]
         recordings = Recordings(_audio_of(folders))
         channels = (segment[2] for _, segment in _segments(file) if isinstance(segment, re.Match))

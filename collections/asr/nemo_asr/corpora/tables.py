@@ -7,12 +7,12 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from nemo_asr.corpora.listed import SUFFIXES, Listed, Sets, by_set_name, channel_of
+from nemo_asr.corpora.listed import SUFFIXES, Listed, by_set_name, channel_of
 from nemo_lite.base.errors import DataError
 from nemo_lite.base.files import FileKind, names_in, open_file, path_in_list
 
@@ -50,49 +50,40 @@ class _Columns(NamedTuple):
     are_named: bool = True
 
 
-def is_table(path: Path) -> bool:
-    """Whether this is a table of recordings and texts, or a folder with some."""
-    return bool(_tables(path))
+def tables_in(path: Path) -> list[Path]:
+    """A table of recordings and texts, or those in a folder; with one that can be read also those that cannot."""
+    if path.is_file():
+        return [path] if path.suffix.lower() in TABLE_SUFFIXES else []
+    tables, readable = list[Path](), False
+    for table in (path / name for name in names_in(path) if name.lower().endswith(TABLE_SUFFIXES)):
+        try:
+            has_rows = table.is_file() and next(table_utterances(table), None) is not None
+            readable |= has_rows
+        except NoColumnsError:
+            continue
+        except DataError:
+            has_rows = True  # told as one that cannot be read
+        tables += [table] if has_rows else []
+    return tables if readable else []
 
 
-def is_common_voice(path: Path) -> bool:
-    """Whether this is a language of Common Voice: tables beside a folder ``clips``."""
-    return (path / "clips").is_dir() and any(table.suffix == ".tsv" for table in _tables(path))
+def common_voice_tables(path: Path) -> list[Path]:
+    """The tables of a language of Common Voice, beside a folder ``clips``."""
+    tables = tables_in(path) if (path / "clips").is_dir() else []
+    return tables if any(table.suffix == ".tsv" for table in tables) else []
 
 
-def table_sets(path: Path) -> Sets:
-    """The utterances of each table."""
-    tables = by_set_name(_tables(path, unreadable_too=True), TABLE_SUFFIXES)
-    return {name: _told(table) for name, table in tables.items()}
-
-
-def common_voice_sets(path: Path) -> Sets:
-    """The three sets of Common Voice; in a folder that has none of them, ``validated.tsv`` or all tables."""
-    tables = by_set_name(_tables(path, unreadable_too=True), TABLE_SUFFIXES)
+def common_voice_names(files: Iterable[Path]) -> dict[str, Path]:
+    """The three sets of Common Voice; where there are none of them, ``validated`` or all tables."""
+    tables = by_set_name(files)
     names = [name for name in _COMMON_VOICE_SETS if name in tables] or [
         name for name in ("validated",) if name in tables
     ]
-    return {name: _told(tables[name]) for name in names or [*tables.keys() - {"invalidated"}]}
+    return {name: tables[name] for name in names or [*tables.keys() - {"invalidated"}]}
 
 
-def _tables(path: Path, *, unreadable_too: bool = False) -> list[Path]:
-    if path.is_file():
-        return [path] if path.suffix.lower() in TABLE_SUFFIXES else []
-    tables = [path / name for name in names_in(path) if name.lower().endswith(TABLE_SUFFIXES)]
-    return [table for table in tables if table.is_file() and _has_columns(table, unreadable_too)]
-
-
-def _has_columns(table: Path, unreadable_too: bool) -> bool:
-    try:
-        return next(table_utterances(table), None) is not None
-    except NoColumnsError:
-        return False
-    except DataError:
-        return unreadable_too
-
-
-def _told(table: Path) -> Iterator[Listed | DataError]:
-    """The utterances of a table; of one that cannot be read the reason, so that others are."""
+def told_utterances(table: Path) -> Iterator[Listed | DataError]:
+    """As `table_utterances`; of a table that cannot be read the reason, so that others are."""
     try:
         yield from table_utterances(table)
     except DataError as error:
