@@ -5,15 +5,20 @@ Source: Watanabe et al., "Hybrid CTC/Attention Architecture for End-to-End Speec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 import nemo_asr
+from nemo_asr.run.search.ctc import align, labels_of_path, path_scores
+from nemo_asr.run.search.options import SearchOptions
+from nemo_asr.run.search.search import Hypotheses, SearchStream, States, TimedLabels
 from nemo_asr.tasks.families import CTC, Data, Modules, Weighted, augmented_features
-from nemo_lite import LossNM, NonTrainableNM, TrainableNM
+from nemo_lite import LossNM, NeuralModule, NonTrainableNM, TrainableNM
 from nemo_lite.core import Reference
 from nemo_lite.core.neural_types import (
     AcousticEncodedRepresentation,
@@ -102,32 +107,89 @@ class RescoringSearch(NonTrainableNM):
     }
 
     def __init__(
-        self, labels: list[str], attention: Reference[AttentionDecoder], beam_size: int = 4, name: str | None = None
+        self,
+        labels: list[str],
+        attention: Reference[AttentionDecoder],
+        beam_size: int = 4,
+        name: str | None = None,
+        *,
+        search: nemo_asr.BeamSearchCTCDecoder | None = None,
+        nbest: int | None = None,
     ) -> None:
         super().__init__(name)
-        self._attention, self._search = attention, nemo_asr.BeamSearchCTCDecoder(labels, beam_size)
-        self._beam_size = beam_size
+        self._labels, self._attention = labels, attention
+        self._search = search or nemo_asr.BeamSearchCTCDecoder(labels, beam_size)
+        self._nbest = nbest or self._search.beam_size
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-        several = shapes["log_probs"][0], self._beam_size
+        several = shapes["log_probs"][0], self._nbest
         return {"hypotheses": (*several, symbol("labels")), "scores": several}
 
+    def several(self, nbest: int) -> RescoringSearch:
+        return RescoringSearch(self._labels, self._attention, search=self._search, nbest=nbest)
+
     def forward(self, log_probs: Tensor, encoded: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
-        found = self._search.search(log_probs, num_frames, self._beam_size)
+        beam_size = self._search.beam_size
+        found = self._search.search(log_probs, num_frames, beam_size)
         longest = max(1, *(len(each.ids) for row in found for each in row))
-        ids = torch.full((len(found), self._beam_size, longest), -1)
-        scores = torch.full((len(found), self._beam_size), float("-inf"))
+        ids = torch.full((len(found), beam_size, longest), -1)
+        scores = torch.full((len(found), beam_size), float("-inf"))
         for row, hypotheses in enumerate(found):
             for rank, hypothesis in enumerate(hypotheses):
                 ids[row, rank, : len(hypothesis.ids)] = torch.tensor(hypothesis.ids)
                 scores[row, rank] = hypothesis.score
-            end = num_frames[row : row + 1].expand(self._beam_size)
+            end = num_frames[row : row + 1].expand(beam_size)
             texts = ids[row].to(encoded.device)
-            next_label = self._attention(encoded[row].expand(self._beam_size, -1, -1), texts, end)
+            next_label = self._attention(encoded[row].expand(beam_size, -1, -1), texts, end)
             scores[row] += log_probs_of(next_label, texts, (texts >= 0).sum(1)).cpu()
-        order = scores.argsort(1, descending=True)
-        sorted_ids = ids.gather(1, order.unsqueeze(2).expand_as(ids))
+        order = scores.argsort(1, descending=True)[:, : self._nbest]
+        sorted_ids = ids.gather(1, order.unsqueeze(2).expand(-1, -1, longest))
         return sorted_ids.to(encoded.device), scores.gather(1, order).to(encoded.device)
+
+    @torch.no_grad()
+    def recognise(self, states: States, nbest: int = 1) -> Hypotheses:
+        log_probs, encoded = states["log_probs"], states["encoded"]
+        device = self._attention.module.embedding.weight.device
+        frames, rows = (torch.from_numpy(each.copy())[None].to(device) for each in (log_probs, encoded.T))
+        ids, scores = self.forward(frames, rows, torch.tensor([len(log_probs)], device=device))
+        texts = [[label for label in row if label >= 0] for row in ids[0].tolist()]
+        path = align(log_probs, texts[0])
+        best = labels_of_path(path, path_scores(log_probs, path), len(self._labels))
+        return Hypotheses(best, list(zip(texts, scores[0].tolist(), strict=True))[:nbest])
+
+    def stream(self, most_frames: int) -> RescoredParts:
+        return RescoredParts(self, self._search.stream(most_frames))
+
+
+class RescoredParts:
+    """A `SearchStream`: CTC's beams while a part is open; both scores where it ends."""
+
+    def __init__(self, search: RescoringSearch, beams: SearchStream) -> None:
+        self._search, self._beams = search, beams
+        self._kept: dict[str, npt.NDArray[np.float32]] = {}  # of the open part
+        self._ids: list[int] = []  # of the parts before
+
+    def accept(self, states: States, ends: Callable[[bool], bool]) -> int:
+        number = self._beams.accept(states, ends)
+        taken = {name: values[:number] for name, values in states.items()}
+        self._kept = {name: np.concatenate([self._kept.get(name, new[:0]), new]) for name, new in taken.items()}
+        return number
+
+    def best(self) -> TimedLabels:
+        return self._beams.best()
+
+    def end(self, num_frames: int) -> TimedLabels:
+        self._beams.end(num_frames)
+        if not num_frames:
+            return TimedLabels([], [], [], [])
+        part = {name: values[:num_frames] for name, values in self._kept.items()}
+        self._kept = {name: values[num_frames:] for name, values in self._kept.items()}
+        labels = self._search.recognise(part).best
+        self._ids += labels.ids
+        return labels
+
+    def ids(self) -> list[int]:
+        return [*self._ids, *(self.best().ids if self._kept and len(self._kept["log_probs"]) else [])]
 
 
 class Hybrid(CTC):
@@ -140,6 +202,14 @@ class Hybrid(CTC):
         "greedy": nemo_asr.Role((LogprobsType, AcousticEncodedRepresentation), (nemo_asr.HypothesesType,)),
     }
     label_roles: ClassVar[Sequence[str]] = ("decoder", "attention")
+
+    def search(
+        self, labels: Sequence[str], options: SearchOptions | None, modules: Mapping[str, NeuralModule]
+    ) -> NeuralModule:
+        search = super().search(labels, options, modules)
+        if not isinstance(search, nemo_asr.BeamSearchCTCDecoder):
+            return search
+        return RescoringSearch(list(labels), Reference(modules["attention"]), search=search)
 
     def connect(self, modules: Modules, data: Data, training: bool) -> nemo_asr.Wires:
         features, labels = augmented_features(modules, data, training)

@@ -6,14 +6,18 @@ Source: Graves, "Sequence Transduction with Recurrent Neural Networks", 2012.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 import nemo_asr
-from nemo_asr.tasks.families import SPEECH_ROLES, Data, Modules, augmented_features
-from nemo_lite import LossNM, NonTrainableNM, TrainableNM
+from nemo_asr.run.search.options import SearchOptions
+from nemo_asr.run.search.search import FrameByFrame, Hypotheses, States, TimedLabels
+from nemo_asr.tasks.families import SPEECH_ROLES, Data, Exported, Modules, augmented_features
+from nemo_asr.trained.engine import StandIn
+from nemo_lite import LossNM, NeuralModule, NonTrainableNM, TrainableNM
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core import Reference
 from nemo_lite.core.neural_types import (
     AcousticEncodedRepresentation,
@@ -53,6 +57,26 @@ class Prediction(TrainableNM):
         """The states behind labels (B, U), and the memory with which it goes on."""
         states, memory = self.gru(self.embedding(labels.clamp(0, self.embedding.num_embeddings - 1)), memory)
         return states, memory
+
+
+class PredictionStep(NonTrainableNM):
+    """The prediction network in an exported file, label by label: its memory goes in and comes out."""
+
+    input_ports: Ports = {
+        "label": NeuralType("B T", LabelsType()),
+        "memory": NeuralType("D B D", EncodedRepresentation()),
+    }
+    output_ports: Ports = {
+        "states": NeuralType("B T D", EncodedRepresentation()),
+        "new_memory": NeuralType("D B D", EncodedRepresentation()),
+    }
+
+    def __init__(self, prediction: Reference[Prediction], name: str | None = None) -> None:
+        super().__init__(name)
+        self._prediction = prediction
+
+    def forward(self, label: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        return self._prediction.module.continued(label, memory)
 
 
 class Joint(TrainableNM):
@@ -104,8 +128,23 @@ class TransducerLoss(LossNM):
         return self.mean_over_items(-total)
 
 
+class Said(NamedTuple):
+    """What was said up to a frame, and the prediction network behind it."""
+
+    labels: TimedLabels
+    score: float
+    states: Tensor
+    memory: Tensor | None
+
+    def text(self, labels: Sequence[str]) -> str:
+        return "".join(labels[number] for number in self.labels.ids)
+
+
 class TransducerSearch(NonTrainableNM):
-    """Greedy search: in each frame the most probable labels, one after the other, until the blank is more probable."""
+    """Frame by frame: up to ``max_symbols`` labels in each, until the blank is more probable.
+
+    With a beam, or hot words, several texts are kept. Hot words, whole or begun, make a text more probable.
+    """
 
     input_ports: Ports = {
         "encoded": NeuralType("B D T", AcousticEncodedRepresentation()),
@@ -113,47 +152,119 @@ class TransducerSearch(NonTrainableNM):
     }
     output_ports: Ports = {
         "hypotheses": NeuralType("B D T", nemo_asr.HypothesesType()),
+        "scores": NeuralType("B D", LogprobsType()),
         "starts": NeuralType("B D T", IntType()),
         "ends": NeuralType("B D T", IntType()),
         "log_probs": NeuralType("B D T", LogprobsType()),
     }
 
     def __init__(
-        self, prediction: Reference[Prediction], joint: Reference[Joint], max_symbols: int = 4, name: str | None = None
+        self,
+        prediction: Reference[Prediction],
+        joint: Reference[Joint],
+        max_symbols: int = 4,
+        name: str | None = None,
+        *,
+        labels: Sequence[str] = (),
+        beam_size: int = 1,
+        hotwords: Sequence[str] = (),
+        hotword_weight: float = 6.0,
+        nbest: int = 1,
     ) -> None:
         super().__init__(name)
         self._prediction, self._joint, self._max_symbols = prediction, joint, max_symbols
+        self._labels, self._beam_size, self._nbest = labels, beam_size, nbest
+        self._hotwords, self._hotword_weight = hotwords, hotword_weight
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-        return {port: (shapes["encoded"][0], 1, symbol("labels")) for port in self.output_ports}
+        several = shapes["encoded"][0], self._nbest
+        of_labels = dict.fromkeys(self.output_ports, (*several, symbol("labels")))
+        return {**of_labels, "scores": several}
 
-    def forward(self, encoded: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        found = [self._searched(row[:, :end]) for row, end in zip(encoded, num_frames.tolist(), strict=True)]
-        longest = max(1, *(len(ids) for ids, _, _ in found))
-        padded = [
-            torch.tensor([[[*row[k], *[-1] * (longest - len(row[k]))]] for row in found], device=encoded.device)
-            for k in range(3)
-        ]
-        ids, frames, log_probs = padded
-        return ids, frames, frames + 1, log_probs.float()
+    def several(self, nbest: int) -> TransducerSearch:
+        if nbest > self._beam_size:
+            raise UsageError("a search cannot give so many hypotheses", got=f"nbest {nbest}", remedy="raise beam_size")
+        return TransducerSearch(
+            *(self._prediction, self._joint, self._max_symbols),
+            labels=self._labels,
+            beam_size=self._beam_size,
+            hotwords=self._hotwords,
+            hotword_weight=self._hotword_weight,
+            nbest=nbest,
+        )
 
-    def _searched(self, encoded: Tensor) -> tuple[list[int], list[int], list[float]]:
-        ids, frames, log_probs = list[int](), list[int](), list[float]()
+    def forward(self, encoded: Tensor, num_frames: Tensor) -> tuple[Tensor, ...]:
+        rows = []
+        for row, end in zip(encoded, num_frames.tolist(), strict=True):
+            stream = self.stream()
+            stream.recognise({"encoded": row[:, :end].T.cpu().numpy()})
+            rows.append(stream.hypotheses[: self._nbest])
+        longest = max(1, *(len(said.labels.ids) for row in rows for said in row))
+        padded = torch.full((4, len(rows), self._nbest, longest), -1.0, dtype=torch.float64)
+        scores = torch.full((len(rows), self._nbest), float("-inf"), dtype=torch.float64)
+        for place, row in enumerate(rows):
+            for rank, said in enumerate(row):
+                scores[place, rank] = said.score
+                padded[:, place, rank, : len(said.labels.ids)] = torch.tensor(said.labels, dtype=torch.float64)
+        ids, starts, ends = padded[:3].long().to(encoded.device)
+        return ids, scores.to(encoded.device), starts, ends, padded[3].to(encoded.device)
+
+    def recognise(self, states: States, nbest: int = 1) -> Hypotheses:
+        return self.stream().recognise(states, nbest)
+
+    @torch.no_grad()
+    def stream(self, most_frames: int = 0) -> FrameByFrame[Said]:
         blank = self._prediction.module.embedding.num_embeddings - 1
-        states, memory = self._behind(blank, None, encoded.device)
-        for frame in range(encoded.shape[1]):
-            for _ in range(self._max_symbols):
-                log_prob, best = self._joint(encoded[None, :, frame : frame + 1], states)[0, 0, 0].max(0)
-                if int(best) == blank:
-                    break
-                ids.append(int(best))
-                frames.append(frame)
-                log_probs.append(float(log_prob))
-                states, memory = self._behind(ids[-1], memory, encoded.device)
-        return ids, frames, log_probs
+        start = Said(TimedLabels([], [], [], []), 0.0, *self._behind(blank, None))
+        return FrameByFrame(start, self._greedy if self._beam_size == 1 else self._beam)
 
-    def _behind(self, label: int, memory: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
-        return self._prediction.module.continued(torch.tensor([[label]], device=device), memory)
+    @torch.no_grad()
+    def _greedy(self, states: States, frame: int, before: Sequence[Said]) -> Sequence[Said]:
+        (said,) = before
+        for _ in range(self._max_symbols):
+            log_probs = self._log_probs(states, said)
+            log_prob, best = log_probs.max(0)
+            if int(best) == len(log_probs) - 1:
+                break
+            said = self._with(said, int(best), float(log_prob), frame)
+        return [said]
+
+    @torch.no_grad()
+    def _beam(self, states: States, frame: int, before: Sequence[Said]) -> Sequence[Said]:
+        ended = dict[str, Said]()
+        growing = list(before)
+        for number in range(self._max_symbols + 1):
+            grown = []
+            for said in growing:
+                log_probs = self._log_probs(states, said)
+                after, text = said._replace(score=said.score + float(log_probs[-1])), said.text(self._labels)
+                if text not in ended or after.score > ended[text].score:
+                    ended[text] = after
+                if number < self._max_symbols:
+                    values, labels = log_probs[:-1].topk(min(self._beam_size, len(log_probs) - 1))
+                    pairs = zip(labels.tolist(), values.tolist(), strict=True)
+                    grown += [self._with(said, label, log_prob, frame) for label, log_prob in pairs]
+            growing = sorted(grown, key=self._worth, reverse=True)[: self._beam_size]
+        return sorted(ended.values(), key=self._worth, reverse=True)[: self._beam_size]
+
+    def _worth(self, said: Said) -> float:
+        *words, last = said.text(self._labels).split(" ")
+        begun = max((len(last) / len(word) for word in self._hotwords if word.startswith(last)), default=0.0)
+        return said.score + self._hotword_weight * (sum(word in self._hotwords for word in words) + begun)
+
+    def _log_probs(self, states: States, said: Said) -> Tensor:
+        encoded = torch.from_numpy(states["encoded"].copy()).to(said.states.device)
+        log_probs: Tensor = self._joint(encoded[None, :, None], said.states)[0, 0, 0]
+        return log_probs
+
+    def _with(self, said: Said, label: int, log_prob: float, frame: int) -> Said:
+        new = ([label], [frame], [frame + 1], [log_prob])
+        labels = TimedLabels(*([*kept, *more] for kept, more in zip(said.labels, new, strict=True)))
+        return Said(labels, said.score + log_prob, *self._behind(label, said.memory))
+
+    def _behind(self, label: int, memory: Tensor | None) -> tuple[Tensor, Tensor]:
+        prediction = self._prediction.module
+        return prediction.continued(torch.tensor([[label]], device=prediction.embedding.weight.device), memory)
 
 
 class Transducer(nemo_asr.Family):
@@ -167,6 +278,35 @@ class Transducer(nemo_asr.Family):
         "greedy": nemo_asr.Role((AcousticEncodedRepresentation,), (nemo_asr.HypothesesType,), needed=True),
     }
     label_roles: ClassVar[Sequence[str]] = ("prediction", "joint")
+
+    def search(
+        self, labels: Sequence[str], options: SearchOptions | None, modules: Mapping[str, NeuralModule]
+    ) -> NeuralModule:
+        if options is None:
+            return modules["greedy"]
+        options.refuse_others(("beam_size", "hotwords", "hotword_weight"), f"family {self.name}")
+        arguments = {"beam_size": 4, **options.arguments()}
+        references = Reference(modules["prediction"]), Reference(modules["joint"])
+        return TransducerSearch(*references, labels=labels, **arguments)
+
+    def exported(self, wires: nemo_asr.Wires, modules: Mapping[str, NeuralModule]) -> dict[str, Exported]:
+        encoder = super().exported(wires, modules)["model"]
+        joint = modules["joint"]
+        assert isinstance(joint, Joint)
+        memory = NeuralType("D B D", EncodedRepresentation())
+        said = StandIn({"label": NeuralType("B T", LabelsType()), "memory": memory})
+        step = PredictionStep(Reference(modules["prediction"]))
+        states, new_memory = step(*said())
+        both = StandIn({"encoded": joint.input_ports["encoded"], "states": joint.input_ports["states"]})
+        sizes = joint.of_frames.in_features, joint.head.in_features
+        return {
+            "encoder": encoder,
+            "prediction": Exported(
+                {"states": states, "new_memory": new_memory},
+                [torch.zeros(2, 2, dtype=torch.int64), torch.randn(1, 2, sizes[1])],
+            ),
+            "joint": Exported({"lattice": joint(*both())}, [torch.randn(2, sizes[0], 2), torch.randn(2, 3, sizes[1])]),
+        }
 
     def connect(self, modules: Modules, data: Data, training: bool) -> nemo_asr.Wires:
         features, labels = augmented_features(modules, data, training)

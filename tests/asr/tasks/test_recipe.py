@@ -508,6 +508,6 @@ def test_intermediate_ctc_takes_the_middle_block_or_the_file_s_and_a_weight(writ
     for text, channels in ((deeper, 6), (with_block, 8)):
         made = load_recipe(write(text)).model(intermediate_ctc=0.3)
         assert made.intermediate["intermediate_decoder"].input_ports["encoder_output"].axes[1].size == channels
-        assert made.intermediate["intermediate_decoder"].share == 0.3
+        assert vars(made.intermediate["intermediate_decoder"])["share"] == 0.3
     with pytest.raises(UsageError, match=r"intermediate_ctc is out of range: got 1.5, wanted a number from 0, below 1"):
         load_recipe(write(deeper)).model(intermediate_ctc=1.5)

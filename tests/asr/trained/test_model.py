@@ -19,10 +19,9 @@ from nemo_asr.audio import augmentation as augmentor
 from nemo_asr.audio import augmentation as perturbation
 from nemo_asr.commands.cli import models
 from nemo_asr.export import onnx_export
-from nemo_asr.export.onnx_export import metadata_of
+from nemo_asr.export.onnx_export import exported_files, metadata_of
 from nemo_asr.run.cli.transcribe import main as transcribe_command
 from nemo_asr.trained.calibrating import heard_words
-from nemo_asr.trained.engine import RecordingsDataLayer
 from nemo_asr.trained.folder import about_checkpoint, read_model
 from nemo_asr.trained.model import TrainedModel, describe, trained_modules
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
@@ -135,8 +134,8 @@ def test_the_metadata_of_an_exported_model_say_how_recordings_are_read(recipe_of
     for change, said in ((("", ""), None), (_TRIMS, "true")):
         recipe = recipe_of(change)
         model = TrainedModel("here", recipe, recipe.model(), describe(recipe))
-        wires = nemo_asr.connect(model.modules, RecordingsDataLayer([], 16000))
-        metadata = metadata_of(model, wires.features, wires.log_probs)
+        wires, files = exported_files(model)
+        metadata = metadata_of(model, wires, files["model"])
         assert (metadata.get("trim_silence"), metadata.get("int_values")) == (said, None)
 
 
@@ -145,8 +144,8 @@ def test_the_metadata_name_a_search_that_is_not_in_the_exported_file(recipe_of):
     for change, search in ((("", ""), None), (("labels:", "BeamSearchCTCDecoder: {beam_size: 4}\nlabels:"), "Beam")):
         recipe = recipe_of(change)
         model = TrainedModel("here", recipe, recipe.model(), describe(recipe))
-        wires = nemo_asr.connect(model.modules, RecordingsDataLayer([], 16000))
-        found = metadata_of(model, wires.features, wires.log_probs).get("search")
+        wires, files = exported_files(model)
+        found = metadata_of(model, wires, files["model"]).get("search")
         assert found == (search and "BeamSearchCTCDecoder")
 
 
@@ -158,7 +157,7 @@ def test_an_export_says_which_search_is_not_in_the_file(recipe_of, tmp_path, mon
         recipe = recipe_of(change)
         onnx_export.export_onnx(TrainedModel("here", recipe, recipe.model(), describe(recipe)), tmp_path / "m.onnx")
         told = capfd.readouterr().err
-        assert ("m.onnx ends at log-probabilities: BeamSearchCTCDecoder of the configuration" in told) == is_told
+        assert ("m.onnx ends at log_probs: BeamSearchCTCDecoder of the configuration" in told) == is_told
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
-"""A trained model as one ONNX file, from waveforms to log-probabilities, compared with torch. Running it: `onnx_model`.
+"""A trained model as ONNX files, from waveforms to what its search reads, compared with torch. Running: `onnx_model`.
 
 The file holds features, masks and lengths, so its caller needs no speech code: samples and their number go in. Batch
-and time have any size. What labels mean and how long a frame is stands in the file's metadata.
+and time have any size. What labels mean, how long a frame is and which wires come out stands in the file's metadata.
+That is one file, which ends at log-probabilities, unless the family of the model says otherwise: ``Family.exported``.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -19,18 +22,21 @@ import torch
 from torch import Tensor, nn
 
 from nemo_asr.data.utterances import audio_ports
-from nemo_asr.decoding.greedy import GreedyCTCDecoder, post_process_predictions
+from nemo_asr.decoding.greedy import post_process_predictions
 from nemo_asr.run.audio.reading import Samples
 from nemo_asr.run.onnx.onnx_model import FORMAT, INPUTS, OUTPUTS
+from nemo_asr.run.search.ctc import LOG_PROBS
 from nemo_asr.run.transcribe.inputs import padded
-from nemo_asr.tasks.families import connect
+from nemo_asr.tasks.families import FAMILIES, Exported, Wires, connect, family_of, is_lengths
+from nemo_asr.tasks.registry import defaults_of
 from nemo_asr.trained.engine import StandIn, stride_of
 from nemo_asr.trained.folder import ModelCard
 from nemo_asr.trained.model import TrainedModel, trained_modules, versions
-from nemo_lite import NmTensor, logging
+from nemo_lite import Dag, logging
 from nemo_lite.backends.pytorch.export import OnnxRun, export_wires
 from nemo_lite.base.errors import CheckpointError, UsageError
 from nemo_lite.base.files import refuse_existing
+from nemo_lite.core import AxisKind
 
 TOLERANCE = 1e-3
 """How far a log-probability x of the file and of torch may be apart: by ``TOLERANCE * (1 + |x|)``. Rounding in another
@@ -50,8 +56,8 @@ class Comparison:
 
     Attributes:
         batches: rows and seconds of each batch that both have computed.
-        difference: the largest one between two log-probabilities of valid frames.
-        texts: how many texts were compared; all are equal.
+        difference: the largest one between two log-probabilities, or other values, of valid frames.
+        texts: how many texts were compared; all are equal. None of files that give no log-probabilities.
         ties: frames in which the two most probable labels are so close that rounding decides; they count as equal.
     """
 
@@ -65,13 +71,47 @@ class Comparison:
         ties = f" ({self.ties} frames with two equally probable labels)" if self.ties else ""
         return (
             f"{len(sizes)} batches of {min(sizes)} to {max(sizes)} signals, {min(seconds):.2f} to {max(seconds):.2f} s:"
-            f" largest difference of log-probabilities {self.difference:.1e},"
-            f" {self.texts} of {self.texts} texts equal{ties}"
+            f" largest difference of {'log-probabilities' if self.texts else 'values'} {self.difference:.1e}"
+            + (f", {self.texts} of {self.texts} texts equal{ties}" if self.texts else "")
         )
+
+
+def exported_files(model: TrainedModel) -> tuple[Wires, dict[str, Exported]]:
+    """The wires of a model from audio, and the files that its family writes of them.
+
+    Raises:
+        CheckpointError: the model does not say its labels.
+        UsageError: its family has nothing to write.
+    """
+    if not model.card.labels:
+        raise CheckpointError("the model does not say its labels", place=model.place)
+    wires = connect(model.modules, StandIn(audio_ports(model.card.sample_rate)))
+    if not isinstance(wires, Wires):
+        problem, got = "models of this family have no export", model.modules.family
+        raise UsageError(problem, place=model.place, got=got, remedy="use the model folder")
+    return wires, family_of(model.modules.family).exported(wires, model.modules.modules)
+
+
+def log_probs_of_frames(model: TrainedModel, program: str) -> tuple[Wires, Exported]:
+    """The wires of a model, and its one file, for a layout that holds log-probabilities of frames and nothing else.
+
+    Raises:
+        UsageError: its family exports other wires.
+    """
+    wires, files = exported_files(model)
+    file = next(iter(files.values()))
+    if len(files) > 1 or list(file.outputs) != list(OUTPUTS):
+        got = "; ".join(f"{name}: {', '.join(each.outputs)}" for name, each in files.items())
+        problem = f"family {model.modules.family} does not give {', '.join(OUTPUTS)}, which {program} takes"
+        raise UsageError(problem, place=model.place, got=got, remedy="write --format onnx, or use the model folder")
+    return wires, file
 
 
 def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[Samples] = ()) -> Comparison:
     """Write one ONNX file from waveforms (B, T) and lengths (B,) to log-probabilities (B, U, classes) and lengths (B,).
+
+    Of a family that says otherwise it ends at other wires, and further parts of the model are files beside it, named
+    after theirs: ``model.onnx`` and ``model.joint.onnx``.
 
     It is run with ONNX Runtime at once, on signals of several lengths in batches of several sizes, and compared with
     the modules in torch. If it differs, there is no file.
@@ -92,39 +132,68 @@ def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[Samp
     """
     path = Path(path).expanduser()
     refuse_existing(path)
-    if not model.card.labels:
-        raise CheckpointError("the model does not say its labels", place=model.place)
-    wires = connect(model.modules, StandIn(audio_ports(model.card.sample_rate)))
-    if wires.log_probs is None or wires.log_probs_lengths is None or wires.features is None:
-        problem = "an ONNX file ends at log-probabilities of labels in each frame, which this family of models has not"
-        remedy = "transcribe with the model folder"
-        raise UsageError(problem, place=model.place, got=model.modules.family, remedy=remedy)
-    outputs = dict(zip(OUTPUTS, (wires.log_probs, wires.log_probs_lengths), strict=True))
+    wires, files = exported_files(model)
+    (main, file), *others = files.items()
+    names = {name: path.with_name(f"{path.stem}.{name}{path.suffix}") for name, _ in others}
+    for place in names.values():
+        refuse_existing(place)
     batches = compared_batches(model.card.sample_rate, recordings)
     example = batches[len(_CHECKED_SECONDS) - 1]
     comparisons: list[Comparison] = []
-    export_wires(
-        outputs,
-        dict(zip(INPUTS, example, strict=True)),
-        path,
-        lambda run, exported: comparisons.append(compare(run, exported, batches, model.card, str(path))),
-        metadata_of(model, wires.features, wires.log_probs),
-    )
-    if search := _other_search(model):
+    metadata, axes = metadata_of(model, wires, file), time_axes(file)
+    with ExitStack() as written:  # the first file last: where it is, all of them are
+        for name, part in others:
+            _export_part(part, names[name], {**metadata, "part": name, "wires": _described(part)})
+            written.callback(names[name].unlink)
+        export_wires(
+            file.outputs,
+            dict(zip(INPUTS, example, strict=True)),
+            path,
+            lambda run, exported: comparisons.append(compare(run, exported, batches, model.card, str(path), axes)),
+            metadata | ({"parts": json.dumps({name: each.name for name, each in names.items()})} if names else {}),
+        )
+        written.pop_all()
+    if names:
+        logging.info("%s is the %s of family %s; beside it: %s", path, main, model.modules.family, ", ".join(names))
+    if search := _other_search(model, file):
         logging.warning(
-            f"{path} ends at log-probabilities: {search} of the configuration, with which the model's error rates were "
-            "measured, is not in it; give its options to nemo-lite transcribe"
+            f"{path} ends at {next(iter(file.outputs))}: {search} of the configuration, with which the model's error "
+            "rates were measured, is not in it; give its options to nemo-lite transcribe"
         )
     return comparisons[0]
 
 
-def _other_search(model: TrainedModel) -> str:
-    """The class of the model's search; "" where it is greedy decoding, which needs no options."""
-    greedy = model.modules.greedy
-    return "" if isinstance(greedy, GreedyCTCDecoder) else type(greedy).__name__
+def _export_part(part: Exported, path: Path, metadata: Mapping[str, str]) -> None:
+    """Write a part that does not take audio, and compare it on its example."""
+    ports = Dag(list(part.outputs.values())).data_layer.output_ports
+    assert part.examples is not None
+    values = list(part.examples)
+
+    def check(run: Run, exported: OnnxRun) -> None:
+        for name, wanted, got in zip(part.outputs, run(*values), exported(*values), strict=True):
+            apart = (got - wanted).abs().float() if got.shape == wanted.shape else torch.tensor(torch.inf)
+            if not (apart <= TOLERANCE * (1 + wanted.abs())).all():
+                problem = f"the exported {name} is not torch's, so no file is written"
+                raise UsageError(problem, place=str(path), got=f"{apart.max().item():.1e} apart")
+
+    export_wires(part.outputs, dict(zip(ports, values, strict=True)), path, check, metadata)
 
 
-def compare(run: Run, exported: OnnxRun | Run, batches: Iterable[Batch], card: ModelCard, place: str) -> Comparison:
+def _other_search(model: TrainedModel, file: Exported) -> str:
+    """The class of the model's search; "" where it is the one that reads the file without options."""
+    search = type(model.modules.greedy)
+    default = defaults_of(file.search)["greedy"] if file.search in FAMILIES else None
+    return "" if default is not None and issubclass(search, default) else search.__name__
+
+
+def compare(
+    run: Run,
+    exported: OnnxRun | Run,
+    batches: Iterable[Batch],
+    card: ModelCard,
+    place: str,
+    outputs: Mapping[str, int | None] = MappingProxyType({"log_probs": 1, "log_probs_length": None}),
+) -> Comparison:
     """Run both on the same batches.
 
     Args:
@@ -133,31 +202,38 @@ def compare(run: Run, exported: OnnxRun | Run, batches: Iterable[Batch], card: M
         batches: waveforms and lengths.
         card: labels and sample rate.
         place: the file's name, for the message.
+        outputs: the axis of time of each by its name; None: it is the lengths of the others.
 
     Raises:
-        UsageError: lengths or texts differ, or a log-probability by more than :data:`TOLERANCE`.
+        UsageError: lengths or texts differ, or a value by more than :data:`TOLERANCE`. Texts are compared of files that
+            give log-probabilities.
     """
     sizes: list[tuple[int, float]] = []
     difference, texts, ties = 0.0, 0, 0
     for signal, length in batches:
         size = (len(signal), signal.shape[1] / card.sample_rate)
-        (of_torch, wanted_lengths), (got, got_lengths) = run(signal, length), exported(signal, length)
-        if not torch.equal(wanted_lengths.cpu().long(), got_lengths.long()):
-            raise _differs("lengths", place, size, str(got_lengths.tolist()), str(wanted_lengths.tolist()))
-        valid = torch.arange(of_torch.shape[1]) < got_lengths[:, None]
-        apart, allowed = (got[:, : of_torch.shape[1]] - of_torch).abs()[valid], TOLERANCE * (1 + of_torch.abs()[valid])
-        if not (apart <= allowed).all():  # NaN is not
-            wanted_text = f"at most {TOLERANCE:g} * (1 + |log p|)"
-            raise _differs("log-probabilities", place, size, f"{apart.max().item():.1e} apart", wanted_text)
-        best, rounded = _settled(of_torch, got)
-        pair = [post_process_predictions([ids], card.labels, [got_lengths]) for ids in (best, of_torch.argmax(-1))]
-        if pair[0] != pair[1]:
-            raise _differs("texts", place, size, *map(str, pair))
-        difference, texts, ties = (
-            max(difference, apart.max().item() if apart.numel() else 0.0),
-            texts + len(signal),
-            ties + int((rounded & valid).sum()),
-        )
+        pairs = dict(zip(outputs, zip(run(signal, length), exported(signal, length), strict=True), strict=True))
+        ends, got_ends = next(pairs[name] for name, axis in outputs.items() if axis is None)
+        if not torch.equal(ends.cpu().long(), got_ends.long()):
+            raise _differs("lengths", place, size, str(got_ends.tolist()), str(ends.tolist()))
+        for name, axis in outputs.items():
+            if axis is None:
+                continue
+            of_torch, got = (values.movedim(axis, 1) for values in pairs[name])
+            valid = torch.arange(of_torch.shape[1]) < got_ends[:, None]
+            apart = (got[:, : of_torch.shape[1]] - of_torch).abs()[valid]
+            if not (apart <= TOLERANCE * (1 + of_torch.abs()[valid])).all():  # NaN is not
+                what, symbol = ("log-probabilities", "log p") if name == LOG_PROBS else (name, name)
+                wanted = f"at most {TOLERANCE:g} * (1 + |{symbol}|)"
+                raise _differs(what, place, size, f"{apart.max().item():.1e} apart", wanted)
+            difference = max(difference, apart.max().item() if apart.numel() else 0.0)
+            if name == LOG_PROBS:
+                best, rounded = _settled(of_torch, got)
+                both = (post_process_predictions([ids], card.labels, [got_ends]) for ids in (best, of_torch.argmax(-1)))
+                of_file, of_modules = both
+                if of_file != of_modules:
+                    raise _differs("texts", place, size, str(of_file), str(of_modules))
+                texts, ties = texts + len(signal), ties + int((rounded & valid).sum())
         sizes.append(size)
     return Comparison(tuple(sizes), difference, texts, ties)
 
@@ -201,10 +277,23 @@ def _padded(signals: Sequence[Samples]) -> Batch:
     return torch.from_numpy(batch), torch.from_numpy(lengths)
 
 
-def metadata_of(model: TrainedModel, features: NmTensor, log_probs: NmTensor) -> dict[str, str]:
+def time_axes(file: Exported) -> dict[str, int | None]:
+    """Of each output of a file the axis of time; None of lengths."""
+    kinds = {name: [axis.kind for axis in wire.ntype.axes or ()] for name, wire in file.outputs.items()}
+    return {
+        name: None if is_lengths(wire.ntype) else kinds[name].index(AxisKind.Time)
+        for name, wire in file.outputs.items()
+    }
+
+
+def _described(file: Exported) -> str:
+    return json.dumps({name: wire.ntype.brief for name, wire in file.outputs.items()})
+
+
+def metadata_of(model: TrainedModel, wires: Wires, file: Exported) -> dict[str, str]:
     """What an ONNX file says about its model, as texts by name: see the page about export."""
     card = model.card
-    hop, stride = stride_of(features), stride_of(log_probs)
+    hop, stride = wires.features and stride_of(wires.features), stride_of(wires.frames)
     numbers = {
         "sample_rate": card.sample_rate,
         "blank_id": len(card.labels),
@@ -219,6 +308,8 @@ def metadata_of(model: TrainedModel, features: NmTensor, log_probs: NmTensor) ->
     texts = {
         "format": FORMAT,
         "name": card.name,
+        "family": file.search,
+        "wires": _described(file),
         "labels": json.dumps(card.labels, ensure_ascii=False),
         "texts": msgspec.json.encode(model.recipe.text_reading).decode(),
         "rates": json.dumps(msgspec.to_builtins(card.rates), ensure_ascii=False),
@@ -226,7 +317,7 @@ def metadata_of(model: TrainedModel, features: NmTensor, log_probs: NmTensor) ->
         "versions": json.dumps(versions()),
         "licence": card.licence,
     }
-    if search := _other_search(model):
+    if search := _other_search(model, file):
         texts |= {"search": search, "rates": "[]"}  # the rates are those of the search, which the file has not
     reading = model.recipe.reading
     texts |= {name: "true" for name in ("trim_silence", "int_values") if getattr(reading, name)}

@@ -22,14 +22,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nemo_asr.data.utterances import audio_ports
 from nemo_asr.decoding.greedy import post_process_predictions
-from nemo_asr.export.onnx_export import TOLERANCE
+from nemo_asr.export.onnx_export import TOLERANCE, log_probs_of_frames
 from nemo_asr.run.audio.reading import Samples
 from nemo_asr.run.text.labels import WORD_MARK
-from nemo_asr.tasks.families import Wires, connect
-from nemo_asr.trained.engine import StandIn, stride_of
+from nemo_asr.tasks.families import Exported, Wires
+from nemo_asr.trained.engine import stride_of
 from nemo_asr.trained.model import TrainedModel
+from nemo_lite import NmTensor
 from nemo_lite.backends.pytorch.export import Argument, OnnxRun, evaluated_part, write_onnx
 from nemo_lite.base.errors import FileInTheWayError, UsageError
 from nemo_lite.base.files import make_writable_folder, temporary_name
@@ -130,25 +130,21 @@ class Stretched(nn.Module):
 
 @dataclass(frozen=True)
 class Parts:
-    """The wires of a model, and what programs have to know of it."""
+    """The wires of a model, the file that is written of it, and what programs have to know of it."""
 
     model: TrainedModel
     wires: Wires
+    file: Exported
 
     @classmethod
-    def of(cls, model: TrainedModel) -> Parts:
-        """UsageError for a model without log-probabilities of frames."""
-        wires = connect(model.modules, StandIn(audio_ports(model.card.sample_rate)))
-        if wires.log_probs is None or wires.features is None or wires.feature_lengths is None:
-            # The place of transducers: their encoder, decoder and joiner are files of their own.
-            problem, got = "only CTC models have a layout for other programs", model.modules.family
-            raise UsageError(problem, place=model.place, got=got, remedy="transcribe with the model folder")
-        return cls(model, wires)
+    def of(cls, model: TrainedModel, program: str) -> Parts:
+        """UsageError for a model of a family that exports other wires than the layout of a program has."""
+        return cls(model, *log_probs_of_frames(model, program))
 
     @property
-    def outputs(self) -> list[Any]:
+    def outputs(self) -> list[NmTensor]:
         """Log-probabilities and their lengths."""
-        return [self.wires.log_probs, self.wires.log_probs_lengths]
+        return list(self.file.outputs.values())
 
     def whole(self) -> AbstractContextManager[nn.Module]:
         """(B, samples) and (B,) to log-probabilities and their lengths, in evaluation mode."""
@@ -164,14 +160,13 @@ class Parts:
     @property
     def frame_seconds(self) -> float:
         """Of a frame of log-probabilities; 0 where it is not known."""
-        assert self.wires.log_probs is not None
-        return (stride_of(self.wires.log_probs) or 0) / self.model.card.sample_rate
+        return (stride_of(self.wires.frames) or 0) / self.model.card.sample_rate
 
 
 def greedy_texts(model: TrainedModel, recordings: Sequence[Samples]) -> list[str]:
     """The text of each recording for itself, by greedy decoding, which is what other programs do too."""
     texts = []
-    with Parts.of(model).whole() as whole:
+    with Parts.of(model, "other programs").whole() as whole:
         for samples in recordings:
             log_probs, frames = whole(torch.from_numpy(samples)[None], torch.tensor([len(samples)]))
             (text,) = post_process_predictions([log_probs.argmax(2)], model.card.labels, [frames])

@@ -146,7 +146,7 @@ def export_sherpa(model: TrainedModel, folder: str | Path, waveform: bool | None
         FileInTheWayError: there is such a folder.
         UsageError: the model cannot be written so, or the file gives other log-probabilities than torch.
     """
-    parts, card = Parts.of(model), model.card
+    parts, card = Parts.of(model, SHERPA), model.card
     problem = sherpa_features_problem(model.modules.preprocessor)
     if waveform is False and problem:
         remedy = "leave out waveform=False: the file computes the features itself then"
@@ -344,7 +344,7 @@ def export_sherpa_stream(model: TrainedModel, folder: str | Path) -> Written:
         metadata |= {f"{name}_dim{axis}": str(row.shape[axis]) for axis in (1, 2, 3)}
     ports = [Argument(name, value, {0: "batch"}) for name, value in inputs.items()]
     outputs = ["logprobs", "encoded_lengths", *(f"{name}_next" for name in list(inputs)[2:])]
-    with new_folder(folder) as (new, place), evaluated_part(Parts.of(model).outputs):
+    with new_folder(folder) as (new, place), evaluated_part(list(parts.file.outputs.values())):
         module.eval()
         (new / TOKENS).write_text(tokens, encoding="utf-8")
         check = _StreamCheck(module, features, inputs["length"], caches)

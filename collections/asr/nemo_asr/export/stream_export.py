@@ -9,21 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nemo_asr.data.utterances import audio_ports
-from nemo_asr.export.onnx_export import TOLERANCE, Comparison, example_signals, metadata_of
+from nemo_asr.export.onnx_export import TOLERANCE, Comparison, example_signals, log_probs_of_frames, metadata_of
 from nemo_asr.features.audio_preprocessor import AudioPreprocessor
 from nemo_asr.run.audio.reading import Samples
 from nemo_asr.run.onnx.onnx_model import STREAM_FORMAT
 from nemo_asr.run.onnx.onnx_stream import BEFORE, CHUNK, LATE, NEXT, OnnxStreamedModel
 from nemo_asr.run.search.ctc import LOG_PROBS
-from nemo_asr.tasks.families import Wires, connect
-from nemo_asr.trained.engine import StandIn
+from nemo_asr.tasks.families import Exported, Wires
 from nemo_asr.trained.model import TrainedModel
 from nemo_lite.backends.pytorch.export import Argument, OnnxRun, evaluated_part, write_onnx
 from nemo_lite.backends.pytorch.streaming import (
@@ -50,6 +47,7 @@ class StreamedParts:
     Attributes:
         model: the trained model.
         wires: its wires.
+        file: what is written of them.
         preprocessor: samples to features.
         encoder: keeps the state, ``name`` of :attr:`dag`.
         dag: features to log-probabilities, and to the frames up to the end of the recording.
@@ -61,6 +59,7 @@ class StreamedParts:
 
     model: TrainedModel
     wires: Wires
+    file: Exported
     preprocessor: AudioPreprocessor
     encoder: StreamsInGraph
     dag: StreamedDag
@@ -77,12 +76,12 @@ class StreamedParts:
             UsageError: it does not run in chunks, or not in chunks of equal sizes.
         """
         encoder, preprocessor = model.modules.encoder, model.modules.preprocessor
-        wires = connect(model.modules, StandIn(audio_ports(model.card.sample_rate)))
+        wires, file = log_probs_of_frames(model, "a file with states")
         problem = model.stream_problem() or _graph_problem(encoder) or _graph_problem(preprocessor)
         names = []
         if not problem:
-            features, outputs = [wires.features, wires.feature_lengths], [wires.log_probs, wires.log_probs_lengths]
-            dag = lower_to_stream(slice_between(_present(features), _present(outputs)))
+            features = [wire for wire in (wires.features, wires.feature_lengths) if wire is not None]
+            dag = lower_to_stream(slice_between(features, list(file.outputs.values())))
             names = sorted(name for name, state in dag.initial_state(1).items() if state)
             if len(names) > 1:
                 problem = f"states of several modules: {', '.join(names)}"
@@ -93,7 +92,7 @@ class StreamedParts:
         assert isinstance(preprocessor, AudioPreprocessor)
         chunk = encoder.graph_chunk
         frames = chunk // encoder.stream_delay().stride
-        return cls(model, wires, preprocessor, encoder, dag, names[0], chunk, frames, encoder.graph_late)
+        return cls(model, wires, file, preprocessor, encoder, dag, names[0], chunk, frames, encoder.graph_late)
 
     def state(self, batch: int) -> State:
         """The state before the first chunk, without the tensors that stay empty."""
@@ -134,11 +133,6 @@ def _graph_problem(module: object) -> str:
     if isinstance(module, (StreamsInGraph, AudioPreprocessor)):
         return module.graph_problem()
     return f"{type(module).__name__} has no form in chunks of a file"
-
-
-def _present(wires: Sequence[Any]) -> list[Any]:
-    assert all(wire is not None for wire in wires), "a model that streams has log-probabilities"
-    return list(wires)
 
 
 class _Chunk(nn.Module):
@@ -185,9 +179,8 @@ def export_stream(model: TrainedModel, path: str | Path, recordings: Sequence[Sa
         Argument("length", torch.tensor([10 * window, shift - 1]), {0: "batch"}),
         *(Argument(name, value, {0: "batch"}) for name, value in state.items()),
     ]
-    outputs = ["log_probs", "log_probs_length", *(name + NEXT for name in state)]
-    features, log_probs = _present([parts.wires.features, parts.wires.log_probs])
-    metadata = metadata_of(model, features, log_probs) | {
+    outputs = [*parts.file.outputs, *(name + NEXT for name in state)]
+    metadata = metadata_of(model, parts.wires, parts.file) | {
         "format": STREAM_FORMAT,
         CHUNK: str(shift),
         BEFORE: str(before),
@@ -195,7 +188,7 @@ def export_stream(model: TrainedModel, path: str | Path, recordings: Sequence[Sa
     }
     compared: list[Comparison] = []
     signals = [*(signal for batch in example_signals(model.card.sample_rate) for signal in batch), *recordings]
-    with evaluated_part([log_probs]):
+    with evaluated_part([parts.wires.frames]):
         write_onnx(
             _Chunk(parts).eval(),
             arguments,

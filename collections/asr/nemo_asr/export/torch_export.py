@@ -52,10 +52,8 @@ def export_torch(model: TrainedModel, path: str | Path, recordings: Sequence[Sam
     path = Path(path).expanduser()
     refuse_existing(path)
     check_replaceable(path)
-    parts = Parts.of(model)
-    assert parts.wires.features is not None
-    assert parts.wires.log_probs is not None
-    metadata = json.dumps(metadata_of(model, parts.wires.features, parts.wires.log_probs), ensure_ascii=False)
+    parts = Parts.of(model, "torch")
+    metadata = json.dumps(metadata_of(model, parts.wires, parts.file), ensure_ascii=False)
     batches = compared_batches(model.card.sample_rate, recordings)
     compared: list[Comparison] = []
     shapes = tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in ((0, 1), (0,)))

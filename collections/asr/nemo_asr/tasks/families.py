@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from torch import Tensor
+
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.models.losses import IntermediateDecoderForCTC
 from nemo_asr.run.search.options import SearchOptions
@@ -147,6 +149,20 @@ class Wires:
         return [self.loss, self.predictions, self.transcripts, self.transcript_lengths]
 
 
+class Exported(NamedTuple):
+    """A file of an export: what computes some wires from the ports of their data layer, which are its inputs.
+
+    Attributes:
+        outputs: the wires by their names in the file. A wire of lengths stands behind the one that it is of.
+        examples: a value of each input, in the order of the ports, whose free axes have 2 entries or more; None: audio.
+        search: the family in ``known_searches`` whose search reads the file; "" where none does.
+    """
+
+    outputs: Mapping[str, NmTensor]
+    examples: Sequence[Tensor] | None = None
+    search: str = ""
+
+
 class Family:
     """A kind of model. Derive, say roles and wiring, and make it known: ``register_family("name", MyFamily())``.
 
@@ -200,6 +216,16 @@ class Family:
         if options is not None:
             options.refuse_others((), f"family {self.name}")
         return modules["greedy"]
+
+    def exported(self, wires: Wires, modules: Mapping[str, NeuralModule]) -> dict[str, Exported]:
+        """The files of an export by name. The first one takes audio, and gives what the search reads.
+
+        Args:
+            wires: from audio.
+            modules: of the model, by role.
+        """
+        search = wires.predictions.call
+        return {"model": Exported(dict(search.inputs), search=self.name)}
 
     def intermediate(self, channels: int, num_classes: int, weight: float, loss: NeuralModule) -> dict[str, Any]:
         """The modules of training by role, for a second loss of an output in the middle of the encoder.
@@ -479,6 +505,13 @@ class CTC(Family):
         decoder = middle.values.producer
         assert isinstance(decoder, IntermediateDecoderForCTC)
         return {"ctc": Weighted(loss, 1 - decoder.share), "intermediate": Weighted(of_middle, decoder.share)}
+
+    def exported(self, wires: Wires, modules: Mapping[str, NeuralModule]) -> dict[str, Exported]:
+        """One file, of log-probabilities."""
+        assert wires.log_probs is not None
+        assert wires.log_probs_lengths is not None
+        outputs = {"log_probs": wires.log_probs, "log_probs_length": wires.log_probs_lengths}
+        return {"model": Exported(outputs, search="ctc")}
 
     def intermediate(self, channels: int, num_classes: int, weight: float, loss: NeuralModule) -> dict[str, Any]:
         """A head of an output in the middle of the encoder, and its loss."""

@@ -6,8 +6,9 @@ A family of models has a search over its own wires (``Family.search``). What the
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -81,51 +82,72 @@ class SearchStream(Protocol):
         """The labels of the whole stream."""
 
 
-class FrameByFrame:
-    """A `SearchStream` of a search that decides frame by frame: what it has said stays.
+class Spoken(Protocol):
+    """A hypothesis that a search carries from frame to frame, with what the search remembers of it."""
+
+    @property
+    def labels(self) -> TimedLabels:
+        """Of the whole utterance."""
+
+    @property
+    def score(self) -> float:
+        """A natural logarithm."""
+
+
+H = TypeVar("H", bound=Spoken)
+
+
+class FrameByFrame(Generic[H]):
+    """A `SearchStream` of a search that goes on from frame to frame: greedy, or with a beam of hypotheses.
 
     Args:
-        spoken: called for each frame in its order, with its states (...) by name, without the time: the labels that are
-            said in it, and the natural logarithm of the probability of each. It keeps what the search remembers.
+        start: in front of the first frame.
+        step: from the states of the next frame, without the axis of time, its number and the hypotheses to the next
+            hypotheses, the best first.
+
+    Attributes:
+        hypotheses: now.
     """
 
-    def __init__(self, spoken: Callable[[States], Sequence[tuple[int, float]]]) -> None:
-        self._spoken = spoken
-        self._done = list[int]()  # labels of the parts before
-        self._open = TimedLabels([], [], [], [])
-        self._num_frames = 0  # of the open part
+    def __init__(self, start: H, step: Callable[[States, int, Sequence[H]], Sequence[H]]) -> None:
+        self.hypotheses: Sequence[H] = [start]
+        self._step = step
+        self._start, self._num_frames = 0, 0  # of the open part in the stream, and of all frames
 
     def accept(self, states: States, ends: Callable[[bool], bool]) -> int:
         """See `SearchStream`."""
         num_frames = num_frames_of(states)
         for frame in range(num_frames):
-            labels = self._spoken({name: values[frame] for name, values in states.items()})
-            now = self._num_frames
-            for label, log_prob in labels:
-                new = TimedLabels([label], [now], [now + 1], [log_prob])
-                self._open = TimedLabels(*([*kept, *more] for kept, more in zip(self._open, new, strict=True)))
+            of_frame = {name: values[frame] for name, values in states.items()}
+            self.hypotheses = self._step(of_frame, self._num_frames, self.hypotheses)
+            is_spoken = list(self.hypotheses[0].labels.starts[-1:]) == [self._num_frames]
             self._num_frames += 1
-            if ends(bool(labels)):
+            if ends(is_spoken):
                 return frame + 1
         return num_frames
 
     def best(self) -> TimedLabels:
         """See `SearchStream`."""
-        return self._open
+        labels = self.hypotheses[0].labels
+        own = labels.part(bisect_left(labels.starts, self._start), len(labels.ids))
+        starts, ends = ([frame - self._start for frame in frames] for frames in (own.starts, own.ends))
+        return TimedLabels(own.ids, starts, ends, own.log_probs)
 
     def end(self, num_frames: int) -> TimedLabels:
         """See `SearchStream`."""
-        number = sum(start < num_frames for start in self._open.starts)
-        ended, (ids, starts, ends, log_probs) = self._open.part(0, number), self._open.part(number, len(self._open.ids))
-        behind = ([frame - num_frames for frame in frames] for frames in (starts, ends))
-        self._open = TimedLabels(ids, *behind, log_probs)
-        self._done += ended.ids
-        self._num_frames -= num_frames
-        return ended
+        labels = self.best()
+        self._start += num_frames
+        return labels.part(0, bisect_left(labels.starts, num_frames))
 
     def ids(self) -> list[int]:
         """See `SearchStream`."""
-        return [*self._done, *self._open.ids]
+        return list(self.hypotheses[0].labels.ids)
+
+    def recognise(self, states: States, nbest: int = 1) -> Hypotheses:
+        """Of all frames of an utterance; see `Search`."""
+        self.accept(states, lambda _: False)
+        scored = [(each.labels.ids, each.score) for each in self.hypotheses[:nbest]] if nbest > 1 else []
+        return Hypotheses(self.best(), scored)
 
 
 class TimedLabels(NamedTuple):
