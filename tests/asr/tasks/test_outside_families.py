@@ -6,6 +6,7 @@ import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ def _random_model(family: str, folder: Path) -> TrainedModel:
     (folder / "model.yaml").write_text(f"family: {family}\n{STREAMING}")
     torch.manual_seed(0)
     recipe = nemo_asr.load_recipe(folder / "model.yaml")
-    modules = recipe.model()
+    modules: Any = recipe.model()
     with torch.no_grad():
         for layer in modules.encoder.modules():
             if isinstance(layer, torch.nn.BatchNorm1d):

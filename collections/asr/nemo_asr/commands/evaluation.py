@@ -21,16 +21,16 @@ from nemo_asr.data.speech_data_layer import (
     texts_to_score,
     write_transcripts,
 )
-from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder, search_weights, write_weights
+from nemo_asr.decoding.beam_search import search_weights, write_weights
 from nemo_asr.decoding.greedy import (
-    HypothesesType,
     post_process_predictions,
     post_process_transcripts,
 )
+from nemo_asr.decoding.times import frame_labels, labels_of_frames, timed_labels
 from nemo_asr.run.audio.segments import frame_levels, frame_samples, longest_pause
 from nemo_asr.run.engines import TranscriptionSettings, transcribe
 from nemo_asr.run.options import named_files, results_folder, search_options, unique_tags
-from nemo_asr.run.search.ctc import labels_of_path
+from nemo_asr.run.search.options import SearchOptions
 from nemo_asr.run.search.search import TimedLabels
 from nemo_asr.run.search.words import Spelling, weighted_phrases
 from nemo_asr.run.text.labels import main_metric, spelled
@@ -54,7 +54,7 @@ from nemo_asr.scoring.sclite import ENDINGS, FOLDER, TimedWord, write_sclite
 from nemo_asr.tasks.families import Wires, connect, connect_classifier, search_of
 from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.trained.certificate import certify_streams, store_stream_rates, stream_table
-from nemo_asr.trained.engine import LabelAlignment, stride_of
+from nemo_asr.trained.engine import stride_of
 from nemo_asr.trained.folder import CARD, StreamRate, find_model
 from nemo_asr.trained.model import ModelEngine, TrainedModel, load_classifier, load_model
 from nemo_lite import DataLayerNM, NeuralModule, NeuralModuleFactory, NmTensor
@@ -248,7 +248,7 @@ def recognise_utterances(
     recipe, modules = model.recipe, model.modules
     wires_of_set = connect(modules if search is None else replace(modules, greedy=search), data_layer)
     _, *wires = wires_of_set.scored  # all but the loss
-    times = None if recipe.reading.trim_silence else _times_of(wires_of_set)
+    times = None if recipe.reading.trim_silence else _times_of(wires_of_set, recipe.labels)
     hypotheses: list[str] = []
     references: list[str] = []
     words: list[list[TimedWord]] = []
@@ -356,10 +356,10 @@ def _has_recordings(data_layer: DataLayerNM) -> TypeGuard[SpeechDataLayer]:
 
 
 class _Times(NamedTuple):
-    """Wires that say when labels were found: a CTC path (B, T); or ids, starts and ends (B, N, U) of hypotheses.
+    """Wires that say when labels are said.
 
     Attributes:
-        wires: these.
+        wires: ids, starts and ends (B, N, U) of hypotheses, the best first.
         frame_samples: how many samples a frame stands for.
     """
 
@@ -367,20 +367,17 @@ class _Times(NamedTuple):
     frame_samples: int
 
 
-def _times_of(wires: Wires) -> _Times | None:
+def _times_of(wires: Wires, labels: Sequence[str]) -> _Times | None:
     """Where the labels of a search lie in time; None where neither the search nor the model tells."""
-    frame, search = stride_of(wires.frames), wires.predictions.call
-    gives_ids = isinstance(wires.predictions.ntype.elements_type, HypothesesType)
+    frame, search, blank = stride_of(wires.frames), wires.predictions.call, len(labels)
     if frame is None:
         return None
-    if gives_ids and {"starts", "ends"} <= search.outputs.keys():
-        return _Times([wires.predictions, search.outputs["starts"], search.outputs["ends"]], frame)
-    if getattr(search.module, "is_framewise", False):
-        return _Times([wires.predictions], frame)
-    if wires.log_probs is None or wires.log_probs_lengths is None:
-        return None
-    found = {"ids" if gives_ids else "predictions": wires.predictions}
-    return _Times([LabelAlignment().connect(log_probs=wires.log_probs, length=wires.log_probs_lengths, **found)], frame)
+    if of_frames := frame_labels(search, wires.log_probs, wires.log_probs_lengths):
+        timed = labels_of_frames(of_frames[0], None, None, blank)
+    else:
+        (port,) = (port for port, wire in search.outputs.items() if wire is wires.predictions)
+        timed = timed_labels(search, port, wires.log_probs, wires.log_probs_lengths, blank)
+    return _Times([timed[name] for name in ("ids", "starts", "ends")], frame) if "starts" in timed else None
 
 
 def _timed_words(values: Sequence[Tensor], labels: list[str], frame_seconds: float) -> list[list[TimedWord]]:
@@ -388,13 +385,9 @@ def _timed_words(values: Sequence[Tensor], labels: list[str], frame_seconds: flo
     written = [spelled(label) for label in labels]
     rows = []
     for row in zip(*(value.cpu() for value in values), strict=True):
-        if len(row) == 1:
-            path = row[0].numpy()
-            found = labels_of_path(path, np.zeros(len(path)), len(labels))
-        else:
-            ids, starts, ends = (value[0].tolist() for value in row)
-            number = sum(label >= 0 for label in ids)
-            found = TimedLabels(ids[:number], starts[:number], ends[:number], [0.0] * number)
+        ids, starts, ends = (value[0].tolist() for value in row)
+        number = sum(label >= 0 for label in ids)
+        found = TimedLabels(ids[:number], starts[:number], ends[:number], [0.0] * number)
         rows.append(
             [
                 TimedWord(
@@ -417,12 +410,9 @@ def _use_search(model: TrainedModel, args: Namespace, factory: NeuralModuleFacto
     model.modules = replace(model.modules, greedy=decoder)
     if not args.search_weights:
         return
-    if not isinstance(decoder, BeamSearchCTCDecoder):
-        wanted = "a search with weights, as that of CTC"
-        raise UsageError("this search has no weights", place="--search_weights", got=decoder.label, wanted=wanted)
     layer = model.recipe.data_layer(args.search_weights, training=False, batch_size=args.batch_size)
     dag = connect(model.modules, layer)
-    wires = [dag.log_probs, dag.log_probs_lengths, dag.transcripts, dag.transcript_lengths]
+    wires = [*dag.predictions.call.inputs.values(), dag.transcripts, dag.transcript_lengths]
     use_cer = (args.eval_metric or main_metric(model.recipe.labels)) == "cer"
     trials = search_weights(
         decoder,
@@ -444,19 +434,19 @@ def _use_search(model: TrainedModel, args: Namespace, factory: NeuralModuleFacto
 
 def _describe_search(model: TrainedModel, args: Namespace) -> str:
     """The options of the search that took the place of the model's own; empty: none did. Hot words are counted only."""
-    options, decoder = search_options(args), model.modules.greedy
+    options = search_options(args)
     if options is None:
         return ""
-    search = options.arguments()
-    if not isinstance(decoder, BeamSearchCTCDecoder):
-        return ", ".join(f"{name} {value}" for name, value in search.items())
-    told = [f"beam_size {decoder.beam_size}"]
-    told += [f"{name} {Path(search[name]).name}" for name in ("lexicon", "lm") if name in search]
-    if "hotwords" in search:
-        told += [f"hotwords {len(search['hotwords'])}", f"hotword_weight {decoder.weights.hotword_weight:g}"]
-    if "lm" in search:
-        told.append(f"alpha {decoder.weights.alpha:g}")
-    return ", ".join([*told, f"beta {decoder.weights.beta:g}"])
+    used: SearchOptions = getattr(model.modules.greedy, "options", options)  # with what was not asked for
+    told = [f"beam_size {used.beam_size}"] if used.beam_size is not None else []
+    told += [f"{name} {Path(path).name}" for name, path in (("lexicon", options.lexicon), ("lm", options.lm)) if path]
+    weights = {
+        "hotwords": len(options.hotwords) or None,
+        "hotword_weight": used.hotword_weight if options.hotwords else None,
+        "alpha": used.alpha if options.lm else None,
+        "beta": used.beta,
+    }
+    return ", ".join([*told, *(f"{name} {value:g}" for name, value in weights.items() if value is not None)])
 
 
 def _describe_rates(heard: list[str], said: list[str], metric: str) -> str:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from nemo_asr.decoding.greedy import HypothesesType, post_process_transcripts
+from nemo_asr.run.search.options import SearchOptions
 from nemo_asr.run.search.prefix_beam_search import (
     BeamSize,
     CutoffProb,
@@ -31,10 +32,10 @@ from nemo_asr.run.search.search import Hypotheses, States
 from nemo_asr.run.search.text_search import StreamedBeams, TextSearch
 from nemo_asr.run.search.words import Alpha, Beta, HotwordWeight, UnknownScore, Weights, word_scores
 from nemo_asr.run.text.labels import text_of
-from nemo_lite import NeuralModuleFactory, NmTensor
+from nemo_lite import NeuralModule, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.nm import NonTrainableNM
 from nemo_lite.base.config import Between
-from nemo_lite.base.errors import DataError
+from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import write_atomically
 from nemo_lite.core.neural_types import LengthsType, LogprobsType, NeuralType, PredictionsType
 from nemo_lite.core.ports import Ports
@@ -112,6 +113,14 @@ class BeamSearchCTCDecoder(NonTrainableNM):
     def beam_size(self) -> int:
         """As given."""
         return self._search.beam_size
+
+    @property
+    def options(self) -> SearchOptions:
+        """The beam and the weights that it uses now."""
+        weights = self.weights
+        return SearchOptions(
+            self.beam_size, alpha=weights.alpha, beta=weights.beta, hotword_weight=weights.hotword_weight
+        )
 
     @property
     def num_bytes(self) -> int:
@@ -298,7 +307,7 @@ class Trial(NamedTuple):
 
 
 def search_weights(
-    decoder: BeamSearchCTCDecoder,
+    decoder: NeuralModule,
     wires: Sequence[NmTensor],
     factory: NeuralModuleFactory,
     count: CountErrors,
@@ -309,8 +318,8 @@ def search_weights(
     Rank 0 searches, over at most ``MOST_UTTERANCES`` utterances that ``seed`` draws.
 
     Args:
-        decoder: with a language model.
-        wires: log-probabilities, their lengths, transcripts and their lengths, of a DAG over the set.
+        decoder: a `BeamSearchCTCDecoder` with a language model.
+        wires: what it reads, log-probabilities and their lengths; transcripts and their lengths, of a DAG over the set.
         factory: runs the DAG.
         count: the errors of hypotheses against references.
         seed: of the draw.
@@ -320,7 +329,11 @@ def search_weights(
 
     Raises:
         DataError: the set has no utterances.
+        UsageError: another decoder, which has no such weights.
     """
+    if not isinstance(decoder, BeamSearchCTCDecoder):
+        wanted = "a search with weights, as that of CTC"
+        raise UsageError("this search has no weights", place="search_weights", got=decoder.label, wanted=wanted)
     values = factory.infer(wires, verbose=False)  # None on ranks above 0
     trials: list[Trial] = []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -12,13 +13,12 @@ import torch
 from torch import Tensor
 
 from nemo_asr.data.utterances import audio_ports
-from nemo_asr.decoding.greedy import HypothesesType, label_ids
-from nemo_asr.models.jasper import valid_frames
+from nemo_asr.decoding.times import frame_labels, labels_of_frames, says_times, timed_labels
 from nemo_asr.run.arguments import BatchSeconds, BatchSize, SampleRate, Workers
 from nemo_asr.run.audio.reading import Audio, Samples
 from nemo_asr.run.audio.segments import Decisions, in_chunks
 from nemo_asr.run.engines import ComputeRows, LogProbs, Row, TranscriptionSettings, in_batches
-from nemo_asr.run.search.ctc import align, labels_of_path, refuse_no_probabilities
+from nemo_asr.run.search.ctc import refuse_no_probabilities
 from nemo_asr.run.search.options import SearchOptions
 from nemo_asr.run.search.search import Hypotheses, TimedLabels
 from nemo_asr.run.transcribe.inputs import Recording, batches_of, named, padded, read_rows, rows_of
@@ -45,80 +45,12 @@ from nemo_lite.core.neural_types import (
     Index,
     LabelsType,
     LengthsType,
-    LogprobsType,
     NeuralType,
-    PredictionsType,
 )
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, frames_of, symbol
 
 T = TypeVar("T")
-
-# Which label is in which frame, and how probable: modules behind the log-probabilities of a model. No words here.
-
-
-class PathScores(NonTrainableNM):
-    """The log-probability of each frame's label: (B, T, classes) and ids (B, T) to (B, T).
-
-    Raises:
-        UsageError: a valid frame's probabilities do not add up to 1.
-    """
-
-    keep_uncompiled = True  # it reads values
-    input_ports: Ports = {
-        "log_probs": NeuralType("B T D", LogprobsType()),
-        "path": NeuralType("B T", PredictionsType()),
-        "length": NeuralType("B", LengthsType(), optional=True),
-    }
-    output_ports: Ports = {"scores": NeuralType("B T", LogprobsType())}
-
-    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-        return {"scores": shapes["log_probs"][:2]}
-
-    def forward(self, log_probs: Tensor, path: Tensor, length: Tensor | None = None) -> Tensor:
-        """Natural logarithms."""
-        log_sums = log_probs.float().logsumexp(2)
-        if length is not None:
-            log_sums = log_sums[valid_frames(length, log_probs.shape[1]).squeeze(1)]
-        if log_sums.numel():
-            log_sums = log_sums.flatten()
-            refuse_no_probabilities(float(log_sums[log_sums.abs().argmax()]))  # argmax takes NaN for the highest
-        return log_probs.gather(2, path.unsqueeze(2)).squeeze(2)
-
-
-class LabelAlignment(NonTrainableNM):
-    """The most probable CTC path of the labels that a search has found, which says no frames, to (B, T).
-
-    The labels are ``predictions`` (B, U), as CTC searches give them, or the first of the hypotheses ``ids`` (B, N, U).
-
-    On the CPU, frame by frame; memory and time grow with the frames.
-    """
-
-    input_ports: Ports = {
-        "log_probs": NeuralType("B T D", LogprobsType()),
-        "length": NeuralType("B", LengthsType()),
-        "predictions": NeuralType("B T", PredictionsType(), optional=True),
-        "ids": NeuralType("B D T", HypothesesType(), optional=True),
-    }
-    output_ports: Ports = {"path": NeuralType("B T", PredictionsType())}
-
-    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-        return {"path": shapes["log_probs"][:2]}
-
-    def forward(
-        self, log_probs: Tensor, length: Tensor, predictions: Tensor | None = None, ids: Tensor | None = None
-    ) -> Tensor:
-        """Blank beyond each utterance's frames."""
-        blank = log_probs.shape[2] - 1
-        path = torch.full(log_probs.shape[:2], blank, dtype=torch.int64)
-        hypotheses = predictions if ids is None else ids
-        assert hypotheses is not None, "one of the two is connected"
-        label_rows = label_ids(hypotheses, None, blank)
-        frames = log_probs.detach().float().cpu().numpy()
-        for row, (labels, end) in enumerate(zip(label_rows, length.tolist(), strict=True)):
-            path[row, :end] = torch.from_numpy(align(frames[row, :end], labels))
-        return path.to(log_probs.device)
-
 
 # Long recordings in overlapping windows: the same frames as from the whole recording, in bounded memory.
 # Features are computed over the whole recording, because their normalisation is over all of it; they are small. The
@@ -500,8 +432,7 @@ class TorchEngine:
         assert isinstance(search, NeuralModule | None), "one of `search_for`"
         if settings.nbest > 1 and search is not None:
             search = with_nbest(search, settings.nbest)
-        blank = len(self.labels)
-        return _Task(replace(self._model, greedy=search), _search_wires, lambda row: hypotheses_of(row, blank))
+        return _Task(replace(self._model, greedy=search), partial(_search_wires, len(self.labels)), hypotheses_of)
 
     def _rows(
         self, task: _Task[T], rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
@@ -577,18 +508,14 @@ def set_to_evaluation(model: Model) -> None:
             module.eval()
 
 
-def hypotheses_of(row: Mapping[str, Any], blank: int) -> Hypotheses:
+def hypotheses_of(row: Mapping[str, Any]) -> Hypotheses:
     """What was found in one recording, from the values of :func:`_search_wires`."""
-    if "path" in row:
-        path, scores = (row[name][: int(row["num_frames"])].numpy() for name in ("path", "scores"))
-        best = labels_of_path(path, scores, blank)
-    else:
-        num_labels = int((row["ids"][0] >= 0).sum())
-        best = TimedLabels(*(row[name][0, :num_labels].tolist() for name in TimedLabels._fields))
-        refuse_no_probabilities(max([0.0, *best.log_probs]))
-    if "ids" not in row or "totals" not in row or len(row["ids"]) == 1:
+    num_labels = int((row["ids"][0] >= 0).sum())
+    best = TimedLabels(*(row[name][0, :num_labels].tolist() for name in TimedLabels._fields))
+    refuse_no_probabilities(max([0.0, *best.log_probs]))
+    if "several" not in row or len(row["several"]) == 1:
         return Hypotheses(best)
-    texts = ([label for label in ids if label >= 0] for ids in row["ids"].tolist())
+    texts = ([label for label in ids if label >= 0] for ids in row["several"].tolist())
     return Hypotheses(best, list(zip(texts, row["totals"].tolist(), strict=True)))
 
 
@@ -604,13 +531,12 @@ def _log_prob_wires(behind: Behind, factory: NeuralModuleFactory) -> dict[str, N
     return dict(zip(("log_probs", "num_frames"), behind.windowed([log_probs], lengths, factory), strict=True))
 
 
-def _search_wires(behind: Behind, factory: NeuralModuleFactory) -> dict[str, NmTensor]:
+def _search_wires(blank: int, behind: Behind, factory: NeuralModuleFactory) -> dict[str, NmTensor]:
     """What the search of a model gives, over frames that were computed in windows.
 
     Returns:
-        ``num_frames`` (B,), and either a CTC ``path`` (B, T) with its ``scores`` (B, T), or what the search says of its
-        hypotheses: ``ids``, ``starts``, ``ends`` and ``log_probs``, all (B, N, U). Of several hypotheses also ``ids``
-        and their ``totals`` (B, N).
+        ``num_frames`` (B,), and the labels of the best text: ``ids``, ``starts``, ``ends`` and ``log_probs``, all
+        (B, N, U). Of several hypotheses also these, ``several`` (B, N, U), and their ``totals`` (B, N).
 
     Raises:
         UsageError: the search says no times, and there are no log-probabilities to find them with.
@@ -620,36 +546,24 @@ def _search_wires(behind: Behind, factory: NeuralModuleFactory) -> dict[str, NmT
     lengths = next((wire for wire in search.inputs.values() if is_lengths(wire)), own.log_probs_lengths)
     if lengths is None:
         raise UsageError("the search takes no lengths of frames", place=search.module.label)
-    if own.log_probs is not None and getattr(search.module, "is_framewise", False):
-        # No frame depends on another, so log-probabilities need not be kept.
-        path = own.predictions
-        scores = PathScores()(log_probs=own.log_probs, path=path, length=lengths)
-        windowed = behind.windowed([path, scores], lengths, factory)
-        return dict(zip(("path", "scores", "num_frames"), windowed, strict=True))
-    says_times = {"starts", "ends", "log_probs"} <= search.outputs.keys()
-    aligned = [] if says_times or own.log_probs is None else [own.log_probs]
-    if not says_times and not aligned:
-        problem = "the search says no times of labels, and the model has no log-probabilities of frames to find them"
-        remedy = "give the search the outputs starts, ends and log_probs"
-        raise UsageError(problem, place=search.module.label, got=", ".join(search.outputs), remedy=remedy)
+    if of_frames := frame_labels(search, own.log_probs, lengths):
+        path, scores, num_frames = behind.windowed(of_frames, lengths, factory)
+        return {"num_frames": num_frames, **labels_of_frames(path, scores, num_frames, blank)}
     inputs = [wire for wire in search.inputs.values() if not is_lengths(wire)]
+    aligned = [own.log_probs] if own.log_probs is not None and not says_times(search) else []
     kept = list(dict.fromkeys([*inputs, *aligned]))
     *windowed, num_frames = behind.windowed(kept, lengths, factory)
     whole: dict[NmTensor, NmTensor] = dict(zip(kept, windowed, strict=True))
-    outputs = search.module.called_on(
+    over_whole = search.module.called_on(
         {port: num_frames if is_lengths(wire) else whole[wire] for port, wire in search.inputs.items()}
-    ).outputs
-    wires_by_name = {"num_frames": num_frames}
+    )
     (port,) = (port for port, wire in search.outputs.items() if wire is own.predictions)
-    gives_ids = isinstance(outputs[port].ntype.elements_type, HypothesesType)
-    if gives_ids:
-        wires_by_name |= {"ids": outputs[port], **({"totals": outputs["scores"]} if "scores" in outputs else {})}
-    if says_times:
-        return wires_by_name | {name: outputs[name] for name in ("starts", "ends", "log_probs")}
-    log_probs = whole[aligned[0]]
-    labels = {"ids" if gives_ids else "predictions": outputs[port]}
-    path = LabelAlignment().connect(log_probs=log_probs, length=num_frames, **labels)
-    return {**wires_by_name, "path": path, "scores": PathScores()(log_probs=log_probs, path=path, length=num_frames)}
+    labels = timed_labels(over_whole, port, whole[aligned[0]] if aligned else None, num_frames, blank)
+    if "log_probs" not in labels:
+        problem = "the search says no times of labels, and the model has no log-probabilities of frames to find them"
+        remedy = "give the search the outputs starts, ends and log_probs"
+        raise UsageError(problem, place=search.module.label, got=", ".join(search.outputs), remedy=remedy)
+    return {"num_frames": num_frames, **labels}
 
 
 # Voice activity: a classifier in the place of levels.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_asr.trained.engine import LabelAlignment, PathScores
+from nemo_asr.decoding.times import LabelAlignment, PathScores
 from nemo_lite.base.errors import UsageError
 
 

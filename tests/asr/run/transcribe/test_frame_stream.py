@@ -197,9 +197,9 @@ def test_partial_texts_show_the_beginning_of_a_word_of_the_lexicon_and_final_one
 
 def test_a_decoder_that_does_not_stream_is_refused(tmp_path):
     able = model_of(tmp_path, QUARTZNET)
-    other = nemo_asr.GreedyCTCDecoder()
+    other = nemo_asr.BeamSearchCTCDecoder([" ", "a", "b", "c"]).several(2)
     assert isinstance(able.stream(decoder=other), SegmentStream)
-    with pytest.raises(UsageError, match=r"settings of streams in segments.*a decoder GreedyCTCDecoder"):
+    with pytest.raises(UsageError, match=r"settings of streams in segments.*a decoder NBestCTCDecoder"):
         able.stream(by="frames", decoder=other)
 
 
