@@ -253,7 +253,7 @@ def parse_json(data: bytes | str, place: FilePath, kind: FileKind, limits: JsonL
         raise kind.refusal(f"{kind.name} cannot be read: {error}", place) from None
 
 
-def finite_or_null(value: object) -> Any:
+def finite_or_null(value: object) -> object:
     """A tree of values for JSON, which has neither NaN nor infinity: None in their place, keys as texts."""
     if isinstance(value, float) and not math.isfinite(value):
         return None

@@ -135,7 +135,7 @@ def _signature_of(constructor: Callable[..., None]) -> inspect.Signature:
     return inspect.signature(constructor)
 
 
-def without_unknown(place: str, arguments: Mapping[str, object], names: Iterable[str]) -> dict[str, Any]:
+def without_unknown(place: str, arguments: Mapping[str, object], names: Iterable[str]) -> dict[str, object]:
     """Keywords without those that a constructor does not have, which are warned of with the nearest name.
 
     Constructors of NeMo 0.9 took any, and YAML files of that time have them.
@@ -155,7 +155,7 @@ def keywords_of(constructor: Callable[..., None]) -> list[str] | None:
     return [p.name for p in parameters if p.name != _OF_THE_BASE]
 
 
-def _known_arguments(cls: type, signature: inspect.Signature, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _known_arguments(cls: type, signature: inspect.Signature, kwargs: dict[str, Any]) -> dict[str, object]:
     """The keywords of a call that its constructor has parameters for; all, if it takes further ones of its own."""
     if not set(FIRST_GENERATION_KEYWORDS) & set(signature.parameters):
         kwargs = {key: value for key, value in kwargs.items() if key not in FIRST_GENERATION_KEYWORDS}
@@ -163,7 +163,7 @@ def _known_arguments(cls: type, signature: inspect.Signature, kwargs: dict[str, 
     return kwargs if known is None else without_unknown(cls.__name__, kwargs, known)
 
 
-def _bound(signature: inspect.Signature, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
+def _bound(signature: inspect.Signature, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
     """The arguments of a constructor by name. Plain values are copied: what the caller or the module does to them later
     is not what was given."""
     try:
@@ -365,7 +365,7 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
         """Output ports that an exported module does not have."""
         return ()
 
-    def _prepare_for_deployment(self) -> tuple[Any, Any]:
+    def _prepare_for_deployment(self) -> tuple[object, object]:
         """Make this module, a copy, ready to be exported; examples of its input and output, or None."""
         return None, None
 
@@ -452,7 +452,7 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
                 )
         return {port: connected[port] for port in {**ports, **connected} if port in connected}
 
-    def serialize(self) -> dict[str, Any]:
+    def serialize(self) -> dict[str, object]:
         """Its configuration: ``header`` (the class, and the versions that wrote it) and ``init_params``.
 
         Raises:

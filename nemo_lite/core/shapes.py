@@ -184,7 +184,7 @@ class AxisLength:
         """The length of the axis."""
         return self.size if isinstance(self.size, int) else self.size.value(**{self.symbol: length})
 
-    def of_all(self, lengths: Any) -> Any:
+    def of_all(self, lengths: Any) -> object:
         """(N,) the length of the axis for each of (N,) lengths of inputs, NumPy arrays of integers."""
         return lengths * 0 + (self.size if isinstance(self.size, int) else self.size.value(**{self.symbol: lengths}))
 

@@ -105,7 +105,7 @@ def register_optimizer(name: str, optimizer: Callable[..., Any], **defaults: obj
     OPTIMIZERS.register(name, optimizer, **defaults)
 
 
-def constructor_defaults(optimizer: Callable[..., object]) -> dict[str, Any]:
+def constructor_defaults(optimizer: Callable[..., object]) -> dict[str, object]:
     """The arguments of a constructor behind the first (the parameters), with their defaults or Parameter.empty."""
     _, *parameters = inspect.signature(optimizer).parameters.values()
     return {parameter.name: parameter.default for parameter in parameters}

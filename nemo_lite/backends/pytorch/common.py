@@ -345,7 +345,7 @@ class MultiDataset(Dataset[tuple[Any, ...]]):
             positions.append(position)
         return positions[::-1]
 
-    def parts(self, index: int) -> list[tuple[Any, ...]]:
+    def parts(self, index: int) -> list[tuple[object, ...]]:
         """The items of the data sets that make up one item."""
         items = [dataset[at] for dataset, at in zip(self._datasets, self.positions(index), strict=True)]
         return [tuple(item) if isinstance(item, (tuple, list)) else (item,) for item in items]
@@ -404,7 +404,7 @@ class MultiDataLayer(DataLayerNM):
                 ports[default if names is None else names[len(ports)]] = ntype
         return ports
 
-    def _collated(self, items: Sequence[tuple[object, ...]]) -> tuple[Any, ...]:
+    def _collated(self, items: Sequence[tuple[object, ...]]) -> tuple[object, ...]:
         batch: list[Any] = []
         for layer, width in zip(self._layers, self._widths, strict=True):
             start = len(batch)

@@ -291,7 +291,7 @@ def _on_gpu(values: Iterable[object]) -> bool:
     return any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
 
 
-def _copied(value: object) -> Any:
+def _copied(value: object) -> object:
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 

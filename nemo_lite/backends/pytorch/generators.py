@@ -66,7 +66,7 @@ def another_thread_trains() -> bool:
 _NUMPY = "MT19937"  # the only one of numpy.random, unless a user has put in another
 
 
-def generator_states(device: torch.device, modules: Mapping[str, object]) -> dict[str, Any]:
+def generator_states(device: torch.device, modules: Mapping[str, object]) -> dict[str, object]:
     """The states of the generators of Python, NumPy and torch, of the device, and those that modules hold.
 
     Args:
@@ -165,7 +165,7 @@ def to_put_back(entries: list[Before], before: Before) -> Before:
     return own
 
 
-def _without_array(numpy: Mapping[str, Any]) -> dict[str, Any]:
+def _without_array(numpy: Mapping[str, Any]) -> dict[str, object]:
     key = torch.from_numpy(numpy["state"]["key"].astype(np.int64))
     position, has_gauss = int(numpy["state"]["pos"]), int(numpy["has_gauss"])
     return {"key": key, "position": position, "has_gauss": has_gauss, "gauss": float(numpy["gauss"])}

@@ -109,7 +109,7 @@ class TorchModule(NeuralModule, nn.Module):
             return outputs  # as most modules do, at every step
         return self._as_declared(outputs)
 
-    def _as_declared(self, outputs: Any) -> Any:
+    def _as_declared(self, outputs: Any) -> object:
         num_declared = self._num_declared_outputs
         if num_declared is None:
             num_declared = self.count_outputs()
@@ -129,7 +129,7 @@ class TorchModule(NeuralModule, nn.Module):
         self._num_declared_outputs = len(self.output_ports)
         return self._num_declared_outputs
 
-    def _in_float32(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
+    def _in_float32(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
         """Run outside autocast, halves widened: log-mel features and the CTC loss lose too much in them."""
         devices = {value.device.type for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)}
         # Lengths may lie on the CPU beside values on a GPU; autocast is the GPU's then.
@@ -184,7 +184,7 @@ def _is_connecting(args: tuple[object, ...], kwargs: Mapping[str, object]) -> bo
     return not (args or kwargs) or any(isinstance(value, (NmTensor, Recorder)) for value in (*args, *kwargs.values()))
 
 
-def _widened(value: object) -> Any:
+def _widened(value: object) -> object:
     if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
         return value.float()
     return value
@@ -438,7 +438,7 @@ class DataLayerNM(_WithoutWeights):
         """Raise NotImplementedError."""
         _refuse_to_restore(self)
 
-    def compared_in_evaluation(self) -> Mapping[str, Any]:
+    def compared_in_evaluation(self) -> Mapping[str, object]:
         """None: other data are read in another way. Subclasses name what decides on the meaning of a batch."""
         return {}
 
@@ -454,7 +454,7 @@ class DataLayerNM(_WithoutWeights):
         return None
 
     @property
-    def data_iterator(self) -> Iterable[Any] | None:
+    def data_iterator(self) -> Iterable[object] | None:
         """An iterable over batches, where there is no ``dataset``; it is read anew for each epoch."""
         return None
 
@@ -527,7 +527,7 @@ class DataLayerNM(_WithoutWeights):
             multiprocessing_context=self.setting("multiprocessing_context", None),
         )
 
-    def _batches(self) -> Iterable[Any]:
+    def _batches(self) -> Iterable[object]:
         iterator = self.data_iterator
         assert iterator is not None
         return iterator

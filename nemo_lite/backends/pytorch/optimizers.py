@@ -480,7 +480,7 @@ def is_decay_of_weights_only(value: object) -> bool:
     return bool(value)
 
 
-def decaying_weights_only(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def decaying_weights_only(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
     """The groups, each followed by one of its biases and of the gains of its norms, whose ``weight_decay`` is 0.
 
     These are the parameters with at most one dimension: decay pulls them to 0, where a gain switches its channel off,

@@ -208,7 +208,7 @@ class Precision:
             scaling += "; this CPU has no instructions for it, so O0 is faster"
         return f"{types}; {scaling}"
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """The loss scale and its history."""
         return {} if self._scale is None else self._scale.state_dict()
 
@@ -467,7 +467,7 @@ class ApexPrecision(Precision):
         """One line for the log."""
         return f"{super().describe()}; by apex.amp"
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """The loss scale and its history."""
         return dict(self._amp.state_dict()) if self._optimizers else {}
 
@@ -575,7 +575,7 @@ def float32_parts(module: nn.Module, norms_too: bool) -> Iterator[nn.Module]:
         yield from float32_parts(child, norms_too)
 
 
-def cast(values: Any, from_: Iterable[torch.dtype], to: torch.dtype) -> Any:
+def cast(values: Any, from_: Iterable[torch.dtype], to: torch.dtype) -> object:
     """The same values with tensors of some types in another type; in lists, tuples and dictionaries too.
 
     Any: arguments and results of modules.
@@ -703,7 +703,7 @@ class LossScale:
         if self._bounds != (None, None):
             self._scale.clamp_(*self._bounds)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """The scale and its history, as ``torch.amp.GradScaler`` writes them. A host sync."""
         return {
             "scale": self._scale.item(),

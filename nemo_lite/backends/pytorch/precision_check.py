@@ -71,7 +71,7 @@ def check_precision(dag: Dag, precision: Precision, num_batches: int) -> Precisi
 
 def _run(
     dag: Dag, batch: Iterable[object], dtypes_of: Callable[[Node], dict[str, None]] | None = None
-) -> Iterator[tuple[Node, list[Any]]]:
+) -> Iterator[tuple[Node, list[object]]]:
     """Each node with what it gives, one after the other; ``dtypes_of``: where the types of its results are noted."""
     values: dict[NmTensor, Any] = dict(zip(dag.inputs, batch, strict=True))
     for node in dag.nodes:
@@ -99,7 +99,7 @@ class _Dtypes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self._dtypes = dtypes
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         """Run the operation."""
         result = func(*args, **(kwargs or {}))
         is_view = any(value.alias_info is not None for value in func._schema.returns)

@@ -87,7 +87,7 @@ class ItemDataset(Dataset[Loaded], Generic[R, ItemT]):
         """
 
     @abstractmethod
-    def collate(self, items: Sequence[ItemT]) -> tuple[Any, ...]:
+    def collate(self, items: Sequence[ItemT]) -> tuple[object, ...]:
         """A batch of items, in port order."""
 
     def amount(self, items: Sequence[ItemT]) -> float:
@@ -187,7 +187,7 @@ class UnusableItems:
         self._check_budget()
         _add(self._unsettled, loaded.counts or {})
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """The faults that this rank knows, for a checkpoint: the settled ones, the same on all ranks, and new ones."""
         faults = [[item, reason] for item, reason in self.faults.items()]
         return {"settled": faults[: self._num_settled], "new": faults[self._num_settled :]}

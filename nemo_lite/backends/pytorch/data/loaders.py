@@ -302,7 +302,7 @@ class PlannedLoader(BatchLoader):
             spares = self._items(epoch, batches[index - 1][:_NUM_SPARES]) if self._training else ()
             yield Request(epoch, self._items(epoch, batches[index]), spares, self._training, position)
 
-    def _items(self, epoch: int, rows: Rows) -> list[tuple[int, Any]]:
+    def _items(self, epoch: int, rows: Rows) -> list[tuple[int, object]]:
         positions: list[int] = (rows if self._items_of is None else self._items_of(epoch)[rows]).tolist()
         return list(zip(positions, positions if self._refs_of is None else self._refs_of(epoch, rows), strict=True))
 
@@ -370,7 +370,7 @@ class _Collated(Dataset[Loaded]):
         return Loaded(self._collate_fn(items), positions, float(len(positions)))
 
 
-def _as_it_is(loaded: object) -> Any:  # torch's type for it foresees lists of items only
+def _as_it_is(loaded: object) -> object:  # torch's type for it foresees lists of items only
     return loaded
 
 
@@ -406,7 +406,7 @@ class IteratorLoader(BatchLoader):
                 yield batch
 
 
-def as_values(batch: object, port_names: Sequence[str]) -> tuple[Any, ...]:
+def as_values(batch: object, port_names: Sequence[str]) -> tuple[object, ...]:
     """A collated batch as a tuple in port order.
 
     Raises:

@@ -45,7 +45,7 @@ def encode(value: object) -> Parcel:
     """
     buffers: Parcel = []
 
-    def put(tensor: torch.Tensor, path: tensor_codec.Path) -> list[Any]:
+    def put(tensor: torch.Tensor, path: tensor_codec.Path) -> list[object]:
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized or tensor.is_meta:
             raise EncodeError("a tensor that is sparse, nested, quantized or without data", path)
         plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
@@ -66,7 +66,7 @@ def encode(value: object) -> Parcel:
     return [torch.frombuffer(content, dtype=torch.uint8), *buffers]
 
 
-def decode(parcel: torch.Tensor, rank: int = 0) -> Any:
+def decode(parcel: torch.Tensor, rank: int = 0) -> object:
     """The value of a parcel: the buffers of :func:`encode`, joined. Its tensors are on the CPU, in memory of their own.
 
     Raises:

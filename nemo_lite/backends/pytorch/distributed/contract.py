@@ -401,7 +401,7 @@ def training_arguments(
     params: Mapping[str, object],
     lr_policy: LrPolicy | None,
     options: RunOptions,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The arguments of ``train``; ``pairs`` are optimizers with their losses."""
     arguments: dict[str, Any] = {}
     for optimizer in dict.fromkeys(optimizer for optimizer, _ in pairs):
@@ -414,7 +414,7 @@ def training_arguments(
     return {**arguments, **params, **of_options, **of_policy}
 
 
-def inference_arguments(options: InferOptions) -> dict[str, Any]:
+def inference_arguments(options: InferOptions) -> dict[str, object]:
     """The arguments of ``infer``; rank 0 alone shows progress and reads the folder of checkpoints."""
     restored = None if options.modules_to_restore is None else [module.label for module in options.modules_to_restore]
     of_rank_0 = ("verbose", "ckpt_pattern", "checkpoint_dir", "modules_to_restore")
@@ -433,11 +433,11 @@ def _of_cudnn() -> dict[str, bool]:
     return {"cudnn_benchmark": cudnn.benchmark, "cudnn_deterministic": cudnn.deterministic}
 
 
-def _named(prefix: str, values: Mapping[str, object]) -> dict[str, Any]:
+def _named(prefix: str, values: Mapping[str, object]) -> dict[str, object]:
     return {f"{prefix}.{key}": value for key, value in values.items()}
 
 
-def _settings_of(optimizer: Optimizer) -> dict[str, Any]:
+def _settings_of(optimizer: Optimizer) -> dict[str, object]:
     """An optimizer's options; those in which its groups of parameters differ as a list."""
     groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     return {key: groups[0][key] if len(groups) == 1 else [group.get(key) for group in groups] for key in groups[0]}

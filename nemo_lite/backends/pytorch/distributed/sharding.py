@@ -105,7 +105,7 @@ class ShardedReplica:
         return self._nothing
 
 
-def whole(value: object) -> Any:
+def whole(value: object) -> object:
     """A state with its sharded tensors made whole, in host memory, on rank 0; ``None`` on the others.
 
     All ranks call it, with states of the same structure. One tensor at a time is whole on the device.
@@ -124,7 +124,7 @@ def whole(value: object) -> Any:
     return gathered if is_first else None
 
 
-def pieces(value: object) -> Any:
+def pieces(value: object) -> object:
     """A state with this rank's ``Piece`` in the place of each sharded tensor. Nothing is copied.
 
     All ranks call it, with states of the same structure.
@@ -135,7 +135,7 @@ def pieces(value: object) -> Any:
     return _mapped(piece_of, value)
 
 
-def _mapped(function: Callable[[Tensor], Any], value: object) -> Any:
+def _mapped(function: Callable[[Tensor], Any], value: object) -> object:
     """A state with the result of a function in the place of each tensor."""
     if isinstance(value, Tensor):
         return function(value)
@@ -169,7 +169,7 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, A
     optimizer.load_state_dict({**state, "state": parts})
 
 
-def _state_like(key: str, value: object, param: Tensor | None) -> Any:
+def _state_like(key: str, value: object, param: Tensor | None) -> object:
     if not isinstance(value, Tensor) or not isinstance(param, DTensor):
         return value
     # A number for each parameter, such as NovoGrad's second moment, is the same on all ranks; torch's count of steps

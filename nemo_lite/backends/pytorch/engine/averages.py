@@ -136,7 +136,7 @@ class Averaging:
         in_float32 = [each if each.dtype == torch.float32 else each.float() for each in weights]
         torch._foreach_lerp_(self._means, in_float32, 1.0 - decay)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """The moving average by the weights' names, for a training state; empty without one."""
         return {} if self._decay is None else {"average": {"decay": self._decay, "means": self._means_by_name()}}
 

@@ -93,7 +93,7 @@ class StepValues:
             self._values[wire] = self._continue_to(wire)
         return self._values.get(wire)
 
-    def _continue_to(self, wire: NmTensor) -> Any:
+    def _continue_to(self, wire: NmTensor) -> object:
         """Compute a wire from what the step has. What the step computed is not repeated: dropout would differ.
 
         The modules are in the modes that they have; what they draw, and the buffers that they move, are put back: how

@@ -42,7 +42,7 @@ from nemo_lite.utils import logging
 class SavedPart(Protocol):
     """Something whose state is part of the training state, under keys of its own."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Its keys. All ranks call it; rank 0's is saved."""
 
     def load_state_dict(self, state: Mapping[str, object], place: str = "") -> None:
@@ -303,7 +303,7 @@ def read_chosen(
         check(contents)
         return contents
 
-    def read_on_first() -> tuple[Any, ...] | None:
+    def read_on_first() -> tuple[object, ...] | None:
         return None if (chosen := choose()) is None else tuple(read(chosen))
 
     with READING_CHECKPOINT:

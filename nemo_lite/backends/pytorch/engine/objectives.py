@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -369,7 +368,7 @@ def _updated_by(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _groups(modules: Iterable[nn.Module], optimizer_params: Mapping[str, object]) -> list[dict[str, Any]]:
+def _groups(modules: Iterable[nn.Module], optimizer_params: Mapping[str, object]) -> list[dict[str, object]]:
     """Parameter groups by the learning rates of modules; none where no module has its own."""
     if not optimizer_params.get(MODULE_LR):
         return []

@@ -244,7 +244,7 @@ class Position:
         self._saved: Mapping[str, Any] | None = None  # what a checkpoint says of this rank, until it is put back
         self._saved_digest = ""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Its part of a training state. All ranks call it; rank 0 gets what belongs to the ranks."""
         done = self.done
         return {
@@ -284,7 +284,7 @@ class Position:
         if self._account is not None and (noted := [*filter(None, (of_rank(rank, "unusable") for rank in ranks))]):
             self._account.load_state_dict(noted)
 
-    def _of_ranks(self) -> dict[str, Any]:
+    def _of_ranks(self) -> dict[str, object]:
         """The states of single ranks, on rank 0; nothing on the others."""
         mine: dict[str, Any] = {
             "generators": generator_states(self._device, self._modules),

@@ -76,7 +76,7 @@ class LearningRates:
         rate: float = groups[0]["lr"]
         return rate
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Where the optimizers' rates come from, for a training state."""
         return {"rates": {"initial": self._initial(), "have_policy": self._policy is not None}}
 
@@ -270,7 +270,7 @@ class PlacesOfLanes:
         self._comm, self._lanes = comm, lanes
         self._digests: Sequence[str] = ()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """For each lane epoch, rounds that are done, a hash of them and the ranks' unusable items; all ranks call it.
 
         Nothing where there are no such lanes.
@@ -311,7 +311,7 @@ class PlacesOfLanes:
                     logging.warning("%s: the data changed: its epoch starts anew", lane.data_layer.label)
                 lane.done = ()
 
-    def _of_ranks(self, lane: Lane) -> dict[str, Any]:
+    def _of_ranks(self, lane: Lane) -> dict[str, object]:
         account = lane.loader.account
         gathered = self._comm.gather(None if account is None else account.state_dict())
         return {} if gathered is None else {"world_size": len(gathered), "unusable": stacked(gathered)}

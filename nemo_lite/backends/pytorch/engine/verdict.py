@@ -317,7 +317,7 @@ class SkippedSteps:
         self._num_left_out = 0
         self._left_out: set[str] = set()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """The counts, for a training state."""
         counts = {"total": self._total, "in_a_row": self._in_a_row, "num_left_out": self._num_left_out}
         return {"skipped": {**counts, "left_out": sorted(self._left_out)}}
