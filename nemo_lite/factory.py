@@ -15,11 +15,13 @@ from typing import Any, ClassVar, Final, Never, Protocol, TypeVar, runtime_check
 
 import numpy as np
 import torch
+from torch.optim import Optimizer
 
 from nemo_lite.backends.pytorch.actions import PtActions
 from nemo_lite.backends.pytorch.distributed.comm import Comm, SingleProcess
 from nemo_lite.backends.pytorch.distributed.group import Patience, ProcessGroup
 from nemo_lite.backends.pytorch.engine.evaluation import InferenceRun
+from nemo_lite.backends.pytorch.export import Example
 from nemo_lite.backends.pytorch.nm import DataLayerNM, TorchModule
 from nemo_lite.backends.pytorch.placement import choose_device, describe
 from nemo_lite.backends.pytorch.precision import choose_precision
@@ -31,7 +33,7 @@ from nemo_lite.base.ranges import WaitingSeconds, numbers_checked
 from nemo_lite.core.callbacks.action_state import TbWriter
 from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.neural_module import NeuralModule, classes_by_name
-from nemo_lite.core.neural_types import NmTensor
+from nemo_lite.core.neural_types import NmTensor, Value
 from nemo_lite.core.run_options import Backend as Backend
 from nemo_lite.core.run_options import Compile, CompileOptions, GradientCompression, Losses, LrPolicy, Uneven
 from nemo_lite.core.run_options import DeploymentFormat as DeploymentFormat
@@ -312,8 +314,11 @@ class NeuralModuleFactory:
             return self._comm.share_work(num_items, work)
 
     def create_optimizer(
-        self, optimizer: Any, things_to_optimize: Sequence[Any], optimizer_params: Mapping[str, Any]
-    ) -> Any:
+        self,
+        optimizer: str | Optimizer,
+        things_to_optimize: Sequence[NeuralModule | NmTensor],
+        optimizer_params: Mapping[str, object],
+    ) -> Optimizer:
         """An optimizer over modules, or over the modules behind wires. An instance is given back as it is.
 
         Raises:
@@ -326,8 +331,8 @@ class NeuralModuleFactory:
         self,
         tensors_to_optimize: Losses | None = None,
         training_graph: TrainingGraph | None = None,
-        optimizer: Any = None,
-        optimization_params: Mapping[str, Any] | None = None,
+        optimizer: str | Optimizer | None = None,
+        optimization_params: Mapping[str, object] | None = None,
         callbacks: Sequence[Callback] | None = None,
         lr_policy: LrPolicy | None = None,
         batches_per_step: int | None = None,
@@ -416,7 +421,7 @@ class NeuralModuleFactory:
         offload_to_cpu: bool = True,
         modules_to_restore: Sequence[NeuralModule] | None = None,
         compile: Compile = None,  # noqa: A002
-    ) -> list[list[Any]] | None:
+    ) -> list[list[Value]] | None:
         """The values of wires over their whole data layer: for each wire a list with one entry a batch, in data order.
 
         Each rank computes its part; rank 0 gets all values, in host memory, the others ``None``.
@@ -475,7 +480,7 @@ class NeuralModuleFactory:
             compile=compile,
         )
 
-    def runner(self, tensors: Sequence[NmTensor]) -> Callable[[Sequence[Any]], list[Any]]:
+    def runner(self, tensors: Sequence[NmTensor]) -> Callable[[Sequence[Value]], list[Value]]:
         """A function that computes wires as :meth:`infer` does, from batches that it is given; for servers.
 
         The DAG is lowered and its modules are put on the device here, once. Each call takes one value for each output
@@ -508,7 +513,7 @@ class NeuralModuleFactory:
         """
         return self.get_trainer().precision_check(tensors, num_batches, checkpoint_dir)
 
-    def lower(self, tensors: Sequence[NmTensor]) -> Any:
+    def lower(self, tensors: Sequence[NmTensor]) -> torch.fx.GraphModule:
         """A new ``torch.fx`` module that computes these wires; ``print(factory.lower([loss]).code)`` shows it.
 
         It calls the same module objects, in their present mode and on their present device: nothing is moved, restored
@@ -525,8 +530,8 @@ class NeuralModuleFactory:
         module: NeuralModule,
         output: str | Path,
         d_format: DeploymentFormat,
-        input_example: Any = None,
-        output_example: Any = None,
+        input_example: Example = None,
+        output_example: object = None,
     ) -> None:
         """Write a module as files for other programs, in evaluation mode; the module itself is left as it was.
 

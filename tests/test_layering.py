@@ -17,7 +17,7 @@ ORDERS = {
         < callbacks.action_state < callbacks.base < trackers, view < callbacks, mermaid, picture < show
     """,
     "nemo_lite.backends.pytorch": """
-        tensor_codec, lowering, generators < streaming, placement, precision, data.order < distributed
+        tensor_codec, lowering < generators, streaming, placement, precision, data.order < distributed
         < checkpoint, data, compiling, optimizers < nm
         < common, engine < export, precision_check < actions
     """,

@@ -41,7 +41,7 @@ from nemo_lite.base.errors import (
 )
 from nemo_lite.base.files import write_atomically
 from nemo_lite.core.app_state import AppState
-from nemo_lite.core.neural_types import ElementType, ModuleCall, NestedUse, NmTensor
+from nemo_lite.core.neural_types import ElementType, ModuleCall, NestedUse, NmTensor, Value
 from nemo_lite.core.ports import (
     HasType,
     NeuralInterface,
@@ -365,7 +365,7 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
         """Output ports that an exported module does not have."""
         return ()
 
-    def _prepare_for_deployment(self) -> tuple[object, object]:
+    def _prepare_for_deployment(self) -> tuple[Value, Value]:
         """Make this module, a copy, ready to be exported; examples of its input and output, or None."""
         return None, None
 

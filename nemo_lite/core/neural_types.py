@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import count, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import ref
 
 from nemo_lite.base.errors import CanNotInferResultNeuralType as CanNotInferResultNeuralType
@@ -731,6 +731,10 @@ class ModuleCall:
             pending += [other for other in dict.fromkeys(near) if other not in connected]
             connected.update(near)
         return sorted(call._serial for call in connected).index(self._serial)
+
+
+Value: TypeAlias = Any
+"""What a wire carries while a DAG runs: a tensor, a list of texts or a number, as its module returns it."""
 
 
 class NmTensor(NeuralType):

@@ -54,7 +54,7 @@ from nemo_lite.core.callbacks.base import Callback, CallbackList
 from nemo_lite.core.callbacks.progress_bar import ProgressBar
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_module import NeuralModule
-from nemo_lite.core.neural_types import NmTensor
+from nemo_lite.core.neural_types import NmTensor, Value
 from nemo_lite.core.run_options import (
     Compile,
     CompileOptions,
@@ -73,9 +73,6 @@ if TYPE_CHECKING:
     from nemo_lite.backends.pytorch.compiling import Compiler
 
 # PtActions: composes DAG, lowering, data, precision and loop into train, eval and infer. The work is elsewhere.
-
-
-# Any: values of wires are tensors, lists or numbers; options of optimizers are torch's.
 
 
 _COPIES_SECONDS = 10.0
@@ -397,7 +394,7 @@ class PtActions(DeploymentExport):
         with self._comm.guarded():
             self._only_end("eval", called)
 
-    def infer(self, tensors: Sequence[NmTensor], **flat: Any) -> list[list[Any]] | None:
+    def infer(self, tensors: Sequence[NmTensor], **flat: Any) -> list[list[Value]] | None:
         """Infer: see :meth:`NeuralModuleFactory.infer`, whose other arguments are ``flat``."""
         # Sorted again: of kept values each rank may have another number of batches.
         in_order = sorted(self._inferred_rows(tensors, InferOptions.of(**flat)), key=lambda row: row.number)
@@ -410,7 +407,7 @@ class PtActions(DeploymentExport):
             data_layer = torch_data_layer(Dag(tensors))
         return InferenceRun(data_layer, self._inferred_rows(tensors, InferOptions.of(**flat)))
 
-    def runner(self, tensors: Sequence[NmTensor]) -> Callable[[Sequence[Any]], list[Any]]:
+    def runner(self, tensors: Sequence[NmTensor]) -> Callable[[Sequence[Value]], list[Value]]:
         """See :meth:`NeuralModuleFactory.runner`."""
         evaluation = Evaluation(tensors, self._device, self._precision(), self._lowerings(None))
         evaluation.place()

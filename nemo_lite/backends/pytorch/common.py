@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from nemo_lite.core.neural_types import (
     MaskType,
     NeuralType,
     RegressionValuesType,
+    Value,
     VoidType,
 )
 from nemo_lite.core.ports import Ports
@@ -298,9 +299,6 @@ def char_lm_metrics(
 # MultiDataLayer: several data layers as one, item by item or in all combinations.
 
 
-# Any: items and batches are what data sets give.
-
-
 class DataCombination(Enum):
     """How items of several data sets go together."""
 
@@ -308,7 +306,7 @@ class DataCombination(Enum):
     ZIP = 2
 
 
-class MultiDataset(Dataset[tuple[Any, ...]]):
+class MultiDataset(Dataset[tuple[Value, ...]]):
     """Items of several data sets, joined to one tuple.
 
     Args:
@@ -321,7 +319,7 @@ class MultiDataset(Dataset[tuple[Any, ...]]):
     """
 
     def __init__(
-        self, datasets: Sequence[Dataset[Any]], combination_mode: DataCombination = DataCombination.CROSSPRODUCT
+        self, datasets: Sequence[Dataset[Value]], combination_mode: DataCombination = DataCombination.CROSSPRODUCT
     ) -> None:
         if not isinstance(combination_mode, DataCombination):
             wanted = "DataCombination.CROSSPRODUCT or DataCombination.ZIP"
@@ -350,7 +348,7 @@ class MultiDataset(Dataset[tuple[Any, ...]]):
         items = [dataset[at] for dataset, at in zip(self._datasets, self.positions(index), strict=True)]
         return [tuple(item) if isinstance(item, (tuple, list)) else (item,) for item in items]
 
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
+    def __getitem__(self, index: int) -> tuple[Value, ...]:
         return tuple(value for part in self.parts(index) for value in part)
 
 
@@ -405,10 +403,10 @@ class MultiDataLayer(DataLayerNM):
         return ports
 
     def _collated(self, items: Sequence[tuple[object, ...]]) -> tuple[object, ...]:
-        batch: list[Any] = []
+        batch: list[Value] = []
         for layer, width in zip(self._layers, self._widths, strict=True):
             start = len(batch)
-            collate: Callable[[list[Any]], Any] = layer.setting("collate_fn", None) or default_collate
+            collate: Callable[[list[Value]], Value] = layer.setting("collate_fn", None) or default_collate
             batch += collate([item[start : start + width] for item in items])
         return tuple(batch)
 

@@ -29,11 +29,9 @@ from nemo_lite.backends.pytorch.distributed.process import COMPILING, Activity
 from nemo_lite.backends.pytorch.lowering import Unit, lower, units_of
 from nemo_lite.base.errors import UnknownNameError, UsageError, counted
 from nemo_lite.core.dag import Node, Slice
-from nemo_lite.core.neural_types import AxisKind, NmTensor, NotCopied
+from nemo_lite.core.neural_types import AxisKind, NmTensor, NotCopied, Value
 from nemo_lite.core.run_options import CompileOptions
 from nemo_lite.utils import logging
-
-# Any: values of wires are tensors, lists or numbers; torch's compilers take and give functions of any signature.
 
 _FOR_TESTS = ("eager", "aot_eager")
 _MANY_SHAPES = 8
@@ -170,11 +168,11 @@ class Region(nn.Module):
             return living._compile(graph, inputs)
 
         # Not torch.compile(body), which is a module again and would hold the same weights under a second name.
-        self._run: Callable[..., tuple[Any, ...]] = torch.compile(
+        self._run: Callable[..., tuple[Value, ...]] = torch.compile(
             body.forward, backend=compile_graph, dynamic=options.dynamic, fullgraph=options.fullgraph
         )
 
-    def forward(self, **values: Any) -> tuple[Any, ...]:
+    def forward(self, **values: Value) -> tuple[Value, ...]:
         """The slice's outputs from its inputs, in their order."""
         log, inputs = self._compiler.log, tuple(values.values())
         for value, axes in zip(inputs, self._varying, strict=True):

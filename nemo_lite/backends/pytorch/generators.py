@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from nemo_lite.backends.pytorch.tensor_codec import Tree
+
 
 def seed_of(base: int, *, rank: int = 0, epoch: int = 0) -> int:
     """The seed of one stream of draws, from 0 to 2**63 - 1; another stream for each combination.
@@ -61,8 +63,6 @@ def another_thread_trains() -> bool:
     return any(thread != threading.get_ident() for thread in _training_threads)
 
 
-# Any: a tree of tensors and numbers.
-
 _NUMPY = "MT19937"  # the only one of numpy.random, unless a user has put in another
 
 
@@ -76,7 +76,7 @@ def generator_states(device: torch.device, modules: Mapping[str, object]) -> dic
     with GENERATORS:
         version, words, gauss = random.getstate()
         numpy: dict[str, Any] = dict(np.random.get_state(legacy=False))
-        states: dict[str, Any] = {
+        states: dict[str, Tree] = {
             "python": [version, torch.tensor(words), gauss],
             "numpy": _without_array(numpy) if numpy["bit_generator"] == _NUMPY else None,
             "torch": torch.get_rng_state(),
@@ -87,7 +87,7 @@ def generator_states(device: torch.device, modules: Mapping[str, object]) -> dic
     return states
 
 
-def set_generator_states(states: Mapping[str, Any], device: torch.device, modules: Mapping[str, object]) -> None:
+def set_generator_states(states: Mapping[str, Tree], device: torch.device, modules: Mapping[str, object]) -> None:
     """Put back what :func:`generator_states` gave. What the states lack (a GPU's, from a run on a CPU) stays."""
     with GENERATORS:
         version, words, gauss = states["python"]

@@ -22,7 +22,7 @@ from nemo_lite.backends.pytorch.data.workers import SILENCE_SECONDS
 from nemo_lite.backends.pytorch.distributed.contract import Copied as Copied
 from nemo_lite.base.errors import NeuralPortNameMismatchError, UnknownNameError, UsageError
 from nemo_lite.core.neural_module import NeuralModule, Recorder
-from nemo_lite.core.neural_types import NmTensor
+from nemo_lite.core.neural_types import NmTensor, Value
 from nemo_lite.core.ports import ModuleType, OperationMode, Ports
 from nemo_lite.core.ports import WeightShareTransform as WeightShareTransform
 from nemo_lite.core.run_options import DeviceType
@@ -77,9 +77,6 @@ def _install_transposed(owner: nn.Module, leaf: str, shared: nn.Parameter) -> No
     owner.__class__ = metaclass(cls.__name__, (cls,), {**names, leaf: property(transposed), "of_one_object": True})
 
 
-# Any: values of wires are tensors, lists or numbers.
-
-
 class TorchModule(NeuralModule, nn.Module):
     """A NeuralModule that is an ``nn.Module``: called on wires it connects, on tensors it runs ``forward``."""
 
@@ -94,13 +91,13 @@ class TorchModule(NeuralModule, nn.Module):
         factory = TorchModule.default_factory
         self._device = torch.device("cpu") if factory is None else factory.device
 
-    def __call__(self, *args: Any, force_pt: bool = False, **kwargs: Any) -> Any:
+    def __call__(self, *args: Value, force_pt: bool = False, **kwargs: Value) -> Value:
         # NeMo's force_pt asked for running; what the arguments are says so already.
         if not force_pt and _is_connecting(args, kwargs):
             return self.connect(*args, **kwargs)
         return self.on_values(*args, **kwargs)
 
-    def on_values(self, *args: Any, **kwargs: Any) -> Any:
+    def on_values(self, *args: Value, **kwargs: Value) -> Value:
         """The result of a call with values: the outputs of ``forward``, their number held against the ports."""
         if self.keep_float32 and (torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")):
             return self._in_float32(args, kwargs)
@@ -109,7 +106,7 @@ class TorchModule(NeuralModule, nn.Module):
             return outputs  # as most modules do, at every step
         return self._as_declared(outputs)
 
-    def _as_declared(self, outputs: Any) -> object:
+    def _as_declared(self, outputs: Value) -> Value:
         num_declared = self._num_declared_outputs
         if num_declared is None:
             num_declared = self.count_outputs()
@@ -189,8 +186,6 @@ def _widened(value: object) -> object:
         return value.float()
     return value
 
-
-# Any: values of wires are tensors, lists or numbers.
 
 T = TypeVar("T")
 
@@ -337,7 +332,7 @@ def _refuse_to_restore(module: _WithoutWeights) -> None:
     raise NotImplementedError(f"{module.label} ({module}) has no weights to restore")
 
 
-def _no_loss_function(self: nn.Module, **kwargs: Any) -> torch.Tensor:
+def _no_loss_function(self: nn.Module, **kwargs: Value) -> torch.Tensor:
     raise NotImplementedError(f"{type(self).__name__} has no _loss_function")
 
 
@@ -363,7 +358,7 @@ class LossNM(_WithoutWeights):
         """Raise NotImplementedError."""
         _refuse_to_restore(self)
 
-    def forward(self, **kwargs: Any) -> torch.Tensor:
+    def forward(self, **kwargs: Value) -> torch.Tensor:
         """The loss of these values, by input port."""
         return self._loss_function(**kwargs)
 
@@ -449,7 +444,7 @@ class DataLayerNM(_WithoutWeights):
         return True  # an empty data layer is still a module
 
     @property
-    def dataset(self) -> Dataset[Any] | None:
+    def dataset(self) -> Dataset[Value] | None:
         """A map-style data set whose items are tuples in port order."""
         return None
 
@@ -563,7 +558,7 @@ class TrainableNeuralModuleWrapper(TrainableNM):
     def output_ports(self) -> Ports:
         return self._output_ports
 
-    def forward(self, **inputs: Any) -> Any:
+    def forward(self, **inputs: Value) -> Value:
         """The wrapped module's outputs for these values, by input port."""
         return self._pt_module(*(inputs[port] for port in self._input_ports if port in inputs))
 

@@ -19,6 +19,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from nemo_lite.backends.pytorch.placement import replace_where
 from nemo_lite.backends.pytorch.precision import own_part, problem_with_apex
+from nemo_lite.backends.pytorch.tensor_codec import Tree
 from nemo_lite.base.errors import UnknownNameError, UsageError, did_you_mean
 from nemo_lite.base.ranges import Between, NotNegativeFloat, PositiveFloat, check_number
 from nemo_lite.utils import LogMode, logging
@@ -107,7 +108,7 @@ class ForeachOptimizer(Optimizer):
         replace_where(self._skip == 0, [*map(own_part, tensors)], [*map(own_part, copies)])
         copies.clear()  # also where the caller still has the list
 
-    def states_of(self, params: list[Tensor], key: str) -> list[Any]:
+    def states_of(self, params: list[Tensor], key: str) -> list[Tensor]:
         """One entry of each parameter's state."""
         return [self.state[param][key] for param in params]
 
@@ -362,7 +363,7 @@ _FLAGS = ("fused", "foreach", "capturable")
 """Options of torch's optimizers that choose a kernel, and so go with this run's devices and weights."""
 
 
-def with_own_flags(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
+def with_own_flags(optimizer: Optimizer, state: Mapping[str, Tree]) -> dict[str, Tree]:
     """A state whose groups have the optimizer's own choice of kernels in the place of the saved one.
 
     Args:
@@ -376,7 +377,7 @@ def with_own_flags(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, 
     return {**state, "param_groups": groups}
 
 
-def saved_states(optimizer: Optimizer, state: Mapping[str, Any]) -> Iterator[tuple[Tensor, Mapping[str, Any]]]:
+def saved_states(optimizer: Optimizer, state: Mapping[str, Tree]) -> Iterator[tuple[Tensor, Mapping[str, Tree]]]:
     """Each parameter with what a saved state keeps for it."""
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     params = [param for group in optimizer.param_groups for param in group["params"]]
@@ -434,7 +435,7 @@ def checked_module_lr(rates: object, module_names: Iterable[str]) -> dict[str, f
     return {name: float(rate) for name, rate in rates.items()}
 
 
-def parameter_groups(modules: Mapping[str, nn.Module], module_lr: Mapping[str, float]) -> list[dict[str, Any]]:
+def parameter_groups(modules: Mapping[str, nn.Module], module_lr: Mapping[str, float]) -> list[Options]:
     """The parameters in groups: first those of modules without a rate of their own, then a group for each other module.
 
     Groups come in the order of the modules, so that a training state fits in whichever order rates were given. Each
@@ -460,7 +461,7 @@ def parameter_groups(modules: Mapping[str, nn.Module], module_lr: Mapping[str, f
                     remedy="give both the same",
                 )
     without_rate = [parameter for parameter, (rate, _) in rates.items() if rate is None]
-    groups: list[dict[str, Any]] = [{"params": without_rate}] if without_rate else []
+    groups: list[Options] = [{"params": without_rate}] if without_rate else []
     for name in modules:
         parameters = [parameter for parameter, (rate, owner) in rates.items() if rate is not None and owner == name]
         if parameters:
@@ -480,7 +481,7 @@ def is_decay_of_weights_only(value: object) -> bool:
     return bool(value)
 
 
-def decaying_weights_only(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
+def decaying_weights_only(groups: Sequence[Mapping[str, Tree]]) -> list[Options]:
     """The groups, each followed by one of its biases and of the gains of its norms, whose ``weight_decay`` is 0.
 
     These are the parameters with at most one dimension: decay pulls them to 0, where a gain switches its channel off,
@@ -489,7 +490,7 @@ def decaying_weights_only(groups: Sequence[Mapping[str, Any]]) -> list[dict[str,
     Args:
         groups: what an optimizer takes, each with ``params``.
     """
-    split: list[dict[str, Any]] = []
+    split: list[Options] = []
     for group in groups:
         weights = [parameter for parameter in group["params"] if parameter.ndim > 1]
         small = [parameter for parameter in group["params"] if parameter.ndim <= 1]

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nemo_lite.base.errors import DeviceError, counted
+from nemo_lite.core.neural_types import Value
 from nemo_lite.core.run_options import DeviceType
 
 # Snapshot: values of tensors, kept to be put back; also where only the device knows whether to. No engine in here.
@@ -107,8 +107,6 @@ def replace_where(flag: Tensor, tensors: Sequence[Tensor], values: Sequence[Tens
 # Choosing a device, and moving a batch to it. Nothing about several ranks here.
 
 
-# Any: values of wires are tensors, lists or numbers.
-
 _GPUS_OF_TASK = "SLURM_GPUS_PER_TASK"
 _ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 _EXPANDABLE = "expandable_segments:True"
@@ -169,7 +167,7 @@ def describe(device: torch.device) -> str:
     return f"CPU ({counted(torch.get_num_threads(), 'thread')})"
 
 
-def to_device(values: Iterable[object], device: torch.device) -> tuple[Any, ...]:
+def to_device(values: Iterable[object], device: torch.device) -> tuple[Value, ...]:
     """Move the tensors among these values; copies from pinned memory overlap with what the device is doing."""
     if device.type == "cpu":
         return values if isinstance(values, tuple) else tuple(values)
@@ -196,7 +194,7 @@ class AheadOfUse:
         if device.type == "cuda":
             self._beside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's
 
-    def start(self, values: Iterable[object]) -> tuple[Any, ...]:
+    def start(self, values: Iterable[object]) -> tuple[Value, ...]:
         """The values with their tensors on the way to the device. From pageable memory the host waits for them."""
         if self._is_host:
             return tuple(values)
@@ -300,6 +298,6 @@ class HostCopy:
         return values
 
 
-def to_cpu(values: Iterable[object]) -> list[Any]:
+def to_cpu(values: Iterable[object]) -> list[Value]:
     """The same values with tensors detached and in host memory."""
     return [v.detach().cpu() if isinstance(v, torch.Tensor) else v for v in values]

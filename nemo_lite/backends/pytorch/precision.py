@@ -17,7 +17,7 @@ from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,9 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.optim.optimizer import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from nemo_lite.backends.pytorch.tensor_codec import Tree
 from nemo_lite.base.errors import UnknownNameError, UsageError
+from nemo_lite.core.neural_types import Value
 from nemo_lite.core.run_options import Optimization
 
 # Any: arguments and results of modules; a state_dict may hold anything; apex has no types.
@@ -135,7 +137,7 @@ class Precision:
         """For each parameter of prepared modules the tensor that files get: its master weight, or itself."""
         return list(parameters)
 
-    def forward(self) -> AbstractContextManager[Any]:
+    def forward(self) -> AbstractContextManager[object]:
         """The context of a forward; features and losses leave it by themselves (``keep_float32``)."""
         return nullcontext()
 
@@ -234,7 +236,7 @@ class Autocast(Precision):
         """The half type."""
         return half_dtype(amp_dtype, device)
 
-    def forward(self) -> AbstractContextManager[Any]:
+    def forward(self) -> AbstractContextManager[object]:
         """Autocast."""
         return torch.autocast(self.device.type, self.dtype)
 
@@ -382,7 +384,7 @@ class ApexPrecision(Precision):
         is_apex = trained or ApexPrecision._has_initialized
         return nullcontext() if is_apex else self._native.prepared(modules)
 
-    def forward(self) -> AbstractContextManager[Any]:
+    def forward(self) -> AbstractContextManager[object]:
         """Autocast, until apex makes torch's functions cast by themselves."""
         return nullcontext() if ApexPrecision._has_initialized else self._native.forward()
 
@@ -481,7 +483,7 @@ def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _run_inside(module: nn.Module, make_context: Callable[[], AbstractContextManager[Any]]) -> None:
+def _run_inside(module: nn.Module, make_context: Callable[[], AbstractContextManager[object]]) -> None:
     """Let each forward of a module run inside a context of its own."""
     contexts = ExitStack()
 
@@ -575,7 +577,7 @@ def float32_parts(module: nn.Module, norms_too: bool) -> Iterator[nn.Module]:
         yield from float32_parts(child, norms_too)
 
 
-def cast(values: Any, from_: Iterable[torch.dtype], to: torch.dtype) -> object:
+def cast(values: Value, from_: Iterable[torch.dtype], to: torch.dtype) -> object:
     """The same values with tensors of some types in another type; in lists, tuples and dictionaries too.
 
     Any: arguments and results of modules.
@@ -645,7 +647,7 @@ def _norm_of(gradients: list[Tensor]) -> Tensor:
     return norm
 
 
-def own_part(tensor: Any) -> Tensor:
+def own_part(tensor: Value) -> Tensor:
     """This rank's part of a sharded tensor (DTensor); any other tensor itself. FSDP2 is not imported for it."""
     is_sharded = hasattr(tensor, "to_local")
     part: Tensor = tensor.detach().to_local() if is_sharded else tensor
@@ -713,7 +715,7 @@ class LossScale:
             "_growth_tracker": int(self._num_good_steps.item()),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tree]) -> None:
         """Go on with the scale of a state."""
         self._scale.fill_(state["scale"])
         self._num_good_steps.fill_(state["_growth_tracker"])
@@ -756,7 +758,7 @@ class SavedWeights:
             return tensor.detach().float()
         return wide.detach()
 
-    def _widen_state(self, part: nn.Module, state: dict[str, Any], prefix: str, *unused: object) -> None:
+    def _widen_state(self, part: nn.Module, state: dict[str, Tree], prefix: str, *unused: object) -> None:
         """Runs after a part has put its tensors into a ``state_dict``."""
         for name, tensor in own_tensors(part):
             if prefix + name in state and tensor in self.wide:
@@ -883,7 +885,7 @@ class HalfModules:
 def casting_inputs(part: nn.Module, from_: tuple[torch.dtype, ...], to: torch.dtype) -> RemovableHandle:
     """Let a part get the inputs of some types in another type; returns what undoes it."""
 
-    def take(part: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[Any, Any]:
+    def take(part: nn.Module, args: tuple[object, ...], kwargs: dict[str, Value]) -> tuple[Value, Value]:
         return cast(args, from_, to), cast(kwargs, from_, to)
 
     return part.register_forward_pre_hook(take, with_kwargs=True)

@@ -20,11 +20,9 @@ from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.backends.pytorch.precision import Precision, name_of
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core.dag import Dag, Node
-from nemo_lite.core.neural_types import NmTensor
+from nemo_lite.core.neural_types import NmTensor, Value
 from nemo_lite.core.run_options import Optimization
 from nemo_lite.core.show import NodePrecision, PrecisionReport
-
-# Any: values of wires are tensors, lists of texts or numbers.
 
 _CONVERSIONS = ("_to_copy", "copy_", "clone", "empty", "zeros", "ones", "full")
 
@@ -73,7 +71,7 @@ def _run(
     dag: Dag, batch: Iterable[object], dtypes_of: Callable[[Node], dict[str, None]] | None = None
 ) -> Iterator[tuple[Node, list[object]]]:
     """Each node with what it gives, one after the other; ``dtypes_of``: where the types of its results are noted."""
-    values: dict[NmTensor, Any] = dict(zip(dag.inputs, batch, strict=True))
+    values: dict[NmTensor, Value] = dict(zip(dag.inputs, batch, strict=True))
     for node in dag.nodes:
         module: Any = node.module
         arguments = {port: values[wire] for port, wire in node.inputs.items()}

@@ -23,6 +23,8 @@ from torch import Tensor, nn
 
 # Any: JSON, and what it stands for, are values of many types.
 Json: TypeAlias = Any
+Tree: TypeAlias = Any
+"""A tree as above, such as the state of an optimizer, a generator or a whole training."""
 Path: TypeAlias = "tuple[str | int, ...]"
 Put: TypeAlias = Callable[[Tensor, Path], Json]
 Take: TypeAlias = Callable[[Json], Tensor]
@@ -48,7 +50,7 @@ class EncodeError(Exception):
         self.what, self.path, self.too_deep = what, path, too_deep
 
 
-def encode(value: Any, put: Put, *, exact: bool, path: Path = ()) -> Json:
+def encode(value: Tree, put: Put, *, exact: bool, path: Path = ()) -> Json:
     """JSON for a tree.
 
     Args:
@@ -96,7 +98,7 @@ def encode(value: Any, put: Put, *, exact: bool, path: Path = ()) -> Json:
     raise EncodeError(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."), path)
 
 
-def decode(encoded: Json, take: Take) -> Any:
+def decode(encoded: Json, take: Take) -> Tree:
     """The tree that :func:`encode` was given.
 
     Args:
@@ -145,7 +147,7 @@ def dtype_named(name: str) -> torch.dtype:
     return dtype
 
 
-def _array(content: Json, take: Take) -> Any:
+def _array(content: Json, take: Take) -> Tree:
     dtype_name, shape, ref = content
     try:
         dtype = np.dtype(dtype_name)

@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from torch.utils.data import Dataset
 
 from nemo_lite.backends.pytorch.distributed.comm import Comm
+from nemo_lite.backends.pytorch.tensor_codec import Tree
 from nemo_lite.base.errors import (
     DataChangedError,
     DataError,
@@ -18,6 +19,7 @@ from nemo_lite.base.errors import (
     counted,
     listed,
 )
+from nemo_lite.core.neural_types import Value
 from nemo_lite.utils import logging
 
 R = TypeVar("R")
@@ -56,7 +58,7 @@ class Loaded(NamedTuple):
         fatal: a reason to end the run, or nothing.
     """
 
-    values: Any = ()
+    values: Value = ()
     ids: Sequence[int] = ()
     amount: float = 0.0
     faults: Sequence[tuple[int, str]] = ()
@@ -192,7 +194,7 @@ class UnusableItems:
         faults = [[item, reason] for item, reason in self.faults.items()]
         return {"settled": faults[: self._num_settled], "new": faults[self._num_settled :]}
 
-    def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
+    def load_state_dict(self, states: Sequence[Mapping[str, Tree]]) -> None:
         """Go on with this rank's state, or with those of all ranks of a run that had another number of them."""
         faults = {item: reason for state in states for item, reason in [*state["settled"], *state["new"]]}
         self.faults = dict(sorted(faults.items())) if len(states) > 1 else faults

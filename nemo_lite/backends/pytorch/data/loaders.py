@@ -31,6 +31,7 @@ from nemo_lite.base.errors import (
     NeuralPortNameMismatchError,
     listed,
 )
+from nemo_lite.core.neural_types import Value
 from nemo_lite.utils import logging
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ class Batch:
             is missing where nothing of the batch could be used.
     """
 
-    values: tuple[Any, ...]
+    values: tuple[Value, ...]
     ids: Sequence[int] | None = None
     amount: float = 0.0
     number: int | None = None
@@ -132,9 +133,9 @@ class EpochSampler:
 
     def __init__(self) -> None:
         self.epoch = 0
-        self.requests: Iterable[Request[Any]] = ()
+        self.requests: Iterable[Request[object]] = ()
 
-    def __iter__(self) -> Iterator[Request[Any]]:
+    def __iter__(self) -> Iterator[Request[object]]:
         return iter(self.requests)
 
 
@@ -153,14 +154,14 @@ class SeededDataset(Dataset[T]):
         self._dataset, self._base, self._rank = dataset, base, rank
         self._bits: np.random.BitGenerator | None = None
 
-    def __getitem__(self, request: Request[Any]) -> T:
+    def __getitem__(self, request: Request[object]) -> T:
         if get_worker_info() is not None:
             self._seed(request)
             return self._dataset[request]
         with GENERATORS:
             return self._dataset[request] if another_thread_trains() else self._read_apart(request)
 
-    def _read_apart(self, request: Request[Any]) -> T:
+    def _read_apart(self, request: Request[object]) -> T:
         # About 60 microseconds in all. An exchange of NumPy's generators takes a hundredth of the time that reading and
         # writing the state does; what is lost by it is the second number of a pair that randn() had drawn.
         python, torch_state, bits = random.getstate(), torch.default_generator.get_state(), get_bit_generator()
@@ -174,7 +175,7 @@ class SeededDataset(Dataset[T]):
             torch.default_generator.set_state(torch_state)
             random.setstate(python)
 
-    def _seed(self, request: Request[Any]) -> None:
+    def _seed(self, request: Request[object]) -> None:
         """Seed the generators of Python, NumPy and torch (on the CPU), each with words of its own."""
         place = f"{self._base} {self._rank} {request.epoch} {request.position}"
         digest = hashlib.blake2b(place.encode(), digest_size=32).digest()  # 30 times as fast as a SeedSequence
@@ -211,7 +212,7 @@ class PlannedLoader(BatchLoader):
         port_names: Sequence[str],
         shard: Shard,
         *,
-        refs_of: Callable[[int, Rows], Sequence[Any]] | None = None,
+        refs_of: Callable[[int, Rows], Sequence[object]] | None = None,
         items_of: Callable[[int], Rows] | None = None,
         training: bool = False,
         account: UnusableItems | None = None,
@@ -292,7 +293,7 @@ class PlannedLoader(BatchLoader):
                 self.account.report()  # after an error the ranks do not settle
             raise
 
-    def _requests(self, epoch: int, batches: Sequence[Rows], start: int, num_done: int) -> Iterator[Request[Any]]:
+    def _requests(self, epoch: int, batches: Sequence[Rows], start: int, num_done: int) -> Iterator[Request[object]]:
         """A request for each batch from batch ``start`` on, made in this process, one by one.
 
         ``num_done``: batches of the epoch that are done, with this number of ranks or another one.
@@ -346,11 +347,11 @@ class DatasetLoader(PlannedLoader):
 
     def __init__(
         self,
-        dataset: Dataset[Any],
+        dataset: Dataset[object],
         plan_of: Callable[[int], Plan],
         port_names: Sequence[str],
         shard: Shard,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
+        collate_fn: Callable[[list[Value]], Value] | None = None,
         **settings: Any,
     ) -> None:
         batches = _Collated(dataset, default_collate if collate_fn is None else collate_fn)
@@ -360,7 +361,7 @@ class DatasetLoader(PlannedLoader):
 class _Collated(Dataset[Loaded]):
     """A map-style data set, asked for whole batches. What it raises ends the run."""
 
-    def __init__(self, dataset: Dataset[Any], collate_fn: Callable[[list[Any]], Any]) -> None:
+    def __init__(self, dataset: Dataset[object], collate_fn: Callable[[list[Value]], Value]) -> None:
         self._dataset, self._collate_fn = dataset, collate_fn
 
     def __getitem__(self, request: Request[int]) -> Loaded:
@@ -388,7 +389,7 @@ class IteratorLoader(BatchLoader):
 
     def __init__(
         self,
-        batches: Callable[[], Iterable[Any]],
+        batches: Callable[[], Iterable[Value]],
         port_names: Sequence[str],
         shard: Shard,
         numbered: bool = False,

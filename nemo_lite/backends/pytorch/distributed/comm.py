@@ -15,8 +15,9 @@ from torch import nn
 
 from nemo_lite.backends.pytorch import tensor_codec
 from nemo_lite.backends.pytorch.distributed.process import torch_errors_named
-from nemo_lite.backends.pytorch.tensor_codec import EncodeError
+from nemo_lite.backends.pytorch.tensor_codec import EncodeError, Json, Tree
 from nemo_lite.base.errors import DistributedError, UsageError
+from nemo_lite.core.neural_types import Value
 from nemo_lite.core.run_options import GradientCompression
 
 # Exchange: values as bytes, gathered on rank 0 or shared from it, in pieces of limited size.
@@ -106,7 +107,7 @@ class Exchange:
         rank: int,
         world_size: int,
         piece_bytes: int = _PIECE_BYTES,
-        mark: Callable[[str, int | None], AbstractContextManager[Any]] = lambda name, partner: nullcontext(),
+        mark: Callable[[str, int | None], AbstractContextManager[object]] = lambda name, partner: nullcontext(),
     ) -> None:
         self.group, self._rank, self._world_size = group, rank, world_size
         self._piece_bytes, self._mark = piece_bytes, mark
@@ -210,7 +211,7 @@ class Exchange:
             dist.all_gather(sizes, torch.tensor([mine]), group=self.group)
         return [int(size) for size in sizes]
 
-    def _arrived(self, parcel: torch.Tensor, sizes: list[int], name: str) -> list[Any]:
+    def _arrived(self, parcel: torch.Tensor, sizes: list[int], name: str) -> list[Tree]:
         """The values of all ranks that sent one, on rank 0; its own is decoded too, so that all have the same types."""
         if self._rank != 0 and len(parcel):
             with self._mark(f"{name}: rank {self._rank} to rank 0", 0):
@@ -243,14 +244,14 @@ def _refusals_name(rank: int) -> Iterator[None]:
         ) from None
 
 
-def _decoded(header: torch.Tensor, take: Callable[[int], torch.Tensor]) -> Any:
+def _decoded(header: torch.Tensor, take: Callable[[int], torch.Tensor]) -> Tree:
     """The value of a header.
 
     Args:
         take: gives the next buffer: so many bytes, in memory of their own.
     """
 
-    def tensor_of(described: list[Any]) -> torch.Tensor:
+    def tensor_of(described: Sequence[Json]) -> torch.Tensor:
         name, *shape = described
         dtype = tensor_codec.dtype_named(name)
         return take(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
@@ -338,7 +339,7 @@ class Replica(Protocol):
 
     needs_reach_check: bool
 
-    def __call__(self, *values: Any) -> tuple[Any, ...]:
+    def __call__(self, *values: Value) -> tuple[Value, ...]:
         """The module's outputs."""
 
     def sync_only_if(self, is_last: bool) -> AbstractContextManager[None]:
@@ -356,9 +357,9 @@ class Alone:
         calls = {name: getattr(child, "on_values", child) for name, child in module.named_children()}
         vars(module).update(calls)
 
-    def __call__(self, *values: Any) -> tuple[Any, ...]:
+    def __call__(self, *values: Value) -> tuple[Value, ...]:
         """The module's outputs."""
-        outputs: tuple[Any, ...] = self._forward(*values)
+        outputs: tuple[Value, ...] = self._forward(*values)
         return outputs
 
     def sync_only_if(self, is_last: bool) -> AbstractContextManager[None]:

@@ -44,6 +44,7 @@ from nemo_lite.backends.pytorch.distributed.process import (
 from nemo_lite.backends.pytorch.distributed.rendezvous import announce_failures_by, meet, names_of_run
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.launch import ProcessInfo
+from nemo_lite.core.neural_types import Value
 from nemo_lite.utils import logging
 
 T = TypeVar("T")
@@ -103,9 +104,9 @@ class DataParallel:
         self._ddp = self._wrapped(are_equal=False)
         self._nothing, self._sending = nullcontext(), _Sending(sent)
 
-    def __call__(self, *values: Any) -> tuple[Any, ...]:
+    def __call__(self, *values: Value) -> tuple[Value, ...]:
         """The module's outputs."""
-        outputs: tuple[Any, ...] = (self._ddp or self._module)(*values)
+        outputs: tuple[Value, ...] = (self._ddp or self._module)(*values)
         return outputs
 
     def sync_only_if(self, is_last: bool) -> AbstractContextManager[None]:
@@ -160,7 +161,7 @@ class _LastFirst(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, *values: Any) -> Any:
+    def forward(self, *values: Value) -> Value:
         return self.module(*values)
 
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:

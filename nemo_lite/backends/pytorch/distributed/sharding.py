@@ -6,7 +6,7 @@ Which modules are sharded and saved is decided elsewhere. Any: states hold tenso
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import Any
@@ -16,12 +16,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.distributed.tensor import DTensor, Placement, Replicate, distribute_tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from nemo_lite.backends.pytorch.distributed.batchnorm import SHARDED
 from nemo_lite.backends.pytorch.distributed.comm import piece_of
+from nemo_lite.backends.pytorch.tensor_codec import Tree
 from nemo_lite.base.errors import UsageError
+from nemo_lite.core.neural_types import Value
 
 
 def shard(
@@ -92,9 +94,9 @@ class ShardedReplica:
     def __init__(self, module: nn.Module) -> None:
         self._module, self._nothing = module, nullcontext()
 
-    def __call__(self, *values: Any) -> tuple[Any, ...]:
+    def __call__(self, *values: Value) -> tuple[Value, ...]:
         """The module's outputs."""
-        outputs: tuple[Any, ...] = self._module(*values)
+        outputs: tuple[Value, ...] = self._module(*values)
         return outputs
 
     def sync_only_if(self, is_last: bool) -> AbstractContextManager[None]:
@@ -135,7 +137,7 @@ def pieces(value: object) -> object:
     return _mapped(piece_of, value)
 
 
-def _mapped(function: Callable[[Tensor], Any], value: object) -> object:
+def _mapped(function: Callable[[Tensor], object], value: object) -> object:
     """A state with the result of a function in the place of each tensor."""
     if isinstance(value, Tensor):
         return function(value)
@@ -153,7 +155,7 @@ def like(tensor: Tensor, target: object) -> Tensor:
     return _distributed(tensor, target, target.placements)
 
 
-def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Tree]) -> None:
     """``optimizer.load_state_dict`` for a whole state, whether the optimizer's parameters are sharded or not.
 
     Raises:
@@ -179,7 +181,7 @@ def _state_like(key: str, value: object, param: Tensor | None) -> object:
     return like(value, param)
 
 
-def _distributed(tensor: Tensor, target: DTensor, placements: Any) -> DTensor:
+def _distributed(tensor: Tensor, target: DTensor, placements: Sequence[Placement]) -> DTensor:
     # Without a source rank nothing is sent: each rank cuts its part out of its own copy.
     return distribute_tensor(tensor.detach(), target.device_mesh, placements, src_data_rank=None)
 
@@ -277,7 +279,7 @@ def _refuse_tied(place: str, other: str) -> None:
     )
 
 
-def _take_own_parts(module: nn.Module, state: dict[str, Any], prefix: str, *unused: Any) -> None:
+def _take_own_parts(module: nn.Module, state: dict[str, Tree], prefix: str, *unused: object) -> None:
     """Runs before a module loads a state: whole tensors become this rank's shards."""
     for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
         key = prefix + name

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics, named_weighted_modules
 from nemo_lite.backends.pytorch.placement import Snapshot
 from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.backends.pytorch.tensor_codec import Tree
 from nemo_lite.base.errors import CheckpointError, UsageError
 from nemo_lite.core.neural_module import NeuralModule, unique_names
 from nemo_lite.utils import logging
@@ -50,7 +50,7 @@ def estimate(modules: Iterable[nn.Module], run: Callable[[Callable[[bool], None]
         nonlocal is_counted
         is_counted = counts
 
-    def next_call(layer: Any, inputs: object) -> None:
+    def next_call(layer: _NormBase, inputs: object) -> None:
         # The running mean of k values: new = old + (value - old) / k. With momentum None torch reads k from the device.
         if is_counted or is_synced(layer):
             num_calls[layer] += 1
@@ -76,8 +76,6 @@ def _uncompiled() -> AbstractContextManager[None]:
 
 # Averaging: weights averaged over the steps or the last checkpoints of a run, used for a while. No loop in here.
 
-
-# Any: a training state is a tree of tensors and numbers.
 
 _WARM_UP = 10
 """A mean over about a tenth of the steps so far, while these are few: it would keep the first weights for long."""
@@ -140,7 +138,7 @@ class Averaging:
         """The moving average by the weights' names, for a training state; empty without one."""
         return {} if self._decay is None else {"average": {"decay": self._decay, "means": self._means_by_name()}}
 
-    def load_state_dict(self, state: Mapping[str, Any], place: str = "") -> None:
+    def load_state_dict(self, state: Mapping[str, Tree], place: str = "") -> None:
         """Go on with the average of :meth:`state_dict`; without one, from the weights as they are now.
 
         Raises:
@@ -148,7 +146,7 @@ class Averaging:
         """
         if self._decay is None:
             return
-        saved: Any = state.get("average", {}).get("means")
+        saved: Tree = state.get("average", {}).get("means")
         if saved is None:
             logging.warning("%s has no average of weights: it begins with the weights of this step", place or "state")
             for mean, master in zip(self._means, self._masters, strict=True):

@@ -24,7 +24,7 @@ from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.base.errors import DagError, UsageError, counted, did_you_mean
 from nemo_lite.base.interruption import flags_of, signal_in
 from nemo_lite.core.dag import Dag, slice_between
-from nemo_lite.core.neural_types import ModuleCall, NmTensor
+from nemo_lite.core.neural_types import ModuleCall, NmTensor, Value
 from nemo_lite.core.run_options import Uneven
 from nemo_lite.utils import logging
 
@@ -37,7 +37,7 @@ class StepValues:
     def __init__(self, dag: Dag, precision: Precision) -> None:
         self.dag, self._precision = dag, precision
         self.names = dag.wires_by_name()
-        self._values: dict[NmTensor, Any] = {}  # Any: values of wires are tensors, lists of texts or numbers
+        self._values: dict[NmTensor, Value] = {}  # Any: values of wires are tensors, lists of texts or numbers
         self._fresh: tuple[Sequence[NmTensor], Sequence[object]] = ((), ())
         self._loss: torch.Tensor | None = None
         self._calls: Set[ModuleCall] = frozenset()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import nn
@@ -30,6 +30,7 @@ from nemo_lite.backends.pytorch.engine.module_state import mean_statistics, name
 from nemo_lite.backends.pytorch.engine.state import RunState
 from nemo_lite.backends.pytorch.optimizers import lay_out_like_parameters, take_saved_types, with_own_flags
 from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.backends.pytorch.tensor_codec import Tree
 from nemo_lite.base.errors import CheckpointError
 from nemo_lite.core.callbacks.action_state import Best, EvaluationResult
 from nemo_lite.core.callbacks.base import CallbackList
@@ -92,7 +93,7 @@ class Checkpoints:
         self.must_go_on = False
         self.changes: Sequence[str] = ()
         self.steps_before = 0
-        self.of_callbacks: Sequence[Any] = ()
+        self.of_callbacks: Sequence[Tree] = ()
         state.save_module = self.save_module
         state.save_state_to, state.restore_state_from = self.save_state_to, self.restore_state_from
         state.save_checkpoint, state.load_checkpoint = self.save, self.load
@@ -103,7 +104,7 @@ class Checkpoints:
         """Everything but the modules' weights."""
         return self._state_dict(self._comm.whole)
 
-    def _state_dict(self, take: Callable[[Any], Any]) -> TrainingState:
+    def _state_dict(self, take: Callable[[Tree], Tree]) -> TrainingState:
         self._evaluations.settle()
         state = self._state
         results = self._evaluations.results.values()
@@ -308,9 +309,9 @@ def read_chosen(
 
     with READING_CHECKPOINT:
         if is_sharded(modules.values()):
-            shared: Any = comm.from_first(lambda: None if (chosen := choose()) is None else tuple(chosen))
+            shared: Tree = comm.from_first(lambda: None if (chosen := choose()) is None else tuple(chosen))
             return None if shared is None else on_every_rank(comm, lambda: read(Chosen(*shared)))
-        travels: Any = comm.from_first(read_on_first)
+        travels: Tree = comm.from_first(read_on_first)
     return None if travels is None else Contents(*travels)
 
 

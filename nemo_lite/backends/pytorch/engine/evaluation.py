@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import fx, nn
@@ -28,7 +28,7 @@ from nemo_lite.base.interruption import flags_of, signal_in
 from nemo_lite.core.callbacks.action_state import EvaluationResult
 from nemo_lite.core.callbacks.base import CallbackList
 from nemo_lite.core.dag import Dag, slice_between
-from nemo_lite.core.neural_types import NmTensor
+from nemo_lite.core.neural_types import NmTensor, Value
 
 # Which batches the ranks compute until they next exchange results, in evaluation and inference. No modules, no
 # values.
@@ -52,7 +52,7 @@ class BatchResult(NamedTuple):
 
     number: int
     ids: list[int] | None
-    values: list[Any]
+    values: list[Value]
 
 
 class StopsEarly:
@@ -147,8 +147,7 @@ class Rounds:
 # InferenceCache: values of wires that ``infer(cache=True)`` keeps, and what follows from them (``use_cache=True``).
 
 
-# Any: values of wires are tensors, lists of texts or numbers.
-WireValues: TypeAlias = "list[Any]"
+WireValues: TypeAlias = "list[Value]"
 
 
 class InferenceCache:
@@ -207,7 +206,7 @@ class InferenceCache:
 
     @staticmethod
     def _computed(
-        kept: Iterable[tuple[Any, ...]], module: nn.Module, device: torch.device, precision: Precision
+        kept: Iterable[tuple[Value, ...]], module: nn.Module, device: torch.device, precision: Precision
     ) -> Iterator[list[BatchResult]]:
         with precision.prepared(module.children()), evaluating([module]), torch.no_grad():
             for batch, *values in kept:
@@ -219,7 +218,6 @@ class InferenceCache:
 # Running a DAG over its data layer without gradients, on one rank and on all: evaluation, inference. No metrics.
 
 
-# Any: values of wires are tensors, lists of texts or numbers.
 _Agree: TypeAlias = "Callable[[int], None]"
 
 _COPIES_SECONDS = 60.0

@@ -15,6 +15,7 @@ from nemo_lite.backends.pytorch.data.items import UnusableItems
 from nemo_lite.backends.pytorch.data.order import Stretch
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.generators import generator_states, set_generator_states
+from nemo_lite.backends.pytorch.tensor_codec import Tree
 from nemo_lite.base.errors import CheckpointError, counted
 from nemo_lite.utils import logging
 
@@ -32,10 +33,7 @@ from nemo_lite.utils import logging
 # So the number of tensors and the text around them do not grow with the ranks, where these have states alike.
 
 
-# Any: a state is a tree of tensors, numbers and texts.
-
-
-def stacked(states: Sequence[Any]) -> dict[str, Any]:
+def stacked(states: Sequence[Tree]) -> dict[str, Tree]:
     """The states of all ranks, in order of the ranks, as one tree."""
     first = states[0]
     if all(_are_equal(state, first) for state in states):
@@ -53,7 +51,7 @@ def stacked(states: Sequence[Any]) -> dict[str, Any]:
     return {"each": list(states)}
 
 
-def unstacked(tree: Mapping[str, Any], rank: int) -> Any:
+def unstacked(tree: Mapping[str, Tree], rank: int) -> Any:
     """The state of one rank.
 
     Raises:
@@ -76,7 +74,7 @@ def unstacked(tree: Mapping[str, Any], rank: int) -> Any:
     raise ValueError(f"a state of ranks of the kind {kind!r}")
 
 
-def _are_equal(one: Any, other: Any) -> bool:
+def _are_equal(one: Tree, other: Tree) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, Tensor):
@@ -88,7 +86,7 @@ def _are_equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _are_alike(one: Any, other: Any) -> bool:
+def _are_alike(one: Tree, other: Tree) -> bool:
     are_tensors = isinstance(one, Tensor) and isinstance(other, Tensor)
     return are_tensors and (one.shape, one.dtype) == (other.shape, other.dtype)
 
@@ -142,9 +140,6 @@ def _buffers(modules: Mapping[str, object]) -> Iterator[tuple[str, nn.Module, Te
 
 
 # A run that goes on with another number of ranks: refused by name, or allowed with what it changes. No plans here.
-
-
-# Any: a training state is a tree of tensors, numbers and texts.
 
 
 class Pace(NamedTuple):
@@ -202,9 +197,6 @@ def told(before: Pace, now: Pace) -> Iterator[str]:
 # Position: where a run stands beside its weights and counters. It reads no batch and writes no file.
 
 
-# Any: a training state is a tree of tensors, numbers and texts.
-
-
 class Position:
     """The rounds of the epoch that are done; each rank's generators and buffers; the seed of the epochs.
 
@@ -240,8 +232,8 @@ class Position:
         self.done: Sequence[Stretch] = ()
         self.seed = comm.random_seed() if seed is None else seed
         self.changes: Sequence[str] = ()
-        self._at_epoch_start: Mapping[str, Any] | None = None
-        self._saved: Mapping[str, Any] | None = None  # what a checkpoint says of this rank, until it is put back
+        self._at_epoch_start: Mapping[str, Tree] | None = None
+        self._saved: Mapping[str, Tree] | None = None  # what a checkpoint says of this rank, until it is put back
         self._saved_digest = ""
 
     def state_dict(self) -> dict[str, object]:
@@ -255,7 +247,7 @@ class Position:
             "ranks": self._of_ranks(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], place: str = "") -> None:
+    def load_state_dict(self, state: Mapping[str, Tree], place: str = "") -> None:
         """Take over what :meth:`state_dict` gave: buffers at once, generators when the next epoch starts.
 
         States of older versions, and of NeMo, have none of it: such a run goes on at the start of its epoch, and the
@@ -286,7 +278,7 @@ class Position:
 
     def _of_ranks(self) -> dict[str, object]:
         """The states of single ranks, on rank 0; nothing on the others."""
-        mine: dict[str, Any] = {
+        mine: dict[str, Tree] = {
             "generators": generator_states(self._device, self._modules),
             "at_epoch_start": self._at_epoch_start,
             "buffers": own_buffers(self._modules, self._comm),
@@ -360,10 +352,10 @@ class Position:
                 set_generator_states(states, self._device, self._modules)
 
 
-def states_of_ranks(ranks: Any, place: str) -> tuple[int, Callable[[int, str], Any]]:
+def states_of_ranks(ranks: Tree, place: str) -> tuple[int, Callable[[int, str], Tree]]:
     """How many ranks saved what a training state has of the ranks; and a part of it, by rank and name."""
     if isinstance(ranks, Mapping):
         num_ranks = as_count(ranks.get("world_size", 0), "ranks.world_size", place)
         return num_ranks, lambda rank, key: unstacked(ranks[key], rank)
-    by_rank: Sequence[Mapping[str, Any]] = ranks or ()  # of older versions: a mapping for each rank
+    by_rank: Sequence[Mapping[str, Tree]] = ranks or ()  # of older versions: a mapping for each rank
     return len(by_rank), lambda rank, key: by_rank[rank].get(key)

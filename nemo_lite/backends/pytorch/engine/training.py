@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -43,6 +42,7 @@ from nemo_lite.backends.pytorch.lowering import Lowering
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import AheadOfUse
 from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.backends.pytorch.tensor_codec import Tree
 from nemo_lite.base.errors import CheckpointError, UsageError, counted
 from nemo_lite.base.interruption import name_of
 from nemo_lite.base.launch import as_typed
@@ -51,9 +51,6 @@ from nemo_lite.core.run_options import LrPolicy, RunOptions, Uneven
 from nemo_lite.utils import logging
 
 # LearningRates: the rate of each step, by a policy or as the optimizer has it, also after a run is resumed.
-
-
-# Any: a training state is a tree of tensors, numbers and texts.
 
 
 class LearningRates:
@@ -80,7 +77,7 @@ class LearningRates:
         """Where the optimizers' rates come from, for a training state."""
         return {"rates": {"initial": self._initial(), "have_policy": self._policy is not None}}
 
-    def load_state_dict(self, state: Mapping[str, Any], place: str = "") -> None:
+    def load_state_dict(self, state: Mapping[str, Tree], place: str = "") -> None:
         """Begin with the rates of this run, if those that the optimizers got from a checkpoint are not meant for it.
 
         They are not where a policy had set them and there is none now, or where the user gave others.
@@ -286,7 +283,7 @@ class PlacesOfLanes:
         ]
         return {"lanes": places} if places else {}
 
-    def load_state_dict(self, state: Mapping[str, Any], place: str = "") -> None:
+    def load_state_dict(self, state: Mapping[str, Tree], place: str = "") -> None:
         """Go on where a state was saved; without such a part from the start of the data."""
         places = state.get("lanes", ())
         if self._lanes and len(places) != len(self._lanes):

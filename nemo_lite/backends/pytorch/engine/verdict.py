@@ -22,6 +22,7 @@ from nemo_lite.backends.pytorch.engine.objectives import LoweredObjective
 from nemo_lite.backends.pytorch.optimizers import ForeachOptimizer
 from nemo_lite.backends.pytorch.placement import HostCopy, Snapshot
 from nemo_lite.backends.pytorch.precision import Precision, own_part
+from nemo_lite.backends.pytorch.tensor_codec import Tree
 from nemo_lite.base.errors import NonFiniteLossError, counted
 from nemo_lite.core.run_options import RunOptions
 from nemo_lite.utils import logging
@@ -140,7 +141,7 @@ def _status_of(item_losses: Iterable[Tensor], num_items: int) -> Tensor | None:
 
 
 # Any: states and groups of optimizers hold tensors, numbers and lists.
-_Values: TypeAlias = "dict[str, Any]"
+_Values: TypeAlias = "dict[str, Tree]"
 
 
 class GuardedStep:
@@ -253,8 +254,6 @@ def _copied(values: Mapping[str, object], but: torch.device) -> _Values:
 _SHOWN_ITEMS = 20
 _SHOWN_OF_A_STEP = 5
 
-# Any: a training state is a tree of tensors, numbers and texts.
-
 
 class Findings(NamedTuple):
     """Numbers of a rank's step, read by the host.
@@ -322,7 +321,7 @@ class SkippedSteps:
         counts = {"total": self._total, "in_a_row": self._in_a_row, "num_left_out": self._num_left_out}
         return {"skipped": {**counts, "left_out": sorted(self._left_out)}}
 
-    def load_state_dict(self, state: Mapping[str, Any], place: str = "") -> None:
+    def load_state_dict(self, state: Mapping[str, Tree], place: str = "") -> None:
         """Go on with the counts of :meth:`state_dict`."""
         if (saved := state.get("skipped")) is not None:
             names = ("total", "in_a_row", "num_left_out")
