@@ -17,8 +17,8 @@ ORDERS = {
         < callbacks.action_state < callbacks.base < trackers, view < callbacks, mermaid, picture < show
     """,
     "nemo_lite.backends.pytorch": """
-        tensor_codec, lowering < generators, streaming, placement, precision, data.order < distributed
-        < checkpoint, data, compiling, optimizers < nm
+        tensor_codec, lowering < generators, streaming, placement, half_modules, data.order < precision < distributed
+        < checkpoint, data, compiling, foreach_optimizers < optimizers < nm
         < common, engine < export, precision_check < actions
     """,
     "nemo_asr.run": """

@@ -13,20 +13,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from toys.nets import BD, Mse, Net, Points
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.precision import (
+from nemo_lite.backends.pytorch.half_modules import (
     HalfModules,
-    LossScale,
     SavedWeights,
     cast,
-    choose_precision,
-    clip,
-    dense_gradients,
     float32_parts,
     half_dtype,
     half_parts,
-    not_finite,
     own_tensors,
 )
+from nemo_lite.backends.pytorch.precision import LossScale, choose_precision, clip, dense_gradients, not_finite
 from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core.run_options import Optimization
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from nemo_lite.backends.pytorch.optimizers import ForeachOptimizer, Options
+from nemo_lite.backends.pytorch.foreach_optimizers import ForeachOptimizer, Options
 from nemo_lite.utils.optimizers import OPTIMIZERS, register_optimizer
 
 

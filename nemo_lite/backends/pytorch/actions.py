@@ -23,7 +23,7 @@ from nemo_lite.backends.pytorch.distributed.contract import (
     inference_arguments,
     training_arguments,
 )
-from nemo_lite.backends.pytorch.engine import objectives as arguments
+from nemo_lite.backends.pytorch.engine import arguments
 from nemo_lite.backends.pytorch.engine.batches import NoValues, StepValues, ValuesOfLanes
 from nemo_lite.backends.pytorch.engine.checkpoints import Checkpoints, restore_weights
 from nemo_lite.backends.pytorch.engine.evaluation import (

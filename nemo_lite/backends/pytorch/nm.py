@@ -19,7 +19,7 @@ from nemo_lite.backends.pytorch.checkpoint.storage import load_module, save_modu
 from nemo_lite.backends.pytorch.data.loaders import BatchLoader, DatasetLoader, IteratorLoader
 from nemo_lite.backends.pytorch.data.order import Batching, Shard, plans
 from nemo_lite.backends.pytorch.data.workers import SILENCE_SECONDS
-from nemo_lite.backends.pytorch.distributed.contract import Copied as Copied
+from nemo_lite.backends.pytorch.distributed.replicas import Copied as Copied
 from nemo_lite.base.errors import NeuralPortNameMismatchError, UnknownNameError, UsageError
 from nemo_lite.core.neural_module import NeuralModule, Recorder
 from nemo_lite.core.neural_types import NmTensor, Value

@@ -16,8 +16,9 @@ from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks
 from nemo_lite.backends.pytorch.engine.evaluation import torch_data_layer
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, modules_of
 from nemo_lite.backends.pytorch.generators import seed_all
+from nemo_lite.backends.pytorch.half_modules import name_of
 from nemo_lite.backends.pytorch.placement import to_device
-from nemo_lite.backends.pytorch.precision import Precision, name_of
+from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core.dag import Dag, Node
 from nemo_lite.core.neural_types import NmTensor, Value

@@ -40,7 +40,7 @@ from nemo_asr.run.manifest import Manifest, Span
 from nemo_asr.run.text.parser import make_parser
 from nemo_lite.backends.pytorch.data.items import Request
 from nemo_lite.backends.pytorch.data.order import Shard
-from nemo_lite.backends.pytorch.distributed.contract import CopyComparison
+from nemo_lite.backends.pytorch.distributed.replicas import CopyComparison
 from nemo_lite.base.errors import DataChangedError, DataError, UsageError
 from nemo_lite.core.neural_types import AudioSignal, LengthsType, LossType, NeuralType
 

@@ -20,7 +20,7 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
     save_module,
     save_training_state,
 )
-from nemo_lite.backends.pytorch.optimizers import Novograd
+from nemo_lite.backends.pytorch.foreach_optimizers import Novograd
 from nemo_lite.base.errors import CheckpointError, NemoLiteError
 from nemo_lite.compat.tutorials import MSELoss, RealFunctionDataLayer, TaylorNet
 

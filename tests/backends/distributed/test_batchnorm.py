@@ -24,8 +24,8 @@ from nemo_lite.backends.pytorch.distributed.batchnorm import (
     synced_batchnorm,
 )
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
+from nemo_lite.backends.pytorch.distributed.failures import torch_errors_named
 from nemo_lite.backends.pytorch.distributed.group import DataParallel
-from nemo_lite.backends.pytorch.distributed.process import torch_errors_named
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.nm import TrainableNeuralModuleWrapper
 from nemo_lite.base.errors import UsageError

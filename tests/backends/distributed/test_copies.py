@@ -13,7 +13,7 @@ from toys.rank_training import rank_factory, train_net
 from toys.ranks import on_ranks, results_of
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.distributed import contract
+from nemo_lite.backends.pytorch.distributed import replicas
 
 TYPES = (
     torch.float64,
@@ -31,20 +31,20 @@ TYPES = (
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_one_bit_of_a_weight_of_any_type_changes_its_sum(dtype: torch.dtype) -> None:
     tensor = torch.ones(3, 5).to(dtype)
-    (before,) = contract.bit_sums([tensor])
-    assert contract.bit_sums([tensor.clone()]) == [before]
+    (before,) = replicas.bit_sums([tensor])
+    assert replicas.bit_sums([tensor.clone()]) == [before]
     for index in (0, 3, 14):
         changed = tensor.clone()
         changed.view(torch.uint8).view(-1)[index * tensor.element_size()] ^= 1
-        assert contract.bit_sums([changed]) != [before]
+        assert replicas.bit_sums([changed]) != [before]
 
 
 def test_sums_of_tensors_that_are_empty_strided_or_begin_within_a_word() -> None:
     base = torch.arange(24, dtype=torch.float32).reshape(4, 6)
     tensors = [torch.empty(0), base.t(), base.view(-1)[1:8], torch.tensor(2.0, dtype=torch.float16)]
     clones = [tensor.contiguous().clone() for tensor in tensors]
-    assert contract.bit_sums(tensors) == contract.bit_sums(clones)
-    assert contract.bit_sums([base.view(-1)[1:8]]) != contract.bit_sums([base.view(-1)[2:9]])
+    assert replicas.bit_sums(tensors) == replicas.bit_sums(clones)
+    assert replicas.bit_sums([base.view(-1)[1:8]]) != replicas.bit_sums([base.view(-1)[2:9]])
 
 
 class Differing(FakeComm):
@@ -66,7 +66,7 @@ def test_the_error_names_the_rank_its_machine_and_the_first_tensor() -> None:
     layers = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     wanted = r"drifted apart: got Sequential\.0\.bias of rank 2 \(node2\) unlike that of ranks 0, 1, and 1 more tensor"
     with pytest.raises(nemo.errors.DistributedError, match=wanted) as told:
-        contract.refuse_drifted_weights([layers], Differing())
+        replicas.refuse_drifted_weights([layers], Differing())
     assert told.value.is_common
     assert told.value.exit_code == 3
 
@@ -74,7 +74,7 @@ def test_the_error_names_the_rank_its_machine_and_the_first_tensor() -> None:
 def test_half_weights_are_compared_with_the_float32_ones_that_a_checkpoint_would_hold() -> None:
     layer = nn.Linear(2, 2).half()
     layer.register_state_dict_post_hook(lambda part, state, *unused: state.update(weight=part.weight.float()))
-    names = [name for name, _ in contract._replicated([layer])]
+    names = [name for name, _ in replicas._replicated([layer])]
     assert names == ["Linear.weight", "Linear.bias", "Linear.weight (float32)"]
 
 

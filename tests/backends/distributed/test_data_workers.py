@@ -18,8 +18,8 @@ from toys.nets import BD, Mse, Net, Points
 from toys.ranks import on_ranks
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.distributed import process
-from nemo_lite.backends.pytorch.distributed.process import torch_errors_named
+from nemo_lite.backends.pytorch.distributed import failures
+from nemo_lite.backends.pytorch.distributed.failures import torch_errors_named
 from nemo_lite.base.errors import DataWorkerError
 
 
@@ -180,7 +180,7 @@ def test_a_worker_whose_exit_code_was_lost_is_named_too(monkeypatch):
     ended.start()
     ended.join()
     monkeypatch.setattr(type(ended), "exitcode", None)
-    monkeypatch.setattr(process, "_workers", lambda error: [ended])
+    monkeypatch.setattr(failures, "_workers", lambda error: [ended])
     with (
         pytest.raises(DataWorkerError, match=rf"a data worker \(pid {ended.pid}\) died; check memory"),
         torch_errors_named(),
@@ -201,7 +201,7 @@ def dying(monkeypatch):
     worker = multiprocessing.get_context("fork").Process(target=die_soon, args=(there,), daemon=True)
     worker.start()
     there.close()
-    monkeypatch.setattr(process, "_workers", lambda error: [worker])
+    monkeypatch.setattr(failures, "_workers", lambda error: [worker])
     yield here
     worker.join()
 

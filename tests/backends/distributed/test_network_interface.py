@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from toys.launchers import slurm_task, torchrun
 
-from nemo_lite.backends.pytorch.distributed import rendezvous
-from nemo_lite.backends.pytorch.distributed.rendezvous import (
+from nemo_lite.backends.pytorch.distributed import network_interface
+from nemo_lite.backends.pytorch.distributed.network_interface import (
     Route,
     interfaces,
     numeric_address,
@@ -57,8 +57,8 @@ def test_nccls_way_of_writing_interfaces_is_understood(chosen, is_good):
     ],
 )
 def test_nccl_keeps_all_cards_where_it_finds_the_way_itself_else_it_gets_one_name(found, set_for_nccl, monkeypatch):
-    monkeypatch.setattr(rendezvous, "interfaces", lambda: {name: ["10.0.0.1"] for name in found})
-    monkeypatch.setattr(rendezvous, "is_card", lambda name: name.startswith("eth"))
+    monkeypatch.setattr(network_interface, "interfaces", lambda: {name: ["10.0.0.1"] for name in found})
+    monkeypatch.setattr(network_interface, "is_card", lambda name: name.startswith("eth"))
     environ = {}
     assert use_route(Route("eth0", "10.0.0.1"), environ) == []
     assert environ.get("NCCL_SOCKET_IFNAME") == set_for_nccl
@@ -66,7 +66,7 @@ def test_nccl_keeps_all_cards_where_it_finds_the_way_itself_else_it_gets_one_nam
 
 
 def test_an_interface_without_an_address_is_not_one_that_nccl_takes(monkeypatch):
-    monkeypatch.setattr(rendezvous, "interfaces", lambda: {"bond1": [], "eth0": ["10.0.0.1"]})
+    monkeypatch.setattr(network_interface, "interfaces", lambda: {"bond1": [], "eth0": ["10.0.0.1"]})
     environ = {}
     use_route(Route("eth0", "10.0.0.1"), environ)
     assert "NCCL_SOCKET_IFNAME" not in environ
@@ -98,7 +98,7 @@ def test_an_interface_is_found_by_its_ipv6_address(monkeypatch, tmp_path):
     listed = tmp_path / "if_inet6"
     lines = ["fe800000000000000000000000000007 02 40 20 80 lo", "fd000000000000000000000000000007 02 40 00 80 lo"]
     listed.write_text("\n".join(lines))
-    monkeypatch.setattr(rendezvous, "_IPV6_ADDRESSES", listed)
+    monkeypatch.setattr(network_interface, "_IPV6_ADDRESSES", listed)
     assert interfaces()["lo"] == ["127.0.0.1", "fd00::7"]
     real = socket.socket
     monkeypatch.setattr(socket, "socket", lambda *how: (Ipv6Probe if how[0] == socket.AF_INET6 else real)(*how))
@@ -113,9 +113,9 @@ def knows_own_name_as_loopback(monkeypatch, host, addresses):
     """A machine as Debian sets one up, with these interfaces; there is no way out of its network."""
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(2, 1, 6, "", ("127.0.1.1", 1))])
     monkeypatch.setattr(socket, "gethostname", lambda: host)
-    monkeypatch.setattr(rendezvous, "route_to", lambda *_: Route("", ""))
-    monkeypatch.setattr(rendezvous, "interfaces", lambda: addresses)
-    monkeypatch.setattr(rendezvous, "is_card", lambda name: name.startswith("en"))
+    monkeypatch.setattr(network_interface, "route_to", lambda *_: Route("", ""))
+    monkeypatch.setattr(network_interface, "interfaces", lambda: addresses)
+    monkeypatch.setattr(network_interface, "is_card", lambda name: name.startswith("en"))
 
 
 @pytest.mark.parametrize("rank", [0, 3])
@@ -137,7 +137,7 @@ def test_a_loopback_is_refused_where_the_first_machines_address_is_not_plain(mon
 
 
 def test_an_address_of_another_machine_that_is_not_used_is_told(monkeypatch):
-    monkeypatch.setattr(rendezvous, "interfaces", lambda: {"lo": ["127.0.0.1"], "eth0": ["10.0.0.1"]})
+    monkeypatch.setattr(network_interface, "interfaces", lambda: {"lo": ["127.0.0.1"], "eth0": ["10.0.0.1"]})
     monkeypatch.setattr(socket, "gethostname", lambda: "node1")
 
     def line(host, agent="False"):

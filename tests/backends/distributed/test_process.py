@@ -16,7 +16,7 @@ from toys.ranks import free_port
 
 from nemo_lite import TrainableNM
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
-from nemo_lite.backends.pytorch.distributed.process import (
+from nemo_lite.backends.pytorch.distributed.failures import (
     Origin,
     is_told,
     one_line,
@@ -31,7 +31,7 @@ from nemo_lite.core.neural_types import ChannelType, NeuralType
 
 SCRIPT = """
 import ctypes, os, sys, threading, time
-from nemo_lite.backends.pytorch.distributed import process
+from nemo_lite.backends.pytorch.distributed import failures, process
 terminate = ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev
 def abort():
     threading.Thread(target=terminate, daemon=True).start()
@@ -154,11 +154,11 @@ def test_at_the_end_of_a_script_a_cpp_error_says_nothing_and_changes_no_exit_cod
 def test_what_was_told_is_not_printed_again_when_it_leaves_the_script():
     ended = script(
         """
-        process.print_each_once()
+        failures.print_each_once()
         try:
             1 / 0
         except ZeroDivisionError as error:
-            process.tell_now(error)
+            failures.tell_now(error)
             raise
         """
     )
@@ -169,7 +169,7 @@ def test_what_was_told_is_not_printed_again_when_it_leaves_the_script():
 @pytest.mark.long
 @pytest.mark.slow
 def test_an_error_of_ours_that_leaves_a_script_gives_its_exit_code_and_one_that_was_told_says_nothing():
-    told = "from nemo_lite.base.errors import DistributedError as error\nprocess.print_each_once()\n"
+    told = "from nemo_lite.base.errors import DistributedError as error\nfailures.print_each_once()\n"
     silent = script(f"{told}error = error('rank 1 is gone')\nerror.is_told = True\nraise error")
     assert (silent.returncode, silent.stderr) == (3, "")
     shown = script(f"{told}raise error('rank 1 is gone')")

@@ -28,10 +28,10 @@ from nemo_lite.backends.pytorch.distributed.comm import Alone, Replica
 from nemo_lite.backends.pytorch.distributed.group import DataParallel
 from nemo_lite.backends.pytorch.distributed.sharding import ShardedReplica, like, load_optimizer_state, shard, whole
 from nemo_lite.backends.pytorch.engine.module_state import evaluating
+from nemo_lite.backends.pytorch.half_modules import float32_parts
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM, TrainableNM
 from nemo_lite.backends.pytorch.optimizers import create_optimizer
-from nemo_lite.backends.pytorch.precision import float32_parts
 from nemo_lite.base.errors import CheckpointError, UsageError
 from nemo_lite.compat.tutorials import TaylorNet
 from nemo_lite.core.dag import Dag

@@ -10,7 +10,8 @@ from toys.rank_training import rank_factory, train_net
 from toys.ranks import on_ranks, results_of
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.engine.objectives import LoweredObjective, check_cuda_graphs
+from nemo_lite.backends.pytorch.engine.arguments import check_cuda_graphs
+from nemo_lite.backends.pytorch.engine.objectives import LoweredObjective
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core import UnfreezeCallback
 from nemo_lite.core.app_state import AppState

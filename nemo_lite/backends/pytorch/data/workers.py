@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from nemo_lite.backends.pytorch.data.worker_server import start_of_worker
-from nemo_lite.backends.pytorch.distributed.process import MEMORY_CHECKS
+from nemo_lite.backends.pytorch.distributed.failures import MEMORY_CHECKS
 from nemo_lite.base.errors import (
     DataWorkerError,
     more_open_files,

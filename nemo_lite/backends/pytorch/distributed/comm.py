@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from nemo_lite.backends.pytorch import tensor_codec
-from nemo_lite.backends.pytorch.distributed.process import torch_errors_named
+from nemo_lite.backends.pytorch.distributed.failures import torch_errors_named
 from nemo_lite.backends.pytorch.tensor_codec import EncodeError, Json, Tree
 from nemo_lite.base.errors import DistributedError, UsageError
 from nemo_lite.core.neural_types import Value

@@ -31,16 +31,14 @@ from nemo_lite.backends.pytorch.distributed.batchnorm import (
 )
 from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, Comm, Exchange, Replica, ReplicaOptions
 from nemo_lite.backends.pytorch.distributed.contract import RunContract, check_equal_exchange, rank_table
-from nemo_lite.backends.pytorch.distributed.health import WRITES, HealthMonitor
-from nemo_lite.backends.pytorch.distributed.process import (
-    end_process,
-    log_cpp_errors_only,
+from nemo_lite.backends.pytorch.distributed.failures import (
     print_each_once,
-    print_stack_of_crash,
     raise_descriptor_limit,
     tell_now,
     torch_errors_named,
 )
+from nemo_lite.backends.pytorch.distributed.health import WRITES, HealthMonitor
+from nemo_lite.backends.pytorch.distributed.process import end_process, log_cpp_errors_only, print_stack_of_crash
 from nemo_lite.backends.pytorch.distributed.rendezvous import announce_failures_by, meet, names_of_run
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.launch import ProcessInfo

@@ -82,18 +82,20 @@ from typing import NamedTuple
 import torch.distributed as dist
 
 from nemo_lite.backends.pytorch.distributed.contract import aligned, grouped, named_ranks
-from nemo_lite.backends.pytorch.distributed.process import (
-    Activity,
-    ActivityReader,
+from nemo_lite.backends.pytorch.distributed.failures import (
     Origin,
-    before_abort,
-    end_process,
     exit_code_of,
-    never_abort,
     one_line,
     origin_of,
     remedy_of,
     summary,
+)
+from nemo_lite.backends.pytorch.distributed.process import (
+    Activity,
+    ActivityReader,
+    before_abort,
+    end_process,
+    never_abort,
     take_write,
 )
 from nemo_lite.backends.pytorch.distributed.rendezvous import Meeting, Member

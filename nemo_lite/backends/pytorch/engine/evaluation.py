@@ -14,8 +14,8 @@ from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks
 from nemo_lite.backends.pytorch.distributed.comm import Comm
-from nemo_lite.backends.pytorch.distributed.contract import CopyComparison
 from nemo_lite.backends.pytorch.distributed.process import EVALUATION, WAITING_FOR_DATA
+from nemo_lite.backends.pytorch.distributed.replicas import CopyComparison
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, mean_statistics, modules_of
 from nemo_lite.backends.pytorch.engine.state import RunState
 from nemo_lite.backends.pytorch.generators import generators_set_aside

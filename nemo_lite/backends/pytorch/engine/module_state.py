@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_synced
 from nemo_lite.backends.pytorch.distributed.comm import Comm
-from nemo_lite.backends.pytorch.distributed.contract import refuse_drifted_weights
+from nemo_lite.backends.pytorch.distributed.replicas import refuse_drifted_weights
 from nemo_lite.backends.pytorch.generators import Before, to_put_back
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.placement import Snapshot

@@ -19,8 +19,9 @@ from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader
 from nemo_lite.backends.pytorch.data.order import Stretch
 from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing
 from nemo_lite.backends.pytorch.distributed.comm import Comm
-from nemo_lite.backends.pytorch.distributed.contract import CopyComparison, RunContract
+from nemo_lite.backends.pytorch.distributed.contract import RunContract
 from nemo_lite.backends.pytorch.distributed.process import BACKWARD
+from nemo_lite.backends.pytorch.distributed.replicas import CopyComparison
 from nemo_lite.backends.pytorch.engine.averages import Averaging
 from nemo_lite.backends.pytorch.engine.batches import (
     NO_WISHES,

@@ -19,7 +19,7 @@ from nemo_lite.backends.pytorch.distributed.process import BACKWARD
 from nemo_lite.backends.pytorch.engine.batches import StepBatches
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics
 from nemo_lite.backends.pytorch.engine.objectives import LoweredObjective
-from nemo_lite.backends.pytorch.optimizers import ForeachOptimizer
+from nemo_lite.backends.pytorch.foreach_optimizers import ForeachOptimizer
 from nemo_lite.backends.pytorch.placement import HostCopy, Snapshot
 from nemo_lite.backends.pytorch.precision import Precision, own_part
 from nemo_lite.backends.pytorch.tensor_codec import Tree

@@ -19,7 +19,8 @@ from toys.ranks import results_of
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch import actions
 from nemo_lite.backends.pytorch.engine.verdict import GuardedStep
-from nemo_lite.backends.pytorch.optimizers import Novograd, create_optimizer
+from nemo_lite.backends.pytorch.foreach_optimizers import Novograd
+from nemo_lite.backends.pytorch.optimizers import create_optimizer
 from nemo_lite.backends.pytorch.precision import LossScale, Precision, own_part
 from nemo_lite.base.errors import NonFiniteLossError
 from nemo_lite.utils.optimizers import OPTIMIZERS
