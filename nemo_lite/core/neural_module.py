@@ -59,9 +59,6 @@ if TYPE_CHECKING:
     from nemo_lite.core.neural_types import NeuralType
 
 
-# What happens when a class of modules, and a module, is made: ports are checked, arguments recorded, names given.
-
-
 M = TypeVar("M", bound="NeuralModule")
 
 # Keywords that every constructor of the first NeMo took; placement is now the factory's alone.
@@ -178,9 +175,6 @@ def _bound(signature: inspect.Signature, args: tuple[object, ...], kwargs: Mappi
     return {name: deepcopy(value) if is_plain(value) else value for name, value in values.items()}
 
 
-# Recorder: what takes down the calls inside ``with graph:``. No graph, no modules and no wires are made here.
-
-
 class Recorder:
     """Takes down every connecting call while it is the active one."""
 
@@ -218,9 +212,6 @@ def refuse_foreign(owner: str, inputs: Mapping[str, NmTensor]) -> None:
             raise NeuralPortNameMismatchError(
                 f'"{port}" is given the input of a graph that is not active', place=owner, got=wire.name, remedy=remedy
             )
-
-
-# NeuralModule: ports, connecting calls and recorded constructor arguments. No torch and no execution in this file.
 
 
 # Any: arguments of constructors, which YAML and users give.
@@ -649,10 +640,6 @@ def _snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-# A module's configuration as YAML and back. Of what a file names only our own packages are imported; classes of others
-# are found where they are loaded.
-
-
 class _NoFile(Source):
     """Where a configuration stands that is not from a file: the place of everything in it is its name."""
 
@@ -671,6 +658,8 @@ def is_plain(value: object) -> bool:
 
 def write_configuration(configuration: Mapping[str, object], path: str | Path) -> None:
     """Write a configuration as YAML.
+
+    Of what a file names only our own packages are imported; classes of others are found where they are loaded.
 
     Raises:
         UsageError: the folder cannot be written to.

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from nemo_lite.core.neural_module import NeuralModule, Recorder
 
 
-# The axis tags of NeMo 0.8 and 0.9: classes, of which a derived one is a special case of its base. No types here.
-
-
 class BaseTag:
     """Root of the tags."""
 
@@ -85,9 +82,6 @@ class WidthTag(BaseTag):
 
 class HeightTag(BaseTag):
     """Height of a picture."""
-
-
-# Axes of a tensor: what each dimension means. No element types and no comparison in this file.
 
 
 class AxisKindAbstract(Enum):
@@ -208,9 +202,6 @@ class AxisType:
     def __str__(self) -> str:
         text = self.letter if self.size is None else f"{self.letter}={self.size}"
         return f"[{text}]" if self.is_list else text
-
-
-# Element types: what the numbers of a tensor mean, as a tree of classes, and how two compare. No axes here.
 
 
 class NeuralTypeComparisonResult(Enum):
@@ -410,9 +401,6 @@ class TokenIndex(IntType):
 
 class Length(IntType):
     """A length as a whole number."""
-
-
-# NeuralType: axes and elements together, and their comparison with its reason in words.
 
 
 Axes = tuple[AxisType, ...]
@@ -652,9 +640,6 @@ def _container(axis: AxisType) -> str:
 
 def _written(axes: Axes | None) -> str:
     return "no axes" if axes is None else " ".join(str(axis) for axis in axes)
-
-
-# NmTensor: a typed wire that knows the call which produces it, and that call. No ordering, no execution in here.
 
 
 # A wire's place in the order in which calls were recorded; only differences count.

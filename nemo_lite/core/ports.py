@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from nemo_lite.core.neural_types import NmTensor
 
 
-# What sort of module one is, and for what a graph runs: NeMo's enumerations. Nothing is decided here.
-
-
 class ModuleType(Enum):
     """The sort of a module."""
 
@@ -70,9 +67,6 @@ class PretrainedModelInfo(NamedTuple):
     location: str
 
 
-# NeuralInterface: what modules and graphs have in common: ports, a name, and that they can be called.
-
-
 class NeuralInterface:
     """Base of modules and graphs. Any: calls connect wires or run values."""
 
@@ -95,11 +89,6 @@ class NeuralInterface:
         raise NotImplementedError(f"{type(self).__name__} cannot be called")
 
 
-# What a module takes and gives: reading its ports, holding them against ``forward``, and judging a connection.
-# Judging is pure and gives a reason; raising happens in ``check_ports`` and ``refuse_unless_connectable``. No wires
-# are made here.
-
-
 Ports = dict[str, NeuralType]
 Converters = Callable[[ElementType, ElementType], Iterable[str]]
 """Gives the names of modules that turn the first element type into the second."""
@@ -107,6 +96,8 @@ Converters = Callable[[ElementType, ElementType], Iterable[str]]
 
 def check_ports(owner: str, ports: object, function: Callable[..., object] | None) -> None:
     """Refuse ports that are no ports, or whose names differ from the parameters of ``function``.
+
+    Judging is pure and gives a reason; raising happens here and in ``refuse_unless_connectable``.
 
     Raises:
         NeuralTypeError: ``ports`` is not a dictionary of NeuralTypes, or a name that no parameter can have.

@@ -18,8 +18,6 @@ from nemo_lite.core.neural_types import NmTensor
 if TYPE_CHECKING:  # a command that shows its options starts sooner without it
     from nemo_lite.core.neural_module import NeuralModule
 
-# NeMo's marks on classes of modules: where they may run. They set a class attribute, nothing else.
-
 
 C = TypeVar("C", bound=type)
 
@@ -38,9 +36,6 @@ def run_only_on_device(device_type: DeviceType = DeviceType.CPU) -> Callable[[C]
         return cls
 
     return mark
-
-
-# CompileOptions: ``compile=True``, or a dict, as one checked object. What compiles is a backend's; no torch here.
 
 
 INDUCTOR = "inductor"
@@ -111,9 +106,6 @@ class CompileOptions:
                 raise UnknownNameError("key", str(key), names, place="compile")
         options: dict[str, object] = dict(given)
         return cls(**options)  # type: ignore[arg-type]  # their types are checked there
-
-
-# The options of a training run and of an inference, each as one frozen dataclass that checks itself. No execution.
 
 
 # Any: values that a script gives are checked when the options are made.

@@ -72,8 +72,6 @@ from nemo_lite.utils import logging
 if TYPE_CHECKING:
     from nemo_lite.backends.pytorch.compiling import Compiler
 
-# PtActions: composes DAG, lowering, data, precision and loop into train, eval and infer. The work is elsewhere.
-
 
 _COPIES_SECONDS = 10.0
 """How long a training waits at its end until the files that it read are compared; long ones have them read by then."""
@@ -472,9 +470,6 @@ def _by_unique_names(dags: Sequence[Dag]) -> dict[str, NeuralModule]:
             if module not in named.values():
                 named[unused_name(name, named)] = module
     return named
-
-
-# Whether DAGs become modules as they are, or with compiled regions; `compiling` imports torch._dynamo, which is slow.
 
 
 class Lowerings:

@@ -30,9 +30,6 @@ from nemo_lite.core.neural_types import (
 )
 from nemo_lite.core.ports import Ports
 
-# Losses of several uses: sequences, classes, real values, sums of losses. CTC is the speech collection's.
-
-
 LOSS = NeuralType(None, LossType())
 Share: TypeAlias = Annotated[float, Between(0, 1)]
 _REDUCTIONS = ("mean", "sum", "none")
@@ -267,9 +264,6 @@ class LossAggregatorNM(LossNM):
         return torch.stack([self._weights[port] * loss for port, loss in losses.items()]).sum()
 
 
-# Metrics of language models over characters.
-
-
 def char_lm_metrics(
     chars_log_probs_batches: Iterable[Tensor],
     chars_targets_batches: Iterable[Tensor],
@@ -294,9 +288,6 @@ def char_lm_metrics(
         bits_per_character.append(nats / math.log(2) / max(int(counted.sum()), 1))
         perplexities.append(math.exp(nats / num_words))
     return bits_per_character, perplexities
-
-
-# MultiDataLayer: several data layers as one, item by item or in all combinations.
 
 
 class DataCombination(Enum):
@@ -422,9 +413,6 @@ class MultiDataLayer(DataLayerNM):
         return self._dataset
 
 
-# Small modules: an embedding of token ids, and zeros like another tensor.
-
-
 class SequenceEmbedding(TrainableNM):
     """A vector for each token, with dropout; nothing about positions.
 
@@ -466,9 +454,6 @@ class ZerosLikeNM(NonTrainableNM):
     def forward(self, input_type_ids: Tensor) -> Tensor:
         """``(B, T)`` to zeros ``(B, T)`` of type int64."""
         return torch.zeros_like(input_type_ids, dtype=torch.long)
-
-
-# Plain torch modules that modules with ports are built of.
 
 
 class MultiLayerPerceptron(nn.Module):
@@ -518,9 +503,6 @@ class MultiLayerPerceptron(nn.Module):
             hidden_states = getattr(torch, self._activation)(self.get_submodule(name)(hidden_states))
         logits: Tensor = self.last_linear_layer(hidden_states)
         return logits.log_softmax(-1) if self.log_softmax else logits
-
-
-# ZerosDataLayer: a data layer of zeros of any types, for trying modules out.
 
 
 DType = torch.dtype | type[Tensor] | None

@@ -30,9 +30,6 @@ from nemo_lite.core.ports import Ports
 from nemo_lite.core.run_options import DeploymentFormat
 from nemo_lite.utils import logging
 
-# One module as one ONNX file, compared with torch before it gets its name. Which module and how, others decide.
-
-
 # Any: what the packages onnx and onnxruntime give has no types.
 
 INSTALL = "pip install onnx onnxscript onnxruntime"
@@ -229,9 +226,6 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-# Part of a DAG as one ONNX file: from the ports of its data layer to some wires. No files are written in here.
-
-
 Run = Callable[..., "tuple[Tensor, ...]"]
 
 
@@ -282,9 +276,6 @@ def evaluated_part(outputs: Sequence[NmTensor], inputs: Sequence[NmTensor] = ())
     part = slice_between(inputs, outputs) if inputs else dag.slice()
     with evaluating(modules_of(dag)), torch.no_grad():
         yield lower(part)
-
-
-# factory.deployment_export: one trained module as files for other programs. ONNX files are written above.
 
 
 # Any: TorchScript's objects have no types.

@@ -18,9 +18,6 @@ from nemo_lite.backends.pytorch.tensor_codec import Tree
 from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core.neural_types import Value
 
-# The half type of a device, and the parts of a module that stay in float32.
-
-
 AUTO = "auto"
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 HALVES = tuple(_DTYPES.values())
@@ -100,9 +97,6 @@ def cast(values: Value, from_: Iterable[torch.dtype], to: torch.dtype) -> object
     if type(values) is dict:
         return {key: cast(value, from_, to) for key, value in values.items()}
     return values
-
-
-# Half modules: they compute in a half type while an action runs, and are float32 outside of it and in files.
 
 
 class SavedWeights:
@@ -271,13 +265,11 @@ def casting_inputs(part: nn.Module, from_: tuple[torch.dtype, ...], to: torch.dt
     return part.register_forward_pre_hook(take, with_kwargs=True)
 
 
-# Master weights: an optimizer updates float32 weights while the modules compute with half ones (level O2).
-# Source: Micikevicius et al., "Mixed Precision Training", ICLR 2018. A step: the halves' gradients become float32,
-# the optimizer updates the float32 weights, and the halves are rounded from them.
-
-
 class MasterWeights:
     """The float32 weights of one optimizer.
+
+    Source: Micikevicius et al., "Mixed Precision Training", ICLR 2018. A step: the halves' gradients become float32,
+    the optimizer updates the float32 weights, and the halves are rounded from them (level O2).
 
     Until :meth:`release`, the optimizer's groups and states have the float32 weights in the place of the half ones.
 

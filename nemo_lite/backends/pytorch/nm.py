@@ -528,9 +528,6 @@ class DataLayerNM(_WithoutWeights):
         return iterator
 
 
-# TrainableNeuralModuleWrapper: any ``nn.Module`` with ports put on it. Nothing else in this file.
-
-
 class TrainableNeuralModuleWrapper(TrainableNM):
     """Makes a typed module of an ``nn.Module``.
 

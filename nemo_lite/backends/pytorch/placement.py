@@ -16,10 +16,6 @@ from nemo_lite.base.errors import DeviceError, counted
 from nemo_lite.core.neural_types import Value
 from nemo_lite.core.run_options import DeviceType
 
-# Snapshot: values of tensors, kept to be put back; also where only the device knows whether to. No engine in here.
-# ``replace_where`` is ``torch.where`` for lists of tensors.
-
-
 _LARGE = 2**20
 """Elements from which on a tensor is worth an operation of its own. Smaller ones are replaced together."""
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -102,9 +98,6 @@ def replace_where(flag: Tensor, tensors: Sequence[Tensor], values: Sequence[Tens
         torch._foreach_mul_(small, 1 - taken)
         torch._foreach_mul_(small_values, taken)
         torch._foreach_add_(small, small_values)
-
-
-# Choosing a device, and moving a batch to it. Nothing about several ranks here.
 
 
 _GPUS_OF_TASK = "SLURM_GPUS_PER_TASK"

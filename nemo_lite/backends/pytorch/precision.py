@@ -510,9 +510,6 @@ _APEX = dict.fromkeys(Optimization, ApexPrecision) | {Optimization.mxprO0: Preci
 _MODES: dict[str, dict[Optimization, type[Precision]]] = {"auto": _NATIVE, "native": _NATIVE, "apex": _APEX}
 
 
-# Gradients between the backward pass and the update: whether they are finite, and clipping. Nothing is read back.
-
-
 _MARGIN = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 _ONE = torch.ones(())
 _IS_SPARSE = attrgetter("is_sparse")
@@ -571,9 +568,6 @@ def own_part(tensor: Value) -> Tensor:
     is_sharded = hasattr(tensor, "to_local")
     part: Tensor = tensor.detach().to_local() if is_sharded else tensor
     return part
-
-
-# The loss scale keeps small gradients of float16 above zero. It stays on the device: nothing is read back at a step.
 
 
 _FIRST = 2.0**16
@@ -639,9 +633,6 @@ class LossScale:
         self._scale.fill_(state["scale"])
         self._num_good_steps.fill_(state["_growth_tracker"])
         self._bound()
-
-
-# Which apex is installed: NVIDIA's, with which parts, or another package of that name.
 
 
 _DEVICES = ("cuda",)

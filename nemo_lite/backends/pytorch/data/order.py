@@ -1,5 +1,10 @@
 """Order of the items: which make which batch, a pure function of (lengths, seed, epoch, rank, world size).
 
+In training the items of a round are chosen together and dealt to the ranks in turn, so the items that several rounds
+take together do not depend on how many ranks share them. Where items differ in cost, all ranks have batches of equal
+cost in the same round: a round lasts as long as its slowest rank. A cost is a number that grows with the work for an
+item, such as its seconds of audio.
+
 No file is read and no tensor is made here. A *round* is one batch on every rank.
 """
 
@@ -19,11 +24,6 @@ import numpy.typing as npt
 
 from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.core.run_options import Uneven as Uneven
-
-# How the items of a round are dealt to the ranks, in training and in evaluation. Pure functions, no data in here.
-# A *round* is one batch on every rank. In training its items are chosen together and dealt to the ranks in turn, so
-# the items that several rounds take together do not depend on how many ranks share them.
-
 
 Rows: TypeAlias = "npt.NDArray[np.int64]"
 
@@ -269,11 +269,6 @@ def _left_over(num_items: int, world_size: int) -> UsageError:
         place="uneven=error",
         remedy="choose uneven=pad, drop or join, another batch_size, or drop_last",
     )
-
-
-# Items that differ in cost: shuffling, buckets and a limit of cost. The items of a round are chosen together and dealt
-# to the ranks in turn, so that all ranks have batches of equal cost in the same round: a round lasts as long as its
-# slowest rank. A cost is a number that grows with the work for an item, such as its seconds of audio.
 
 
 Costs: TypeAlias = "npt.NDArray[np.floating[Any]]"
@@ -576,14 +571,6 @@ def _balanced(rounds: Sequence[Rows], costs: Costs, world_size: int, rng: np.ran
         yield np.concatenate([layers[:, columns].ravel(), incomplete])
 
 
-# Which items make which batch when the items lie one behind the other in parts, such as tar files. No data in here.
-# A pure function of (parts, seed, epoch, rank, world size). In training the parts come in another order in each
-# epoch. Laid end to end in this order, their items are cut into one stretch for each rank, of equal lengths but for
-# one item. So each rank reads its stretch from front to back, each item is read by one rank, and the numbers of parts
-# and ranks need not fit each other: a part across the border of two stretches is read by both ranks, each its own
-# items of it.
-
-
 def sequential_plan(starts: Rows, batching: Batching, shard: Shard, epoch: int = 0, window: int = 0) -> Plan:
     """The batches of one rank in one epoch of training, see :func:`sequential_rounds`."""
     return sequential_rounds(starts, batching, shard, epoch, window).of_rank(shard.rank)
@@ -591,6 +578,11 @@ def sequential_plan(starts: Rows, batching: Batching, shard: Shard, epoch: int =
 
 def sequential_rounds(starts: Rows, batching: Batching, shard: Shard, epoch: int = 0, window: int = 0) -> Rounds:
     """The batches of all ranks in one epoch of training.
+
+    The items lie one behind the other in parts, such as tar files. In training the parts come in another order in each
+    epoch. Laid end to end in this order, their items are cut into one stretch for each rank, of equal lengths but for
+    one item. So each rank reads its stretch from front to back, and the numbers of parts and ranks need not fit each
+    other: a part across the border of two stretches is read by both ranks, each its own items of it.
 
     Every item comes once over the ranks, except the counted ones that do not fill a round, as in `training_rounds`.
 

@@ -20,11 +20,6 @@ from nemo_lite.base.errors import DistributedError, UsageError
 from nemo_lite.core.neural_types import Value
 from nemo_lite.core.run_options import GradientCompression
 
-# Exchange: values as bytes, gathered on rank 0 or shared from it, in pieces of limited size.
-# A value becomes a JSON header and the raw bytes of its tensors; nothing is pickled, and what arrives runs no code.
-# Ranks that fail are dealt with elsewhere. Any: values of any type that tensor_codec knows.
-
-
 T = TypeVar("T")
 Parcel: TypeAlias = "list[torch.Tensor]"
 
@@ -92,6 +87,9 @@ def decode(parcel: torch.Tensor, rank: int = 0) -> object:
 
 class Exchange:
     """Sends values between ranks. All ranks call each method, in the same order.
+
+    A value becomes a JSON header and the raw bytes of its tensors; nothing is pickled, and what arrives runs no code.
+    Ranks that fail are dealt with elsewhere.
 
     Args:
         group: all ranks, on gloo.
@@ -262,9 +260,6 @@ def _decoded(header: torch.Tensor, take: Callable[[int], torch.Tensor]) -> Tree:
         raise ValueError(f"no header of a parcel ({type(error).__name__}: {error})") from None
 
 
-# Piece: what one rank holds of a tensor that is divided among the ranks. Modules are divided in sharding.py.
-
-
 class Piece(NamedTuple):
     """A slice of a whole tensor.
 
@@ -313,10 +308,6 @@ def divided_as(tensor: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     piece = tensor.to(target.device).contiguous()
     shape, stride = target.shape, target.stride()
     return DTensor.from_local(piece, target.device_mesh, target.placements, run_check=False, shape=shape, stride=stride)
-
-
-# Comm: what the engine asks of the group of ranks. No network calls here: a group of several ranks is in group.py.
-# Any: modules take and give values of any type; optimizer states hold tensors, numbers and lists.
 
 
 class ReplicaOptions(NamedTuple):
@@ -369,6 +360,8 @@ class Alone:
 
 class Comm:
     """What the engine asks of the group of ranks: here as a process alone does it, which is all ranks.
+
+    No network calls here: a group of several ranks is in group.py.
 
     All ranks call each method, in the same order. ``gather``, ``rounds`` and ``share`` take tensors, numbers, texts,
     ``None``, and lists, tuples and dictionaries of them.

@@ -1,4 +1,8 @@
-"""What all ranks must have alike: the run contract, the files of data, the weights.
+"""The run contract, which all ranks must have alike, and what rank 0 says of the ranks. Copies: `replicas`.
+
+Left out is what machines may differ in while the result stays the same: names of hosts, numbers and models of devices,
+folders (files count by name and content), how the processes were launched, workers that load data, log levels, and what
+rank 0 alone shows and writes.
 
 The contract is everything that makes a run what it is; it is compared between ranks and with checkpoints.
 Any: arguments are what a script gives, and what travels between ranks is plain values.
@@ -37,9 +41,6 @@ from nemo_lite.core.callbacks.base import Callback, CallbackList
 from nemo_lite.core.dag import Dag, Node
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.run_options import InferOptions, LrPolicy, RunOptions
-
-# Texts about the ranks of a run: the table that rank 0 prints at start-up, the effective batch, ranges of ranks.
-
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -120,13 +121,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _reached_at(member: Member) -> str:
     return f"{member.interface} ({member.address})" if member.interface else member.address
-
-
-# RunContract: one record of what makes a run what it is; it is compared between ranks and with checkpoints.
-# All ranks must agree on every entry. ``Agreement`` collects them. Left out is what machines may differ in
-# while the result stays the same: names of hosts, numbers and models of devices, folders (files count by name and
-# content), how the processes were launched, workers that load data, log levels, and what rank 0 alone shows and
-# writes.
 
 
 Entries: TypeAlias = Mapping[str, Plain]
@@ -329,9 +323,6 @@ def _told(values: Sequence[Plain]) -> str:
 
 def _shown(value: Plain) -> str:
     return "none" if value in (None, "") else _DIGEST.sub(r"\1", str(value))
-
-
-# Agreement: collects what an action is about to run, as a contract, and sees that all ranks have the same.
 
 
 class Agreement:

@@ -26,9 +26,6 @@ from nemo_lite.base.errors import DataWorkerError, NemoLiteError, NeuralTypeErro
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.utils import logging
 
-# Where an error comes from. The frame that raised it and its type decide, not its words: a path with "gloo" in it is
-# no error of the network. Words decide only what a user is told to look at.
-
 # What gloo, nccl and torch's store say of sockets and addresses.
 _NETWORK_WORDS = re.compile(
     r"socket|connect|address|interface|network|peer|timed? ?out|refused|broken pipe|reset|unreachable|route|\bEOF\b",
@@ -37,7 +34,11 @@ _NETWORK_WORDS = re.compile(
 
 
 class Origin(Enum):
-    """Where an error comes from."""
+    """Where an error comes from.
+
+    The frame that raised it and its type decide, not its words: a path with "gloo" in it is no error of the network.
+    Words decide only what a user is told to look at.
+    """
 
     EXCHANGE = auto()
     """An exchange between ranks."""
@@ -84,8 +85,6 @@ def remedy_of(text: str) -> str:
         "freezes the same weights, and calls the same in the same order"
     )
 
-
-# Errors of torch that concern one rank, raised as what they are.
 
 _LOADERS = os.path.dirname(torch.utils.data.__file__) + os.sep
 _MULTIPROCESSING = os.path.dirname(multiprocessing.__file__) + os.sep
@@ -267,9 +266,6 @@ def _other_shape(error: Exception) -> NeuralTypeError | None:
                 remedy="the output port in front says other sizes than its module gives",
             )
     return None
-
-
-# An error is printed at once, whole, and once.
 
 
 def tell_now(error: BaseException) -> None:

@@ -103,8 +103,6 @@ from nemo_lite.base.errors import DistributedError
 from nemo_lite.base.interruption import Interrupted
 from nemo_lite.base.launch import ProcessInfo
 
-# What ranks know of each other, and what follows from it: no store, clock or threads here.
-
 _NETWORK = (
     "the data does not get from one rank to the other: check the interfaces (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, "
     "NCCL_DEBUG=INFO) and firewalls"
@@ -436,8 +434,6 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
-# Processes of this machine, found in ``/proc``, so on Linux only: elsewhere ranks are known by their heartbeats alone.
-
 # torchrun sets it for its workers, and nobody sets it by hand.
 _OF_WORKERS = "TORCHELASTIC_RESTART_COUNT"
 _INIT = 1
@@ -472,8 +468,6 @@ def launcher_of_this_process(environ: Mapping[str, str] = os.environ, proc: Path
         pass
     return None
 
-
-# The store.
 
 WRITES = "writes"
 """The key under which ranks count their writes."""
@@ -564,10 +558,6 @@ class HeartbeatChannel:
         return state_of_process(member.pid) if is_here else ""
 
 
-# The threads. Beside the one that trains, a rank has the heartbeat thread, which observes and decides, and the exit
-# thread: a call of the heartbeat thread to a store whose machine is cut off may block for ever, as the main thread may
-# in a collective, and the process must end all the same.
-
 # From the diagnosis until the process is ended: main threads clean up in it.
 _GRACE_SECONDS = 3.0
 # How long a main thread whose collective failed waits for the cause.
@@ -576,6 +566,10 @@ _CAUSE_SECONDS = 5.0
 
 class HealthMonitor:
     """Heartbeats between the ranks of a run. Made and used by the thread that trains.
+
+    Beside the thread that trains, a rank has the heartbeat thread, which observes and decides, and the exit thread: a
+    call of the heartbeat thread to a store whose machine is cut off may block for ever, as the main thread may in a
+    collective, and the process must end all the same.
 
     Args:
         meeting: the ranks and their store.

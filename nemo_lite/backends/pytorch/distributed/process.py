@@ -1,4 +1,4 @@
-"""This process: where its training thread is, where its errors come from, how it prints them once, and how it ends.
+"""This process: where its training thread is, and how it ends.
 
 Which rank is to blame where several cannot go on is decided in ``health``.
 Any: functions of ctypes, which keep the callbacks that they were given alive.
@@ -27,11 +27,6 @@ import torch.utils.data
 
 from nemo_lite.core.neural_module import NeuralModule, subclasses
 
-# Where a rank is, in a user's words, for reports about ranks that hang: ``forward of encoder``, ``backward``.
-# The training loop marks what it does (``with BACKWARD: ...``). Which neural module runs is read from the stack of the
-# training thread, which costs that thread nothing. No file or function of the loop is named here: code may move, its
-# mark moves with it.
-
 T = TypeVar("T")
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -49,6 +44,11 @@ _PACKAGES = "site-packages"
 
 class Activity(NamedTuple):
     """What the training thread does. ``with EVALUATION: ...`` marks it; a mark costs about 0.1 microseconds.
+
+    Where a rank is, in a user's words, for reports about ranks that hang: ``forward of encoder``, ``backward``. The
+    training loop marks what it does (``with BACKWARD: ...``). Which neural module runs is read from the stack of the
+    training thread, which costs that thread nothing. No file or function of the loop is named here: code may move, its
+    mark moves with it.
 
     Put marks around calls, not around ``yield``: a generator that is not run to its end would keep its mark.
 
@@ -184,8 +184,6 @@ def _is_user_code(path: str) -> bool:
     is_standard = path.startswith(_STANDARD_LIBRARY) and _PACKAGES not in path
     return not is_standard and not path.startswith((_TORCH, NEMO_LITE, "<"))
 
-
-# The end of the process.
 
 _HANDLER = ctypes.CFUNCTYPE(None)
 _kept: list[Any] = []

@@ -33,8 +33,6 @@ from nemo_lite.base.files import digest_of
 from nemo_lite.base.launch import ProcessInfo, who_am_i
 from nemo_lite.utils import logging
 
-# Member: what the ranks of a run know of each other. No store and no waiting here.
-
 
 class Member(NamedTuple):
     """One rank.
@@ -79,13 +77,6 @@ def _process_space() -> str:
         return socket.gethostname()
 
 
-# RunIdentity: what tells one run from another before their ranks have met. A launcher's id decides where there is
-# one: torchrun's ``--rdzv-id``, the numbers of a Slurm job and step, the namespace of mpirun. The address is no sign:
-# whoever meets has the same. Processes that were started by hand, or by ``torch.distributed.launch``, which calls every
-# run "none", have only their command lines: the script, and the options that name a run or its folders. These are
-# compared when the ranks have met, and other options by what they lead to: one run may well differ in them (``--gpu``).
-
-
 # Options that name a run or where its results go, here and in the scripts of other toolkits.
 _NAMES = {
     *("exp_name", "experiment_name", "run_name", "run_id", "job_id", "name"),
@@ -96,6 +87,12 @@ _SHOWN_DIGITS = 8
 
 class RunIdentity(NamedTuple):
     """The run that a process belongs to.
+
+    A launcher's id decides where there is one: torchrun's ``--rdzv-id``, the numbers of a Slurm job and step, the
+    namespace of mpirun. The address is no sign: whoever meets has the same. Processes that were started by hand, or by
+    ``torch.distributed.launch``, which calls every run "none", have only their command lines: the script, and the
+    options that name a run or its folders. These are compared when the ranks have met, and other options by what they
+    lead to: one run may well differ in them (``--gpu``).
 
     Attributes:
         run_id: of the launcher, with its name; or else made of the command line.
@@ -143,16 +140,13 @@ def options_in(words: Sequence[str]) -> dict[str, list[str]]:
     return options
 
 
-# The store at which ranks meet, torch's TCPStore: serving it, and connecting to it within a time.
-# It has no authentication, so one that we serve listens on one address only: the loopback where all ranks are on one
-# machine. What is written into it is in other files.
-
-
 POLL_SECONDS = 0.1
 
 
 def serve(address: tuple[str, int], timeout: timedelta) -> TCPStore:
     """Serve a store on that address only; by default it would listen on all interfaces.
+
+    A store has no authentication, so one that we serve is the loopback's where all ranks are on one machine.
 
     Raises:
         DistributedError: the address is not this machine's, or its port is in use.
@@ -228,14 +222,6 @@ def written(address: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-# Attempt: one try of a run's ranks to come together, in a store that may still hold what earlier tries left there.
-# A launcher's store outlives the ranks, and nothing that a launcher counts is equal on all machines: torchrun's
-# restart counter goes up on the machine that failed only. So rank 0 draws an id for each attempt and publishes it;
-# the others join that one. They join only while its rank 0 is seen to go on, by a counter: what dead processes left
-# is never taken.
-# An attempt has one outcome: its members, or why it is refused. Whoever writes first decides it for all.
-
-
 # How long those that know of a refusal stay for ranks that come later; they end at once when all know.
 LATE_SECONDS = 5.0
 _LAST_SECONDS = 0.5  # several polls
@@ -258,6 +244,12 @@ class Refusal(NamedTuple):
 
 class Attempt:
     """One attempt in a store.
+
+    A launcher's store outlives the ranks, and nothing that a launcher counts is equal on all machines: torchrun's
+    restart counter goes up on the machine that failed only. So rank 0 draws an id for each attempt and publishes it;
+    the others join that one. They join only while its rank 0 is seen to go on, by a counter: what dead processes left
+    is never taken. An attempt has one outcome: its members, or why it is refused. Whoever writes first decides it for
+    all.
 
     Args:
         store: the ranks'.
@@ -373,9 +365,6 @@ class AttemptWatch:
 
 def _key(rank: int) -> str:
     return f"member/{rank}"
-
-
-# The meeting of the ranks: all come within a timeout, or those that came get the same error. No training here.
 
 
 _MISTAKE = 2  # the exit code of what a user can correct
@@ -588,11 +577,6 @@ class _Entrance:
         )
 
 
-# A rank that fails before the ranks have met: the others, which wait for it, learn at once who it was and why.
-# Where the process does not come as far as the meeting (a missing file, an empty manifest), it goes to the store only
-# to refuse the attempt. Rank 0 serves the store for that, if nobody else does. After the meeting, heartbeats report.
-
-
 # Ranks start at different speeds: so long does one that failed wait for those that are to be told.
 _SECONDS = 30.0
 # Launchers take the process that ends first for the cause: the others stay this much longer.
@@ -601,7 +585,11 @@ _OF_LAUNCH = ("local_rank", "launcher", "init_method", "rank", "world_size")
 
 
 def announce_failures() -> None:
-    """From now on tell the other ranks if this process ends with an error before they have met."""
+    """From now on tell the other ranks if this process ends with an error before they have met.
+
+    Where the process does not come as far as the meeting (a missing file, an empty manifest), it goes to the store only
+    to refuse the attempt. Rank 0 serves the store for that, if nobody else does. After the meeting, heartbeats report.
+    """
     when_failing(tell_others)
     atexit.register(_tell_at_exit)
 

@@ -20,9 +20,6 @@ from nemo_lite.base.errors import DistributedError, UsageError, counted
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.utils import logging
 
-# Copies of the files that a data layer reads: sizes of all, contents of few. One process of each machine reads them, in
-# a thread. The results are compared at an exchange that comes anyway, not at the start, which waits for nothing.
-
 NUM_CONTENTS = 16
 FEW_BYTES = 512 * 2**20
 """A set of at most so many bytes is read as a whole: about a second, and an evaluation reads it anyway."""
@@ -46,6 +43,9 @@ class Copied(Protocol):
 
 class CopyComparison:
     """Compares the copies of one data layer once. All ranks call each method.
+
+    Sizes of all files, contents of few. One process of each machine reads them, in a thread. The results are compared
+    at an exchange that comes anyway, not at the start, which waits for nothing.
 
     Args:
         comm: the ranks.
@@ -148,15 +148,15 @@ class CopyComparison:
         return f"{self._place_of(items[0])}: {', '.join(parts)}{more}"
 
 
-# Weights. Gradients are averaged, so copies that start equal stay equal. They drift apart where one rank's memory or
-# device fails, or where code changes weights or learning rates on one rank only. Buffers are not compared: running
-# statistics are each rank's own. Nor are weights that are divided among the ranks, as each rank has other ones.
-
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def refuse_drifted_weights(modules: Iterable[nn.Module], comm: Comm) -> None:
     """Compare the weights of all ranks, which all call it: one exchange of a few bytes, and one wait for the device.
+
+    Gradients are averaged, so copies that start equal stay equal. They drift apart where one rank's memory or device
+    fails, or where code changes weights or learning rates on one rank only. Buffers are not compared: running
+    statistics are each rank's own. Nor are weights that are divided among the ranks, as each rank has other ones.
 
     Raises:
         DistributedError: they differ; the same error on every rank.

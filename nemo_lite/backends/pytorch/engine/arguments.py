@@ -20,9 +20,6 @@ from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.core.run_options import WITHOUT_CUDA_GRAPHS, CompileOptions, Objective, RunOptions
 from nemo_lite.utils import logging
 
-# What ``train`` was asked for, checked before anything runs. Nothing is built and nothing runs here.
-
-
 # Any: what a script gives is checked here.
 
 

@@ -25,8 +25,6 @@ from nemo_lite.base.errors import CheckpointError, UsageError
 from nemo_lite.core.neural_module import NeuralModule, unique_names
 from nemo_lite.utils import logging
 
-# The statistics of normalisation layers, estimated again for weights that no step has seen. No averaging in here.
-
 
 def estimate(modules: Iterable[nn.Module], run: Callable[[Callable[[bool], None]], None]) -> None:
     """Give normalisation layers the plain mean of their statistics over some batches.
@@ -72,9 +70,6 @@ def _uncompiled() -> AbstractContextManager[None]:
     Where torch._dynamo, whose import takes seconds, is not imported, nothing is compiled.
     """
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-
-
-# Averaging: weights averaged over the steps or the last checkpoints of a run, used for a while. No loop in here.
 
 
 _WARM_UP = 10

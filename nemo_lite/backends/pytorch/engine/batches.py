@@ -28,8 +28,6 @@ from nemo_lite.core.neural_types import ModuleCall, NmTensor, Value
 from nemo_lite.core.run_options import Uneven
 from nemo_lite.utils import logging
 
-# The tensors of a training step, for callbacks; other wires are computed from them when asked for.
-
 
 class StepValues:
     """The tensors of the step that just ran; wires outside the training DAG are computed from them when asked for."""
@@ -167,12 +165,6 @@ class NoValues:
         raise DagError("there is no training step to read tensors of", got=str(wire))
 
 
-# The batches of each optimizer step, on this rank and agreed with the others. Nothing is computed here.
-# Every rank asks for its next batches while the step is still running. One exchange then tells all ranks at once
-# whether the step was finite everywhere, whether someone asked to stop or to save, how many items the next step has,
-# and who has none left. On a CPU it runs beside the last backward pass of the step.
-
-
 class Wishes(NamedTuple):
     """Requests of a rank, or of any of them, for the end of the present step.
 
@@ -286,6 +278,10 @@ class _Exchange(NamedTuple):
 
 class StepBatchLoader:
     """Gives the batches of each step of an epoch: the same number of steps on all ranks.
+
+    Every rank asks for its next batches while the step is still running. One exchange then tells all ranks at once
+    whether the step was finite everywhere, whether someone asked to stop or to save, how many items the next step has,
+    and who has none left. On a CPU it runs beside the last backward pass of the step.
 
     Args:
         loader: the batches of this rank.

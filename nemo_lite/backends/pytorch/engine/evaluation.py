@@ -1,4 +1,8 @@
-"""Evaluation and inference: every item once on any number of ranks, and values that are kept."""
+"""Evaluation and inference: every item once on any number of ranks, and values that are kept.
+
+A round is one batch for each rank, neighbours in the data. Ranks exchange after a block of rounds: a rank that is
+slower at one batch is faster at another, so they wait less for each other than after each round.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +33,6 @@ from nemo_lite.core.callbacks.action_state import EvaluationResult
 from nemo_lite.core.callbacks.base import CallbackList
 from nemo_lite.core.dag import Dag, slice_between
 from nemo_lite.core.neural_types import NmTensor, Value
-
-# Which batches the ranks compute until they next exchange results, in evaluation and inference. No modules, no
-# values.
-# A round is one batch for each rank, neighbours in the data. Ranks exchange after a block of rounds: a rank that is
-# slower at one batch is faster at another, so they wait less for each other than after each round.
-
 
 # A block ends after about a second, so that results and stop signals do not wait long, and holds about as much memory
 # on all ranks together, or one round.
@@ -144,9 +142,6 @@ class Rounds:
         return max(1, min(self._most, int(in_time), int(in_memory)))
 
 
-# InferenceCache: values of wires that ``infer(cache=True)`` keeps, and what follows from them (``use_cache=True``).
-
-
 WireValues: TypeAlias = "list[Value]"
 
 
@@ -213,9 +208,6 @@ class InferenceCache:
                 moved = to_device(values, device)
                 with precision.forward():
                     yield [batch._replace(values=list(module(*moved)))]
-
-
-# Running a DAG over its data layer without gradients, on one rank and on all: evaluation, inference. No metrics.
 
 
 _Agree: TypeAlias = "Callable[[int], None]"

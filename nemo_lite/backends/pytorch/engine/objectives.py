@@ -32,8 +32,6 @@ from nemo_lite.core.neural_types import ModuleCall, NmTensor
 from nemo_lite.core.run_options import Objective
 from nemo_lite.utils import logging
 
-# Objectives: from losses to what an optimizer minimises, with whole or sharded weights. No training loop here.
-
 
 @dataclass
 class LoweredObjective:

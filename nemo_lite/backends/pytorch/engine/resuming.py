@@ -19,22 +19,21 @@ from nemo_lite.backends.pytorch.tensor_codec import Tree
 from nemo_lite.base.errors import CheckpointError, counted
 from nemo_lite.utils import logging
 
-# The states of all ranks as one tree, whose tensors have the ranks as their first axis. No checkpoints in here.
-#
-# A node of the tree is a dictionary with one key::
-#
-#     {"same": VALUE}           equal on all ranks
-#     {"fields": {KEY: NODE}}   dictionaries with the same keys
-#     {"items": [NODE, ...]}    lists of the same length
-#     {"stack": TENSOR}         tensors of the same shape and type: (W, ...)
-#     {"numbers": TENSOR}       integers, or floats: (W,)
-#     {"each": [VALUE, ...]}    anything else, rank by rank
-#
-# So the number of tensors and the text around them do not grow with the ranks, where these have states alike.
-
 
 def stacked(states: Sequence[Tree]) -> dict[str, Tree]:
-    """The states of all ranks, in order of the ranks, as one tree."""
+    """The states of all ranks, in order of the ranks, as one tree, whose tensors have the ranks as their first axis.
+
+    A node of the tree is a dictionary with one key::
+
+        {"same": VALUE}           equal on all ranks
+        {"fields": {KEY: NODE}}   dictionaries with the same keys
+        {"items": [NODE, ...]}    lists of the same length
+        {"stack": TENSOR}         tensors of the same shape and type: (W, ...)
+        {"numbers": TENSOR}       integers, or floats: (W,)
+        {"each": [VALUE, ...]}    anything else, rank by rank
+
+    So the number of tensors and the text around them do not grow with the ranks, where these have states alike.
+    """
     first = states[0]
     if all(_are_equal(state, first) for state in states):
         return {"same": first}
@@ -91,9 +90,6 @@ def _are_alike(one: Tree, other: Tree) -> bool:
     return are_tensors and (one.shape, one.dtype) == (other.shape, other.dtype)
 
 
-# The buffers of each rank, such as its own running statistics: a checkpoint's weights hold one value for all ranks.
-
-
 def own_buffers(modules: Mapping[str, object], comm: Comm) -> dict[str, Tensor]:
     """Copies, on the CPU, of the buffers that checkpoints hold and that differ between the ranks, by module and name.
 
@@ -137,9 +133,6 @@ def _buffers(modules: Mapping[str, object]) -> Iterator[tuple[str, nn.Module, Te
             for own, buffer in part.named_buffers(recurse=False):
                 if own not in part._non_persistent_buffers_set:
                     yield ".".join(filter(None, (name, path, own))), part, buffer
-
-
-# A run that goes on with another number of ranks: refused by name, or allowed with what it changes. No plans here.
 
 
 class Pace(NamedTuple):
@@ -192,9 +185,6 @@ def told(before: Pace, now: Pace) -> Iterator[str]:
         f"warm-up and schedule: they count steps{counts}; to keep their lengths in epochs, give {1 / factor:.3g} times "
         "the steps of each (--warmup_steps, --hold_steps, --max_steps)"
     )
-
-
-# Position: where a run stands beside its weights and counters. It reads no batch and writes no file.
 
 
 class Position:

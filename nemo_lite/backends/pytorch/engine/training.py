@@ -51,8 +51,6 @@ from nemo_lite.core.callbacks.base import CallbackList
 from nemo_lite.core.run_options import LrPolicy, RunOptions, Uneven
 from nemo_lite.utils import logging
 
-# LearningRates: the rate of each step, by a policy or as the optimizer has it, also after a run is resumed.
-
 
 class LearningRates:
     """Sets the learning rate before each step.
@@ -115,9 +113,6 @@ class LearningRates:
 
     def _initial(self) -> list[list[float]]:
         return [list(map(float, objective.initial_lrs)) for objective in self._objectives]
-
-
-# When a run is over, also before it begins, and what it says when a signal ends it. Signals: elsewhere.
 
 
 def total_steps(lane: Lane, options: RunOptions) -> int | None:
@@ -194,9 +189,6 @@ def _own_command() -> str:
     if Path(sys.argv[0]).is_file():
         return shlex.join(sys.orig_argv)
     return shlex.join(as_typed(sys.argv)) if sys.argv[0].startswith("nemo-lite ") else ""
-
-
-# The training loop. Precision, ranks and callbacks are in the objects that it calls.
 
 
 _STATISTICS_STEPS = 500

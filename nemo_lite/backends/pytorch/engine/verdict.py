@@ -27,15 +27,13 @@ from nemo_lite.base.errors import NonFiniteLossError, counted
 from nemo_lite.core.run_options import RunOptions
 from nemo_lite.utils import logging
 
-# ComputedStep: the losses of a step and of its single items: which are infinite and left out, and what each batch then
-# weighs. The mean over a batch's other items is `LossNM.mean_over_items`. All stays on the device.
-
-
 FINITE, INFINITE, NAN = range(3)
 
 
 class ComputedStep:
     """A step on this rank: its batches, their losses, and the status of their items.
+
+    The mean over a batch's other items is `LossNM.mean_over_items`. All stays on the device.
 
     An item with an infinite loss is left out, and every other item of the step has the same weight in the gradient,
     whatever its batch and rank: as if the item had not been there. If several losses of an item are summed, it counts
@@ -135,9 +133,6 @@ def _status_of(item_losses: Iterable[Tensor], num_items: int) -> Tensor | None:
             status_of_loss = losses.isinf() * INFINITE + losses.isnan() * NAN
             status = status_of_loss if status is None else status.maximum(status_of_loss)
     return status
-
-
-# GuardedStep: a step of an optimizer that the device may leave out, without a host read.
 
 
 # Any: states and groups of optimizers hold tensors, numbers and lists.
@@ -246,11 +241,6 @@ def _copied(values: Mapping[str, object], but: torch.device) -> _Values:
     return {key: value.clone() for key, value in values.items() if isinstance(value, Tensor) and value.device != but}
 
 
-# SkippedSteps: counts what training leaves out, tells about it on all ranks, and ends a run that leaves out too much.
-# A step is left out if its loss or gradient is not finite; an item is left out of its step if its own loss is
-# infinite.
-
-
 _SHOWN_ITEMS = 20
 _SHOWN_OF_A_STEP = 5
 
@@ -294,6 +284,9 @@ class Findings(NamedTuple):
 
 class SkippedSteps:
     """The steps whose loss or gradient is not finite, and the items that others leave out.
+
+    A step is left out if its loss or gradient is not finite; an item is left out of its step if its own loss is
+    infinite.
 
     Args:
         comm: the ranks.
