@@ -77,7 +77,7 @@ class Tracker:
         if numbers:
             self.write_numbers(numbers, record["step"])
 
-    def write_numbers(self, numbers: Mapping[str, object], step: int) -> None:
+    def write_numbers(self, numbers: Mapping[str, Any], step: int) -> None:
         """Take numbers of a step by tag."""
         raise NotImplementedError
 

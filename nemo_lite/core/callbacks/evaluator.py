@@ -172,7 +172,10 @@ class EvaluatorCallback(ActionCallback):
         """Evaluate before the first step; here and not earlier, so that a checkpoint has been restored."""
         if self._so_far.is_resumed:
             self._so_far.is_resumed = False
-            self._make_up_for()
+            # What the run was interrupted before, or in. Nothing has been made yet: the step is the checkpoint's.
+            is_due = self._is_due_after(self.step) or (self.action.is_epoch_over and self._is_due_at(self.epoch_num))
+            if is_due and self._so_far.num_evaluated != self.step:
+                self._evaluate("Evaluation", self.step)
         elif not self._so_far.has_begun and self._eval_at_start:
             self._evaluate("Evaluation before the first step", self.step)
         self._so_far.has_begun = True
@@ -203,14 +206,6 @@ class EvaluatorCallback(ActionCallback):
 
     def _is_due_at(self, num_epochs: int) -> bool:
         return bool(self._eval_epoch and num_epochs % self._eval_epoch == 0)
-
-    def _make_up_for(self) -> None:
-        """Evaluate where the run was interrupted before an evaluation, or in it."""
-        done = self.step  # nothing has been made yet: those of the checkpoint
-        if self._so_far.num_evaluated == done:
-            return
-        if self._is_due_after(done) or (self.action.is_epoch_over and self._is_due_at(self.epoch_num)):
-            self._evaluate("Evaluation", done)
 
     def on_action_end(self) -> None:
         """Evaluate the weights as they are now, unless that has been done."""
@@ -274,7 +269,7 @@ class EvaluatorCallback(ActionCallback):
                 of_metrics |= metric.values(tag)
             results |= of_metrics
             if of_metrics and not self._tags.are_recorded:  # a script has nothing else that shows them
-                shown = ", ".join(f"{tag} {_shown_value(value)}" for tag, value in of_metrics.items())
+                shown = ", ".join(f"{tag} {number(float(value))}" for tag, value in of_metrics.items())
                 logging.info("%s at step %d: %s", self._name or "Evaluation", step, shown)
         self._write({f"{self._name}/{tag}" if self._name else tag: value for tag, value in results.items()}, step)
         seconds = time.perf_counter() - started
@@ -360,11 +355,6 @@ def _differences(module: NeuralModule, trained: Sequence[NeuralModule], name: st
         texts = [f"{name}.{key} is not that of training: {_shown(settings[key], of_training[key])}" for key in keys]
         differences.append(texts)
     return differences[0] if differences else []
-
-
-def _shown_value(value: object) -> str:
-    plain = _plain(value)
-    return number(plain) if isinstance(plain, float) else str(value)
 
 
 def _is_same(evaluated: object, trained: object) -> bool:

@@ -111,6 +111,16 @@ def test_a_metric_with_an_interval_writes_its_ends(wires):
     assert [tag for tag, _, _ in state.tb_writer.scalars] == ["mse", "mse_low", "mse_high"]
 
 
+def test_a_metric_of_several_numbers_knows_which_items_were_evaluated(wires):
+    class Both(Mean):
+        def values(self, tag):
+            return {tag: self.value(), "last": self.positions[-1]}
+
+    state = FakeState(tb_writer=Writer(), batches=[[2.0, [0, 0, 0]]], num_items=3)
+    train(state, [EvaluatorCallback(metrics={"mse": Both(*wires)})], num_epochs=0)
+    assert [(tag, value) for tag, value, _ in state.tb_writer.scalars] == [("mse", 2.0), ("last", 2)]
+
+
 def test_a_metric_without_a_direction_and_an_evaluator_without_a_metric_are_refused(wires):
     class Undirected(Mean):
         def __init__(self):
