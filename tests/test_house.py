@@ -6,7 +6,7 @@ import ast
 import faulthandler
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,34 +17,54 @@ TEST_FILES = [path for path in TESTS if path.name.startswith("test_")]
 # Below tests/, nemo_asr is asr, and the one backend stands for all. A longer name wins.
 FOLDERS = {"nemo_lite": "", "nemo_lite.backends.pytorch": "backends", "nemo_asr": "asr"}
 # A file has its test at the mirrored path: a/b/c.py in a/b/test_c.py, or several in the folder a/b/c. Where else tests
-# are, one line says: for a file, or for those files of a package that have none of their own.
-ELSEWHERE = {
-    "nemo_lite.__main__": "cli/test_dispatch.py",
-    "nemo_lite.package_info": "core/test_module_config.py",
-    "nemo_lite.factory": "core/test_factory.py",
-    "nemo_lite.base.aliases": "test_public_names.py",
-    "nemo_lite.base.nemo_archive": "compat/test_nemo_model.py",
-    "nemo_lite.compat.paths": "test_public_names.py",
-    "nemo_lite.utils.optimizers": "backends/test_optimizers.py",
-    "nemo_lite.backends.pytorch.checkpoint.claims": "backends/checkpoint/test_tensors.py",
-    "nemo_asr.rng": "asr/audio/augmentation/test_own_generators.py",
-    "nemo_asr.audio.augmentation": "asr/audio/augmentation/test_augmentor.py",
-    "nemo_asr.commands.training": "asr/commands/test_asr_tracking.py",
-    "nemo_asr.corpora": "asr/corpora/test_conversion.py",
-    "nemo_asr.export": "asr/export/test_runner_export.py",
-    "nemo_asr.features": "asr/features/test_preprocessors.py",
-    "nemo_asr.models.conformer": "asr/models/test_conformer.py",
-    "nemo_asr.models.jasper": "asr/models/jasper/test_jasper.py",
-    "nemo_asr.run.onnx": "asr/run/onnx/test_onnx_model.py",
-    "nemo_asr.run.serve": "asr/run/serve/test_app.py",
-    "nemo_asr.run.text.inflected": "asr/run/text/test_readings.py",
-    "nemo_asr.run.transcribe.streaming": "asr/run/cli/test_transcribe_stream.py",
-    "nemo_asr.scoring.callbacks": "asr/scoring/test_asr_callbacks.py",
-    "nemo_asr.tasks.known_modules": "asr/tasks/test_registry.py",
-    "nemo_asr.trained.foreign": "asr/trained/test_nemo_files.py",
-    "nemo_asr.trained.statistics": "asr/commands/cli/test_data.py",
-    "nemo_asr.trained.streamed_model": "asr/run/transcribe/test_frame_stream.py",
-}
+# are, a line says: of a package, the files without tests of their own, and where their tests are.
+ELSEWHERE = [
+    ("nemo_asr", "rng", "asr/audio/augmentation/test_own_generators.py"),
+    (
+        "nemo_asr.audio.augmentation",
+        "channel pauses perturbation recordings speed",
+        "asr/audio/augmentation/test_augmentor.py",
+    ),
+    ("nemo_asr.commands", "training", "asr/commands/test_asr_tracking.py"),
+    ("nemo_asr.commands", "configured_options training_options", "asr/test_argparse.py"),
+    ("nemo_asr.corpora", "cuts folders kaldi listed lists tables", "asr/corpora/test_conversion.py"),
+    ("nemo_asr.export", "onnx_asr_export sherpa_export torch_export", "asr/export/test_runner_export.py"),
+    (
+        "nemo_asr.features",
+        "audio_preprocessor exported filterbank normalization streamed",
+        "asr/features/test_preprocessors.py",
+    ),
+    (
+        "nemo_asr.models.conformer",
+        "convolution encoder layer self_attention subsampling",
+        "asr/models/test_conformer.py",
+    ),
+    ("nemo_asr.models.jasper", "decoders encoder normalization", "asr/models/jasper/test_jasper.py"),
+    ("nemo_asr.run.audio", "decoded files flac kinds mp3 mp4 ogg opening parts", "asr/run/audio/test_reading.py"),
+    ("nemo_asr.run.onnx", "onnx_stream", "asr/export/test_stream_export.py"),
+    ("nemo_asr.run.onnx", "onnx_session", "asr/run/onnx/test_onnx_model.py"),
+    ("nemo_asr.run.search", "options", "asr/run/options/test_search_options.py"),
+    ("nemo_asr.run.search", "known_searches search", "asr/run/search/test_text_search.py"),
+    ("nemo_asr.run.search", "ctc", "asr/run/transcribe/test_viterbi.py"),
+    ("nemo_asr.run.serve", "ending metrics protocol stream uploads", "asr/run/serve/test_app.py"),
+    ("nemo_asr.run.text", "inflected", "asr/run/text/test_readings.py"),
+    ("nemo_asr.run.transcribe", "streaming", "asr/run/cli/test_transcribe_stream.py"),
+    ("nemo_asr.tasks", "known_modules", "asr/tasks/test_registry.py"),
+    ("nemo_asr.trained", "statistics", "asr/commands/cli/test_data.py"),
+    ("nemo_asr.trained", "streamed_model", "asr/run/transcribe/test_frame_stream.py"),
+    ("nemo_asr.trained", "foreign", "asr/trained/test_nemo_files.py"),
+    ("nemo_lite", "__main__", "cli/test_dispatch.py"),
+    ("nemo_lite", "factory", "core/test_factory.py"),
+    ("nemo_lite", "package_info", "core/test_module_config.py"),
+    ("nemo_lite.backends.pytorch.checkpoint", "claims", "backends/checkpoint/test_tensors.py"),
+    ("nemo_lite.base", "nemo_archive", "compat/test_nemo_model.py"),
+    ("nemo_lite.base", "aliases", "test_public_names.py"),
+    ("nemo_lite.compat", "paths", "test_public_names.py"),
+    ("nemo_lite.core", "mermaid picture view", "core/test_show.py"),
+    ("nemo_lite.core.callbacks", "action_callback numbers", "core/callbacks/test_base.py"),
+    ("nemo_lite.utils", "optimizers", "backends/test_optimizers.py"),
+    ("nemo_lite.utils", "argparse", "utils/test_nemo_argparse.py"),
+]
 
 
 def relative(path: Path) -> str:
@@ -83,26 +103,27 @@ def mirrored(module: str) -> tuple[str, str]:
     return f"{place}/test_{name}.py".lstrip("/"), f"{place}/{name}/".lstrip("/")
 
 
-def without_tests(modules: Collection[str], tests: Collection[str], elsewhere: Mapping[str, str]) -> list[str]:
-    """Modules that have no test at the mirrored path and no line, and lines that no module needs or whose test is gone.
+def without_tests(
+    modules: Collection[str], tests: Collection[str], elsewhere: Sequence[tuple[str, str, str]]
+) -> list[str]:
+    """Modules that have no test at the mirrored path and no line, and names in lines that are of no use.
 
     Args:
         modules: names of files with code.
         tests: files of tests, below tests/.
-        elsewhere: module or package -> file of tests.
+        elsewhere: package, names of its files, file of tests.
     """
-    problems, needed = [], set()
+    lines = {f"{package}.{name}": test for package, names, test in elsewhere for name in names.split()}
+    missing = {}
     for module in modules:
         file, folder = mirrored(module)
-        if file in tests or any(test.startswith(folder) for test in tests):
-            continue
-        if lines := [name for name in elsewhere if is_inside(module, name)]:
-            needed.add(max(lines, key=len))
-        else:
-            problems.append(f"{module}: no tests/{file}, and no line in ELSEWHERE")
-    unused = [f"{name}: no module needs this line" for name in elsewhere if name not in needed]
-    gone = [f"{name}: there is no tests/{test}" for name, test in elsewhere.items() if test not in tests]
-    return problems + unused + gone
+        if file not in tests and not any(test.startswith(folder) for test in tests):
+            missing[module] = file
+    return [
+        *(f"{name}: no tests/{file}, and no line in ELSEWHERE" for name, file in missing.items() if name not in lines),
+        *(f"{name}: no file needs this line" for name in lines if name not in missing),
+        *(f"{name}: there is no tests/{test}" for name, test in lines.items() if test not in tests),
+    ]
 
 
 def test_each_source_file_has_its_test_at_the_mirrored_path_or_a_line_that_says_where() -> None:
@@ -139,14 +160,13 @@ def test_where_the_tests_of_a_file_belong(module: str, file: str, folder: str) -
 def test_a_file_without_tests_and_a_line_without_use_are_told() -> None:
     tests = ["core/test_dag.py", "core/ports/test_names.py", "core/test_shapes.py"]
     modules = ["nemo_lite.core.dag", "nemo_lite.core.ports", "nemo_lite.core.new"]
-    assert without_tests(modules, tests, {}) == [
-        "nemo_lite.core.new: no tests/core/test_new.py, and no line in ELSEWHERE"
-    ]
-    assert without_tests(modules, tests, {"nemo_lite.core": "core/test_shapes.py"}) == []
-    lines = {"nemo_lite.core.new": "core/test_gone.py", "nemo_lite.core.dag": "core/test_shapes.py"}
-    assert without_tests(modules, tests, lines) == [
-        "nemo_lite.core.dag: no module needs this line",
+    problem = "nemo_lite.core.new: no tests/core/test_new.py, and no line in ELSEWHERE"
+    assert without_tests(modules, tests, []) == [problem]
+    assert without_tests(modules, tests, [("nemo_lite.core", "new", "core/test_shapes.py")]) == []
+    assert without_tests(modules, tests, [("nemo_lite.core", "new dag", "core/test_gone.py")]) == [
+        "nemo_lite.core.dag: no file needs this line",
         "nemo_lite.core.new: there is no tests/core/test_gone.py",
+        "nemo_lite.core.dag: there is no tests/core/test_gone.py",
     ]
 
 
