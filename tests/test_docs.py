@@ -217,6 +217,30 @@ def test_every_path_that_the_pages_about_the_code_name_is_there(page):
     assert [name for name in sorted(paths) if not source_path(name).exists()] == []
 
 
+WHAT_IS_THERE = {
+    "the beam search": "beam",
+    "the Conformer": "class ConformerEncoder",
+    "the word error rate": "class WordErrorRate",
+    "resampling": "soxr",
+    "where a checkpoint is written": "def write_",
+    "how ranks find each other": "TCPStore",
+    "an option of the server": "max_minutes",
+    "what runs ONNX files": "class OnnxModel",
+    "making a corpus": "class Synthesizer",
+    "import paths of NeMo": "PATHS = {",
+}
+
+
+def test_what_newcomers_look_for_is_in_the_folder_that_the_page_names():
+    (table,) = re.findall(r"^### Where is it\?\n(.*?)^###", ARCHITECTURE.read_text(encoding="utf-8"), re.M | re.S)
+    places = {row[0]: re.findall("`([^`]+)`", row[1]) for row in re.findall(r"^\| ([^|`]+) \| (`.*) \|$", table, re.M)}
+    assert places.keys() == WHAT_IS_THERE.keys()
+    for thing, folders in places.items():
+        for folder in folders:
+            texts = (path.read_text(encoding="utf-8") for path in source_path(folder).glob("*.py"))
+            assert any(WHAT_IS_THERE[thing] in text for text in texts), f"{thing}: not in {folder}"
+
+
 @pytest.mark.xdist_group("sources")
 @pytest.mark.slow
 def test_the_picture_of_the_packages_is_drawn_from_the_code():
