@@ -28,6 +28,7 @@ ELSEWHERE = [
     ("nemo_asr.commands", "training", "asr/commands/test_asr_tracking.py"),
     ("nemo_asr.commands", "configured_options training_options", "asr/test_argparse.py"),
     ("nemo_asr.corpora", "cuts folders kaldi listed lists tables", "asr/corpora/test_conversion.py"),
+    ("nemo_asr.corpora", "archives", "asr/corpora/test_writing.py"),
     ("nemo_asr.export", "onnx_asr_export sherpa_export torch_export", "asr/export/test_runner_export.py"),
     (
         "nemo_asr.features",
