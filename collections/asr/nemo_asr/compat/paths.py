@@ -23,6 +23,7 @@ PATHS = {
     "models.jasper": "jasper",
     "models.losses": "losses",
     "models.speaker": "jasper",
+    "scoring.classification": "metrics",
     "scoring.nemo_lines": "helpers",
     "scoring.rates": "helpers metrics",
 }
