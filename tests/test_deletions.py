@@ -24,7 +24,7 @@ ALLOWED = {
     "nemo_lite/backends/pytorch/checkpoint/store.py:write_set": "the half of a checkpoint that this call has made",
     "nemo_lite/backends/pytorch/checkpoint/store.py:delete_set": "files that the record of a checkpoint lists",
     "nemo_lite/backends/pytorch/checkpoint/store.py:sweep": "checkpoints that ended processes left half-made",
-    "nemo_lite/backends/pytorch/checkpoint/store.py:_sweep_record": "half a record, by the name of who wrote it",
+    "nemo_lite/backends/pytorch/checkpoint/store.py:rewrite_record": "a record goes in the place of its own",
     "nemo_lite/backends/pytorch/checkpoint/store.py:_put_back": "a checkpoint goes where there is none",
     "nemo_lite/backends/pytorch/checkpoint/store.py:_drop": "a checkpoint that another has replaced; other files move",
     "nemo_lite/backends/pytorch/checkpoint/store.py:link_to_files": "a link that it has made",

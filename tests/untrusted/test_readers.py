@@ -27,14 +27,17 @@ IMPORTS_BY_NAME = {
 }
 # Files that name pickle, and what for; none reads a file with it.
 PICKLING = {
-    "nemo_lite/backends/pytorch/checkpoint/tensors.py": "torch raises one of its errors",
+    "nemo_lite/backends/pytorch/checkpoint/torch_files.py": "torch raises one of its errors",
     "nemo_lite/backends/pytorch/data/worker_server.py": "data sets go to this process's workers, as in multiprocessing",
 }
 # Files that read without the policy, and why that is right there.
 READERS = {
     "nemo_lite/base/files.py": "the policy itself; digests",
-    "nemo_lite/backends/pytorch/checkpoint/store.py": "JSON of this process; what ranks of this run wrote",
+    "nemo_lite/base/verified.py": "JSON of this process",
+    "nemo_lite/backends/pytorch/checkpoint/reports.py": "what ranks of this run wrote",
     "nemo_lite/backends/pytorch/checkpoint/tensors.py": "opened by the policy before",
+    "nemo_lite/backends/pytorch/checkpoint/torch_files.py": "opened by the policy before",
+    "collections/asr/nemo_asr/trained/folder.py": "JSON of this process",
     "nemo_lite/backends/pytorch/data/loaders.py": "/proc",
     "nemo_lite/backends/pytorch/distributed/": "what ranks of this run wrote",
     "nemo_lite/cli/verify_resume.py": "what the runs have written that it started",

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from nemo_lite.backends.pytorch.checkpoint.torch_files import own_tensors, write_torch_file
+from nemo_lite.backends.pytorch.checkpoint.storage import save
+from nemo_lite.backends.pytorch.checkpoint.torch_files import own_tensors
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, modules_of
 from nemo_lite.backends.pytorch.lowering import lower
@@ -334,7 +335,7 @@ def _write_state(module: NeuralModule, path: Path, example: Example) -> None:
         problem = f"the arguments of {type(module).__name__} cannot be written as JSON"
         raise UsageError(problem, place=str(path), got=str(error)) from None
     refuse_existing(Path(f"{path}.json"))
-    write_torch_file(path, own_tensors(module.state_dict()))
+    save(own_tensors(module.state_dict()), path)
     write_atomically(Path(f"{path}.json"), lambda file: file.write_text(arguments, encoding="utf-8"))
 
 

@@ -10,8 +10,8 @@ from toys.tone_model import train_tones
 import nemo_asr
 from nemo_asr.commands.cli.models import main
 from nemo_asr.run.transcribe.transcript import Transcribed, Transcript, Word
-from nemo_asr.trained.calibrating import calibrate, card_file, heard_words
-from nemo_asr.trained.folder import read_card
+from nemo_asr.trained.calibrating import calibrate, heard_words
+from nemo_asr.trained.folder import card_file, read_card
 from nemo_asr.trained.model import TrainedModel, describe, load_model
 from nemo_lite.base.errors import DataError, UsageError
 
@@ -86,7 +86,7 @@ def test_too_few_words_and_checkpoints_are_refused(model, dev, tmp_path):
         calibrate(model, str(tmp_path / "few.json"))
     (tmp_path / "a.nemo").write_bytes(b"")
     with pytest.raises(
-        UsageError, match=r"a calibration is stored in a model folder.*nemo-lite models import, or convert"
+        UsageError, match=r"only a model folder has a card to write to.*nemo-lite models import, or convert"
     ):
         card_file(tmp_path / "a.nemo")
 

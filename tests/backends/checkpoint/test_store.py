@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 from types import SimpleNamespace
@@ -10,7 +11,14 @@ import pytest
 
 from nemo_lite.backends.pytorch.checkpoint import store as commit
 from nemo_lite.backends.pytorch.checkpoint.record import CheckpointSet, read_record
-from nemo_lite.backends.pytorch.checkpoint.store import delete_set, folders_of_sets, link_to_files, sweep, write_set
+from nemo_lite.backends.pytorch.checkpoint.store import (
+    delete_set,
+    folders_of_sets,
+    link_to_files,
+    rewrite_record,
+    sweep,
+    write_set,
+)
 from nemo_lite.base.errors import UsageError
 
 NAME = "E-STEP-5.safetensors"
@@ -135,35 +143,27 @@ def test_a_delete_that_was_killed_leaves_nothing_that_looks_damaged(tmp_path, mo
     assert names_in(tmp_path) == []
 
 
-LEFT = ".record.json.some-host.12345.0123abcd.tmp"  # by a process killed while it wrote the record again
-
-
-def test_what_a_killed_note_of_an_evaluation_left_goes_with_its_checkpoint(tmp_path):
+def test_a_note_of_an_evaluation_that_was_killed_leaves_the_record_and_is_swept(tmp_path, monkeypatch):
     found = made(tmp_path)
-    (found.path / LEFT).mkdir()
-    (found.path / LEFT / "record.json").write_text("{")
-    delete_set(found)
-    assert names_in(tmp_path) == []
-    found = made(tmp_path)
-    (found.path / LEFT).mkdir()
-    (found.path / "notes.txt").write_text("mine")
-    delete_set(found)
-    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == [
-        found.path.name,
-        f"{found.path.name}/notes.txt",
-    ]
-
-
-def test_a_sweep_removes_a_folder_that_holds_nothing_else_and_no_other(tmp_path):
-    rest, empty, kept, whole = (tmp_path / f"checkpoint-STEP-{number}" for number in (1, 2, 3, 4))
-    for folder in (rest, kept, whole):
-        (folder / LEFT).mkdir(parents=True)
-    empty.mkdir()
-    (kept / "notes.txt").write_text("mine")
-    (whole / "record.json").write_text("{}")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", failing(os.replace, 0, KeyboardInterrupt()))
+        patched.setattr(commit, "shutil", SimpleNamespace(rmtree=lambda path, **kwargs: None))
+        with pytest.raises(KeyboardInterrupt):
+            rewrite_record(dataclasses.replace(found, evaluations=[{"name": "dev"}]))
+    assert (read_record(found.path).evaluations, names_in(found.path)) == ([], [NAME, "record.json"])
+    rewrite_record(dataclasses.replace(found, evaluations=[{"name": "dev"}]))
+    assert read_record(found.path).evaluations == [{"name": "dev"}]
     sweep(tmp_path)
-    assert names_in(tmp_path) == [empty.name, kept.name, whole.name]
-    assert (names_in(kept), names_in(whole)) == (["notes.txt"], ["record.json"])
+    assert names_in(tmp_path) == [found.path.name]
+
+
+def test_a_sweep_leaves_folders_that_are_no_checkpoints_of_ours(tmp_path):
+    empty, kept = (tmp_path / f"checkpoint-STEP-{number}" for number in (1, 2))
+    empty.mkdir()
+    kept.mkdir()
+    (kept / "notes.txt").write_text("mine")
+    sweep(tmp_path)
+    assert (names_in(tmp_path), names_in(kept)) == ([empty.name, kept.name], ["notes.txt"])
 
 
 def test_a_set_that_cannot_be_deleted_is_named(tmp_path, monkeypatch):

@@ -23,11 +23,11 @@ from nemo_asr.run.calibration import (
 )
 from nemo_asr.run.options import unique_tags
 from nemo_asr.run.transcribe.inputs import recording_of_utterance
-from nemo_asr.trained.folder import CARD, find_model, read_card, write_card
+from nemo_asr.trained.folder import read_card, write_card
 from nemo_asr.trained.model import TrainedModel
 from nemo_asr.trained.texts import Speller, text_layer
 from nemo_lite import NeuralModuleFactory
-from nemo_lite.base.errors import DataError, UsageError
+from nemo_lite.base.errors import DataError
 
 _MOST_UTTERANCES = 50
 
@@ -129,20 +129,6 @@ def heard_words(model: TrainedModel, manifest: str, batch_size: int = 16) -> Hea
         rows += [(word.confidence, good, number) for word, good in zip(transcript.words, right, strict=True)]
     confidences, good, numbers = zip(*rows, strict=True) if rows else ((), (), ())
     return HeardWords(np.array(confidences, np.float64), np.array(good, bool), np.array(numbers, np.int64))
-
-
-def card_file(path: str | Path) -> Path:
-    """The card in a model's folder.
-
-    Raises:
-        CheckpointError: there is no model.
-        UsageError: it is no model folder.
-    """
-    folder = find_model(path)
-    if not (folder / CARD).is_file():
-        problem, remedy = "a calibration is stored in a model folder", "make one: nemo-lite models import, or convert"
-        raise UsageError(problem, place=str(folder), got="checkpoints, or another toolkit's model", remedy=remedy)
-    return folder / CARD
 
 
 def store_calibration(card: Path, calibration: Calibration) -> None:

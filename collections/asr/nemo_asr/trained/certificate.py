@@ -13,7 +13,7 @@ from nemo_asr.run.text.labels import main_metric
 from nemo_asr.run.transcribe.frame_stream import EndpointRules, FrameStream
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.scoring.intervals import paired_test, utterance_errors
-from nemo_asr.trained.folder import CARD, StreamRate, find_model, read_card, write_card
+from nemo_asr.trained.folder import StreamRate, card_file, read_card, write_card
 from nemo_asr.trained.model import TrainedModel
 from nemo_asr.trained.streamed_model import StreamedModel
 from nemo_lite import NeuralModuleFactory
@@ -52,18 +52,19 @@ def certify_streams(
     if factory is not None and factory.world_size > 1:
         raise UsageError("streams are heard by one process", got=f"{factory.world_size} ranks")
     model.streamed(factory)  # or the reason why it cannot
-    encoder, found = model.modules.encoder, []
+    encoder = model.modules.encoder
+    stream_rates: list[StreamRate] = []
     contexts = getattr(encoder, "att_context_sizes", [None])
     try:
         for context in contexts:
             if context is not None:
                 encoder.set_default_att_context_size(context)  # type: ignore[attr-defined]  # it has contexts
             rate = _certify(model, name, recordings, references, factory, chunk_seconds, context)
-            found.append(msgspec.structs.replace(rate, search=search))
+            stream_rates.append(msgspec.structs.replace(rate, search=search))
     finally:
         if contexts[0] is not None:
             encoder.set_default_att_context_size(contexts[0])  # type: ignore[attr-defined]
-    return found
+    return stream_rates
 
 
 def _certify(
@@ -76,7 +77,9 @@ def _certify(
     context: tuple[int, int] | None,
 ) -> StreamRate:
     streamed = model.streamed(factory)
-    whole = [each.text for each in model.transcribe(recordings, cutting=None, factory=factory, batch_size=1)]
+    whole = [
+        transcript.text for transcript in model.transcribe(recordings, cutting=None, factory=factory, batch_size=1)
+    ]
     texts, latencies, busy, num_seconds = [], list[float](), 0.0, 0.0
     reading = model.recipe.reading
     for recording in recordings:
@@ -113,8 +116,8 @@ def _latencies(stream: FrameStream, model: StreamedModel, samples: np.ndarray, s
     for first in range(0, len(samples), size):
         start = time.perf_counter()
         stream.accept(samples[first : first + size])
-        known = stream.seconds + time.perf_counter() - start
-        yield from (known - (number + 1) * frame for number in range(done, stream.num_frames))
+        now = stream.seconds + time.perf_counter() - start
+        yield from (now - (number + 1) * frame for number in range(done, stream.num_frames))
         done = stream.num_frames
     stream.finish()
 
@@ -126,14 +129,14 @@ def stream_table(rates: Sequence[StreamRate]) -> str:
         f"| context | look-ahead | latency (median) | latency (95 %) | real-time factor | {metric} | texts equal |",
         "|---|---|---|---|---|---|---|",
     ]
-    for each in rates:
-        context = "" if each.context is None else str(each.context)
-        equal = f"{each.equal} of {each.utterances}"
-        if each.equal < each.utterances:
-            low, high = each.difference
-            equal += f"; {metric} of whole recordings {each.whole_rate:.2%}, difference {low:+.2%} to {high:+.2%}"
-        times = " | ".join(f"{1000 * seconds:.0f} ms" for seconds in (each.look_ahead, each.latency, each.latency_95))
-        lines.append(f"| {context} | {times} | {each.real_time_factor:.2g} | {each.rate:.2%} | {equal} |")
+    for rate in rates:
+        context = "" if rate.context is None else str(rate.context)
+        equal = f"{rate.equal} of {rate.utterances}"
+        if rate.equal < rate.utterances:
+            low, high = rate.difference
+            equal += f"; {metric} of whole recordings {rate.whole_rate:.2%}, difference {low:+.2%} to {high:+.2%}"
+        times = " | ".join(f"{1000 * seconds:.0f} ms" for seconds in (rate.look_ahead, rate.latency, rate.latency_95))
+        lines.append(f"| {context} | {times} | {rate.real_time_factor:.2g} | {rate.rate:.2%} | {equal} |")
     return "\n".join(lines)
 
 
@@ -143,10 +146,8 @@ def store_stream_rates(path: str | Path, rates: Sequence[StreamRate]) -> Path:
     Raises:
         UsageError: it is no model folder, or cannot be written to.
     """
-    card_file = find_model(path) / CARD
-    if not card_file.is_file():
-        raise UsageError("there is no model card to write to", place=str(path), got="checkpoints, or another toolkit's")
-    card, sets = read_card(card_file), {(each.set, each.search) for each in rates}
-    kept = [each for each in card.streams if (each.set, each.search) not in sets]
-    write_card(card_file, msgspec.structs.replace(card, streams=[*kept, *rates]))
-    return card_file
+    file = card_file(path)
+    card, replaced = read_card(file), {(rate.set, rate.search) for rate in rates}
+    kept = [rate for rate in card.streams if (rate.set, rate.search) not in replaced]
+    write_card(file, msgspec.structs.replace(card, streams=[*kept, *rates]))
+    return file

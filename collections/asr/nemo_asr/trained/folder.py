@@ -292,6 +292,20 @@ def find_model(path: str | Path) -> Path:
     raise CheckpointError(problem, place=str(path), got=got, wanted=wanted, remedy=remedy)
 
 
+def card_file(path: str | Path) -> Path:
+    """The card in a model's folder, to be written again.
+
+    Raises:
+        CheckpointError: there is no model.
+        UsageError: it is no model folder.
+    """
+    folder = find_model(path)
+    if not (folder / CARD).is_file():
+        problem, remedy = "only a model folder has a card to write to", "make one: nemo-lite models import, or convert"
+        raise UsageError(problem, place=str(folder), got="checkpoints, or another toolkit's model", remedy=remedy)
+    return folder / CARD
+
+
 def read_model(path: str | Path) -> StoredModel:
     """Read what :func:`find_model` finds: a model folder, the newest checkpoint of a folder, another toolkit's model.
 

@@ -46,12 +46,12 @@ def measured_features(recipe: Recipe, recordings: Sequence[Recording], hours: fl
     measured, faults = rows_of(recordings)
     if faults:
         raise DataError(next(iter(faults.values())))
-    share = min(1.0, 3600 * hours / max(sum(each.seconds for each in measured), 1e-9))
+    share = min(1.0, 3600 * hours / max(sum(recording.seconds for recording in measured), 1e-9))
     # The recording at which the share of the list that was read falls behind is the next one.
-    taken = [each for i, each in enumerate(measured) if int((i + 1) * share) > int(i * share)] or measured[:1]
+    sample = [row for i, row in enumerate(measured) if int((i + 1) * share) > int(i * share)] or measured[:1]
     preprocessor, reading = recipe.preprocessor().eval(), recipe.reading
     sums, num_frames = torch.zeros(2, preprocessor.num_features, dtype=torch.float64), 0
-    for recording in tqdm(taken, unit="recording", disable=None, leave=False):
+    for recording in tqdm(sample, unit="recording", disable=None, leave=False):
         try:
             audio = recording.read(
                 reading.sample_rate, trim_silence=reading.trim_silence, int_values=reading.int_values
@@ -60,14 +60,14 @@ def measured_features(recipe: Recipe, recordings: Sequence[Recording], hours: fl
             raise DataError(named(recording, error)) from None
         samples = torch.from_numpy(audio.samples)[None]
         features, frames = preprocessor(input_signal=samples, length=torch.tensor([samples.shape[1]]))
-        own = features[0, :, : int(frames)].double()
-        sums += torch.stack([own.sum(1), own.square().sum(1)])
-        num_frames += own.shape[1]
+        valid = features[0, :, : int(frames)].double()
+        sums += torch.stack([valid.sum(1), valid.square().sum(1)])
+        num_frames += valid.shape[1]
     if not num_frames:
-        raise DataError("there is no frame to measure", got=f"{len(taken)} recordings")
+        raise DataError("there is no frame to measure", got=f"{len(sample)} recordings")
     mean, square = sums / num_frames
     # A band without signal, as above 4 kHz in telephone speech, must not become louder than speech is elsewhere.
     least = max(_LEAST_VARIANCE, float(getattr(preprocessor, "std_floor", 0.0)) ** 2)
     deviation = (square - mean.square()).clamp(min=least).sqrt()
     rounded = [[round(value, _DIGITS) for value in values.tolist()] for values in (mean, deviation)]
-    return MeasuredFeatures(rounded[0], rounded[1], num_frames, len(taken))
+    return MeasuredFeatures(rounded[0], rounded[1], num_frames, len(sample))

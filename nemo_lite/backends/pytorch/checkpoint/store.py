@@ -19,7 +19,7 @@ from typing import BinaryIO, NamedTuple, TypeAlias
 from nemo_lite.backends.pytorch.checkpoint.record import CheckpointSet, read_record
 from nemo_lite.backends.pytorch.distributed.process import note_write
 from nemo_lite.base.errors import CheckpointError
-from nemo_lite.base.files import name_in, names_in, refusing_unwritable, temporary_name, write_atomically
+from nemo_lite.base.files import name_in, names_in, refusing_unwritable, temporary_name
 from nemo_lite.base.files import synchronise as to_disk
 from nemo_lite.base.helpers import RECORD, tag_of_folder
 from nemo_lite.base.verified import LaterVersionError, VerifiedFile, delete_listed, write_verified
@@ -62,8 +62,8 @@ def write_set(
             finally:
                 files_elsewhere = of_others()  # also after an error: nobody writes when the folder is removed
             saved = replace(wanted, files={**files, **files_elsewhere})
-            (making / RECORD).write_text(saved.record_text(), encoding="utf-8")
-            synchronise(making / RECORD)
+            record = saved.record_text().encode()
+            write_verified(making / RECORD, lambda file: file.write(record), note_write)
             synchronise(making)
             if os.path.lexists(final):
                 aside = final.with_name(temporary_name(final.name, _ASIDE))
@@ -119,8 +119,14 @@ def rewrite_record(checkpoint: CheckpointSet) -> None:
     Raises:
         UsageError: it cannot be written; the record is the one before.
     """
-    text = checkpoint.record_text()
-    write_atomically(checkpoint.path / RECORD, lambda path: path.write_text(text, encoding="utf-8"))
+    text, making = checkpoint.record_text(), stage(checkpoint.path)
+    with refusing_unwritable(checkpoint.path / RECORD):
+        try:
+            write_verified(making / RECORD, lambda file: file.write(text.encode()))
+            os.replace(making / RECORD, checkpoint.path / RECORD)
+            synchronise(checkpoint.path)
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
 
 
 def delete_set(checkpoint: CheckpointSet) -> None:
@@ -130,14 +136,12 @@ def delete_set(checkpoint: CheckpointSet) -> None:
         UsageError: they cannot be deleted.
     """
     with refusing_unwritable(checkpoint.path, "cannot be deleted"):
-        # Beside the record lies, perhaps, the half of one whose writer was killed.
-        if all(name in checkpoint.files or RECORD in (name, name_in(name)) for name in names_in(checkpoint.path)):
+        if {*names_in(checkpoint.path)} <= {RECORD, *checkpoint.files}:
             leaving = checkpoint.path.with_name(temporary_name(checkpoint.path.name, _MAKING))
             os.rename(checkpoint.path, leaving)
             shutil.rmtree(leaving, ignore_errors=True)
         else:  # somebody keeps files of their own in it
             delete_listed(checkpoint.path, (RECORD, *checkpoint.files))
-            _sweep_record(checkpoint.path)
         _remove_dead_links(checkpoint.path.parent)
         synchronise(checkpoint.path.parent)
 
@@ -153,17 +157,6 @@ def sweep(folder: Path) -> None:
         for path in list(folder.iterdir()):
             if _is_ours(path, _MAKING):
                 shutil.rmtree(path, ignore_errors=True)
-            elif tag_of_folder(path.name) and not path.is_symlink() and _sweep_record(path):
-                with suppress(OSError):  # somebody keeps files in it; else it is the rest of a deleted checkpoint
-                    path.rmdir()
-
-
-def _sweep_record(folder: Path) -> bool:
-    """Remove what a process that was killed while it wrote the record again left beside it; whether it did so."""
-    left = [path for path in folder.glob(".*") if name_in(path.name) == RECORD]
-    for path in left:
-        shutil.rmtree(path, ignore_errors=True)
-    return bool(left)
 
 
 def folders_of_sets(folder: Path) -> list[Path]:

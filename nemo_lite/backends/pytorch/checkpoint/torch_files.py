@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from nemo_lite.backends.pytorch.checkpoint.claims import WITHOUT_VALUES, Claims, OtherObjectsError, TooMuchError
 from nemo_lite.backends.pytorch.checkpoint.tensors import KIND, damaged
 from nemo_lite.base.errors import CheckpointError
-from nemo_lite.base.files import open_file, write_atomically
+from nemo_lite.base.files import open_file
 
 SUFFIXES = (".pt", ".pth", ".ckpt")
 _ZIP, _PICKLE, _HEAD_BYTES = b"PK\x03\x04", b"\x80", 9
@@ -85,15 +85,6 @@ def read_torch_file(source: Path | BytesIO, place: str) -> object:
     if problem:
         raise CheckpointError(problem, place=place, remedy="do not use it")
     return state
-
-
-def write_torch_file(path: str | Path, state: object) -> None:
-    """Write containers, numbers, texts and tensors as ``torch.save`` does, atomically.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
-    write_atomically(path, lambda temporary: torch.save(state, temporary))
 
 
 def own_tensors(tensors: Mapping[str, Tensor]) -> OrderedDict[str, Tensor]:

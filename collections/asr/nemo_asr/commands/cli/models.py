@@ -27,8 +27,8 @@ from nemo_asr.run.transcribe.inputs import recordings_of
 from nemo_asr.scoring.report.page import PAGE_FILE as REPORT
 from nemo_asr.scoring.report.page import try_report
 from nemo_asr.tasks.recipe import Recipe, load_recipe, recipe_from_text
-from nemo_asr.trained.calibrating import calibrate, card_file, store_calibration
-from nemo_asr.trained.folder import CARD, FORMATS, ModelCard, Rate, StoredModel, card_to_json, read_model
+from nemo_asr.trained.calibrating import calibrate, store_calibration
+from nemo_asr.trained.folder import CARD, FORMATS, ModelCard, Rate, StoredModel, card_file, card_to_json, read_model
 from nemo_asr.trained.model import TrainedModel, completed, import_model, load_model
 from nemo_lite.base.errors import ConfigError, UsageError, printable
 from nemo_lite.base.options import OneLineParser, not_negative_float, not_negative_int, positive_int
