@@ -22,8 +22,9 @@ ORDERS = {
         < common, engine < export, precision_check < actions
     """,
     "nemo_asr.run": """
-        arguments, calibration, search.options < text, manifest < audio < options < search, onnx.onnx_session
-        < transcribe.inputs < transcribe.transcript < transcribe.segments, transcribe.stream < engines
+        arguments, calibration, search.options < text, utterances < manifest_kinds < json_lines < manifest < audio
+        < options < search, onnx.onnx_session < transcribe.inputs < transcribe.transcript
+        < transcribe.segments, transcribe.stream < engines
         < transcribe < onnx < serve < cli
     """,
     "nemo_asr": """

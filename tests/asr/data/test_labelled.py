@@ -9,7 +9,8 @@ import soundfile
 import torch
 
 from nemo_asr.data.labelled import AudioToSpeechLabelDataLayer, ClassParser, UnknownClassError, class_names, of_length
-from nemo_asr.run.manifest import Line, class_of
+from nemo_asr.run.manifest import class_of
+from nemo_asr.run.manifest_kinds import Line
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.base.errors import ConfigError, DataError, UsageError
 from nemo_lite.core.neural_types import AudioSignal, LabelsType

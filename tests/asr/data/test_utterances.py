@@ -36,8 +36,9 @@ from nemo_asr.data.utterances import (
     SpeechDataset,
     collate,
 )
-from nemo_asr.run.manifest import Manifest, Span
+from nemo_asr.run.manifest import Manifest
 from nemo_asr.run.text.parser import make_parser
+from nemo_asr.run.utterances import Span
 from nemo_lite.backends.pytorch.data.items import Request
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.replicas import CopyComparison

@@ -33,7 +33,8 @@ from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor
 from nemo_asr.models.jasper import Frames, read_blocks, same_padding
 from nemo_asr.models.speaker import pooled
 from nemo_asr.run.arguments import look_up
-from nemo_asr.run.manifest import CLASS_KEYS, MANIFEST, Line, ManifestPaths, read_lines
+from nemo_asr.run.manifest import ManifestPaths, read_lines
+from nemo_asr.run.manifest_kinds import CLASS_KEYS, MANIFEST, Line
 from nemo_asr.run.text import parser
 from nemo_asr.run.text.english import say_abbreviations, say_numbers, without_accents
 from nemo_lite.base.errors import DataError, UsageError, counted

@@ -20,8 +20,9 @@ from tqdm import tqdm
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.run.audio.reading import Samples, open_part
 from nemo_asr.run.audio.segments import LONG_PAUSE, ChannelEnergies, frame_levels, frame_samples, longest_pause
-from nemo_asr.run.manifest import Manifest, Utterance
+from nemo_asr.run.manifest import Manifest
 from nemo_asr.run.text.labels import Marks
+from nemo_asr.run.utterances import Utterance
 from nemo_lite import DataLayerNM
 from nemo_lite.base.errors import MAX_LISTED, DataError, counted
 from nemo_lite.utils import logging

@@ -16,17 +16,10 @@ from nemo_asr.data.speech_data_layer import SpeechDataLayer, SpeechPorts, with_f
 from nemo_asr.data.utterances import Item, Reading, SpeechDataset
 from nemo_asr.run.arguments import BatchSeconds, BatchSize, Duration, SampleRate, Unusable, Workers
 from nemo_asr.run.audio.reading import Samples
-from nemo_asr.run.manifest import (
-    CLASS_KEYS,
-    LineReader,
-    Manifest,
-    ManifestPaths,
-    R,
-    UtteranceReader,
-    check_limits,
-    class_of,
-)
+from nemo_asr.run.manifest import LineReader, Manifest, ManifestPaths, class_of
+from nemo_asr.run.manifest_kinds import CLASS_KEYS
 from nemo_asr.run.text.parser import CharParser
+from nemo_asr.run.utterances import R, UtteranceReader, check_limits
 from nemo_lite.backends.pytorch.data.items import Counts, Request
 from nemo_lite.backends.pytorch.data.order import Batching, CostWords
 from nemo_lite.base.config import Between

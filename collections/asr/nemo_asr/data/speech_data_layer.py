@@ -32,9 +32,10 @@ from nemo_asr.data.utterances import (
 )
 from nemo_asr.run.arguments import BatchSeconds, BatchSize, Duration, SampleRate, Unusable, Workers, source_argument
 from nemo_asr.run.audio.reading import check_channel, excess_of, open_audio
-from nemo_asr.run.manifest import Manifest, ManifestPaths, Mask, R, Utterance, Utterances, check_limits
+from nemo_asr.run.manifest import Manifest, ManifestPaths
 from nemo_asr.run.text.labels import NO_LANGUAGE, shown_symbols
 from nemo_asr.run.text.parser import EMPTY, CharParser, parser_maker
+from nemo_asr.run.utterances import Mask, R, Utterance, Utterances, check_limits
 from nemo_asr.scoring.intervals import Clusters, clusters_of
 from nemo_asr.scoring.normalize import score_normalizer
 from nemo_lite.backends.pytorch.data.items import Counts, UnusableItems, budget_of

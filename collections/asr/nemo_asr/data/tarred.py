@@ -25,20 +25,10 @@ from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.data.utterances import FileSpans, ItemTensors, JoinedRows, Reading, collate
 from nemo_asr.run.arguments import BatchSize, Duration, ManyPaths, SampleRate, Unusable, Workers
 from nemo_asr.run.audio.reading import MAX_CONTENT_BYTES, audio_seconds, excess_of
-from nemo_asr.run.manifest import (
-    Integers,
-    LineReader,
-    LineRef,
-    Manifest,
-    ManifestPaths,
-    Mask,
-    Problems,
-    Span,
-    Utterance,
-    Utterances,
-    check_limits,
-)
+from nemo_asr.run.manifest import LineReader, LineRef, Manifest, ManifestPaths
+from nemo_asr.run.manifest_kinds import Problems
 from nemo_asr.run.text.parser import parser_maker
+from nemo_asr.run.utterances import Integers, Mask, Span, Utterance, Utterances, check_limits
 from nemo_lite.backends.pytorch.data.order import Batching, Plan, Shard, WeightedSets, sequential_plans
 from nemo_lite.base.errors import MAX_LISTED, DataError, UsageError, counted, listed
 from nemo_lite.base.files import (

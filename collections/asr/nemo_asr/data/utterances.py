@@ -25,8 +25,8 @@ from torch.utils.data import Dataset
 from nemo_asr.audio.augmentation import AudioAugmentor, JoinPerturbation
 from nemo_asr.run.arguments import BatchSize, SampleRate
 from nemo_asr.run.audio.reading import KINDS, Samples, read_audio
-from nemo_asr.run.manifest import R, Span, Utterance, UtteranceReader, Utterances
 from nemo_asr.run.text.parser import CharParser
+from nemo_asr.run.utterances import R, Span, Utterance, UtteranceReader, Utterances
 from nemo_lite import DataLayerNM
 from nemo_lite.backends.pytorch.data.items import Counts, ItemDataset, Request
 from nemo_lite.backends.pytorch.data.loaders import PlannedLoader

@@ -32,7 +32,9 @@ from nemo_asr.run.audio.reading import (
     read_audio,
 )
 from nemo_asr.run.audio.segments import ChannelEnergies, Span
-from nemo_asr.run.manifest import MIX, Utterance, UtteranceReader, kind_of, read_lines
+from nemo_asr.run.manifest import read_lines
+from nemo_asr.run.manifest_kinds import MIX, kind_of
+from nemo_asr.run.utterances import Utterance, UtteranceReader
 from nemo_lite.base.errors import MAX_LISTED, DataError, UsageError, counted
 from nemo_lite.base.files import is_address
 from nemo_lite.base.nemo_logging import logging
