@@ -30,7 +30,7 @@ def test_all_dags_their_shapes_and_the_schedule_are_printed_and_saved_and_no_aud
     def read(*_, **__):
         raise AssertionError("audio was read")
 
-    monkeypatch.setattr("nemo_asr.data.utterances.read_audio", read)
+    monkeypatch.setattr("nemo_asr.data.dataset.read_audio", read)
     printed = plan(
         *("--model_config", corpus / "tones.yaml", "--train_dataset", garbage, "--eval_datasets", garbage),
         *("--num_epochs", 10, "--batch_size", 5, "--iter_per_step", 2, "--lr", 0.5, "--work_dir", "runs"),

@@ -169,7 +169,7 @@ def test_both_models_and_the_search_without_hot_words_hear_segments(model, talks
 
 @pytest.mark.slow
 def test_hot_words_are_normalised_like_the_texts_that_they_are_looked_for_in(model, talks, monkeypatch):
-    monkeypatch.setattr("nemo_asr.data.speech_data_layer.score_normalizer", lambda *_: str.upper)
+    monkeypatch.setattr("nemo_asr.data.scored_texts.score_normalizer", lambda *_: str.upper)
     words = ("--eval_datasets", "dev.json", "--hotwords", "cab", "--score_normalizer", "basic", "--out", "hot")
     main([model, *words, "--no-report", *CPU])
     (stored,) = json.loads((talks / "hot/dev.scores.json").read_text())["hotwords"]["phrases"]

@@ -22,14 +22,10 @@ from toys.tar_shards import write_shard
 from toys.zip_data_layer import ZipDataLayer
 
 from nemo_asr import AudioToTextDataLayer, TarredAudioToTextDataLayer
-from nemo_asr.data.speech_data_layer import (
-    _tell_counts,
-    lengths_in_samples,
-    texts_to_score,
-    unwritable,
-    with_file_durations,
-)
-from nemo_asr.data.utterances import MIXED_DOWN, OTHER_DURATION, RESAMPLED, UNKNOWN
+from nemo_asr.data.dataset import MIXED_DOWN, OTHER_DURATION, RESAMPLED, UNKNOWN
+from nemo_asr.data.file_durations import with_file_durations
+from nemo_asr.data.scored_texts import texts_to_score
+from nemo_asr.data.speech_data_layer import _tell_counts, lengths_in_samples, unwritable
 from nemo_asr.models.losses import ctc_frames_needed
 from nemo_asr.run.audio.reading import open_audio
 from nemo_asr.run.manifest import Manifest
@@ -442,7 +438,7 @@ def headers_read(monkeypatch):
     """The files whose headers are read."""
     paths = []
     monkeypatch.setattr(
-        "nemo_asr.data.speech_data_layer.open_audio",
+        "nemo_asr.data.file_durations.open_audio",
         lambda path, name, place: paths.append(path) or open_audio(path, name, place),
     )
     return paths

@@ -21,8 +21,8 @@ from toys.tar_shards import make_tarred_set, write_shard
 import nemo_asr
 from nemo_asr import TarredAudioToTextDataLayer
 from nemo_asr.commands.cli.data import main
+from nemo_asr.data.file_spans import FileSpans
 from nemo_asr.data.tarred import TarredUtterances, expanded, make_shards, match, members_of
-from nemo_asr.data.utterances import FileSpans
 from nemo_asr.run.audio.reading import read_audio
 from nemo_asr.run.manifest import Manifest
 from nemo_lite import logging

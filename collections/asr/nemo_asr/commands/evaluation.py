@@ -14,13 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nemo_asr.data.speech_data_layer import (
-    SpeechDataLayer,
-    clusters_in_data,
-    normalizer_for,
-    texts_to_score,
-    write_transcripts,
-)
+from nemo_asr.data.scored_texts import clusters_in_data, normalizer_for, texts_to_score, write_transcripts
+from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.decoding.beam_search import search_weights, write_weights
 from nemo_asr.decoding.greedy import (
     post_process_predictions,

@@ -16,8 +16,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nemo_asr.data.dataset import Item, Reading, SpeechDataset, collate
+from nemo_asr.data.file_spans import FileSpans
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
-from nemo_asr.data.utterances import FileSpans, Item, Reading, SpeechDataset, collate
 from nemo_asr.run.arguments import BatchSize, Duration, Unusable, Workers
 from nemo_asr.run.audio.reading import Samples
 from nemo_asr.run.manifest_kinds import Problems

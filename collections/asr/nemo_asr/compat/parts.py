@@ -396,7 +396,7 @@ def _columns(items: Sequence[Fields], *keys: str) -> list[list[Any]]:
     return [[item[key] for item in items] for key in keys]
 
 
-# Data sets of torch, and their collate functions. The data layers have their own: `data.utterances`.
+# Data sets of torch, and their collate functions. The data layers have their own: `data.dataset`.
 
 
 # Audio (T,) and its length, None without audio; ids (U,) and their number.

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from nemo_asr.data.speech_data_layer import (
+from nemo_asr.data.scored_texts import (
     TextsToScore,
     clusters_in_data,
     hypotheses_in_data,

@@ -12,8 +12,9 @@ import numpy as np
 from torch import Tensor
 
 from nemo_asr.audio.augmentation import AudioAugmentor, Perturbations
-from nemo_asr.data.speech_data_layer import SpeechDataLayer, SpeechPorts, with_file_durations
-from nemo_asr.data.utterances import Item, Reading, SpeechDataset
+from nemo_asr.data.dataset import Item, Reading, SpeechDataset
+from nemo_asr.data.file_durations import with_file_durations
+from nemo_asr.data.speech_data_layer import SpeechDataLayer, SpeechPorts
 from nemo_asr.run.arguments import BatchSeconds, BatchSize, Duration, SampleRate, Unusable, Workers
 from nemo_asr.run.audio.reading import Samples
 from nemo_asr.run.manifest import LineReader, Manifest, ManifestPaths, class_of

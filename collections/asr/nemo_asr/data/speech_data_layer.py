@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections import Counter, defaultdict
@@ -17,42 +16,37 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.audio.augmentation import AudioAugmentor, Perturbations, WaveformFeaturizer, augmentor_of
-from nemo_asr.data.utterances import (
+from nemo_asr.data.copied import CopiedRecordings
+from nemo_asr.data.dataset import (
     MIXED_DOWN,
     OTHER_DURATION,
     RESAMPLED,
     UNKNOWN,
     BatchLists,
-    CopiedRecordings,
     ItemTensors,
     JoinedRows,
     Reading,
     RepeatedRef,
     SpeechDataset,
 )
+from nemo_asr.data.file_durations import with_file_durations
 from nemo_asr.run.arguments import BatchSeconds, BatchSize, Duration, SampleRate, Unusable, Workers, source_argument
-from nemo_asr.run.audio.reading import check_channel, excess_of, open_audio
 from nemo_asr.run.manifest import Manifest, ManifestPaths
-from nemo_asr.run.text.labels import NO_LANGUAGE, shown_symbols
+from nemo_asr.run.text.labels import shown_symbols
 from nemo_asr.run.text.parser import EMPTY, CharParser, parser_maker
 from nemo_asr.run.utterances import Mask, R, Utterance, Utterances, check_limits
-from nemo_asr.scoring.intervals import Clusters, clusters_of
-from nemo_asr.scoring.normalize import score_normalizer
 from nemo_lite.backends.pytorch.data.items import Counts, UnusableItems, budget_of
 from nemo_lite.backends.pytorch.data.loaders import PlannedLoader
 from nemo_lite.backends.pytorch.data.order import Batching, CostWords, Plan, Shard, WeightedSets, plans
 from nemo_lite.backends.pytorch.data.worker_server import preload_in_workers
 from nemo_lite.backends.pytorch.nm import Copied, DataLayerNM
 from nemo_lite.base.errors import DataChangedError, DataError, UsageError, counted, listed
-from nemo_lite.base.files import Content, digest_of, digest_of_files, make_writable_folder, write_atomically
+from nemo_lite.base.files import Content, digest_of, digest_of_files
 from nemo_lite.base.nemo_logging import LogMode
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import AxisLength, Shape, symbol
 from nemo_lite.utils import logging
-
-# What can be known of a training set before audio is decoded: missing files, unusable texts, CTC feasibility.
-
 
 T = TypeVar("T")
 
@@ -174,99 +168,6 @@ def lengths_in_samples(utterances: Utterances[Any], sample_rate: int) -> npt.NDA
     seconds = np.minimum(utterances.durations.astype(np.float64), _MOST_SECONDS)
     num_samples: npt.NDArray[np.int64] = np.rint(seconds * sample_rate).astype(np.int64)
     return num_samples
-
-
-# How long audio files are, where a manifest says something else. Reads headers; no sample is decoded.
-
-
-CHECKED_FILES = 1000
-_CHUNK_ROWS = 256
-# More than there are cores: on a network file system most of the time is waiting.
-_NUM_THREADS = min(32, 4 + (os.cpu_count() or 1))
-
-
-def with_file_durations(manifest: Manifest, limit: int = CHECKED_FILES) -> Manifest:
-    """The manifest with what its files hold, where that is less than stated by more than 0.1 s and 1 %.
-
-    Filters by duration, batches of equal cost and the check that a text fits its frames need true durations. The
-    headers of ``limit`` files, evenly spread, are read; those of all files only if one of these differs. Of a longer
-    file only the stated duration is read, so that stays; this is told as well. Files that cannot be read are
-    found elsewhere.
-
-    Raises:
-        DataError: a part begins behind the end of its file, or a channel is not there: the first few, and how many.
-    """
-    total = len(manifest)
-    rows = np.unique(np.linspace(0, total - 1, min(limit, total)).astype(np.int64)).tolist()
-    held, missing = _differing(manifest, rows)
-    if (held or missing) and len(rows) < total:
-        logging.info(
-            f"{manifest.name}: {len(held) + len(missing)} of {len(rows)} durations, evenly spread, differ from their "
-            f"files: reading the headers of all {total} files"
-        )
-        held, missing = _differing(manifest, range(total))
-    if missing:
-        raise DataError(listed(missing, len(missing)))
-    if not held:
-        return manifest
-    durations = manifest.durations.copy()
-    for row, seconds in held.items():
-        durations[row] = min(seconds, float(durations[row]))
-    num_cut = sum(seconds > manifest.durations[row] for row, seconds in held.items())
-    cut = f" (of {num_cut} longer files the rest is not read)" if num_cut else ""
-    worst = max(held, key=lambda row: abs(held[row] - float(manifest.durations[row])))
-    logging.warning(
-        f"{manifest.name}: {len(held)} of {total} durations differ from their files by more than 0.1 s and 1 %: "
-        f"what a file has of its duration is read{cut}. "
-        f"The largest difference: {manifest.place(worst)} says {manifest.durations[worst]:.3f} s, "
-        f"the file has {held[worst]:.3f} s"
-    )
-    return replace(manifest, durations=durations)
-
-
-def _differing(manifest: Manifest, rows: Sequence[int]) -> tuple[dict[int, float], list[str]]:
-    """The seconds that the file has from the offset, for each of these rows where its line says others; in order.
-
-    And what is wrong with lines whose part or channel is not in the file.
-    """
-    chunks = [rows[first : first + _CHUNK_ROWS] for first in range(0, len(rows), _CHUNK_ROWS)]
-    with ThreadPoolExecutor(_NUM_THREADS) as pool:
-        parts = list(pool.map(partial(_differing_among, manifest), chunks))
-    held = {row: seconds for part, _ in parts for row, seconds in part.items()}
-    return held, [problem for _, problems in parts for problem in problems]
-
-
-def _differing_among(manifest: Manifest, rows: Sequence[int]) -> tuple[dict[int, float], list[str]]:
-    held: dict[int, float] = {}
-    problems: list[str] = []
-    for row, ref in zip(rows, manifest.refs(rows), strict=True):
-        utterance = manifest.reader.utterance(ref)
-        if utterance.duration is None:
-            continue
-        path, place = utterance.audio_path, utterance.place
-        try:
-            with open_audio(path, path, place) as file:
-                whole, num_channels = file.seconds, file.num_channels
-        except DataError:
-            continue
-        offset = utterance.offset or 0.0
-        seconds = whole - offset
-        try:
-            check_channel(utterance.channel, num_channels, path, place)
-            if seconds <= 0.0 < offset:
-                remedy = "mend the offset, or delete the line"
-                got = f"{whole:.3f} s in the file"
-                raise DataError(f"offset {offset:g} s leaves nothing of {path}", place=place, got=got, remedy=remedy)
-        except DataError as error:
-            problems.append(str(error))
-            continue
-        excess = excess_of(seconds, utterance.duration)
-        if seconds > 0 and (excess < 0 or (excess and utterance.offset is None)):
-            held[row] = seconds
-    return held, problems
-
-
-# SpeechDataLayer: the base of data layers of transcribed speech. Its subclasses say which utterances there are.
 
 
 preload_in_workers(__name__)
@@ -768,9 +669,6 @@ def _tell_counts(name: str, sample_rate: int, with_unknown: bool, counts: Counts
         )
 
 
-# AudioToTextDataLayer: transcribed speech from manifests.
-
-
 _WORDS = CostWords("max_batch_seconds", "utterance", " s", "raise it, or lower max_duration")
 
 
@@ -864,159 +762,3 @@ class AudioToTextDataLayer(SpeechDataLayer):
         """Also the durations: they follow from the audio files, which may differ between machines."""
         durations = self.durations[~self._textless]  # the same before and after training left the others out
         return {**super().fingerprint(), f"durations of {self.label}": Content(digest_of(durations.tobytes()))}
-
-
-# Transcripts of an evaluated set in a file: what was said and what was recognised, a line for each utterance.
-
-
-class TextsToScore(NamedTuple):
-    """References and hypotheses of some utterances, as they are compared.
-
-    Attributes:
-        references, hypotheses: one for each utterance.
-        written: what a score normaliser was given: the text and what was recognised; None without one.
-        normalizer: its name.
-    """
-
-    references: list[str]
-    hypotheses: list[str]
-    written: list[tuple[str, str]] | None = None
-    normalizer: str | None = None
-
-
-def normalizer_for(data_layer: DataLayerNM, name: str) -> Callable[[str], str]:
-    """The normaliser of that name for texts in the language of the data."""
-    language = data_layer.new_parser().language if isinstance(data_layer, SpeechDataLayer) else NO_LANGUAGE
-    return score_normalizer(name, language)
-
-
-def texts_to_score(
-    data_layer: DataLayerNM, items: Sequence[int], said: Sequence[str], heard: Sequence[str], normalizer: str | None
-) -> TextsToScore:
-    """The texts of utterances as they are compared.
-
-    Args:
-        data_layer: where the utterances come from.
-        items: their positions in it.
-        said: what their label ids say: without what the vocabulary cannot write.
-        heard: what was recognised.
-        normalizer: a name of `nemo_asr.scoring.normalize`: both sides go through it, the references as they are
-            written in the data, but for ``none`` without marks such as ``<unk>`` that are no labels. None: as
-            `references_in_data` and `hypotheses_in_data` give them.
-
-    Raises:
-        DataError: the manifest has changed since it was opened.
-    """
-    if normalizer is None:
-        return TextsToScore(references_in_data(data_layer, items, said), hypotheses_in_data(data_layer, heard))
-    if isinstance(data_layer, SpeechDataLayer):
-        said = [data_layer.utterance_of(item).text for item in items]
-        if normalizer != "none":
-            said = list(map(data_layer.new_parser().without_marks, said))
-    normalize = normalizer_for(data_layer, normalizer)
-    written = list(zip(said, heard, strict=True))
-    return TextsToScore(list(map(normalize, said)), list(map(normalize, heard)), written, normalizer)
-
-
-def write_transcripts(
-    path: Path,
-    data_layer: DataLayerNM,
-    items: Sequence[int],
-    references: Sequence[str],
-    hypotheses: Sequence[str],
-    written: Sequence[tuple[str, str]] | None = None,
-    normalizer: str | None = None,
-    more: Sequence[Mapping[str, Any]] | None = None,
-) -> None:
-    """Write one JSON object a line, all or nothing: place, audio_filepath, offset, duration, reference, hypothesis.
-
-    ``speaker`` is there where the manifest has it, as a text. Where the data layer knows no audio files, an object has
-    only the place and the texts.
-
-    Args:
-        path: the file, made with its folder or replaced.
-        data_layer: where the utterances come from.
-        items: their positions in it.
-        references: what was said, one for each item.
-        hypotheses: what was recognised.
-        written: texts and what was recognised before a score normaliser changed them; they become ``text`` and
-            ``recognised``.
-        normalizer: its name.
-        more: further names and values of each line.
-
-    Raises:
-        UsageError: it cannot be written.
-        DataError: the manifest has changed since it was opened.
-    """
-    rows = zip(items, references, hypotheses, strict=True)
-    objects = [{**_about(data_layer, item), "reference": said, "hypothesis": heard} for item, said, heard in rows]
-    for row, (text, recognised) in zip(objects, written or (), strict=False):
-        row |= {"text": text, "recognised": recognised, "score_normalizer": normalizer}
-    for row, values in zip(objects, more or (), strict=False):
-        row |= values
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in objects)
-    lines = text.encode(errors="replace")  # in the name of a file a byte that is no UTF-8 becomes "?"
-    make_writable_folder(path.parent)
-    write_atomically(path, lambda file: file.write_bytes(lines))
-
-
-def _about(data_layer: DataLayerNM, item: int) -> dict[str, Any]:
-    if not isinstance(data_layer, SpeechDataLayer):
-        return {"place": data_layer.place_of(item)}
-    utterance = data_layer.utterance_of(item)
-    where: dict[str, Any] = {"offset": utterance.offset, "duration": utterance.duration}
-    if utterance.channel is not None:
-        where["channel"] = utterance.channel
-    if utterance.speaker is not None:
-        where["speaker"] = speaker_name(utterance.speaker)
-    return {"place": utterance.place, "audio_filepath": utterance.audio_path, **where}
-
-
-def speaker_name(speaker: object) -> str:
-    """A manifest's ``speaker``, which may be any JSON value, as a text."""
-    return speaker if isinstance(speaker, str) else json.dumps(speaker, ensure_ascii=False, sort_keys=True)
-
-
-def references_in_data(data_layer: DataLayerNM, items: Sequence[int], texts: Sequence[str]) -> list[str]:
-    """The texts against which the utterances at these positions are scored: see `CharParser.reference`.
-
-    A missing text is empty, so every word said about it is an insertion. Where the data layer does not read texts, what
-    the label ids say.
-
-    Args:
-        data_layer: where the utterances come from.
-        items: their positions in it.
-        texts: what their label ids say, one for each: without what the vocabulary cannot write.
-
-    Raises:
-        DataError: the manifest has changed since it was opened.
-    """
-    if not isinstance(data_layer, SpeechDataLayer):
-        return list(texts)
-    parser = data_layer.new_parser()
-    return [parser.reference(data_layer.utterance_of(item).text) for item in items]
-
-
-def hypotheses_in_data(data_layer: DataLayerNM, texts: Sequence[str]) -> list[str]:
-    """Texts that a model wrote, as they are compared with `references_in_data`: see `CharParser.hypothesis`.
-
-    Args:
-        data_layer: where the utterances come from.
-        texts: what was recognised.
-    """
-    if not isinstance(data_layer, SpeechDataLayer):
-        return list(texts)
-    return list(map(data_layer.new_parser().hypothesis, texts))
-
-
-def clusters_in_data(data_layer: DataLayerNM, items: Sequence[int]) -> Clusters | None:
-    """Which of the utterances at these positions belong together, by speaker or recording; None: that is not known.
-
-    Raises:
-        DataError: the manifest has changed since it was opened.
-    """
-    if not isinstance(data_layer, SpeechDataLayer):
-        return None
-    utterances = [data_layer.utterance_of(item) for item in items]
-    speakers = [None if utterance.speaker is None else speaker_name(utterance.speaker) for utterance in utterances]
-    return clusters_of(speakers, [utterance.audio_path for utterance in utterances])

@@ -21,8 +21,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from nemo_asr.audio.augmentation import AudioAugmentor, Perturbations
+from nemo_asr.data.dataset import ItemTensors, JoinedRows, Reading, collate
+from nemo_asr.data.file_spans import FileSpans
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
-from nemo_asr.data.utterances import FileSpans, ItemTensors, JoinedRows, Reading, collate
 from nemo_asr.run.arguments import BatchSize, Duration, ManyPaths, SampleRate, Unusable, Workers
 from nemo_asr.run.audio.reading import MAX_CONTENT_BYTES, audio_seconds, excess_of
 from nemo_asr.run.manifest import LineReader, LineRef, Manifest, ManifestPaths

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nemo_asr.data.utterances import audio_ports
+from nemo_asr.data.audio_files import audio_ports
 from nemo_asr.decoding.greedy import post_process_predictions
 from nemo_asr.run.audio.reading import Samples
 from nemo_asr.run.onnx.onnx_model import FORMAT, INPUTS, OUTPUTS

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nemo_asr.data.utterances import audio_ports
+from nemo_asr.data.audio_files import audio_ports
 from nemo_asr.decoding.times import frame_labels, labels_of_frames, says_times, timed_labels
 from nemo_asr.run.arguments import BatchSeconds, BatchSize, SampleRate, Workers
 from nemo_asr.run.audio.reading import Audio, Samples

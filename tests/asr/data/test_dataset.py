@@ -25,17 +25,11 @@ import nemo_lite as nemo
 from nemo_asr import AudioToTextDataLayer
 from nemo_asr.audio.augmentation import AudioAugmentor
 from nemo_asr.compat.kaldi import KaldiFeatureDataLayer
+from nemo_asr.data.audio_files import AudioFilesDataLayer
+from nemo_asr.data.copied import CopiedRecordings
+from nemo_asr.data.dataset import JoinedRef, Reading, RepeatedRef, SpeechDataset, collate
+from nemo_asr.data.file_spans import FileSpans
 from nemo_asr.data.tarred import TarredAudioToTextDataLayer
-from nemo_asr.data.utterances import (
-    AudioFilesDataLayer,
-    CopiedRecordings,
-    FileSpans,
-    JoinedRef,
-    Reading,
-    RepeatedRef,
-    SpeechDataset,
-    collate,
-)
 from nemo_asr.run.manifest import Manifest
 from nemo_asr.run.text.parser import make_parser
 from nemo_asr.run.utterances import Span

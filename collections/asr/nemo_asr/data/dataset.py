@@ -1,302 +1,26 @@
-"""From utterances to batches of audio and labels, and whether all machines have the same files."""
+"""From utterances to padded batches of audio and labels: what a worker process does. No order, no fault budget."""
 
 from __future__ import annotations
 
-import copy
-import hashlib
-import os
-import time
-import weakref
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from nemo_asr.audio.augmentation import AudioAugmentor, JoinPerturbation
-from nemo_asr.run.arguments import BatchSize, SampleRate
-from nemo_asr.run.audio.reading import KINDS, Samples, read_audio
+from nemo_asr.run.audio.reading import Samples, read_audio
 from nemo_asr.run.text.parser import CharParser
-from nemo_asr.run.utterances import R, Span, Utterance, UtteranceReader, Utterances
-from nemo_lite import DataLayerNM
+from nemo_asr.run.utterances import R, Utterance, UtteranceReader, Utterances
 from nemo_lite.backends.pytorch.data.items import Counts, ItemDataset, Request
 from nemo_lite.backends.pytorch.data.loaders import PlannedLoader
-from nemo_lite.backends.pytorch.nm import Copied
-from nemo_lite.base.errors import DataChangedError, DataError, NemoLiteError
-from nemo_lite.base.files import digest_of, digest_of_file, digest_of_files
-from nemo_lite.core.neural_types import AudioSignal, LengthsType, NeuralType
-from nemo_lite.core.ports import Ports
-from nemo_lite.core.shapes import Shape, symbol
-
-# CopiedRecordings: what machines compare of their copies of recordings. No exchange between ranks here.
-
-
-_ROWS = 256  # at a time
-# After each so many rows the thread sleeps this many times as long as they took: it takes turns with the thread that
-# trains, and would slow the first steps down to a third.
-_PAUSE = 5.0
-
-
-class CopiedRecordings(Copied):
-    """The recordings of some utterances, to be read by another thread, which opens their files anew.
-
-    Args:
-        utterances: those of a data layer.
-    """
-
-    def __init__(self, utterances: Utterances[Any]) -> None:
-        self._utterances = utterances
-        self._reader: UtteranceReader[Any] = copy.deepcopy(utterances.reader)  # opens its files anew
-
-    def seed(self) -> str:
-        """A digest of the manifests."""
-        return digest_of(sorted(digest_of_files(self._utterances.paths).values()))
-
-    def sizes(self) -> npt.NDArray[np.int64]:
-        """(N,) bytes of each recording; -1 where it cannot be read."""
-        sizes = np.empty(len(self._utterances), np.int64)
-        for first in range(0, len(sizes), _ROWS):
-            started, rows = time.perf_counter(), range(first, min(first + _ROWS, len(sizes)))
-            sizes[first : rows.stop] = [self._size(ref) for ref in self._utterances.refs(rows)]
-            if rows.stop < len(sizes):
-                time.sleep(_PAUSE * (time.perf_counter() - started))
-        return sizes
-
-    def digest(self, item: int) -> str:
-        """The sha256 of a recording; "" where it cannot be read."""
-        try:
-            audio = self._reader.audio(self._reader.utterance(self._utterances.refs([item])[0]))
-            return hashlib.sha256(audio).hexdigest() if isinstance(audio, bytes) else digest_of_file(audio)
-        except (NemoLiteError, OSError):
-            return ""
-
-    def _size(self, ref: Any) -> int:
-        span = getattr(ref, "span", None)
-        if span is not None:  # of an archive, whose head was read
-            return int(span.size)
-        try:
-            return os.stat(self._reader.utterance(ref).audio_path).st_size
-        except (NemoLiteError, OSError):
-            return -1
-
-
-class CopiedFiles(Copied):
-    """Files, one for each item.
-
-    Args:
-        paths: of the files.
-    """
-
-    def __init__(self, paths: Sequence[str]) -> None:
-        self._paths = paths
-
-    def seed(self) -> str:
-        """The number of files."""
-        return str(len(self._paths))
-
-    def sizes(self) -> npt.NDArray[np.int64]:
-        """(N,) bytes of each."""
-        return np.array([_size_of(path) for path in self._paths], np.int64)
-
-    def digest(self, item: int) -> str:
-        """The sha256 of one; "" where it cannot be read."""
-        try:
-            return digest_of_file(self._paths[item])
-        except NemoLiteError:
-            return ""
-
-
-def _size_of(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return -1
-
-
-# AudioFilesDataLayer: recordings without transcripts, straight from their files. Manifests are read elsewhere.
-
-
-def audio_ports(sample_rate: int) -> Ports:
-    """The output ports of data layers of recordings without texts."""
-    return {
-        "audio_signal": NeuralType("B T", AudioSignal(freq=sample_rate)),
-        "a_sig_length": NeuralType("B", LengthsType()),
-    }
-
-
-class AudioFilesDataLayer(DataLayerNM):
-    """Audio files, to be recognised: audio (B, T) at ``sample_rate`` and its lengths (B,), in the order given.
-
-    Over several ranks each file comes once.
-
-    Args:
-        paths: audio files of any kind, rate and number of channels.
-        batch_size: files in a batch.
-        sample_rate: samples a second; files of another rate are resampled.
-        trim_silence: leave out what is more than 60 dB below the loudest part at both ends: ``Recipe.reading`` says
-            whether the model was evaluated so.
-        int_values: read through 32-bit integers: floats beyond full scale are clipped.
-        name: the module's name.
-
-    Raises:
-        DataError: no file is given, or one is not there; while reading, also one that is damaged.
-    """
-
-    def __init__(
-        self,
-        paths: Sequence[str],
-        batch_size: BatchSize = 1,
-        sample_rate: SampleRate = 16000,
-        trim_silence: bool = False,
-        int_values: bool = False,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(name)
-        if not paths:
-            raise DataError("no audio file is given")
-        missing = [path for path in paths if not Path(path).is_file()]
-        if missing:
-            remedy = f"give {KINDS} files"
-            raise DataError("there is no such audio file", place=", ".join(missing), remedy=remedy)
-        self.batch_size, self._sample_rate = batch_size, sample_rate
-        self._files = _Files(paths, sample_rate, trim_silence, int_values)
-        self.collate_fn = _padded
-
-    @property
-    def output_ports(self) -> Ports:
-        """Audio and its lengths."""
-        return audio_ports(self._sample_rate)
-
-    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-        """Samples are the only free size."""
-        return {"audio_signal": (symbol("B"), symbol("samples")), "a_sig_length": (symbol("B"),)}
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def place_of(self, item: int) -> str:
-        """The file's path."""
-        return self._files.paths[item]
-
-    def copied(self) -> Copied:
-        """The files."""
-        return CopiedFiles(self._files.paths)
-
-    @property
-    def dataset(self) -> Dataset[Tensor]:
-        """The recordings."""
-        return self._files
-
-
-class _Files(Dataset[Tensor]):
-    def __init__(self, paths: Sequence[str], sample_rate: int, trim_silence: bool, int_values: bool) -> None:
-        self.paths = list(paths)
-        self._read = partial(read_audio, sample_rate=sample_rate, trim_silence=trim_silence, int_values=int_values)
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, item: int) -> Tensor:
-        return torch.from_numpy(self._read(self.paths[item]).samples)
-
-
-def _padded(recordings: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    lengths = torch.tensor([len(recording) for recording in recordings])
-    return pad_sequence(list(recordings), batch_first=True), lengths
-
-
-# FileSpans: bytes from their places in large files, such as tar shards. It does not know what the bytes are.
-
-
-_MOST_OPEN = 8  # files at a time in one process
-
-
-class FileSpans:
-    """Reads stretches of some files. Can be sent to another process, which opens the files anew.
-
-    A few files stay open, so that one that is read from front to back is opened once.
-
-    Args:
-        paths: of the files, which are what they are now until the run ends.
-        kind: what messages call one of them.
-    """
-
-    def __init__(self, paths: Sequence[str], kind: str) -> None:
-        self.paths, self._kind = tuple(paths), kind
-        self._identities = [_identity(os.stat(path)) for path in self.paths]
-        self._open: OrderedDict[int, _Descriptor] = OrderedDict()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": OrderedDict()}
-
-    @property
-    def sizes(self) -> list[int]:
-        """Bytes of each file."""
-        return [size for size, _ in self._identities]
-
-    def read(self, span: Span) -> bytes:
-        """The bytes of a stretch.
-
-        Raises:
-            DataChangedError: the file cannot be opened any more, or its size or time of change is another one.
-            DataError: it cannot be read.
-        """
-        descriptor = self._descriptor(span.file)
-        try:
-            content = os.pread(descriptor.number, span.size, span.first)
-        except OSError as error:
-            problem = f"the {self._kind} cannot be read ({error.strerror})"
-            raise DataError(problem, place=self.paths[span.file]) from None
-        if len(content) < span.size:
-            self._refuse_changed(span.file)
-        return content
-
-    def _descriptor(self, file: int) -> _Descriptor:
-        if file in self._open:
-            self._open.move_to_end(file)
-            return self._open[file]
-        try:
-            opened = _Descriptor(self.paths[file])
-        except OSError as error:
-            problem = f"the {self._kind} cannot be opened any more ({error.strerror})"
-            raise DataChangedError(problem, place=self.paths[file]) from None
-        if _identity(os.fstat(opened.number)) != self._identities[file]:
-            self._refuse_changed(file)
-        while len(self._open) >= _MOST_OPEN:
-            self._open.popitem(last=False)
-        self._open[file] = opened
-        return opened
-
-    def _refuse_changed(self, file: int) -> None:
-        problem, remedy = f"the {self._kind} changed while it was in use", "start the run again"
-        raise DataChangedError(problem, place=self.paths[file], remedy=remedy)
-
-
-class _Descriptor:
-    """An open file, closed when nothing refers to it any more."""
-
-    def __init__(self, path: str) -> None:
-        self.number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe that took the file's place must not block
-        weakref.finalize(self, os.close, self.number)
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self.number, 0, 0, os.POSIX_FADV_SEQUENTIAL)  # the system reads further ahead
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_size, status.st_mtime_ns
-
-
-# From references to one padded batch of audio and labels: what a worker process does. No order, no fault budget.
-
+from nemo_lite.base.errors import DataChangedError, DataError
 
 Item = tuple[Samples, list[int]]
 _STREAM_OF_ROWS = 1 << 62  # draws of their own: no utterance has this position
@@ -542,9 +266,6 @@ def collate(audio: Sequence[Samples], labels: Sequence[Sequence[int]], pad_id: i
     # All ids in one go: the mask of valid places, read row by row, is the order of the concatenated labels.
     ids[np.arange(ids.shape[1]) < label_lens[:, None]] = np.concatenate([np.asarray(row, np.int64) for row in labels])
     return tuple(torch.from_numpy(array) for array in (signal, audio_lens, ids, label_lens))
-
-
-# A data layer as scripts read it: batches as lists of tensors, items by position. Training has loaders of its own.
 
 
 class BatchLists:
