@@ -240,7 +240,7 @@ def test_options_that_do_not_fit_are_one_line(options, told, capsys):
 
 
 def test_lengths_out_of_range_are_told_before_the_model_is_loaded():
-    with pytest.raises(UsageError, match=r"min_pause is out of range: got 0\.01 s, wanted 0\.05 to 3600 s"):
+    with pytest.raises(UsageError, match=r"min_pause is 0\.01, wanted float from 0\.05 to 3600 s"):
         EvalParser().parse_args(["A", "--eval_datasets", "x", "--segments", "energy", "--min_pause", "0.01"])
 
 
