@@ -93,7 +93,7 @@ class Config(Mapping[str, Any]):
 
     __slots__ = ("_homes", "_keys", "_source", "_values")
 
-    def __init__(self, values: Mapping[str, Any], source: Source, keys: Keys = ()) -> None:
+    def __init__(self, values: Mapping[str, object], source: Source, keys: Keys = ()) -> None:
         self._values = dict(values)
         self._source = source
         self._keys = keys
@@ -203,7 +203,7 @@ def _represented(representer: SafeRepresenter, text: str) -> ScalarNode:
 _QuotingRepresenter.add_representer(str, _represented)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, Config):
         return value.plain()
     if isinstance(value, list):
@@ -229,7 +229,7 @@ def dotted(keys: Keys) -> str:
 
 T = TypeVar("T")
 
-Misfit = tuple[Keys, Any, str]  # keys that lead to the value, the value, and what was wanted
+Misfit = tuple[Keys, object, str]  # keys that lead to the value, the value, and what was wanted
 
 # Of one section; to look for the nearest of known keys takes a while for each.
 _MAX_UNKNOWN_KEYS = 20
@@ -242,7 +242,7 @@ class Checked:
     check: Callable[[Any], list[str]]
 
 
-def check_call(section: Config, target: Callable[..., Any], *, given: Collection[str] = ()) -> list[str]:
+def check_call(section: Config, target: Callable[..., object], *, given: Collection[str] = ()) -> list[str]:
     """One line for each problem with the call ``target(**section, **given)``.
 
     Problems are: an unknown key (the line names the nearest known one); a required parameter that is missing, unless an
@@ -297,7 +297,7 @@ def _position(problem: str) -> tuple[str, int, int]:
     return (match[1], int(match[2]), int(match[3])) if match else ("", 0, 0)
 
 
-def build(target: Callable[..., T], section: Config, **given: Any) -> T:
+def build(target: Callable[..., T], section: Config, **given: object) -> T:
     """``target(**section, **given)``, checked first.
 
     Raises:
@@ -312,14 +312,14 @@ def build(target: Callable[..., T], section: Config, **given: Any) -> T:
         raise ConfigError(f"{section.place_to_blame()}: {path}{text}") from error
 
 
-def _function(target: Callable[..., Any]) -> Callable[..., Any]:
+def _function(target: Callable[..., object]) -> Callable[..., object]:
     # Not inspect.signature of the class itself: a metaclass with a __call__ would hide __init__.
     entry = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
-    function: Callable[..., Any] = inspect.unwrap(entry)
+    function: Callable[..., object] = inspect.unwrap(entry)
     return function
 
 
-def _parameters(target: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
+def _parameters(target: Callable[..., object]) -> tuple[dict[str, inspect.Parameter], bool]:
     """The parameters that can be given by name, and whether there is ``**kwargs``."""
     parameters = list(inspect.signature(_function(target)).parameters.values())
     if isinstance(target, type):
@@ -328,7 +328,7 @@ def _parameters(target: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter
     return named, any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-def _type_problems(section: Config, key: str, value: Any, annotation: Any) -> list[str]:
+def _type_problems(section: Config, key: str, value: object, annotation: object) -> list[str]:
     problems = [
         f"{section.place(*keys)}: {section.path_of(*keys)} is {shown(item)}, wanted {text}"
         + (did_you_mean(item, _words(annotation)) if isinstance(item, str) else "")
@@ -337,7 +337,7 @@ def _type_problems(section: Config, key: str, value: Any, annotation: Any) -> li
     return problems or [*_problems_inside(value, annotation)]
 
 
-def _problems_inside(value: Any, annotation: Any) -> Iterator[str]:
+def _problems_inside(value: object, annotation: object) -> Iterator[str]:
     """The problems that the functions find which check the keys of mappings."""
     origin, options = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
@@ -353,7 +353,7 @@ def _problems_inside(value: Any, annotation: Any) -> Iterator[str]:
             yield from _problems_inside(item, options[0])
 
 
-def _misfits(keys: Keys, value: Any, annotation: Any) -> list[Misfit]:
+def _misfits(keys: Keys, value: object, annotation: object) -> list[Misfit]:
     origin, options = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         ranges = ranges_of(annotation)
@@ -369,18 +369,18 @@ def _misfits(keys: Keys, value: Any, annotation: Any) -> list[Misfit]:
         fits = any(value == option and type(value) is type(option) for option in options)
         return [] if fits else [(keys, value, wanted(annotation))]
     kind = origin or annotation
-    is_any = kind in (Any, object) or not isinstance(kind, type)
-    if isinstance(value, float) and (is_any or kind is float):
+    kind = kind if isinstance(kind, type) and kind is not Any else object
+    if isinstance(value, float) and kind in (object, float):
         return [] if math.isfinite(value) else [(keys, value, "float that is finite")]
-    if is_any and not isinstance(value, (Mapping, list)):
+    if kind is object and not isinstance(value, (Mapping, list)):
         return []
-    inside = _inside(value, object if is_any else kind, options)
+    inside = _inside(value, kind, options)
     if inside is None:
         return [(keys, value, wanted(annotation))]
     return [misfit for key, item, option in inside for misfit in _misfits((*keys, key), item, option)]
 
 
-def _union_misfits(keys: Keys, value: Any, annotation: Any) -> list[Misfit]:
+def _union_misfits(keys: Keys, value: object, annotation: object) -> list[Misfit]:
     misfits = [_misfits(keys, value, option) for option in get_args(annotation)]
     if not all(misfits):
         return []
@@ -389,7 +389,7 @@ def _union_misfits(keys: Keys, value: Any, annotation: Any) -> list[Misfit]:
     return inside[0] if len(inside) == 1 else [(keys, value, wanted(annotation))]
 
 
-def _inside(value: Any, kind: type, options: tuple[Any, ...]) -> Iterable[tuple[Key, Any, Any]] | None:
+def _inside(value: object, kind: type, options: tuple[object, ...]) -> Iterable[tuple[Key, object, object]] | None:
     """The values inside a list or mapping, each with its key and annotation; None if the value itself does not fit."""
     if isinstance(value, Mapping):
         option = options[1] if len(options) == 2 else Any
@@ -403,7 +403,7 @@ def _inside(value: Any, kind: type, options: tuple[Any, ...]) -> Iterable[tuple[
     return [] if type(value) is kind or (kind is float and type(value) is int) else None
 
 
-def _words(annotation: Any) -> list[str]:
+def _words(annotation: object) -> list[str]:
     """The strings that a Literal, or a union with one, allows."""
     if get_origin(annotation) is Annotated:
         return _words(get_args(annotation)[0])
@@ -478,7 +478,7 @@ def parse_config(text: str, name: str, *, number_keys: bool = False) -> Config:
     return config
 
 
-def parse_value(text: str, source: Source, keys: Keys = (), *, number_keys: bool = False) -> Any:
+def parse_value(text: str, source: Source, keys: Keys = (), *, number_keys: bool = False) -> object:
     """The value that a YAML text holds: a Config, a list or a scalar. ``keys`` lead to it in its file, the source.
 
     Raises:
@@ -513,12 +513,12 @@ def _compose(text: str, name: str) -> Node:
 class _BoundedComposer(Composer):
     """Stops at MAX_DEPTH, which comes long before the interpreter's recursion limit, and at MAX_COST."""
 
-    def __init__(self, loader: Any = None) -> None:
+    def __init__(self, loader: object = None) -> None:
         super().__init__(loader=loader)
         self.nesting = self.cost = 0
         self.warn_double_anchors = False
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
+    def compose_node(self, parent: object, index: object) -> Node | None:
         self.nesting += 1
         event = self.parser.peek_event()
         self.cost += 1 + 2 * isinstance(event, CollectionStartEvent) + bool(getattr(event, "anchor", None))
@@ -527,7 +527,7 @@ class _BoundedComposer(Composer):
         if self.cost > MAX_COST:
             problem = f"more than {MAX_COST} values (a list or mapping counts as three, an anchor as one)"
             raise ComposerError(None, None, problem, event.start_mark)
-        node = super().compose_node(parent, index)
+        node: Node | None = super().compose_node(parent, index)
         self.nesting -= 1
         return node
 
@@ -547,7 +547,7 @@ class _Values:
         """One line each, from the top of the file to its end."""
         return [text for _, text in sorted(self._problems.items())]
 
-    def value(self, node: Node, keys: Keys) -> Any:
+    def value(self, node: Node, keys: Keys) -> object:
         self._spend(node, keys)
         self.source.marks.setdefault(keys, _mark(node))
         # An alias is the anchored node itself, visited again: the first visit gives the anchor's own place.
@@ -612,7 +612,7 @@ class _Values:
             self._problem(node, f"{dotted(keys)} holds {ord(unusable[0]):#06x}, which is no character of a text")
         return text
 
-    def _number(self, node: Node, keys: Keys) -> Any:
+    def _number(self, node: Node, keys: Keys) -> object:
         try:
             number = self._constructor.construct_object(node)
         except (ValueError, LookupError, OverflowError, YAMLError):
@@ -693,11 +693,10 @@ def override(config: Config, settings: Sequence[str]) -> Config:
             problems += error.problems
     if problems:
         raise ConfigError(*problems)
-    changed: Config = _with_places(values, source, ())
-    return changed
+    return Config({key: _with_places(item, source, (key,)) for key, item in values.items()}, source)
 
 
-def _set(values: dict[str, Any], setting: str, source: Source) -> None:
+def _set(values: dict[str, object], setting: str, source: Source) -> None:
     """Set one value in the plain mappings and lists of a file, and note its place."""
     path, equals, text = setting.partition("=")
     place = f"--set {setting}"
@@ -728,7 +727,7 @@ def _set(values: dict[str, Any], setting: str, source: Source) -> None:
         raise ConfigError(*(mark.sub(lambda _: place, problem) for problem in error.problems)) from None
 
 
-def _key_of(word: str, holder: Any, keys: Keys, place: str) -> Key:
+def _key_of(word: str, holder: object, keys: Keys, place: str) -> Key:
     """The key or the index that a word stands for in a mapping or a list, which ``keys`` lead to."""
     if isinstance(holder, dict):
         return word
@@ -740,7 +739,7 @@ def _key_of(word: str, holder: Any, keys: Keys, place: str) -> Key:
     return int(word)
 
 
-def _with_places(value: Any, source: Source, keys: Keys) -> Any:
+def _with_places(value: object, source: Source, keys: Keys) -> object:
     """Plain values with their places in a source."""
     if isinstance(value, list):
         return [_with_places(item, source, (*keys, index)) for index, item in enumerate(value)]

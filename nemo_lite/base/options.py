@@ -162,7 +162,7 @@ def names_of(*groups: type) -> set[str]:
     return {member.name for group in groups for member in fields(group)}
 
 
-def _words_of(annotation: Any, default: Any) -> dict[str, Any]:
+def _words_of(annotation: object, default: object) -> dict[str, Any]:
     """What argparse has to know of a value, by its type."""
     if get_origin(annotation) in (Union, UnionType):  # with None
         annotation = get_args(annotation)[0]
@@ -223,7 +223,7 @@ class PageFormatter(argparse.ArgumentDefaultsHelpFormatter):
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
         return str(getattr(action.type, "metavar", None) or _placeholder(action))
 
-    def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Any:
+    def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Callable[[int], tuple[str, ...]]:
         if action.metavar is None and _has_long_choices(action):
             return lambda size: ("NAME",) * size
         return super()._metavar_formatter(action, default_metavar)
@@ -354,8 +354,8 @@ class OneLineParser(argparse.ArgumentParser):
                 self._on_page.setdefault(page, []).append(names[0])
 
     def parse_args(  # type: ignore[override]  # one signature for what argparse declares as three overloads
-        self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> Any:
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
         """As in argparse; an option that does not exist is answered with the nearest one."""
         if "_ARGCOMPLETE" in os.environ and importlib.util.find_spec("argcomplete"):
             import argcomplete
@@ -369,8 +369,8 @@ class OneLineParser(argparse.ArgumentParser):
         return parsed
 
     def parse_known_args(  # type: ignore[override]  # as parse_args
-        self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> Any:
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
         """As in argparse; other spellings and names of an option become ours first, and files of --import are run."""
         words = list(sys.argv[1:] if args is None else args)
         end = words.index("--") if "--" in words else len(words)
@@ -380,10 +380,10 @@ class OneLineParser(argparse.ArgumentParser):
                 self._run_file(Path(file))
         return super().parse_known_args(words, namespace)
 
-    def check(self, parsed: Any) -> None:
+    def check(self, parsed: argparse.Namespace) -> None:
         """Called with what was parsed: a subclass checks it, and changes it, here."""
 
-    def check_needs(self, parsed: Any) -> None:
+    def check_needs(self, parsed: argparse.Namespace) -> None:
         """End the script where an option is given, and none of those without which it has no effect."""
         for member in self.members:
             name, needs = member.name, member.metadata["needs"].split()
@@ -482,11 +482,11 @@ class OneLineParser(argparse.ArgumentParser):
         """The options as they are written, by their names without dashes."""
         return {_plain(name): name for name in self._option_string_actions}
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
+    def _check_value(self, action: argparse.Action, value: object) -> None:
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            error.message += did_you_mean(value, map(str, action.choices or ()))
+            error.message += did_you_mean(str(value), map(str, action.choices or ()))
             raise
 
     def _run_file(self, path: Path) -> None:
@@ -511,9 +511,15 @@ class OneLineParser(argparse.ArgumentParser):
 class _ShowHelp(argparse.Action):
     """``--help``, and ``--help GROUP`` for a parser with pages. It also serves a parser of argparse with our parent."""
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        if getattr(parser, "pages", None):
-            print(parser.page(values) if values else parser.first_page(), end="")
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        if isinstance(parser, OneLineParser) and parser.pages:
+            print(parser.page(str(values)) if values else parser.first_page(), end="")
         else:
             parser.print_help()
         parser.exit()
@@ -627,7 +633,7 @@ def factory_arguments(parsed: argparse.Namespace) -> dict[str, Any]:
     return {**arguments, "compile": {"mode": mode}} if mode else arguments
 
 
-def fold_precision(parser: argparse.ArgumentParser, parsed: Any) -> None:
+def fold_precision(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
     """Set the level that the options ask for together; end the script where they contradict each other."""
     if getattr(parsed, "disable_mixed_precision", False):
         if parsed.amp_opt_level not in (None, "O0"):
@@ -651,7 +657,7 @@ class LaunchedParser(OneLineParser):
 
     groups: ClassVar[Sequence[type]] = (Launch,)
 
-    def check(self, parsed: Any) -> None:
+    def check(self, parsed: argparse.Namespace) -> None:
         """What the options and the launcher say must fit together."""
         process = self.process_of(parsed)
         parsed.local_rank = None if process is None else process.local_rank
@@ -659,7 +665,7 @@ class LaunchedParser(OneLineParser):
             logging.warning(ignored)
         super().check(parsed)
 
-    def process_of(self, parsed: Any) -> ProcessInfo | None:
+    def process_of(self, parsed: argparse.Namespace) -> ProcessInfo | None:
         """Rank and world size by the options and the environment; ``None`` for a single process."""
         launch = {name: getattr(parsed, name) for name in ("launcher", "init_method", "rank", "world_size")}
         try:
@@ -667,12 +673,12 @@ class LaunchedParser(OneLineParser):
         except UsageError as error:
             self.error(str(error))
 
-    def acts_for_all(self, parsed: Any) -> bool:
+    def acts_for_all(self, parsed: argparse.Namespace) -> bool:
         """Whether this process reads and records for all: rank 0, or the only one. Other machines may lack files."""
         process = self.process_of(parsed)
         return process is None or process.is_first
 
-    def check_folder(self, parsed: Any, name: str, remedy: str, or_file: bool = False) -> bool:
+    def check_folder(self, parsed: argparse.Namespace, name: str, remedy: str, or_file: bool = False) -> bool:
         """End the script where an option names no folder; whether it names one that this process reads for all.
 
         A file may stand for a folder with ``or_file``.
@@ -686,7 +692,7 @@ class LaunchedParser(OneLineParser):
             self.error(f"argument --{name}: {folder!r} {problem}; {remedy}")
         return True
 
-    def check_checkpoints(self, parsed: Any) -> None:
+    def check_checkpoints(self, parsed: argparse.Namespace) -> None:
         """End the script where ``--load_dir`` has no checkpoint.
 
         A run's folder stands for the folder ``checkpoints`` in it.

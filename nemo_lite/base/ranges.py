@@ -87,7 +87,7 @@ WaitingSeconds = Annotated[float, Between(0, 604_800, above=True, unit="seconds 
 """How long processes may wait for each other: up to a week."""
 
 
-def annotations_of(function: Callable[..., object]) -> Mapping[str, Any]:
+def annotations_of(function: Callable[..., object]) -> Mapping[str, object]:
     """The annotations that can be resolved, with their ranges, by parameter.
 
     Each is resolved alone: one that fails must not hide the others.
@@ -96,8 +96,8 @@ def annotations_of(function: Callable[..., object]) -> Mapping[str, Any]:
 
 
 @functools.lru_cache(maxsize=1024)  # of each constructor once: resolving takes longer than making a small module
-def _resolved(function: Callable[..., object]) -> Mapping[str, Any]:
-    annotations: dict[str, Any] = {}
+def _resolved(function: Callable[..., object]) -> Mapping[str, object]:
+    annotations: dict[str, object] = {}
     for name, raw in getattr(function, "__annotations__", {}).items():
         holder = types.SimpleNamespace(__annotations__={name: raw})
         with contextlib.suppress(NameError):
@@ -150,7 +150,7 @@ def check_number(place: str, value: object, annotation: object) -> float:
 
 
 def refuse_out_of_range(
-    function: Callable[..., object], arguments: Mapping[str, Any], place: str = "", *, types_too: bool = False
+    function: Callable[..., object], arguments: Mapping[str, object], place: str = "", *, types_too: bool = False
 ) -> None:
     """Refuse the first number among a call's arguments that is outside of the range beside its parameter.
 
