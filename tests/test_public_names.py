@@ -82,7 +82,8 @@ PUBLIC = {
     # What a module that streams, and a family of models, are made of.
     "nemo_lite.backends.pytorch.streaming": "Delay SlidingWindow State StreamedDag Streams lower_to_stream",
     "nemo_asr.tasks.families": """
-        CTC ClassWires Classification Data Family Model Modules Role SPEECH_ROLES Signal Wires augmented_features
+        CTC ClassWires Classification Data Exported Family Model Modules Role SPEECH_ROLES Signal Weighted Wires
+        augmented_features
         connect connect_by_type connect_classifier family_of register_family signals_of
     """,
     "nemo_asr": """

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import nemo_asr
-from nemo_asr.tasks.families import Model
+from nemo_asr.tasks.family import Model
 
 LABELS = [" ", "a", "b", "c", "'"]
 BLOCK = {"repeat": 1, "stride": [1], "dilation": [1], "dropout": 0.0, "residual": False, "separable": True}

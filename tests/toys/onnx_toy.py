@@ -15,6 +15,8 @@ RATE = 10
 METADATA = {
     "format": "nemo_lite waveform model 1",
     "name": "Toy",
+    "family": "ctc",
+    "wires": json.dumps({"log_probs": "B T D=5 Logprobs", "log_probs_length": "B Lengths"}),
     "labels": json.dumps(LABELS),
     "sample_rate": str(RATE),
     "frame_seconds": "0.1",

@@ -11,7 +11,7 @@ from pathlib import Path
 import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.export.onnx_export import export_onnx
-from nemo_asr.tasks.families import Model
+from nemo_asr.tasks.family import Model
 from nemo_asr.tasks.recipe import Recipe
 from nemo_asr.trained.model import TrainedModel, describe, load_model
 from toys.tone_corpus import CONFIG, make_corpus

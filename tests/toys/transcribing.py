@@ -9,7 +9,7 @@ from nemo_asr.run.engines import TranscriptionSettings
 from nemo_asr.run.engines import transcribe as transcribe_recordings
 from nemo_asr.run.transcribe.inputs import recordings_in
 from nemo_asr.run.transcribe.transcript import Transcribed
-from nemo_asr.tasks.families import Model
+from nemo_asr.tasks.family import Model
 from nemo_asr.trained.engine import TorchEngine
 from nemo_lite import NeuralModuleFactory
 

@@ -11,7 +11,8 @@ import pytest
 from torch import Tensor, nn
 
 import nemo_asr
-from nemo_asr.tasks.families import CTC, FAMILIES, Data, Modules, Wires
+from nemo_asr.tasks.families import CTC
+from nemo_asr.tasks.family import FAMILIES, Data, Modules, Wires
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.tasks.registry import KNOWN
 from nemo_lite import DataLayerNM, LossNM, TrainableNM

@@ -14,7 +14,8 @@ from toys.nets import Points
 
 import nemo_asr
 from nemo_asr.models.losses import IntermediateDecoderForCTC
-from nemo_asr.tasks.families import CTC, FAMILIES, Model, Signal, connect, connect_by_type, signals_of
+from nemo_asr.tasks.families import CTC
+from nemo_asr.tasks.family import FAMILIES, Model, Signal, connect, connect_by_type, signals_of
 from nemo_lite import Dag, DataLayerNM, DeviceType, EvaluatorCallback, LossNM, NeuralModuleFactory, NmTensor
 from nemo_lite.base.errors import NeuralPortNameMismatchError, NeuralPortNmTensorMismatchError, UsageError
 from nemo_lite.core import LabelsType, LengthsType, LogprobsType, LossType, NeuralType, Ports

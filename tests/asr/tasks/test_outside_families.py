@@ -25,7 +25,7 @@ from nemo_asr.run.onnx.onnx_model import OnnxModel
 from nemo_asr.run.search.options import SearchOptions
 from nemo_asr.run.transcribe.frame_stream import FrameStream
 from nemo_asr.tasks import registry
-from nemo_asr.tasks.families import FAMILIES, search_of
+from nemo_asr.tasks.family import FAMILIES, search_of
 from nemo_asr.trained.model import TrainedModel, describe
 from nemo_lite.base.errors import UsageError
 

@@ -5,7 +5,7 @@ import torch
 from toys.tone_corpus import CONFIG
 
 import nemo_asr
-from nemo_asr.tasks.families import connect_by_type, signals_of
+from nemo_asr.tasks.family import connect_by_type, signals_of
 from nemo_asr.trained.engine import (
     RecordingsDataLayer,
     StandIn,

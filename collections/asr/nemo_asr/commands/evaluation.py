@@ -46,7 +46,8 @@ from nemo_asr.scoring.report.page import PAGE_FILE, REPORT, try_report
 from nemo_asr.scoring.report.set_scores import score_rows, scores_table, write_scores
 from nemo_asr.scoring.report.transcripts import read_transcripts
 from nemo_asr.scoring.sclite import ENDINGS, FOLDER, TimedWord, write_sclite
-from nemo_asr.tasks.families import Wires, connect, connect_classifier, search_of
+from nemo_asr.tasks.families import connect_classifier
+from nemo_asr.tasks.family import Wires, connect, search_of
 from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.trained.certificate import certify_streams, store_stream_rates, stream_table
 from nemo_asr.trained.engine import stride_of

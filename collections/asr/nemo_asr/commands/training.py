@@ -28,7 +28,8 @@ from nemo_asr.scoring.nemo_lines import monitor_asr_train_progress, monitor_clas
 from nemo_asr.scoring.report.page import try_report
 from nemo_asr.scoring.report.records import METRICS_FILE as METRICS
 from nemo_asr.scoring.report.records import RunRecords, read_records
-from nemo_asr.tasks.families import ClassWires, Wires
+from nemo_asr.tasks.families import ClassWires
+from nemo_asr.tasks.family import Wires
 from nemo_asr.tasks.fitting import leave_out_infeasible, warn_of_infeasible
 from nemo_asr.tasks.recipe import (
     labels_are_auto,

@@ -27,7 +27,7 @@ from nemo_asr.run.audio.reading import Samples
 from nemo_asr.run.onnx.onnx_model import FORMAT, INPUTS, OUTPUTS
 from nemo_asr.run.search.ctc import LOG_PROBS
 from nemo_asr.run.transcribe.inputs import padded
-from nemo_asr.tasks.families import FAMILIES, Exported, Wires, connect, family_of, is_lengths
+from nemo_asr.tasks.family import FAMILIES, Exported, Wires, connect, family_of, is_lengths
 from nemo_asr.tasks.registry import defaults_of
 from nemo_asr.trained.engine import StandIn, stride_of
 from nemo_asr.trained.folder import ModelCard

@@ -20,7 +20,7 @@ from nemo_asr.run.audio.reading import Samples
 from nemo_asr.run.onnx.onnx_model import STREAM_FORMAT
 from nemo_asr.run.onnx.onnx_stream import BEFORE, CHUNK, LATE, NEXT, OnnxStreamedModel
 from nemo_asr.run.search.ctc import LOG_PROBS
-from nemo_asr.tasks.families import Exported, Wires
+from nemo_asr.tasks.family import Exported, Wires
 from nemo_asr.trained.model import TrainedModel
 from nemo_lite.backends.pytorch.export import Argument, OnnxRun, evaluated_part, write_onnx
 from nemo_lite.backends.pytorch.streaming import (

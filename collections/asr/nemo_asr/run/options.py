@@ -144,7 +144,7 @@ class StoredModel:
 
 @option_group
 class Search:
-    """Decoding: beam search, lexicon, language model, hot words; arguments of ``BeamSearchCTCDecoder``."""
+    """Decoding: beam search, lexicon, language model, hot words; what a model's own search makes of them."""
 
     page: ClassVar[str] = "decoding"
     decoder: Literal["greedy", "beam", "lexicon"] | None = option(

@@ -12,7 +12,8 @@ from nemo_asr.run.arguments import MOST_WEIGHTS, SampleRate, parameters_of, sour
 from nemo_asr.run.text.labels import language_code
 from nemo_asr.run.text.parser import vocabulary
 from nemo_asr.run.text.subwords import Subwords, load_subwords
-from nemo_asr.tasks.families import ClassWires, Data, Family, Signal, Wires, connect_by_type, signals_of
+from nemo_asr.tasks.families import ClassWires
+from nemo_asr.tasks.family import Data, Family, Signal, Wires, connect_by_type, signals_of
 from nemo_asr.tasks.registry import DATA_ROLES, MODEL_KEYS, Part
 from nemo_asr.text.proposal import AUTO, PUNCTUATED
 from nemo_lite import NeuralModule, NmTensor, TrainableNM, logging

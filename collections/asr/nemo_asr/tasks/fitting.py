@@ -7,11 +7,10 @@ from typing import Any
 
 from nemo_asr.data.check import Finding
 from nemo_asr.data.speech_data_layer import Infeasible, Misfit, SpeechDataLayer, in_one_part
-from nemo_asr.models.losses import ctc_frames_needed
 from nemo_asr.run.manifest import Manifest
 from nemo_asr.run.text.parser import CharParser
 from nemo_asr.tasks import kept_misfits
-from nemo_asr.tasks.families import connect
+from nemo_asr.tasks.family import FAMILY_OF_TASK, connect, family_of
 from nemo_asr.tasks.recipe import Recipe
 from nemo_lite import Dag, DataLayerNM, NeuralModule, NeuralModuleFactory, NmTensor, logging
 from nemo_lite.base.errors import DataError, UsageError
@@ -84,8 +83,8 @@ def find_infeasible(
 
     Of a large set of JSON lines the rows are kept for the next run, see `kept_misfits`.
     """
-    frames_needed: Callable[[Sequence[int]], int] | None = getattr(loss, "frames_needed", None)
-    frames_needed = ctc_frames_needed if loss is None else frames_needed
+    default = family_of(FAMILY_OF_TASK["transcription"])
+    frames_needed: Callable[[Sequence[int]], int] | None = getattr(loss or default, "frames_needed", None)
     if frames_needed is None or not isinstance(data_layer, SpeechDataLayer):
         return []
     try:

@@ -20,7 +20,6 @@ import msgspec
 
 import nemo_lite
 from nemo_asr.data.speech_data_layer import AudioToTextDataLayer, Misfit, SpeechDataLayer
-from nemo_asr.models.losses import CTCLossNM
 from nemo_asr.run.json_lines import JsonLines
 from nemo_asr.run.manifest_kinds import Source
 from nemo_asr.run.text.subwords import Subwords
@@ -54,9 +53,10 @@ def name_of(data_layer: SpeechDataLayer, frames_of: AxisLength, loss: NeuralModu
     settings = given.get("augmentor") if training and augmentor is not None else {}
     own_types = {type(one).__module__.partition(".")[0] for _, one in augmentor._pipeline} if augmentor else set()
     needs = getattr(getattr(loss, "frames_needed", None), "__func__", None)
+    is_own = getattr(needs, "__module__", "").partition(".")[0] == _PACKAGE.name  # its code has a part in the name
     if (
         (data_layer._reading.trim_silence and data_layer._reading.load_audio)
-        or (loss is not None and needs is not CTCLossNM.frames_needed)
+        or (loss is not None and not is_own)
         or not isinstance(settings, Mapping)
         or own_types - {_PACKAGE.name}
         or any(type(source) is not JsonLines for source in manifest.sources)

@@ -19,7 +19,8 @@ from nemo_asr.models.contextnet import ContextNetDecoderForCTC, ContextNetEncode
 from nemo_asr.models.jasper import JasperDecoderForClassification, JasperDecoderForCTC, JasperEncoder
 from nemo_asr.models.losses import CTCLossNM
 from nemo_asr.models.speaker import JasperDecoderForSpkrClass
-from nemo_asr.tasks.families import CTC, Classification, register_family
+from nemo_asr.tasks.families import CTC, Classification
+from nemo_asr.tasks.family import register_family
 from nemo_asr.tasks.registry import OlderArgument, register, register_models
 from nemo_lite.backends.pytorch.common import CrossEntropyLossNM
 

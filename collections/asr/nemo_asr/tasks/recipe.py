@@ -25,7 +25,7 @@ from nemo_asr.run.text.parser import TextReading
 from nemo_asr.run.text.subwords import Subwords
 from nemo_asr.shipped import config_path
 from nemo_asr.tasks.connection_check import ConnectionCheck, constructor_problem, references_in
-from nemo_asr.tasks.families import Model, family_of
+from nemo_asr.tasks.family import Model, family_of
 from nemo_asr.tasks.registry import DATA_ROLES, Part, Parts
 from nemo_asr.text.proposal import AUTO, PUNCTUATED, Proposal, propose_labels
 from nemo_lite import DataLayerNM, NeuralModule, TrainableNM, logging

@@ -12,15 +12,13 @@ from typing import Any, NamedTuple
 from nemo_asr.argparse import AsrArgParser
 from nemo_asr.run.arguments import source_argument
 from nemo_asr.run.options import TRAINING_KEYS
-from nemo_asr.tasks.families import FAMILIES, Elements, Role, tell_of_replacing, written
+from nemo_asr.tasks.family import FAMILIES, FAMILY_OF_TASK, Elements, Role, tell_of_replacing, written
 from nemo_lite import DataLayerNM, LossNM, NeuralModule
 from nemo_lite.base.config import Config, shown, unknown_key
 from nemo_lite.base.errors import UnknownNameError, UsageError, did_you_mean
 from nemo_lite.base.options import option_in_place_of, our_name
 from nemo_lite.core import LengthsType, Ports
 
-# The families of models that NeMo's files are for, which do not name one: by what the data layer gives.
-FAMILY_OF_TASK = {"transcription": "ctc", "classification": "classification"}
 TASKS = tuple(FAMILY_OF_TASK)
 
 _ROLES_OF_BASES: dict[type[NeuralModule], str] = {DataLayerNM: "data layer", LossNM: "loss"}

@@ -10,7 +10,7 @@ import msgspec
 
 from nemo_asr.run.arguments import paths_in
 from nemo_asr.run.text.subwords import Subwords
-from nemo_asr.tasks.families import Model
+from nemo_asr.tasks.family import Model
 from nemo_asr.trained.folder import CARD, METRICS, ModelCard, Rate, check_tokenizer, read_card, sweep_model, write_model
 from nemo_asr.trained.model import trained_modules
 from nemo_lite import EvaluatorCallback, NeMoCallback

@@ -22,12 +22,12 @@ from nemo_asr.run.search.ctc import refuse_no_probabilities
 from nemo_asr.run.search.options import SearchOptions
 from nemo_asr.run.search.search import Hypotheses, TimedLabels
 from nemo_asr.run.transcribe.inputs import Recording, batches_of, named, padded, read_rows, rows_of
-from nemo_asr.tasks.families import (
+from nemo_asr.tasks.families import connect_classifier
+from nemo_asr.tasks.family import (
     Model,
     Signal,
     Wires,
     connect,
-    connect_classifier,
     connect_features,
     is_lengths,
     search_of,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nemo_asr.run.text.labels import spelled
 from nemo_asr.run.text.subwords import Subwords
-from nemo_asr.tasks.families import Model, family_of
+from nemo_asr.tasks.family import Model, family_of
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.tasks.registry import TASKS
 from nemo_asr.trained.folder import CARD, StoredModel, find_model, foreign_format, read_card, read_model
@@ -295,10 +295,10 @@ def initialise(
 
 
 def _rows(labels: Sequence[str], old_labels: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """The rows of labels that both models have, mine and theirs; the last ones are those of the blank."""
+    """The rows of labels that both models have, mine and theirs; the last ones are of what is no label."""
     theirs = {spelled(label): row for row, label in enumerate(old_labels)}
     pairs = [(row, theirs[spelled(label)]) for row, label in enumerate(labels) if spelled(label) in theirs]
-    pairs.append((len(labels), len(old_labels)))  # CTC's blank comes last
+    pairs.append((len(labels), len(old_labels)))  # of what is no label, see `Family.label_roles`
     mine, old = torch.tensor(pairs).unbind(1)
     return mine, old
 

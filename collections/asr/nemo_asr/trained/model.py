@@ -24,7 +24,7 @@ from nemo_asr.run.transcribe.frame_stream import EndpointRules, FrameStream
 from nemo_asr.run.transcribe.inputs import BATCH_SIZE, Recording, one_channel, recordings_in
 from nemo_asr.run.transcribe.stream import Stream
 from nemo_asr.run.transcribe.transcript import Transcribed, Transcript
-from nemo_asr.tasks.families import Model, connect
+from nemo_asr.tasks.family import Model, connect
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.tasks.registry import TASKS
 from nemo_asr.trained.engine import (

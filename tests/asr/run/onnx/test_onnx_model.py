@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -48,9 +49,13 @@ def test_words_have_times_and_confidences(toy):
 @pytest.mark.filterwarnings("error")
 def test_confidences_are_refused_where_rows_are_no_probabilities(toy, monkeypatch):
     model = OnnxModel(toy)
-    log_probs = model.log_probs
+    states = model.states
+
+    def changed(signals, by):
+        return [{name: values + by for name, values in row.items()} for row in states(signals)]
+
     for change, log_sum in ((3.0, "3"), (np.inf, "(nan|inf)"), (-np.inf, "(nan|-inf)"), (np.nan, "nan")):
-        monkeypatch.setattr(model, "log_probs", lambda signals, by=change: [row + by for row in log_probs(signals)])
+        monkeypatch.setattr(model, "states", partial(changed, by=change))
         told = rf"no logarithms of probabilities, so words .*: got .* sum is {log_sum}, wanted 0, as of a CTC head"
         with pytest.raises(UsageError, match=told):
             model.transcribe([said(1)], cutting=None)
@@ -124,7 +129,7 @@ def test_a_cpu_computes_recordings_one_by_one_and_a_gpu_in_batches(toy, monkeypa
 
     stand_in = SimpleNamespace(run=run, get_providers=lambda: [f"{provider}ExecutionProvider", "CPUExecutionProvider"])
     monkeypatch.setattr(model, "_session", stand_in)
-    rows = model.log_probs([np.ones(number, np.float32) for number in (1, 2, 3)])
+    rows = [row["log_probs"] for row in model.states([np.ones(number, np.float32) for number in (1, 2, 3)])]
     assert ([len(row) for row in rows], computed) == ([1, 2, 3], sizes)
 
 
@@ -167,8 +172,8 @@ def test_quiet_ends_are_left_out_where_the_metadata_say_so_and_times_stay(toy, t
     sound = said(*[0] * 4096, *[1, 4, 2] * 100, *[0] * 4096)
     trimming = OnnxModel(write_toy(tmp_path / "trimming.onnx", METADATA | {"trim_silence": "true"}))
     given = []
-    log_probs = trimming.log_probs
-    trimming.log_probs = lambda signals: given.extend(map(len, signals)) or log_probs(signals)
+    states = trimming.states
+    trimming.states = lambda signals: given.extend(map(len, signals)) or states(signals)
     (found,) = trimming.transcribe([sound], cutting=None).transcripts
     (whole,) = OnnxModel(toy).transcribe([sound], cutting=None).transcripts
     assert (given[0] < 4096, found) == (True, whole)

@@ -11,8 +11,8 @@ from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin
 from nemo_asr.audio.augmentation import perturbation_types
 from nemo_asr.models.jasper import JasperBlockSpec
 from nemo_asr.run.arguments import source_argument
-from nemo_asr.tasks.families import FAMILIES
-from nemo_asr.tasks.registry import FAMILY_OF_TASK, KNOWN, TASKS, Known
+from nemo_asr.tasks.family import FAMILIES, FAMILY_OF_TASK
+from nemo_asr.tasks.registry import KNOWN, TASKS, Known
 from nemo_lite.base.config import Between, annotations_of, shown
 from nemo_lite.base.options import OneLineParser
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
@@ -23,7 +24,7 @@ from nemo_asr.run.onnx.onnx_session import ONNX_FILE, open_session
 from nemo_asr.run.search.ctc import LOG_PROBS
 from nemo_asr.run.search.known_searches import search_of_family
 from nemo_asr.run.search.options import SearchOptions
-from nemo_asr.run.search.search import Hypotheses, Search
+from nemo_asr.run.search.search import Hypotheses, Search, States, num_frames_of
 from nemo_asr.run.text.labels import is_piece
 from nemo_asr.run.transcribe.inputs import (
     BATCH_SECONDS,
@@ -79,8 +80,10 @@ class DescribedFile:
         path: the file.
         metadata: what it says about itself, as texts by name.
         labels: the vocabulary, without the blank, which is the class behind them.
+        family: whose search reads what it gives, see `known_searches`.
+        time_axes: the axis of time of each output by its name; None of lengths.
         sample_rate: samples a second that it takes.
-        frame_seconds: how much audio a frame of log-probabilities stands for; 0 where it is not known.
+        frame_seconds: how much audio a frame of what it gives stands for; 0 where it is not known.
         calibration: of the confidences of words; None: they are as the model gives them.
         trim_silence, int_values: how recordings are read; see ``Recipe.reading``.
 
@@ -99,6 +102,8 @@ class DescribedFile:
             if self.metadata["format"] != self.format:
                 raise ValueError(f'format "{self.metadata["format"]}"')
             self.labels = _labels(self.metadata["labels"], str(path))
+            self.family = self.metadata["family"]
+            self.time_axes = _time_axes(self.metadata["wires"])
             self.sample_rate = int(self.metadata["sample_rate"])
             self.frame_seconds = float(self.metadata.get("frame_seconds", 0.0))
             if not (1 <= self.sample_rate <= _MOST_RATE and 0.0 <= self.frame_seconds <= 1.0):
@@ -122,7 +127,7 @@ class DescribedFile:
         Raises:
             UsageError: there is none for its family without torch, or it cannot do what is asked for.
         """
-        return search_of_family(self.metadata.get("family", "ctc"), self.labels, options)
+        return search_of_family(self.family, self.labels, options)
 
     def _read(self) -> None:
         """Read what only files of this format say; KeyError or ValueError where it is missing or wrong."""
@@ -134,16 +139,16 @@ class DescribedFile:
 class OnnxModel(DescribedFile):
     """A model that takes whole recordings. Arguments, attributes and errors are those of `DescribedFile`."""
 
-    def log_probs(self, signals: Sequence[Samples]) -> list[LogProbs]:
-        """Log-probabilities (U, classes) of each of some signals (T,)."""
+    def states(self, signals: Sequence[Samples]) -> list[States]:
+        """What the search reads of each of some signals (T,)."""
         # One by one, a CPU takes two thirds of the time of batches of 16: no padding, and more stays in its cache.
         # Int8 layers scale all rows of a batch together; texts would depend on their neighbours.
         is_batched = self._session.get_providers()[0] != "CPUExecutionProvider" and INT8 not in self.metadata
         batches = [signals] if is_batched else [[signal] for signal in signals]
-        found: list[LogProbs] = []
+        found: list[States] = []
         for batch in batches:
-            values, numbers = self._session.run(list(OUTPUTS), dict(zip(INPUTS, padded(batch), strict=True)))
-            found += [row[:number] for row, number in zip(values, numbers, strict=True)]
+            outputs = self._session.run(list(self.time_axes), dict(zip(INPUTS, padded(batch), strict=True)))
+            found += states_of(dict(zip(self.time_axes.items(), outputs, strict=True)))
         return found
 
     def usual_confidence(self) -> tuple[str, float] | None:
@@ -240,8 +245,8 @@ class OnnxModel(DescribedFile):
         """See `Engine`."""
         search: Any = settings.search or self.new_search()
 
-        def recognise(log_probs: LogProbs) -> Hypotheses:
-            found: Hypotheses = search.recognise({LOG_PROBS: log_probs}, settings.nbest)
+        def recognise(states: States) -> Hypotheses:
+            found: Hypotheses = search.recognise(states, settings.nbest)
             return found
 
         return partial(self._computed, recognise)
@@ -250,7 +255,10 @@ class OnnxModel(DescribedFile):
         self, rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
     ) -> Iterator[Row[LogProbs]]:
         """See `Engine`."""
-        return in_batches(rows, faults, settings, partial(self._computed, lambda log_probs: log_probs))
+        if LOG_PROBS not in self.time_axes:
+            problem = f"family {self.family} gives no log-probabilities of frames, so texts cannot be aligned"
+            raise UsageError(problem, place=str(self.path), got=", ".join(self.time_axes))
+        return in_batches(rows, faults, settings, partial(self._computed, itemgetter(LOG_PROBS)))
 
     def frame_model(self) -> FrameModel:
         """See `Engine`: a file that takes whole recordings is none."""
@@ -280,18 +288,18 @@ class OnnxModel(DescribedFile):
         return reading.new_parser(tokenizer or self.labels)
 
     def _computed(
-        self, value_of: Callable[[LogProbs], T], rows: Sequence[Recording], faults: dict[int, str]
+        self, value_of: Callable[[States], T], rows: Sequence[Recording], faults: dict[int, str]
     ) -> Iterator[Row[T]]:
         """The rows of one batch."""
         audios, unreadable = read_rows(
             rows, self.sample_rate, trim_silence=self.trim_silence, int_values=self.int_values
         )
         faults.update(unreadable)
-        outputs = self.log_probs([audio.samples for audio in audios.values()]) if audios else []
-        for (number, audio), log_probs in zip(audios.items(), outputs, strict=True):
+        outputs = self.states([audio.samples for audio in audios.values()]) if audios else []
+        for (number, audio), states in zip(audios.items(), outputs, strict=True):
             # A model that does not say how its frames lie in time: evenly.
-            seconds = self.frame_seconds or len(audio.samples) / self.sample_rate / max(len(log_probs), 1)
-            yield Row(number, value_of(log_probs), audio.start / self.sample_rate, seconds)
+            seconds = self.frame_seconds or len(audio.samples) / self.sample_rate / max(num_frames_of(states), 1)
+            yield Row(number, value_of(states), audio.start / self.sample_rate, seconds)
 
 
 def load_onnx_model(path: str | Path, providers: Sequence[str] = (), threads: int | None = None) -> OnnxModel:
@@ -299,6 +307,22 @@ def load_onnx_model(path: str | Path, providers: Sequence[str] = (), threads: in
     model = OnnxModel(path, providers, threads)
     logging.info("Loaded %s", model)
     return model
+
+
+def _time_axes(text: str) -> dict[str, int | None]:
+    """The axis of time of each output by its name, None of lengths, from texts such as ``B T D=29 Logprobs``."""
+    kinds = {name: wire.split() for name, wire in msgspec.json.decode(text, type=dict[str, str]).items()}
+    axes = {name: kind.index("T") if "T" in kind else None for name, kind in kinds.items()}
+    if not any(axis is None for axis in axes.values()) or all(axis is None for axis in axes.values()):
+        raise ValueError(f"wires {text[:100]!r}")
+    return axes
+
+
+def states_of(outputs: Mapping[tuple[str, int | None], Any]) -> list[States]:
+    """The states of each row of a batch: the valid frames, frames first. Of the lengths the first ones count."""
+    numbers = next(values for (_, axis), values in outputs.items() if axis is None)
+    values = {name: np.moveaxis(array, axis, 1) for (name, axis), array in outputs.items() if axis is not None}
+    return [{name: array[row, :number] for name, array in values.items()} for row, number in enumerate(numbers)]
 
 
 def _flag(metadata: Mapping[str, str], name: str) -> bool:

@@ -10,12 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from nemo_asr.run.audio.reading import Samples
-from nemo_asr.run.onnx.onnx_model import STREAM_FORMAT, DescribedFile
-from nemo_asr.run.search.ctc import LOG_PROBS
-from nemo_asr.run.search.search import Search, States
+from nemo_asr.run.onnx.onnx_model import STREAM_FORMAT, DescribedFile, states_of
+from nemo_asr.run.search.search import Search, States, num_frames_of
 
 # Any: onnxruntime has no types.
 
@@ -59,6 +57,14 @@ class OnnxStreamedModel(DescribedFile):
         if not 0 <= self._late <= _MOST_LATE:
             raise ValueError(f"{self._late} frames before the first")
         self._states = [name for name in inputs if name not in ("audio_signal", "length")]
+        shapes = {each.name: each.shape for each in self._session.get_outputs()}
+        axes = {name: axis for name, axis in self.time_axes.items() if axis is not None}
+        self._frames_of_chunk = {shapes[name][axis] for name, axis in axes.items()}.pop()
+        sizes_of_frames = {
+            name: [size for place, size in enumerate(shapes[name]) if place not in (0, axis)]
+            for name, axis in axes.items()
+        }
+        self._none = {name: np.zeros((0, *sizes), np.float32) for name, sizes in sizes_of_frames.items()}
         self._initial = {
             name: np.zeros((1, *sizes[name]), np.int64 if "int64" in inputs[name].type else np.float32)
             for name in self._states
@@ -88,7 +94,7 @@ class _Frames:
     def __init__(self, model: OnnxStreamedModel) -> None:
         self._model, self._state = model, dict(model._initial)
         self._samples = np.zeros(model._before, np.float32)  # from the window of the next chunk on
-        self._outputs = ["log_probs", "log_probs_length", *(name + NEXT for name in model._states)]
+        self._outputs = [*model.time_axes, *(name + NEXT for name in model._states)]
         self._is_empty = True
         self._late = model._late  # frames to come before the first one of the recording
 
@@ -96,7 +102,7 @@ class _Frames:
         model = self._model
         self._is_empty = self._is_empty and not len(samples)
         self._samples = np.concatenate([self._samples, np.asarray(samples, np.float32)])
-        found = []
+        found: list[States] = []
         while len(self._samples) >= model._window:
             found.append(self._step(_UNKNOWN)[0])
         if last and not self._is_empty:
@@ -104,22 +110,21 @@ class _Frames:
             is_whole = True
             while is_whole:  # after a chunk that is whole, one more may have frames
                 self._samples = np.pad(self._samples, (0, max(model._window - len(self._samples), 0)))
-                log_probs, is_whole = self._step(left)
+                states, is_whole = self._step(left)
                 left -= model._chunk
-                found.append(log_probs)
-        if not found:
-            return {LOG_PROBS: np.zeros((0, len(model.labels) + 1), np.float32)}
-        return {LOG_PROBS: np.concatenate(found)}
+                found.append(states)
+        return {name: np.concatenate([none, *(each[name] for each in found)]) for name, none in model._none.items()}
 
-    def _step(self, length: int) -> tuple[npt.NDArray[np.float32], bool]:
+    def _step(self, length: int) -> tuple[States, bool]:
         """The frames of a chunk, and whether it has as many as it can hold."""
         model = self._model
         signal: Any = self._samples[None, : model._window]
         inputs = {"audio_signal": signal, "length": np.array([length]), **self._state}
-        log_probs, number, *state = model._session.run(self._outputs, inputs)
-        self._state = dict(zip(model._states, state, strict=True))
+        values = model._session.run(self._outputs, inputs)
+        self._state = dict(zip(model._states, values[len(model.time_axes) :], strict=True))
         self._samples = self._samples[model._chunk :]
-        frames = log_probs[0, : number[0]]
-        late = min(self._late, len(frames))
+        (states,) = states_of(dict(zip(model.time_axes.items(), values, strict=False)))
+        number = num_frames_of(states)
+        late = min(self._late, number)
         self._late -= late
-        return frames[late:], bool(number[0] == log_probs.shape[1])
+        return {name: frames[late:] for name, frames in states.items()}, number == model._frames_of_chunk

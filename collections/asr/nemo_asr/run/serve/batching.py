@@ -15,7 +15,7 @@ from nemo_asr.run.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording
 from nemo_asr.run.transcribe.transcript import Transcribed, Transcript
 from nemo_lite.base.nemo_logging import logging
 
-# Any: a search is a BeamSearchCTCDecoder or a TextSearch; a batcher hands it on.
+# Any: which search, the model knows; a batcher hands it on.
 
 _LIKE = 2.0  # rows of a batch are at most so many times as long as the first one, or as short: the rest is padding
 

@@ -31,7 +31,7 @@ class EndpointRules:
     """When a part of a stream ends; its text is final then. All in seconds, counted in frames of the model.
 
     Attributes:
-        silence: in which the blank is most probable, where nothing was said.
+        silence: in which nothing is said, where nothing was said before.
         pause: the same, after something was said.
         longest: of a part; it ends before its last word then, and after twice as long within it. What was said three
             times as long ago stays as the best hypothesis has it.
