@@ -601,7 +601,11 @@ def sequential_rounds(starts: Rows, batching: Batching, shard: Shard, epoch: int
     world_size, num_items = shard.world_size, int(starts[-1])
     rng = np.random.default_rng([shard.seed, epoch])
     parts = np.arange(len(starts) - 1)
-    order = _laid_end_to_end(starts, rng.permutation(parts) if batching.shuffle else parts)
+    parts = rng.permutation(parts) if batching.shuffle else parts
+    sizes = np.diff(starts)[parts]
+    # What each item's position is ahead of a plain count: the same for all items of a part.
+    ahead = starts[parts] - np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    order: Rows = np.arange(int(sizes.sum())) + np.repeat(ahead, sizes)
     round_items = items_of_a_round(num_items, batching.batch_size, world_size, batching.drop_last)
     num_dropped = num_items % round_items if batching.drop_last else 0
     order = order[: num_items - num_dropped]
@@ -611,7 +615,9 @@ def sequential_rounds(starts: Rows, batching: Batching, shard: Shard, epoch: int
     lengths = [full_items + len(range(rank, num_last, world_size)) for rank in range(world_size)]
     stretches = np.split(order, np.cumsum(lengths)[:-1])
     if batching.shuffle and window > 1:
-        stretches = [_shuffled_nearby(stretch, window, rng) for stretch in stretches]
+        for rank, stretch in enumerate(stretches):  # the windows' borders are others in each epoch
+            windows = (np.arange(len(stretch)) + int(rng.integers(window))) // window
+            stretches[rank] = stretch[np.lexsort((rng.random(len(stretch)), windows))]
     return evened_out(_rounds(stretches, num_full, full_items, num_last), shard, num_dropped)
 
 
@@ -622,20 +628,6 @@ def sequential_plans(starts: Rows, batching: Batching, shard: Shard, window: int
         return sequential_rounds(np.searchsorted(items, starts), batching, shard, epoch, window)
 
     return Plans(int(starts[-1]), shard, make)
-
-
-def _laid_end_to_end(starts: Rows, parts: Rows) -> Rows:
-    lengths = np.diff(starts)[parts]
-    # What each item's position is ahead of a plain count: the same for all items of a part.
-    ahead = starts[parts] - np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    order: Rows = np.arange(int(lengths.sum())) + np.repeat(ahead, lengths)
-    return order
-
-
-def _shuffled_nearby(stretch: Rows, window: int, rng: np.random.Generator) -> Rows:
-    """Each window of neighbours in a random order. The windows' borders are others in each epoch."""
-    windows = (np.arange(len(stretch)) + int(rng.integers(window))) // window
-    return stretch[np.lexsort((rng.random(len(stretch)), windows))]
 
 
 def _rounds(stretches: Sequence[Rows], num_full: int, full_items: int, num_last: int) -> Iterator[Rows]:

@@ -54,13 +54,14 @@ def for_workers(dataset: Dataset[T], start_method: str | None = None) -> tuple[D
     has_server = "forkserver" in multiprocessing.get_all_start_methods()
     if start_method is not None or not has_server or multiprocessing.get_start_method(allow_none=True) == "spawn":
         return dataset, start_method
+    stream = _Bounded()
     try:
-        content = _pickled(dataset)
+        _Pickler(stream, protocol=pickle.HIGHEST_PROTOCOL).dump(dataset)
     except Exception as error:  # a data set of the user's may raise anything
         _tell_of_forks(str(error).splitlines()[0] if str(error) else type(error).__name__)
         return dataset, "fork" if sys.platform.startswith("linux") else None
     _server().ensure_running()  # imports while this process goes on
-    return _Received(content), _CONTEXT
+    return _Received(stream.getvalue()), _CONTEXT
 
 
 def content_of(dataset: object) -> bytes | None:
@@ -109,12 +110,6 @@ class _Pickler(pickle.Pickler):
         if isinstance(value, (type, FunctionType)) and not _can_be_imported(value.__module__):
             raise _NotSentError(f"{value.__qualname__} is in {value.__module__}, which a new process cannot import")
         return NotImplemented
-
-
-def _pickled(dataset: object) -> bytes:
-    stream = _Bounded()
-    _Pickler(stream, protocol=pickle.HIGHEST_PROTOCOL).dump(dataset)
-    return stream.getvalue()
 
 
 def _can_be_imported(module: str) -> bool:

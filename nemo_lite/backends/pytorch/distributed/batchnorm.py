@@ -226,7 +226,9 @@ class _NormaliseByKernels(torch.autograd.Function):
         eps: float,
         group: dist.ProcessGroup,
     ) -> Tensor:
-        ctx.memory_format = _memory_format(x)  # the kernels take input and gradient to lie alike
+        formats = (torch.channels_last, torch.channels_last_3d)
+        lies_so = (layout for layout in formats if x.is_contiguous(memory_format=layout))
+        ctx.memory_format = next(lies_so, torch.contiguous_format)  # the kernels take input and gradient to lie alike
         x = x.contiguous(memory_format=ctx.memory_format)
         dtype, num_channels = torch.promote_types(x.dtype, torch.float32), x.shape[1]
         if x.numel():
@@ -291,11 +293,6 @@ against the values of the other ranks.
 
 def _has_kernels(x: Tensor) -> bool:
     return x.is_cuda
-
-
-def _memory_format(x: Tensor) -> torch.memory_format:
-    formats = (torch.channels_last, torch.channels_last_3d)
-    return next((layout for layout in formats if x.is_contiguous(memory_format=layout)), torch.contiguous_format)
 
 
 def _moments(x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Tensor, Tensor]:

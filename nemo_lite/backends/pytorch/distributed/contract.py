@@ -62,9 +62,10 @@ def rank_table(backend: str, members: Sequence[Member], devices: Sequence[str]) 
     """
     fold = len(members) > _MOST_RANK_LINES
     machines = {(member.host, member.address) for member in members}
+    reached_at = [f"{each.interface} ({each.address})" if each.interface else each.address for each in members]
     lines = grouped(
-        ((member.host, _reached_at(member), None if fold else member.rank), (member.rank, device))
-        for member, device in zip(members, devices, strict=True)
+        ((member.host, address, None if fold else member.rank), (member.rank, device))
+        for member, address, device in zip(members, reached_at, devices, strict=True)
     )
     rows = [("rank", "host", "device", "interface")]
     for (host, interface, _), there in lines:
@@ -117,10 +118,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """A line for each row, its cells in columns of equal width."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _reached_at(member: Member) -> str:
-    return f"{member.interface} ({member.address})" if member.interface else member.address
 
 
 Entries: TypeAlias = Mapping[str, Plain]
@@ -361,7 +358,9 @@ class Agreement:
     ) -> RunContract:
         evaluated = {f"evaluation DAG {number}": Dag(wires) for number, wires in enumerate(called.eval_wires, 1)}
         all_dags = {**dags, **evaluated}
-        settings = {**self._settings, **_of_cudnn()}
+        cudnn = torch.backends.cudnn
+        of_cudnn = {"cudnn_benchmark": cudnn.benchmark, "cudnn_deterministic": cudnn.deterministic}
+        settings = {**self._settings, **of_cudnn}
         # What is not given to an action is as the factory has it.
         of_call = {name: value for name, value in arguments.items() if value is not None or name not in self._settings}
         modules = list({id(node.module): node.module for dag in all_dags.values() for node in _nodes(dag)}.values())
@@ -410,11 +409,6 @@ def _plain(values: Mapping[str, object]) -> dict[str, Plain]:
     # Options in an object count by their values; a policy is such an object too, but it has an entry for its class.
     options = {key: asdict(value) for key, value in values.items() if is_dataclass(value) and not callable(value)}
     return {name: plain for key, value in {**values, **options}.items() for name, plain in plain_values(key, value)}
-
-
-def _of_cudnn() -> dict[str, bool]:
-    cudnn = torch.backends.cudnn
-    return {"cudnn_benchmark": cudnn.benchmark, "cudnn_deterministic": cudnn.deterministic}
 
 
 def _named(prefix: str, values: Mapping[str, object]) -> dict[str, object]:

@@ -623,15 +623,14 @@ def tell_others(error: BaseException, seconds: float = _SECONDS) -> None:
     )
     # What goes wrong here is no news: the user has read why this process ends, the others end after their timeout.
     with suppress(DistributedError, dist.DistError, OSError):
-        (_tell_as_first if info.is_first else _tell_first)(info, me, refusal, seconds)
-
-
-def _tell_as_first(info: ProcessInfo, me: Member, refusal: Refusal, seconds: float) -> None:
-    """Rank 0: begin an attempt that is refused, and stay for those that come to it."""
-    attempt = Attempt.open(_store(info, seconds), me, identity_of(info), info.world_size)
-    attempt.refuse(refusal)
-    attempt.hear(me.rank)
-    attempt.stay(info.world_size, seconds, as_last=True)
+        if not info.is_first:
+            _tell_first(info, me, refusal, seconds)
+            return
+        # Begin an attempt that is refused, and stay for those that come to it.
+        attempt = Attempt.open(_store(info, seconds), me, identity_of(info), info.world_size)
+        attempt.refuse(refusal)
+        attempt.hear(me.rank)
+        attempt.stay(info.world_size, seconds, as_last=True)
 
 
 def _tell_first(info: ProcessInfo, me: Member, refusal: Refusal, seconds: float) -> None:

@@ -73,11 +73,18 @@ def shard(
             unit.to(device)
             _make_equal(unit, group)
             if half is not None and unit not in wide:
-                _divide([part for part in unit.modules() if part in wide and _is_whole(part)], mesh, as_they_are)
+                whole = [
+                    part
+                    for part in unit.modules()
+                    if part in wide and not all(isinstance(parameter, DTensor) for parameter in part.parameters())
+                ]
+                _divide(whole, mesh, as_they_are)
             if any(True for _ in unit.parameters()):
                 _divide([unit], mesh, as_they_are if half is None or unit in wide else in_half)
         if half is not None and root not in wide:
-            _run_under_autocast(root, device, half)
+            # Its whole weights are half, and its caller may not have entered autocast. Of this object: modules of one
+            # class share the class that torch makes of it.
+            vars(root)["forward"] = torch.autocast(device.type, half)(root.forward)
         for part in root.modules():
             part.register_load_state_dict_pre_hook(_take_own_parts)  # type: ignore[no-untyped-call]  # torch's
 
@@ -202,16 +209,6 @@ def _divide(units: list[nn.Module], mesh: DeviceMesh, policy: MixedPrecisionPoli
             setattr(made, name, getattr(original, name))
         made.of_one_object = True  # so that the list of neural modules has the old class only (see subclasses())
         setattr(made, SHARDED, True)
-
-
-def _is_whole(part: nn.Module) -> bool:
-    return any(not isinstance(parameter, DTensor) for parameter in part.parameters())
-
-
-def _run_under_autocast(root: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """Let a module whose whole weights are half run also where its caller has not entered autocast."""
-    # Of this object: modules of one class share the class that torch makes of it.
-    vars(root)["forward"] = torch.autocast(device.type, dtype)(root.forward)
 
 
 def _make_equal(unit: nn.Module, group: dist.ProcessGroup | None) -> None:

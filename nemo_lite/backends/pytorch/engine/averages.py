@@ -118,7 +118,7 @@ class Averaging:
         self._means: list[Tensor] = []
         if decay is not None:
             self._refuse_sharded()
-            self._means = [_float32(master) for master in self._masters]
+            self._means = [master.detach().to(torch.float32, copy=True) for master in self._masters]
 
     def update(self, step: int) -> None:
         """Take the weights after a step into the exponential moving average, if there is one."""
@@ -263,7 +263,3 @@ def _named_parameters(module: object) -> Iterator[tuple[str, nn.Parameter]]:
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in tensors.items()}
-
-
-def _float32(parameter: Tensor) -> Tensor:
-    return parameter.detach().to(torch.float32, copy=True)
