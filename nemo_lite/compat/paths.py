@@ -15,6 +15,7 @@ PATHS = {
     "base.helpers": "utils.misc utils.helpers",
     "base.nemo_logging": "constants utils.nemo_logging",
     "compat.deprecated": "utils.decorators",
+    "compat.loggers": "core.deprecated_callbacks",
     "compat.nemo_model": "core.nemo_model",
     "compat.neural_graph": """
         core.neural_graph utils.neural_graph utils.neural_graph.graph_inputs utils.neural_graph.graph_outputs
@@ -27,7 +28,6 @@ PATHS = {
     "core.callbacks.action_callback": "core.deprecated_callbacks",
     "core.callbacks.checkpoint": "core.deprecated_callbacks",
     "core.callbacks.evaluator": "core.deprecated_callbacks",
-    "core.callbacks.nemo_loggers": "core.deprecated_callbacks",
     "core.callbacks.schedules": "core.deprecated_callbacks",
     "core.neural_module": "core.neural_modules",
     "core.neural_types": """

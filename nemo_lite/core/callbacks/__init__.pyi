@@ -1,5 +1,10 @@
 """The names of nemo_lite.core.callbacks; each is imported when it is asked for."""
 
+from nemo_lite.compat.loggers import SimpleLogger as SimpleLogger
+from nemo_lite.compat.loggers import SimpleLossLoggerCallback as SimpleLossLoggerCallback
+from nemo_lite.compat.loggers import TensorboardLogger as TensorboardLogger
+from nemo_lite.compat.loggers import WandbCallback as WandbCallback
+from nemo_lite.compat.loggers import WandBLogger as WandBLogger
 from nemo_lite.core.callbacks.action_callback import ActionCallback as ActionCallback
 from nemo_lite.core.callbacks.base import CallbackList as CallbackList
 from nemo_lite.core.callbacks.base import NeMoCallback as NeMoCallback
@@ -16,11 +21,6 @@ from nemo_lite.core.callbacks.checkpoint import CheckpointCallback as Checkpoint
 from nemo_lite.core.callbacks.checkpoint import ModuleSaverCallback as ModuleSaverCallback
 from nemo_lite.core.callbacks.evaluator import Collected as Collected
 from nemo_lite.core.callbacks.evaluator import EvaluatorCallback as EvaluatorCallback
-from nemo_lite.core.callbacks.nemo_loggers import SimpleLogger as SimpleLogger
-from nemo_lite.core.callbacks.nemo_loggers import SimpleLossLoggerCallback as SimpleLossLoggerCallback
-from nemo_lite.core.callbacks.nemo_loggers import TensorboardLogger as TensorboardLogger
-from nemo_lite.core.callbacks.nemo_loggers import WandbCallback as WandbCallback
-from nemo_lite.core.callbacks.nemo_loggers import WandBLogger as WandBLogger
 from nemo_lite.core.callbacks.schedules import UnfreezeCallback as UnfreezeCallback
 from nemo_lite.core.callbacks.schedules import ValueSetterCallback as ValueSetterCallback
 from nemo_lite.core.callbacks.tracking import TrackingCallback as TrackingCallback
