@@ -66,7 +66,6 @@ ELSEWHERE = [
     ("nemo_lite.base", "aliases", "test_public_names.py"),
     ("nemo_lite.compat", "paths", "test_public_names.py"),
     ("nemo_lite.core", "mermaid picture view", "core/test_show.py"),
-    ("nemo_lite.core.callbacks", "action_callback numbers", "core/callbacks/test_base.py"),
     ("nemo_lite.utils", "optimizers", "backends/test_optimizers.py"),
     ("nemo_lite.utils", "argparse", "utils/test_nemo_argparse.py"),
 ]
