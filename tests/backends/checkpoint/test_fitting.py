@@ -1,18 +1,19 @@
-"""States: what fits a module or an optimizer, and states of NeMo."""
+"""What fits a module or an optimizer; states of NeMo; weights that are not finite are refused."""
 
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from toys.nets import build
+from toys.nets import BD, Net, build
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.checkpoint.fitting import as_ours, can_go_on, check_state
-from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
+from nemo_lite.backends.pytorch.checkpoint.fitting import as_ours, can_go_on, check_state, refuse_not_finite
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.storage import (
     Weights,
     load_module,
@@ -21,10 +22,10 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
     save_training_state,
 )
 from nemo_lite.backends.pytorch.foreach_optimizers import Novograd
+from nemo_lite.backends.pytorch.nm import TrainableNeuralModuleWrapper
 from nemo_lite.base.errors import CheckpointError, NemoLiteError
 from nemo_lite.compat.tutorials import MSELoss, RealFunctionDataLayer, TaylorNet
-
-# Whether stored tensors fit a module: older names and types are adapted, differences are named.
+from nemo_lite.core.callbacks import ModuleSaverCallback
 
 
 def normed() -> nn.Sequential:
@@ -63,9 +64,6 @@ def test_half_precision_weights_fill_a_float_module(tmp_path):
     save_module(nn.Linear(1, 1).half(), tmp_path / "m.safetensors")
     load_module(loaded, tmp_path / "m.safetensors")
     assert loaded.weight.dtype == torch.float32
-
-
-# Training states of wrong types and shapes: an error of ours before a step is made, whatever value is wrong.
 
 
 BAD = (None, "x", -1, 2**70, float("inf"), True, [], {}, [1], {"a": 1}, torch.zeros(7, 5), torch.zeros(0))
@@ -176,9 +174,6 @@ def test_no_wrong_value_anywhere_in_a_state_ends_a_run_with_an_error_of_pythons(
     assert num_refused > len(paths) // 2
 
 
-# Training states of NeMo 0.x: training goes on from one that fits; otherwise the weights alone are used.
-
-
 PARAMS = [torch.zeros(1, 4), torch.zeros(1)]
 
 
@@ -237,3 +232,73 @@ def test_training_goes_on_from_nemos_folder_or_starts_with_its_weights(
     callbacks = [nemo.CheckpointCallback(tmp_path / "new", load_from_folder=tmp_path), counter]
     factory.train([loss], callbacks=callbacks, optimizer=optimizer, optimization_params={"max_steps": 8, "lr": 0.01})
     assert len(made) == steps
+
+
+class Spoil(nemo.NeMoCallback):
+    """Makes a weight infinite after a step, as a rate that is much too high does."""
+
+    def __init__(self, net, step):
+        super().__init__()
+        self.net, self.step = net, step
+
+    def on_step_end(self, state):
+        if state.step == self.step:
+            with torch.no_grad():
+                self.net.fc.weight[0, 0] = math.inf
+
+
+def test_a_run_whose_weights_are_not_finite_ends_and_its_good_checkpoints_stay(factory, tmp_path):
+    net, loss = build(net=Net(norm=True, name="net"))
+    callbacks = [Spoil(net, 3), nemo.CheckpointCallback(tmp_path, step_freq=1, checkpoints_to_keep=2)]
+    with pytest.raises(
+        CheckpointError, match=r"Net: weights that are not finite are not saved: got NaN or infinity in fc"
+    ):
+        factory.train(
+            [loss], optimizer="sgd", callbacks=callbacks, optimization_params={"lr": 0.1, "momentum": 0, "max_steps": 6}
+        )
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-STEP-2", "checkpoint-STEP-3"]
+    assert all(torch.isfinite(value).all() for value in read_checkpoint(tmp_path).weights["net"].values())
+
+
+def test_a_saver_of_modules_refuses_them_too(factory, tmp_path):
+    net, loss = build(net=Net(name="net"))
+    with pytest.raises(CheckpointError, match="weights that are not finite are not saved"):
+        factory.train(
+            [loss],
+            optimizer="sgd",
+            callbacks=[Spoil(net, 1), ModuleSaverCallback([net], step_freq=2, folder=tmp_path)],
+            optimization_params={"lr": 0.1, "max_steps": 2},
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_infinities_of_a_buffer_may_be_a_mask_and_nan_may_not():
+    net = Net(norm=True)
+    net.register_buffer("mask", torch.full((2,), -math.inf))
+    refuse_not_finite(net, net.state_dict())
+    net.norm.running_var[1] = math.nan
+    with pytest.raises(CheckpointError, match=r"got NaN or infinity in norm\.running_var; the checkpoints"):
+        refuse_not_finite(net, net.state_dict())
+
+
+def test_an_infinite_weight_of_a_wrapped_module_is_refused():
+    net = TrainableNeuralModuleWrapper(nn.Linear(3, 1), {"x": BD}, {"out": BD})
+    refuse_not_finite(net, net.state_dict())
+    with torch.no_grad():
+        net._pt_module.weight[0, 1] = math.inf
+    with pytest.raises(CheckpointError, match=r"Wrapper: weights that are not .*: got NaN or infinity in weight"):
+        refuse_not_finite(net, net.state_dict())
+
+
+def test_only_some_of_many_weights_are_listed():
+    net = Net(norm=True)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.fill_(math.nan)
+    with pytest.raises(CheckpointError, match=r"norm\.weight, norm\.bias, fc\.weight and 1 more"):
+        refuse_not_finite(net, net.state_dict())
+
+
+@pytest.fixture
+def factory():
+    return nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU)
