@@ -86,7 +86,7 @@ def test_the_set_saved_last_is_the_newest_whatever_its_number(tmp_path):
     save(folder, 1, kind="EPOCH")
     assert [found.tag for found in folder.sets()] == ["STEP-100", "STEP-7", "EPOCH-1"]
     assert folder.latest().tag == "EPOCH-1"
-    assert folder.latest("STEP").tag == "STEP-7"
+    assert folder.newest("STEP").tag == "STEP-7"
     assert restored(folder, pattern="STEP-100")[0] == 100.0
 
 
@@ -513,7 +513,7 @@ def test_what_cannot_be_stored_is_told_before_anything_is_written(tmp_path):
 def test_a_folder_that_is_held_is_not_swept_at_each_save(tmp_path):
     folder = CheckpointFolder(tmp_path)
     folder.open()
-    staged = folder.stage(SavePlan("STEP", 7, 1))  # into which other processes write
+    staged = commit.stage(tmp_path / "checkpoint-STEP-7")  # into which other processes write
     (staged / "part").write_text("theirs")
     save(folder, 6)
     assert (staged / "part").read_text() == "theirs"

@@ -38,7 +38,6 @@ from nemo_lite.backends.pytorch.checkpoint.store import (
     link_to_files,
     look,
     rewrite_record,
-    stage,
     sweep,
     write_set,
 )
@@ -251,8 +250,8 @@ class CheckpointFolder:
     ) -> Callable[..., CheckpointSet]:
         """See that a set can be stored; what is given back writes it, and may do so in another thread.
 
-        Where several processes write parts of its files, it is called with the folder of :meth:`stage`, and with what
-        waits for the others and gives the files that they wrote.
+        Where several processes write parts of its files, it is called with the folder of :func:`store.stage`, and with
+        what waits for the others and gives the files that they wrote.
 
         It then deletes the sets that are neither of the newest nor of the best: only files that a record lists, and
         none before the new set has been read again and is right. The disk must hold one set more than stay for a
@@ -302,14 +301,6 @@ class CheckpointFolder:
         for checkpoint in leaving:
             delete_set(checkpoint)
 
-    def stage(self, plan: SavePlan) -> Path:
-        """A folder into which several processes write the files of one set. The folder of checkpoints is open.
-
-        Raises:
-            UsageError: it cannot be made.
-        """
-        return stage(self.folder.absolute() / plan.folder_name)
-
     def is_among_best(self, evaluation: Json, best: Best) -> bool:
         """Whether a set with this evaluation would be one of the best."""
         score = score_in([evaluation], evaluation["step"], best)
@@ -329,9 +320,9 @@ class CheckpointFolder:
         """The sets whose files are there with their sizes, oldest first. Contents are not read."""
         return [*look(self.folder).sets]
 
-    def latest(self, pattern: str = "") -> CheckpointSet | None:
-        """The last of :meth:`sets` whose tag contains ``pattern`` (such as ``EPOCH``), if any."""
-        return next((checkpoint for checkpoint in reversed(self.sets()) if pattern in checkpoint.tag), None)
+    def latest(self) -> CheckpointSet | None:
+        """The last of :meth:`sets`, if any."""
+        return next(reversed(self.sets()), None)
 
     def newest_step(self) -> int | None:
         """The step of the last of :meth:`sets`, or of NeMo's files; None where there is none, or it cannot be read."""

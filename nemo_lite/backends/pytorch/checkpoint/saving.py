@@ -17,7 +17,7 @@ from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, SaveP
 from nemo_lite.backends.pytorch.checkpoint.record import Json
 from nemo_lite.backends.pytorch.checkpoint.reports import files_of_others, on_every_rank, report_of
 from nemo_lite.backends.pytorch.checkpoint.storage import Weights, Writer
-from nemo_lite.backends.pytorch.checkpoint.store import write_part
+from nemo_lite.backends.pytorch.checkpoint.store import stage, write_part
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.process import WRITING_CHECKPOINT
 from nemo_lite.base.errors import UsageError
@@ -220,7 +220,7 @@ class Saving:
             return commit, {} if commit else plan.writers(*copies, part), num_bytes_of(copies)
 
         commit, writers, num_bytes = on_every_rank(comm, prepare)
-        staged = Path(comm.from_first(lambda: str(checkpoints.stage(plan))))
+        staged = Path(comm.from_first(lambda: str(stage(checkpoints.folder.absolute() / plan.folder_name))))
         key, final = staged.name, staged.with_name(plan.folder_name)
 
         def is_too_late() -> bool:

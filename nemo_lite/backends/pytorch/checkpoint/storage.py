@@ -216,7 +216,12 @@ def state_writer(state: TrainingState, suffix: str, part: Part = WHOLE) -> Write
         plain_state = state if part == WHOLE else without_pieces(state, pieces)
         encoded = tensor_codec.encode(plain_state, put, exact=False)
     except EncodeError as error:
-        raise _not_storable(error) from None
+        place = _place_of(error.path)
+        if error.too_deep:
+            wanted = f"at most {tensor_codec.MAX_DEPTH} levels"
+            raise CheckpointError("the state is nested too deeply", place=place, wanted=wanted) from None
+        wanted = "a number, text, None, tensor, or a list, tuple or dict of them"
+        raise CheckpointError(f"{place} cannot be stored", got=error.what, wanted=wanted) from None
     structure = json.dumps(encoded, allow_nan=False)
     if len(structure) > _MAX_STRUCTURE_BYTES:
         raise CheckpointError(
@@ -274,15 +279,6 @@ def load_training_state(path: str | Path, optimizers: Sequence[torch.optim.Optim
 
 def _place_of(key_path: tensor_codec.Path) -> str:
     return ".".join(["state", *map(str, key_path)])
-
-
-def _not_storable(error: EncodeError) -> CheckpointError:
-    place = _place_of(error.path)
-    if error.too_deep:
-        wanted = f"at most {tensor_codec.MAX_DEPTH} levels"
-        return CheckpointError("the state is nested too deeply", place=place, wanted=wanted)
-    wanted = "a number, text, None, tensor, or a list, tuple or dict of them"
-    return CheckpointError(f"{place} cannot be stored", got=error.what, wanted=wanted)
 
 
 def _to_path(write: Writer) -> Callable[[Path], None]:
