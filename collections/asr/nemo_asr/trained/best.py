@@ -20,8 +20,6 @@ from nemo_lite.core.callbacks.action_state import ActionState
 from nemo_lite.core.callbacks.base import TagOwners
 from nemo_lite.utils import logging
 
-# BestModelCallback: keeps the best model of a run in a model folder.
-
 
 class BestModelCallback(NeMoCallback):
     """Writes the model folder whenever the first set is recognised with a lower error rate than ever before.
@@ -178,9 +176,6 @@ class BestModelCallback(NeMoCallback):
             return False, None
         rates = read_card(self._folder / CARD).rates
         return True, next((self._rank_of(rate) for rate in rates if rate.set == self._first), None)
-
-
-# AveragedModelCallback: a model folder with averaged weights, written at the end of a run.
 
 
 class AveragedModelCallback(NeMoCallback):

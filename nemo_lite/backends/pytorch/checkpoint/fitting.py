@@ -1,6 +1,6 @@
 """Whether what was stored fits: the tensors of a module, the training state of a run; what may not be stored.
 
-torch takes a training state of any shape, and fails steps later or trains on with it. Nothing is read or changed here.
+torch takes a training state of any shape, and fails steps later or trains on with it. No file is read here.
 """
 
 from __future__ import annotations
