@@ -429,7 +429,7 @@ class TorchEngine:
 
     def _searching(self, settings: TranscriptionSettings) -> _Task[Hypotheses]:
         search = settings.search or self._model.greedy
-        assert isinstance(search, NeuralModule | None), "one of `search_for`"
+        assert isinstance(search, NeuralModule | None), "one of `new_search`"
         if settings.nbest > 1 and search is not None:
             search = with_nbest(search, settings.nbest)
         return _Task(replace(self._model, greedy=search), partial(_search_wires, len(self.labels)), hypotheses_of)
@@ -461,10 +461,8 @@ class TorchEngine:
     ) -> Callable[[Sequence[Recording], dict[int, str]], Iterator[Row[T]]]:
         """Computes one batch at each call, in this process. The DAG is lowered here."""
         wires = connect(task.model, StandIn(audio_ports(self.sample_rate)))
-        by_name, frame_samples = (
-            task.wires(self._behind(task.model, wires, settings), self.factory),
-            stride_of(wires.frames),
-        )
+        by_name = task.wires(self._behind(task.model, wires, settings), self.factory)
+        frame_samples = stride_of(wires.frames)
         compute = self.factory.runner(list(by_name.values()))
 
         def of_batch(rows: Sequence[Recording], faults: dict[int, str]) -> Iterator[Row[T]]:

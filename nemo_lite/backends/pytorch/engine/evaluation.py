@@ -316,7 +316,12 @@ class Evaluation:
         Args:
             values: one for each output port of the data layer, in port order.
         """
-        with self._precision.prepared(self.modules), evaluating([self.module, *self.modules]), torch.no_grad():
+        with (
+            self._precision.prepared(self.modules),
+            evaluating([self.module, *self.modules]),
+            generators_set_aside(self._device, self.dag.modules),
+            torch.no_grad(),
+        ):
             return to_cpu(self._run(Batch(self._ahead.start(values))))
 
     def place(self) -> None:

@@ -112,6 +112,25 @@ def test_a_runner_computes_what_infer_does_and_leaves_the_modules_as_they_were()
     assert not found[0][0].requires_grad
 
 
+class Drawn(nemo.NonTrainableNM):
+    """Draws a number for each item."""
+
+    input_ports = {"x": NeuralType("B D", VoidType())}
+    output_ports = {"y": NeuralType("B", VoidType())}
+
+    def forward(self, x):
+        return torch.rand(len(x))
+
+
+def test_what_a_runner_draws_leaves_the_generators_as_they_were():
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)
+    data = Points(n=4, batch_size=4)
+    x, _ = data()
+    compute, before = factory.runner([Drawn()(x=x)]), torch.get_rng_state()
+    assert compute([data.x, data.y])[0].unique().numel() == 4
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 class Probe(nemo.NonTrainableNM):
     """Hands its input on, and counts the batches that are alive."""
 
