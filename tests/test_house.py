@@ -41,7 +41,6 @@ ELSEWHERE = [
         "asr/models/test_conformer.py",
     ),
     ("nemo_asr.models.jasper", "decoders encoder normalization", "asr/models/jasper/test_jasper.py"),
-    ("nemo_asr.run", "engines", "asr/run/onnx/test_onnx_model.py"),
     ("nemo_asr.run.audio", "decoded files flac kinds mp3 mp4 ogg opening parts", "asr/run/audio/test_reading.py"),
     ("nemo_asr.run.onnx", "onnx_stream", "asr/export/test_stream_export.py"),
     ("nemo_asr.run.onnx", "onnx_session runtime", "asr/run/onnx/test_onnx_model.py"),

@@ -23,9 +23,7 @@ ORDERS = {
     """,
     "nemo_asr.run": """
         arguments, calibration, search.options < text, utterances < manifest_kinds < json_lines < manifest < audio
-        < options < search, onnx.onnx_session < transcribe.inputs < transcribe.transcript
-        < transcribe.segments, transcribe.stream < engines
-        < transcribe < onnx < serve < cli
+        < options < search, engines < transcribe < onnx < serve < cli
     """,
     "nemo_asr": """
         rng, shipped < commands.configured_options, commands.training_options < argparse, text, audio, features

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nemo_asr.run.engines import TranscriptionSettings
-from nemo_asr.run.engines import transcribe as transcribe_recordings
+from nemo_asr.run.transcribe.driver import transcribe as transcribe_recordings
 from nemo_asr.run.transcribe.inputs import recordings_in
 from nemo_asr.run.transcribe.transcript import Transcribed
 from nemo_asr.tasks.family import Model

@@ -9,18 +9,14 @@ from argparse import Namespace
 import numpy as np
 import pytest
 import soundfile
-from toys.onnx_toy import METADATA, RATE, write_toy
-from toys.tone_corpus import record
+from toys.onnx_toy import METADATA, write_toy
 from toys.tone_model import train_tones
-from toys.transcribing import transcribe as transcribe_tones
 
 from nemo_asr.run import engines
-from nemo_asr.run.engines import Row, TranscriptionSettings, in_batches, open_engines, row_transcriber, transcribe
+from nemo_asr.run.engines import TranscriptionSettings, open_engines
 from nemo_asr.run.onnx.onnx_model import OnnxModel
-from nemo_asr.run.transcribe.inputs import Recording, recordings_in
-from nemo_asr.trained.engine import RecordingsDataLayer
 from nemo_asr.trained.model import ModelEngine, TrainedModel, describe
-from nemo_lite import DeviceType, NeuralModuleFactory
+from nemo_lite import DeviceType
 from nemo_lite.base.errors import UsageError
 
 
@@ -39,50 +35,9 @@ def test_settings_out_of_range_are_refused(settings, problem):
         TranscriptionSettings(**settings)
 
 
-def test_rows_come_in_batches_with_their_own_numbers_and_faults():
-    rows = [Recording(name, "", seconds=seconds) for name, seconds in (("a", 1.0), ("b", 3.0), ("c", 2.0))]
-    batches, faults = [], {}
-
-    def compute(batch, faults_of_batch):
-        batches.append([row.source for row in batch])
-        for number, row in enumerate(batch):
-            if row.source == "c":
-                faults_of_batch[number] = "c is damaged"
-            else:
-                yield Row(number, row.source, 0.0, 0.02)
-
-    found = list(in_batches(rows, faults, TranscriptionSettings(batch_size=2), compute))
-    assert batches == [["b", "c"], ["a"]]
-    assert {row.number: row.value for row in found} == {0: "a", 1: "b"}
-    assert faults == {2: "c is damaged"}
-
-
 @pytest.fixture(scope="module")
 def tones(tmp_path_factory):
     return train_tones(tmp_path_factory.mktemp("tones"))
-
-
-@pytest.mark.slow
-def test_one_batch_alone_has_the_transcripts_that_a_loader_gives(tones, tmp_path, monkeypatch):
-    recipe, model = tones
-    factory = NeuralModuleFactory(placement=DeviceType.CPU, set_default=False)
-    for name in ("cabbac", "abc", "b"):
-        record(tmp_path / f"{name}.wav", name)
-    paths = [str(tmp_path / f"{name}.wav") for name in ("abc", "cabbac", "b")]
-    arguments = (model, recipe.labels, recipe.sample_rate, paths)
-    loaded = transcribe_tones(*arguments, factory=factory, num_workers=1)
-    assert [each.text for each in loaded.transcripts] == ["abc", "cabbac", "b"]
-    monkeypatch.setattr(RecordingsDataLayer, "loader", None)
-    assert transcribe_tones(*arguments, factory=factory) == loaded
-
-
-def test_rows_of_a_program_that_serves_are_transcribed_as_they_are(tmp_path):
-    model = OnnxModel(write_toy(tmp_path / "toy.onnx"))
-    rows = [row.measured() for row in recordings_in([np.array([1, 4, 2, 4], np.float32)], RATE)]
-    (whole,) = transcribe(model, rows, TranscriptionSettings(cutting=None)).transcripts
-    of_rows = row_transcriber(model, TranscriptionSettings())
-    assert of_rows([*rows, Recording("none", "none.wav", seconds=1.0)]).transcripts == [whole]
-    assert list(of_rows([Recording("none", "none.wav", seconds=1.0)]).faults) == [0]
 
 
 @pytest.mark.slow
@@ -121,7 +76,7 @@ def test_a_model_that_needs_torch_says_so_in_a_line_where_there_is_none(tmp_path
     words = ["transcribe", "folder", str(tmp_path / "a.wav"), *options]
     ended = subprocess.run([sys.executable, "-c", SCRIPT, *words], capture_output=True, text=True)
     assert ended.returncode == 2
-    problem = "folder: this model needs PyTorch, which is not installed; pip install nemo-lite, which brings PyTorch"
+    problem = "folder: this model needs PyTorch, which is not installed; pip install torch, or give a file of nemo-lite"
     assert problem in ended.stderr
     assert "Traceback" not in ended.stderr
 

@@ -23,15 +23,16 @@ from nemo_asr.decoding.greedy import (
 )
 from nemo_asr.decoding.times import frame_labels, labels_of_frames, timed_labels
 from nemo_asr.run.audio.segments import frame_levels, frame_samples, longest_pause
-from nemo_asr.run.engines import TranscriptionSettings, transcribe
+from nemo_asr.run.engines import TranscriptionSettings
+from nemo_asr.run.onnx.voice_activity import load_detector
 from nemo_asr.run.options import named_files, results_folder, search_options, unique_tags
 from nemo_asr.run.search.options import SearchOptions
 from nemo_asr.run.search.search import TimedLabels
 from nemo_asr.run.search.words import Spelling, weighted_phrases
 from nemo_asr.run.text.labels import main_metric, spelled
+from nemo_asr.run.transcribe.driver import transcribe
 from nemo_asr.run.transcribe.inputs import Recording, recording_of_utterance
 from nemo_asr.run.transcribe.transcript import Transcript
-from nemo_asr.run.transcribe.voice_activity import load_detector
 from nemo_asr.scoring.classification import (
     all_pairs,
     classification_accuracy,

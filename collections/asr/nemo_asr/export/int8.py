@@ -20,11 +20,12 @@ import msgspec
 import numpy as np
 
 from nemo_asr.run.arguments import paths_in
+from nemo_asr.run.engines import BATCH_SIZE
 from nemo_asr.run.manifest import Manifest
 from nemo_asr.run.onnx.onnx_model import INT8, OnnxModel
 from nemo_asr.run.options import unique_tags
 from nemo_asr.run.text.labels import main_metric
-from nemo_asr.run.transcribe.inputs import BATCH_SIZE, recording_of_utterance
+from nemo_asr.run.transcribe.inputs import recording_of_utterance
 from nemo_asr.scoring.intervals import Interval, UtteranceErrors, bootstrap_interval, clusters_of, utterance_errors
 from nemo_asr.scoring.report.set_scores import aligned, range_text
 from nemo_lite.base.errors import DataError, UsageError

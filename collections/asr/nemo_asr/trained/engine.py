@@ -17,10 +17,11 @@ from nemo_asr.decoding.times import frame_labels, labels_of_frames, says_times, 
 from nemo_asr.run.arguments import BatchSeconds, BatchSize, SampleRate, Workers
 from nemo_asr.run.audio.reading import Audio, Samples
 from nemo_asr.run.audio.segments import Decisions, in_chunks
-from nemo_asr.run.engines import ComputeRows, LogProbs, Row, TranscriptionSettings, in_batches
+from nemo_asr.run.engines import ComputeRows, LogProbs, Row, TranscriptionSettings
 from nemo_asr.run.search.ctc import refuse_no_probabilities
 from nemo_asr.run.search.options import SearchOptions
 from nemo_asr.run.search.search import Hypotheses, TimedLabels
+from nemo_asr.run.transcribe.driver import in_batches
 from nemo_asr.run.transcribe.inputs import Recording, batches_of, named, padded, read_rows, rows_of
 from nemo_asr.tasks.families import connect_classifier
 from nemo_asr.tasks.family import (

@@ -16,12 +16,13 @@ from torch import nn
 import nemo_lite
 from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.models.conformer import ConformerEncoder
-from nemo_asr.run.engines import TranscriptionSettings, row_transcriber, segment_stream, transcribe
+from nemo_asr.run.engines import BATCH_SIZE, TranscriptionSettings
 from nemo_asr.run.options import OnnxRuntime
 from nemo_asr.run.text.parser import CharParser
 from nemo_asr.run.transcribe.alignment import Aligned, Alignment, SentenceCutting, align_texts
+from nemo_asr.run.transcribe.driver import row_transcriber, segment_stream, transcribe
 from nemo_asr.run.transcribe.frame_stream import EndpointRules, FrameStream
-from nemo_asr.run.transcribe.inputs import BATCH_SIZE, Recording, one_channel, recordings_in
+from nemo_asr.run.transcribe.inputs import Recording, one_channel, recordings_in
 from nemo_asr.run.transcribe.stream import Stream
 from nemo_asr.run.transcribe.transcript import Transcribed, Transcript
 from nemo_asr.tasks.family import Model, connect

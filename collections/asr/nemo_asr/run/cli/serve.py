@@ -16,10 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, ClassVar, Literal
 
 from nemo_asr.run.cli.transcribe import MODEL_HELP, Segments, check_segments, cutting_of
-from nemo_asr.run.engines import open_engines
+from nemo_asr.run.engines import BATCH_SECONDS, BATCH_SIZE, open_engines
+from nemo_asr.run.onnx.voice_activity import load_detector
 from nemo_asr.run.options import OnnxRuntime, OwnModules, Search, check_search_options, search_options
-from nemo_asr.run.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE
-from nemo_asr.run.transcribe.voice_activity import load_detector
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.nemo_logging import logging
 from nemo_lite.base.options import (

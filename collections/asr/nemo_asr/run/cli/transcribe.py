@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from nemo_asr.run.audio.kinds import CONTAINER_SUFFIXES
 from nemo_asr.run.audio.reading import ALL_KINDS, AUDIO_SUFFIXES
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting
-from nemo_asr.run.engines import TranscriptionSettings, open_engines, transcribe
+from nemo_asr.run.engines import BATCH_SECONDS, BATCH_SIZE, TranscriptionSettings, open_engines
+from nemo_asr.run.onnx.voice_activity import load_detector
 from nemo_asr.run.options import (
     BeamSize,
     OnnxRuntime,
@@ -24,18 +25,9 @@ from nemo_asr.run.options import (
     named_files,
     search_options,
 )
-from nemo_asr.run.transcribe.inputs import (
-    BATCH_SECONDS,
-    BATCH_SIZE,
-    EACH,
-    MICROPHONE,
-    STDIN,
-    Recording,
-    channel_choice,
-    recordings_of,
-)
+from nemo_asr.run.transcribe.driver import transcribe
+from nemo_asr.run.transcribe.inputs import EACH, MICROPHONE, STDIN, Recording, channel_choice, recordings_of
 from nemo_asr.run.transcribe.transcript import FORMATS, SUBTITLES, Transcribed, Transcript
-from nemo_asr.run.transcribe.voice_activity import load_detector
 from nemo_lite.base.errors import UsageError, counted, marked, printable
 from nemo_lite.base.files import make_writable_folder
 from nemo_lite.base.nemo_logging import logging

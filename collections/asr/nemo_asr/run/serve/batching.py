@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from nemo_asr.run.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording
+from nemo_asr.run.engines import BATCH_SECONDS, BATCH_SIZE
+from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.transcript import Transcribed, Transcript
 from nemo_lite.base.nemo_logging import logging
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nemo_asr.run.engines import Engine, TranscriptionSettings, row_transcriber
+from nemo_asr.run.engines import Engine, TranscriptionSettings
 from nemo_asr.run.search.options import SearchOptions
 from nemo_asr.run.serve.batching import Batcher
+from nemo_asr.run.transcribe.driver import row_transcriber
 from nemo_asr.run.transcribe.frame_stream import FrameStream
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.stream import Stream

@@ -42,10 +42,6 @@ from nemo_lite.base.nemo_logging import logging
 # Recording: audio to be transcribed, measured and read; which ones go together. No torch in this file.
 
 
-BATCH_SIZE = 16
-BATCH_SECONDS = 240.0
-
-
 @dataclass(frozen=True)
 class Recording:
     """Audio to be transcribed.

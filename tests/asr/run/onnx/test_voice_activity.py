@@ -10,9 +10,9 @@ from toys.onnx_toy import write_toy
 from toys.silero import write_silero
 
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING
+from nemo_asr.run.onnx.voice_activity import load_detector
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.segments import Activity
-from nemo_asr.run.transcribe.voice_activity import load_detector
 from nemo_asr.tasks.recipe import load_recipe, recipe_from_text
 from nemo_asr.trained.model import TrainedModel, describe
 from nemo_lite.base.errors import UsageError
