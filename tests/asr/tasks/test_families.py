@@ -1,257 +1,255 @@
-"""connect: which wire goes to which port follows from element types, and lengths follow what they are lengths of."""
+"""Families in files outside of the package: they transcribe with times, search with hot words, stream and export."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
-from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
-import soundfile
 import torch
-from toys.nets import Points
+import toys
+from toys.random_models import RATE, noise
+from toys.tone_corpus import CONFIG
 
 import nemo_asr
-from nemo_asr.models.losses import IntermediateDecoderForCTC
-from nemo_asr.tasks.families import CTC
-from nemo_asr.tasks.family import FAMILIES, Model, Signal, connect, connect_by_type, signals_of
-from nemo_lite import Dag, DataLayerNM, DeviceType, EvaluatorCallback, LossNM, NeuralModuleFactory, NmTensor
-from nemo_lite.base.errors import NeuralPortNameMismatchError, NeuralPortNmTensorMismatchError, UsageError
-from nemo_lite.core import LabelsType, LengthsType, LogprobsType, LossType, NeuralType, Ports
-from nemo_lite.core.callbacks.evaluator import differences_from_training
+from nemo_asr.export.onnx_asr_export import export_onnx_asr
+from nemo_asr.export.onnx_export import export_onnx
+from nemo_asr.export.sherpa_export import export_sherpa
+from nemo_asr.export.stream_export import export_stream
+from nemo_asr.export.torch_export import export_torch
+from nemo_asr.run.onnx.onnx_model import OnnxModel
+from nemo_asr.run.search.options import SearchOptions
+from nemo_asr.run.transcribe.frame_stream import FrameStream
+from nemo_asr.tasks import registry
+from nemo_asr.tasks.family import FAMILIES, search_of
+from nemo_asr.trained.model import TrainedModel, describe
+from nemo_lite.base.errors import UsageError
 
-LABELS = ["a", "b"]
-
-
-@pytest.fixture
-def data_layer(tmp_path: Path) -> DataLayerNM:
-    soundfile.write(tmp_path / "a.wav", np.zeros(16000, np.float32), 16000)
-    line = {"audio_filepath": str(tmp_path / "a.wav"), "duration": 1.0, "text": "ab"}
-    (tmp_path / "m.json").write_text(json.dumps(line) + "\n")
-    return nemo_asr.AudioToTextDataLayer(str(tmp_path / "m.json"), LABELS, 1)
+pytestmark = pytest.mark.slow
+STREAMING = CONFIG.replace("Preprocessor: {", "Preprocessor: {normalize: null, pad_to: 0, ")
 
 
-def model(features: int = 16) -> Model:
-    block = {"filters": 8, "repeat": 1, "kernel": 3, "stride": 2, "dilation": 1, "dropout": 0.0, "residual": False}
-    return Model(
-        nemo_asr.AudioToMelSpectrogramPreprocessor(features=16),
-        nemo_asr.JasperEncoder(jasper=[block], activation="relu", feat_in=features),
-        nemo_asr.JasperDecoderForCTC(feat_in=8, num_classes=2),
-        nemo_asr.CTCLossNM(num_classes=2),
-        nemo_asr.GreedyCTCDecoder(),
-        nemo_asr.MultiplyBatch(2),
-        nemo_asr.SpectrogramAugmentation(freq_masks=1),
-    )
+@pytest.fixture(scope="module")
+def files():
+    """The modules of the two files, registered while this module's tests run."""
+    known, families = dict(registry.KNOWN), dict(FAMILIES)
+    defaults = {name: dict(of_family) for name, of_family in registry.DEFAULTS.items()}
+    yield {name: _run_file(Path(toys.__file__).parent / f"{name}.py") for name in ("transducer", "hybrid")}
+    for now, before in ((registry.KNOWN, known), (FAMILIES, families), (registry.DEFAULTS, defaults)):
+        now.clear()
+        now.update(before)
 
 
-def inputs_of(wire: NmTensor | None) -> dict[str, str]:
-    """The ports of the call that makes a wire -> where their wires come from."""
-    assert wire is not None
-    return {port: given.place for port, given in wire.producer_args.items()}
+def _run_file(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"outside_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def test_evaluation_goes_from_audio_to_loss_and_predictions(data_layer: DataLayerNM) -> None:
-    wires = connect(model(), data_layer)
-    assert inputs_of(wires.loss) == {
-        "log_probs": "jasper_decoder_for_ctc.output",
-        "targets": "audio_to_text_data_layer.transcripts",
-        "input_length": "jasper_encoder.encoded_lengths",
-        "target_length": "audio_to_text_data_layer.transcript_length",
+@pytest.fixture(scope="module")
+def models(files, tmp_path_factory) -> dict[str, TrainedModel]:
+    """With random weights that say something."""
+    return {name: _random_model(name, tmp_path_factory.mktemp(name)) for name in files}
+
+
+def _random_model(family: str, folder: Path) -> TrainedModel:
+    (folder / "model.yaml").write_text(f"family: {family}\n{STREAMING}")
+    torch.manual_seed(0)
+    recipe = nemo_asr.load_recipe(folder / "model.yaml")
+    modules: Any = recipe.model()
+    with torch.no_grad():
+        for layer in modules.encoder.modules():
+            if isinstance(layer, torch.nn.BatchNorm1d):
+                layer.running_mean.normal_(0, 0.1)
+                layer.running_var.uniform_(0.5, 2)
+        encoded, _ = modules.encoder.eval()(
+            *modules.preprocessor(torch.from_numpy(noise(3)[None]), torch.tensor([3 * RATE]))
+        )
+        if family == "transducer":
+            joint, prediction = modules.others["joint"], modules.others["prediction"]
+            joint.of_frames.weight /= encoded.std() / 4
+            joint.head.weight *= 8
+            for parameter in prediction.parameters():
+                parameter *= 2
+            joint.head.bias[-1] += 4.0
+        else:
+            head = modules.decoder.decoder_layers[0]
+            head.weight *= 3 / encoded.std()
+            head.bias -= (head(encoded)).mean((0, 2))
+    for module in modules.modules.values():
+        module.eval()
+    return TrainedModel(str(folder), recipe, modules, describe(recipe))
+
+
+@pytest.fixture(params=["transducer", "hybrid"])
+def model(request, models) -> TrainedModel:
+    return models[request.param]
+
+
+def search(model: TrainedModel, **options):
+    return search_of(model.modules, model.card.labels, SearchOptions(**options) if options else None)
+
+
+def times(transcript):
+    return [(word.text, word.start, word.end) for word in transcript.words]
+
+
+def test_words_have_times_and_confidences_also_where_frames_come_in_windows(model):
+    samples = noise(3)
+    (whole,) = model.transcribe([samples], RATE, cutting=None)
+    (windows,) = model.transcribe([samples], RATE, cutting=None, batch_seconds=0.5)
+    assert len(whole.text.replace(" ", "")) > 5
+    assert times(windows) == times(whole)
+    for word in whole.words:
+        assert 0.0 <= word.start < word.end <= 3.0
+        assert 0.0 < word.confidence <= 1.0
+
+
+def test_a_search_with_hot_words_and_several_hypotheses_is_the_family_s_own(model, files):
+    samples, name = noise(1.5), model.modules.family
+    plain, hot = search(model, beam_size=6), search(model, beam_size=6, hotwords=("cab",), hotword_weight=40.0)
+    own = {"transducer": "TransducerSearch", "hybrid": "RescoringSearch"}[name]
+    assert type(plain) is type(hot) is getattr(files[name], own)
+    (before,), (after,) = (model.transcribe([samples], RATE, cutting=None, decoder=each) for each in (plain, hot))
+    assert "cab" not in before.text.split()
+    assert "cab" in after.text.split()
+    (several,) = model.transcribe([samples], RATE, cutting=None, decoder=plain, nbest=3)
+    texts = [each.text for each in several.hypotheses]
+    assert texts[0] == several.text == before.text
+    assert len(set(texts)) == 3
+    scores = [each.score for each in several.hypotheses]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_what_a_search_cannot_do_is_refused_with_its_family(models):
+    with pytest.raises(UsageError, match=r"family transducer: this search has no such option: got lm, alpha"):
+        search(models["transducer"], lm="words.arpa", alpha=0.5)
+
+
+@pytest.mark.parametrize("options", [{}, {"beam_size": 4, "hotwords": ("ab",)}], ids=["own", "hot words"])
+@pytest.mark.parametrize("size", [701, pytest.param(4001, marks=pytest.mark.long), 24_000])
+def test_a_stream_has_the_text_of_the_whole_recording_however_it_arrives(model, options, size):
+    samples = noise(1.5)
+    decoder = search(model, **options)
+    (whole,) = model.transcribe([samples], RATE, cutting=None, decoder=decoder)
+    stream = model.stream(decoder=decoder, rules=nemo_asr.EndpointRules(silence=9, pause=9))
+    assert isinstance(stream, FrameStream)
+    events = []
+    for first in range(0, len(samples), size):
+        events += stream.accept(samples[first : first + size])
+    *partials, final = [*events, *stream.finish()]
+    assert not any(event.is_final for event in partials)
+    assert final.text == stream.text == whole.text
+    assert times(final) == times(whole)
+    assert partials or size > 16_000
+
+
+@pytest.mark.parametrize("options", [{}, {"beam_size": 4}], ids=["own", "beam"])
+def test_the_search_of_a_stream_goes_on_where_the_chunk_before_has_ended(models, options):
+    decoder = search(models["transducer"], **options)
+    encoded = np.random.default_rng(1).standard_normal((40, 64)).astype(np.float32) * 3
+    whole = decoder.recognise({"encoded": encoded}).best
+    assert len(whole.ids) > 4
+    stream, first, parts = decoder.stream(100), 0, []
+    while first < len(encoded):
+        counted = iter(range(1, 8))  # each part ends after 7 frames, whatever is said
+        number = stream.accept({"encoded": encoded[first : first + 11]}, lambda _, counted=counted: next(counted) == 7)
+        parts.append((first, stream.end(number)))
+        first += number
+    assert stream.ids() == whole.ids
+    if not options:  # with a beam, what was said may be heard otherwise later
+        starts = [first + start for first, part in parts for start in part.starts]
+        assert starts == list(whole.starts)
+        assert [label for _, part in parts for label in part.ids] == whole.ids
+
+
+@pytest.fixture(scope="module")
+def exported(models, tmp_path_factory) -> Path:
+    """The file of the transducer's encoder, with those of its other parts beside it."""
+    path = tmp_path_factory.mktemp("exported") / "m.onnx"
+    assert "values" in str(export_onnx(models["transducer"], path))
+    return path
+
+
+@pytest.mark.long
+def test_a_transducer_is_exported_in_parts_that_say_their_wires(models, exported):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = models["transducer"]
+    parts = {path.name: onnxruntime.InferenceSession(path) for path in exported.parent.iterdir()}
+    assert sorted(parts) == ["m.joint.onnx", "m.onnx", "m.prediction.onnx"]
+    said = {name: part.get_modelmeta().custom_metadata_map for name, part in parts.items()}
+    assert {name: json.loads(each["wires"]) for name, each in said.items()} == {
+        "m.onnx": {"encoded": "B D=64 T AcousticEncodedRepresentation", "num_frames": "B Lengths"},
+        "m.prediction.onnx": {
+            "states": "B T D EncodedRepresentation",
+            "new_memory": "D B D EncodedRepresentation",
+        },
+        "m.joint.onnx": {"lattice": "Lattice"},
     }
-    assert wires.features is wires.log_probs.call.inputs["encoder_output"].call.inputs["audio_signal"]
-    assert wires.feature_lengths is wires.log_probs.call.inputs["encoder_output"].call.inputs["length"]
-    assert wires.log_probs_lengths is wires.predictions.call.inputs["log_probs_length"]
-    # The decoder gives no lengths: those of its input go on. Optional lengths are connected.
-    assert inputs_of(wires.predictions) == {
-        "log_probs": "jasper_decoder_for_ctc.output",
-        "log_probs_length": "jasper_encoder.encoded_lengths",
-    }
-    assert wires.scored == [wires.loss, wires.predictions, wires.transcripts, wires.transcript_lengths]
+    assert {each["family"] for each in said.values()} == {"transducer"}
+    assert json.loads(said["m.onnx"]["parts"]) == {"prediction": "m.prediction.onnx", "joint": "m.joint.onnx"}
+    samples = noise(2)
+    (wanted,) = model.transcribe([samples], RATE, cutting=None)
+    assert _text_of_files(parts, samples, model.card.labels) == wanted.text
 
 
-def test_training_goes_through_multiplier_and_augmentation(data_layer: DataLayerNM) -> None:
-    wires = connect(model(), data_layer, training=True)
-    names = [node.name for node in Dag([wires.loss]).nodes]
-    assert names == [
-        *("audio_to_mel_spectrogram_preprocessor", "multiply_batch", "spectrogram_augmentation", "jasper_encoder"),
-        *("jasper_decoder_for_ctc", "ctc_loss"),
-    ]
-    assert inputs_of(wires.loss)["target_length"] == "multiply_batch.out_y_len"
-    plain = replace(model(), multiplier=None, augmentation=None)
-    assert len(Dag([connect(plain, data_layer, training=True).loss]).nodes) == 4
+def _text_of_files(parts, samples, labels):
+    """Greedy search with the files alone."""
+    blank, memory = len(labels), np.zeros((1, 1, 32), np.float32)
+    lengths = np.array([len(samples)])
+    encoded, number = parts["m.onnx"].run(None, {"audio_signal": samples[None], "length": lengths})
+
+    def behind(label, memory):
+        return parts["m.prediction.onnx"].run(None, {"label": np.array([[label]]), "memory": memory})
+
+    states, memory = behind(blank, memory)
+    ids = []
+    for frame in range(int(number[0])):
+        for _ in range(4):
+            inputs = {"encoded": encoded[:, :, frame : frame + 1], "states": states}
+            label = int(parts["m.joint.onnx"].run(None, inputs)[0][0, 0, 0].argmax())
+            if label == blank:
+                break
+            ids.append(label)
+            states, memory = behind(label, memory)
+    return " ".join("".join(labels[label] for label in ids).split())
 
 
-def test_intermediate_ctc_adds_a_loss_in_training_and_nothing_in_evaluation(data_layer: DataLayerNM) -> None:
-    block = {"filters": 8, "repeat": 1, "kernel": 3, "stride": 2, "dilation": 1, "dropout": 0.0, "residual": False}
-    encoder = nemo_asr.JasperEncoder(
-        jasper=[{**block, "filters": 6}, block], activation="relu", feat_in=16, intermediate_block=0
-    )
-    middle = {
-        "intermediate_decoder": IntermediateDecoderForCTC(feat_in=6, num_classes=2, share=0.25),
-        "intermediate_loss": nemo_asr.CTCLossNM(num_classes=2),
-    }
-    whole = replace(model(), encoder=encoder, intermediate=middle, augmentation=None)
-    of_both, of_end = (connect(each, data_layer, training=True) for each in (whole, replace(whole, intermediate={})))
-    loss, plain = of_both.loss, of_end.loss
-    assert loss is not None
-    assert plain is not None
-    assert {name: part.weight for name, part in of_both.losses.items()} == {"ctc": 0.75, "intermediate": 0.25}
-    assert [part.loss for part in of_both.losses.values()] == [loss.call.inputs[f"loss_{number}"] for number in (1, 2)]
-    assert [part.loss for part in of_end.losses.values()] == [plain]
-    assert inputs_of(loss.call.inputs["loss_2"])["input_length"] == "jasper_encoder.intermediate_lengths"
-    of_training, of_plain, of_evaluation = (
-        {node.module for node in Dag([each]).nodes} for each in (loss, plain, connect(whole, data_layer).loss)
-    )
-    assert of_training - of_plain == {*middle.values(), loss.producer}
-    assert of_evaluation == of_plain - {whole.multiplier}
+@pytest.mark.long
+def test_a_file_of_a_family_without_a_search_here_is_refused(exported):
+    with pytest.raises(UsageError, match="there is no search for exported models of family transducer"):
+        OnnxModel(exported).new_search()
 
 
-def test_a_family_that_leaves_modules_of_training_out_is_told_of(data_layer: DataLayerNM) -> None:
-    forgotten = replace(model(), intermediate={"intermediate_decoder": IntermediateDecoderForCTC(6, 2)})
-
-    class Forgetful(CTC):
-        def losses(self, modules, log_probs, others, labels, training):  # type: ignore[no-untyped-def]
-            return super().losses(modules, log_probs, others, labels, training=False)
-
-    FAMILIES["forgetful"] = Forgetful()
-    try:
-        with pytest.raises(UsageError, match="family forgetful does not connect intermediate_decoder"):
-            connect(replace(forgotten, family="forgetful"), data_layer, training=True)
-    finally:
-        del FAMILIES["forgetful"]
+EXPORTS = {
+    "torch": export_torch,
+    "sherpa-onnx": export_sherpa,
+    "onnx-asr": export_onnx_asr,
+    "a file with states": export_stream,
+}
 
 
-def test_recordings_without_texts_have_predictions_only(tmp_path: Path) -> None:
-    soundfile.write(tmp_path / "a.wav", np.zeros(16000, np.float32), 16000)
-    wires = connect(model(), nemo_asr.AudioFilesDataLayer([str(tmp_path / "a.wav")]))
-    assert (wires.loss, wires.transcripts, wires.transcript_lengths) == (None, None, None)
-    with pytest.raises(UsageError, match="audio_files_data_layer: the data layer gives no texts"):
-        wires.scored  # noqa: B018
-    assert wires.predictions.producer.label == "greedy_ctc_decoder"
+@pytest.mark.parametrize("program", EXPORTS)
+def test_a_layout_that_holds_log_probabilities_refuses_a_family_without(models, tmp_path, program):
+    problem = f"family transducer does not give log_probs, log_probs_length, which {program} takes: got "
+    with pytest.raises(UsageError, match=f"{problem}encoder: encoded, num_frames; prediction: states, new_memory; "):
+        EXPORTS[program](models["transducer"], tmp_path / "m")
+    assert not list(tmp_path.iterdir())
 
 
-class LossOfTargets(LossNM):
-    """Its ports are in another order than those of the CTC loss."""
-
-    input_ports: Ports = {
-        "target_length": NeuralType("B", LengthsType()),
-        "input_length": NeuralType("B", LengthsType()),
-        "targets": NeuralType("B T", LabelsType()),
-        "log_probs": NeuralType("B T D", LogprobsType()),
-        "weights": NeuralType("B", LabelsType(), optional=True),
-    }
-    output_ports: Ports = {"loss": NeuralType(None, LossType())}
-
-    def _loss_function(  # type: ignore[override]  # each loss has parameters of its own
-        self,
-        target_length: torch.Tensor,
-        input_length: torch.Tensor,
-        targets: torch.Tensor,
-        log_probs: torch.Tensor,
-        weights: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        return log_probs.sum()
-
-
-def test_ports_in_another_order_get_their_wires_by_type(data_layer: DataLayerNM) -> None:
-    inputs = inputs_of(connect(replace(model(), loss=LossOfTargets()), data_layer).loss)
-    assert inputs["log_probs"] == "jasper_decoder_for_ctc.output"
-    assert inputs["input_length"] == "jasper_encoder.encoded_lengths"
-    assert inputs["target_length"] == "audio_to_text_data_layer.transcript_length"
-
-
-def test_what_does_not_fit_is_the_ports_own_error(data_layer: DataLayerNM) -> None:
-    with pytest.raises(NeuralPortNmTensorMismatchError, match=r"jasper_encoder\.audio_signal cannot take audio_to_mel"):
-        connect(model(features=80), data_layer)
-    audio, _ = signals_of(data_layer())
-    with pytest.raises(NeuralPortNmTensorMismatchError, match=r"audio_signal cannot take audio_to_text"):
-        connect_by_type(model().encoder, audio)
-    with pytest.raises(NeuralPortNameMismatchError, match=r"not connected: .*wanted targets"):
-        connect_by_type(model().loss, *connect_by_type(model().decoder, *encoded(data_layer)))
-
-
-def encoded(data_layer: DataLayerNM) -> list[Signal]:
-    shared = model()
-    audio, _ = signals_of(data_layer())
-    return connect_by_type(shared.encoder, *connect_by_type(shared.preprocessor, audio))
-
-
-def test_data_without_audio_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"points: the data layer gives no audio: got x, y"):
-        connect(model(), Points())
-
-
-def evaluated(model: Model, folder: Path, **reading: object) -> list[NmTensor]:
-    arguments: dict[str, object] = {"labels": LABELS, "shuffle": False, **reading}
-    return connect(model, nemo_asr.AudioToTextDataLayer(str(folder / "m.json"), batch_size=1, **arguments)).scored
-
-
-def test_an_evaluation_that_is_as_the_training_has_nothing_to_tell(data_layer: DataLayerNM, tmp_path: Path) -> None:
-    shared = model()
-    training = Dag([connect(shared, data_layer, training=True).scored[0]])
-    no_dither = replace(shared, preprocessor=nemo_asr.AudioToMelSpectrogramPreprocessor(features=16, dither=0.0))
-    for other in (shared, no_dither, replace(shared, greedy=nemo_asr.GreedyCTCDecoder())):
-        assert differences_from_training(training, Dag(evaluated(other, tmp_path))) == ([], [])
-
-
-@pytest.mark.parametrize(
-    ("changes", "reading", "told"),
-    [
-        ({}, {"labels": ["b", "a"]}, ["audio_to_text_data_layer.labels is not that of training: got 'b' at 0, wanted"]),
-        ({}, {"labels": [*LABELS, "c"]}, ["labels is not that of training: got 3 entries, wanted 2"]),
-        ({}, {"trim_silence": True}, ["trim_silence is not that of training: got True, wanted False"]),
-        (
-            {"preprocessor": {"features": 16, "window_stride": 0.02, "dither": 0.0}},
-            {},
-            ["preprocessor.window_stride is not that of training: got 0.02, wanted 0.01"],
-        ),
-        ({"decoder": {"feat_in": 8, "num_classes": 2}}, {}, ["(JasperDecoderForCTC) has weights of its own"]),
-    ],
-)
-def test_an_evaluation_that_differs_from_the_training_is_told(
-    changes: dict[str, dict[str, object]],
-    reading: dict[str, object],
-    told: list[str],
-    data_layer: DataLayerNM,
-    tmp_path: Path,
-) -> None:
-    shared = model()
-    training = Dag([connect(shared, data_layer, training=True).scored[0]])
-    made = {role: type(getattr(shared, role))(**arguments) for role, arguments in changes.items()}
-    wrong, without_effect = differences_from_training(
-        training, Dag(evaluated(replace(shared, **made), tmp_path, **reading))
-    )
-    assert len(wrong) == len(told)
-    assert all(part in text for part, text in zip(told, wrong, strict=True))
-    assert without_effect == []
-
-
-def test_differences_of_evaluations_are_logged_before_the_first_step(
-    data_layer: DataLayerNM, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    shared = model()
-    stride = replace(shared, preprocessor=nemo_asr.AudioToMelSpectrogramPreprocessor(features=16, window_stride=0.02))
-    augmented = nemo_asr.AudioToTextDataLayer(str(tmp_path / "m.json"), LABELS, 1, shuffle=True)
-    wires = {
-        "good": evaluated(shared, tmp_path),
-        "labels": evaluated(shared, tmp_path, labels=["b", "a"]),
-        "stride": evaluated(stride, tmp_path),
-        "augmented": connect(shared, augmented, training=True).scored,
-    }
-    callbacks = [
-        EvaluatorCallback(each, lambda *_: None, lambda _: {}, eval_step=1, name=name) for name, each in wires.items()
-    ]
-    factory = NeuralModuleFactory(placement=DeviceType.CPU, set_default=False)
-    loss = connect(shared, data_layer, training=True).loss
-    assert loss is not None
-    factory.train([loss], callbacks=callbacks, optimizer="sgd", optimization_params={"max_steps": 1, "lr": 0.01})
-    written = capfd.readouterr()
-    lines = [line for line in (written.err + written.out).splitlines() if "Evaluation " in line]  # warnings first
-    told = [line for line in lines if "training" in line or "no effect" in line]
-    assert len(told) == 5
-    assert "Evaluation labels: audio_to_text_data_layer.labels is not that of training: got 'b' at 0" in told[0]
-    assert "Evaluation stride: audio_to_mel_spectrogram_preprocessor.window_stride is not that of" in told[1]
-    assert "Evaluation augmented: shuffle=True has no effect in evaluation: every item comes once" in told[2]
-    assert "Evaluation augmented: multiply_batch (MultiplyBatch) has no effect in evaluation" in told[3]
-    assert "Evaluation augmented: spectrogram_augmentation (SpectrogramAugmentation) has no" in told[4]
+@pytest.mark.long
+def test_a_hybrid_is_exported_as_a_ctc_model_and_the_file_says_so(models, tmp_path, capfd):
+    pytest.importorskip("onnxruntime")
+    export_onnx(models["hybrid"], tmp_path / "m.onnx")
+    assert "m.onnx ends at log_probs: RescoringSearch of the configuration" in capfd.readouterr().err
+    written = OnnxModel(tmp_path / "m.onnx")
+    assert (written.metadata["family"], written.metadata["search"]) == ("ctc", "RescoringSearch")
+    samples = noise(2)
+    greedy = nemo_asr.GreedyCTCDecoder()
+    (wanted,) = models["hybrid"].transcribe([samples], RATE, cutting=None, decoder=greedy)
+    assert written.transcribe([samples], audio_rate=RATE, cutting=None).transcripts[0].text == wanted.text
