@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import nemo_asr
+from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.ctc import align, labels_of_path, path_scores
-from nemo_asr.run.search.options import SearchOptions
 from nemo_asr.run.search.search import Hypotheses, SearchStream, States, TimedLabels
 from nemo_asr.tasks.families import CTC, Data, Modules, Weighted, augmented_features
 from nemo_lite import LossNM, NeuralModule, NonTrainableNM, TrainableNM

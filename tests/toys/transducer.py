@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import nemo_asr
-from nemo_asr.run.search.options import SearchOptions
+from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.search import FrameByFrame, Hypotheses, States, TimedLabels
 from nemo_asr.tasks.families import SPEECH_ROLES, Data, Exported, Modules, augmented_features
 from nemo_asr.trained.engine import StandIn

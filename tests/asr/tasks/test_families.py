@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
+import tokenize
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +24,7 @@ from nemo_asr.export.sherpa_export import export_sherpa
 from nemo_asr.export.stream_export import export_stream
 from nemo_asr.export.torch_export import export_torch
 from nemo_asr.run.onnx.onnx_model import OnnxModel
-from nemo_asr.run.search.options import SearchOptions
+from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.transcribe.frame_stream import FrameStream
 from nemo_asr.tasks import registry
 from nemo_asr.tasks.family import FAMILIES, search_of
@@ -253,3 +255,33 @@ def test_a_hybrid_is_exported_as_a_ctc_model_and_the_file_says_so(models, tmp_pa
     greedy = nemo_asr.GreedyCTCDecoder()
     (wanted,) = models["hybrid"].transcribe([samples], RATE, cutting=None, decoder=greedy)
     assert written.transcribe([samples], audio_rate=RATE, cutting=None).transcripts[0].text == wanted.text
+
+
+# Files beside those of CTC itself (its searches, heads, losses and wiring, and alignment, which needs its frames).
+OF_CTC = ("decoding/", "models/", "run/search/", "run/transcribe/alignment.py", "tasks/families.py", "compat/")
+NAMES_OF_CTC = re.compile(r"CTC(?!_SHARE)|PathSearch|TextSearch|labels_of_path|\bblank\b|is_ctc|ctc\"")
+MAY_NAME_CTC = {
+    "tasks/known_modules.py": "registers its modules",
+    "tasks/family.py": "the family of files of NeMo, which name none",
+    "trained/nemo_files.py": "the head that published models have",
+    "trained/hugging_face.py": "likewise",
+    "trained/wenet.py": "likewise",
+    "export/sherpa_export.py": "a layout of another program, for its frames",
+    "export/onnx_asr_export.py": "likewise",
+}
+
+
+def test_no_other_file_of_the_collection_names_ctc() -> None:
+    folder = Path(nemo_asr.__file__).parent
+    files = [
+        path for path in sorted(folder.rglob("*.py")) if not path.relative_to(folder).as_posix().startswith(OF_CTC)
+    ]
+    named = {path.relative_to(folder).as_posix(): names for path in files if (names := _names_of_ctc(path))}
+    assert named.keys() == MAY_NAME_CTC.keys(), named
+
+
+def _names_of_ctc(path: Path) -> set[str]:
+    """The names in the code of a file, and the texts in it that are one name; not messages, comments and docstrings."""
+    with path.open("rb") as file:
+        tokens = [each for each in tokenize.tokenize(file.readline) if each.type in (tokenize.NAME, tokenize.STRING)]
+    return {each.string for each in tokens if " " not in each.string and NAMES_OF_CTC.search(each.string)}

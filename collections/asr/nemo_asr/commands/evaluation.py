@@ -25,8 +25,7 @@ from nemo_asr.decoding.times import frame_labels, labels_of_frames, timed_labels
 from nemo_asr.run.audio.segments import frame_levels, frame_samples, longest_pause
 from nemo_asr.run.engines import TranscriptionSettings
 from nemo_asr.run.onnx.voice_activity import load_detector
-from nemo_asr.run.options import named_files, results_folder, search_options, unique_tags
-from nemo_asr.run.search.options import SearchOptions
+from nemo_asr.run.options import SearchOptions, named_files, results_folder, search_options, unique_tags
 from nemo_asr.run.search.search import TimedLabels
 from nemo_asr.run.search.words import Spelling, weighted_phrases
 from nemo_asr.run.text.labels import main_metric, spelled
@@ -366,14 +365,14 @@ class _Times(NamedTuple):
 
 def _times_of(wires: Wires, labels: Sequence[str]) -> _Times | None:
     """Where the labels of a search lie in time; None where neither the search nor the model tells."""
-    frame, search, blank = stride_of(wires.frames), wires.predictions.call, len(labels)
+    frame, search = stride_of(wires.frames), wires.predictions.call
     if frame is None:
         return None
     if of_frames := frame_labels(search, wires.log_probs, wires.log_probs_lengths):
-        timed = labels_of_frames(of_frames[0], None, None, blank)
+        timed = labels_of_frames(of_frames[0], None, None, labels)
     else:
         (port,) = (port for port, wire in search.outputs.items() if wire is wires.predictions)
-        timed = timed_labels(search, port, wires.log_probs, wires.log_probs_lengths, blank)
+        timed = timed_labels(search, port, wires.log_probs, wires.log_probs_lengths, labels)
     return _Times([timed[name] for name in ("ids", "starts", "ends")], frame) if "starts" in timed else None
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from nemo_asr.decoding.greedy import HypothesesType, post_process_transcripts
-from nemo_asr.run.search.options import SearchOptions
+from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.prefix_beam_search import (
     BeamSize,
     CutoffProb,

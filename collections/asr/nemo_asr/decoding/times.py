@@ -6,7 +6,7 @@ each utterance in their first row; see `HypothesesType`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -14,7 +14,8 @@ from torch import Tensor
 
 from nemo_asr.decoding.greedy import HypothesesType, label_ids
 from nemo_asr.models.jasper import valid_frames
-from nemo_asr.run.search.ctc import align, labels_of_path, refuse_no_probabilities
+from nemo_asr.run.search.ctc import align, labels_of_path
+from nemo_asr.run.search.search import refuse_no_probabilities
 from nemo_lite import NmTensor, NonTrainableNM
 from nemo_lite.core.neural_types import IntType, LengthsType, LogprobsType, ModuleCall, NeuralType, PredictionsType
 from nemo_lite.core.ports import Ports
@@ -44,17 +45,17 @@ def frame_labels(search: ModuleCall, log_probs: NmTensor | None, length: NmTenso
 
 
 def labels_of_frames(
-    path: NmTensor, scores: NmTensor | None, length: NmTensor | None, blank: int
+    path: NmTensor, scores: NmTensor | None, length: NmTensor | None, labels: Sequence[str]
 ) -> dict[str, NmTensor]:
-    """The timed labels of a path of CTC, whose blank has this number."""
+    """The timed labels of a path of CTC."""
     inputs = {"path": path, "scores": scores, "length": length}
-    labels = PathLabels(blank)
-    outputs = labels.connect(**{name: wire for name, wire in inputs.items() if wire is not None})
-    return dict(zip(labels.output_ports, outputs, strict=True))
+    found = PathLabels(len(labels))
+    outputs = found.connect(**{name: wire for name, wire in inputs.items() if wire is not None})
+    return dict(zip(found.output_ports, outputs, strict=True))
 
 
 def timed_labels(
-    search: ModuleCall, predictions: str, log_probs: NmTensor | None, length: NmTensor | None, blank: int
+    search: ModuleCall, predictions: str, log_probs: NmTensor | None, length: NmTensor | None, labels: Sequence[str]
 ) -> dict[str, NmTensor]:
     """The timed labels of a search over whole utterances.
 
@@ -63,24 +64,22 @@ def timed_labels(
         predictions: the port of its labels.
         log_probs: of the frames, by which labels get times where the search says none.
         length: valid frames.
-        blank: its number in these.
+        labels: the vocabulary.
 
     Returns:
         Of several hypotheses also ``several``, their ids, and ``totals``; no times where nothing says them.
     """
-    labels, found = search.outputs[predictions], dict[str, NmTensor]()
-    gives_ids = isinstance(labels.ntype.elements_type, HypothesesType)
+    ids, found = search.outputs[predictions], dict[str, NmTensor]()
+    gives_ids = isinstance(ids.ntype.elements_type, HypothesesType)
     if gives_ids and "scores" in search.outputs:
-        found |= {"several": labels, "totals": search.outputs["scores"]}
+        found |= {"several": ids, "totals": search.outputs["scores"]}
     if gives_ids and says_times(search):
-        return {**found, "ids": labels, **{name: search.outputs[name] for name in ("starts", "ends", "log_probs")}}
+        return {**found, "ids": ids, **{name: search.outputs[name] for name in ("starts", "ends", "log_probs")}}
     if log_probs is None or length is None:
         return found
-    path = LabelAlignment().connect(
-        log_probs=log_probs, length=length, **{"ids" if gives_ids else "predictions": labels}
-    )
+    path = LabelAlignment().connect(log_probs=log_probs, length=length, **{"ids" if gives_ids else "predictions": ids})
     scores = PathScores().connect(log_probs=log_probs, path=path, length=length)
-    return {**found, **labels_of_frames(path, scores, length, blank)}
+    return {**found, **labels_of_frames(path, scores, length, labels)}
 
 
 class PathScores(NonTrainableNM):

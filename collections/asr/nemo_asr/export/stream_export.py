@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +18,6 @@ from nemo_asr.features.audio_preprocessor import AudioPreprocessor
 from nemo_asr.run.audio.reading import Samples
 from nemo_asr.run.onnx.onnx_model import STREAM_FORMAT
 from nemo_asr.run.onnx.onnx_stream import BEFORE, CHUNK, LATE, NEXT, OnnxStreamedModel
-from nemo_asr.run.search.ctc import LOG_PROBS
 from nemo_asr.tasks.family import Exported, Wires
 from nemo_asr.trained.model import TrainedModel
 from nemo_lite.backends.pytorch.export import Argument, OnnxRun, evaluated_part, write_onnx
@@ -209,9 +207,7 @@ def _compare(model: TrainedModel, run: OnnxRun, signals: Sequence[Samples]) -> C
     streamed, written = model.streamed(), OnnxStreamedModel(run.path)
     difference, sizes = 0.0, []
     for signal in signals:
-        wanted, got = (
-            torch.from_numpy(np.asarray(each.frames()(signal, True)[LOG_PROBS])) for each in (streamed, written)
-        )
+        wanted, got = (torch.from_numpy(*each.frames()(signal, True).values()) for each in (streamed, written))
         size = (1, len(signal) / model.card.sample_rate)
         same = got.shape == wanted.shape
         apart = (got - wanted).abs() if same else torch.tensor([torch.inf])

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from pathlib import Path, PurePath
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from nemo_asr.run.arguments import paths_in
-from nemo_asr.run.search.options import SearchOptions
 from nemo_asr.run.text.labels import METRICS, SCORE_NORMALIZERS
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import FileKind, names_in, read_json
@@ -241,6 +241,54 @@ def check_search_options(parser: OneLineParser, args: Namespace) -> None:
         parser.error("--search_weights is one of --eval_datasets, whose error rates would be too low; give another set")
     if args.weights:
         args.alpha, args.beta = read_weights(args.weights)
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What is asked of a search. None, and no words: what the search has by itself.
+
+    Attributes:
+        beam_size: hypotheses that go on after each frame.
+        lexicon: a file of the only words that there may be.
+        lm: a file of a language model.
+        hotwords: words and phrases that are more probable here.
+        alpha: factor of the language model's logarithms.
+        beta: added for each word.
+        hotword_weight: added for each hot word or phrase without a weight of its own.
+    """
+
+    beam_size: int | None = None
+    lexicon: str | None = None
+    lm: str | None = None
+    hotwords: tuple[str, ...] = ()
+    alpha: float | None = None
+    beta: float | None = None
+    hotword_weight: float | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """What is asked for, by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value not in (None, ())}
+
+    def with_hotwords(self, words: Iterable[str]) -> SearchOptions:
+        """With more hot words."""
+        return replace(self, hotwords=(*self.hotwords, *words))
+
+    def without_hotwords(self) -> SearchOptions:
+        """The same search without hot words."""
+        return replace(self, hotwords=(), hotword_weight=None)
+
+    def refuse_others(self, names: Collection[str], place: str) -> None:
+        """UsageError where something is asked for that a search cannot do.
+
+        Args:
+            names: what it can do.
+            place: whose search it is.
+        """
+        others = [name for name in self.arguments() if name not in names]
+        if others:
+            wanted = f"one of {', '.join(names)}" if names else "no option of a search"
+            raise UsageError("this search has no such option", place=place, got=", ".join(others), wanted=wanted)
 
 
 def search_options(args: Namespace) -> SearchOptions | None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.models.losses import IntermediateDecoderForCTC, ctc_frames_needed
-from nemo_asr.run.search.options import SearchOptions
+from nemo_asr.run.options import SearchOptions
 from nemo_asr.tasks.family import SPEECH_ROLES as SPEECH_ROLES
 from nemo_asr.tasks.family import Data as Data
 from nemo_asr.tasks.family import Exported as Exported

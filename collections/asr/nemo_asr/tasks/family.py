@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
-from nemo_asr.run.search.options import SearchOptions
+from nemo_asr.run.options import SearchOptions
 from nemo_lite import Dag, DataLayerNM, NeuralModule, NmTensor, logging
 from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.base.errors import UnknownNameError, UsageError

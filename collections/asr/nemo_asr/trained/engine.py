@@ -18,9 +18,8 @@ from nemo_asr.run.arguments import BatchSeconds, BatchSize, SampleRate, Workers
 from nemo_asr.run.audio.reading import Audio, Samples
 from nemo_asr.run.audio.segments import Decisions, in_chunks
 from nemo_asr.run.engines import ComputeRows, LogProbs, Row, TranscriptionSettings
-from nemo_asr.run.search.ctc import refuse_no_probabilities
-from nemo_asr.run.search.options import SearchOptions
-from nemo_asr.run.search.search import Hypotheses, TimedLabels
+from nemo_asr.run.options import SearchOptions
+from nemo_asr.run.search.search import Hypotheses, TimedLabels, refuse_no_probabilities
 from nemo_asr.run.transcribe.driver import in_batches
 from nemo_asr.run.transcribe.inputs import Recording, batches_of, named, padded, read_rows, rows_of
 from nemo_asr.tasks.families import connect_classifier
@@ -433,7 +432,7 @@ class TorchEngine:
         assert isinstance(search, NeuralModule | None), "one of `new_search`"
         if settings.nbest > 1 and search is not None:
             search = with_nbest(search, settings.nbest)
-        return _Task(replace(self._model, greedy=search), partial(_search_wires, len(self.labels)), hypotheses_of)
+        return _Task(replace(self._model, greedy=search), partial(_search_wires, self.labels), hypotheses_of)
 
     def _rows(
         self, task: _Task[T], rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
@@ -530,7 +529,7 @@ def _log_prob_wires(behind: Behind, factory: NeuralModuleFactory) -> dict[str, N
     return dict(zip(("log_probs", "num_frames"), behind.windowed([log_probs], lengths, factory), strict=True))
 
 
-def _search_wires(blank: int, behind: Behind, factory: NeuralModuleFactory) -> dict[str, NmTensor]:
+def _search_wires(labels: Sequence[str], behind: Behind, factory: NeuralModuleFactory) -> dict[str, NmTensor]:
     """What the search of a model gives, over frames that were computed in windows.
 
     Returns:
@@ -547,7 +546,7 @@ def _search_wires(blank: int, behind: Behind, factory: NeuralModuleFactory) -> d
         raise UsageError("the search takes no lengths of frames", place=search.module.label)
     if of_frames := frame_labels(search, own.log_probs, lengths):
         path, scores, num_frames = behind.windowed(of_frames, lengths, factory)
-        return {"num_frames": num_frames, **labels_of_frames(path, scores, num_frames, blank)}
+        return {"num_frames": num_frames, **labels_of_frames(path, scores, num_frames, labels)}
     inputs = [wire for wire in search.inputs.values() if not is_lengths(wire)]
     aligned = [own.log_probs] if own.log_probs is not None and not says_times(search) else []
     kept = list(dict.fromkeys([*inputs, *aligned]))
@@ -557,12 +556,12 @@ def _search_wires(blank: int, behind: Behind, factory: NeuralModuleFactory) -> d
         {port: num_frames if is_lengths(wire) else whole[wire] for port, wire in search.inputs.items()}
     )
     (port,) = (port for port, wire in search.outputs.items() if wire is own.predictions)
-    labels = timed_labels(over_whole, port, whole[aligned[0]] if aligned else None, num_frames, blank)
-    if "log_probs" not in labels:
+    timed = timed_labels(over_whole, port, whole[aligned[0]] if aligned else None, num_frames, labels)
+    if "log_probs" not in timed:
         problem = "the search says no times of labels, and the model has no log-probabilities of frames to find them"
         remedy = "give the search the outputs starts, ends and log_probs"
         raise UsageError(problem, place=search.module.label, got=", ".join(search.outputs), remedy=remedy)
-    return {"num_frames": num_frames, **labels}
+    return {"num_frames": num_frames, **timed}
 
 
 # Voice activity: a classifier in the place of levels.

@@ -15,7 +15,6 @@ from torch import nn
 
 import nemo_lite
 from nemo_asr.data.speech_data_layer import SpeechPorts
-from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.run.engines import BATCH_SIZE, TranscriptionSettings
 from nemo_asr.run.options import OnnxRuntime
 from nemo_asr.run.text.parser import CharParser
@@ -175,7 +174,7 @@ class TrainedModel:
             UsageError: the encoder has no attention, or the first number is no multiple of one more than the second.
         """
         encoder = self.modules.encoder
-        if not isinstance(encoder, ConformerEncoder):
+        if not hasattr(encoder, "set_default_att_context_size"):
             problem, wanted = "att_context_size is for attention", "a ConformerEncoder"
             raise UsageError(problem, place=self.card.name, got=type(encoder).__name__, wanted=wanted)
         encoder.set_default_att_context_size(att_context_size)

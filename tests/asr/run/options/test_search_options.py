@@ -7,8 +7,7 @@ from argparse import Namespace
 
 import pytest
 
-from nemo_asr.run.options import Search, WeightSearch, check_search_options, search_options
-from nemo_asr.run.search.options import SearchOptions
+from nemo_asr.run.options import Search, SearchOptions, WeightSearch, check_search_options, search_options
 from nemo_lite.base.errors import DataError
 from nemo_lite.base.options import OneLineParser
 

@@ -21,9 +21,9 @@ from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Detector
 from nemo_asr.run.calibration import Calibration, usual_confidence
 from nemo_asr.run.engines import BATCH_SECONDS, BATCH_SIZE, ComputeRows, Row, TranscriptionSettings
 from nemo_asr.run.onnx.onnx_session import ONNX_FILE, open_session
+from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.ctc import LOG_PROBS
 from nemo_asr.run.search.known_searches import search_of_family
-from nemo_asr.run.search.options import SearchOptions
 from nemo_asr.run.search.search import Hypotheses, Search, States, num_frames_of
 from nemo_asr.run.text.labels import is_piece
 from nemo_asr.run.transcribe.driver import in_batches, segment_stream, transcribe

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.run.search.search import Hypotheses, States, TimedLabels
+from nemo_asr.run.search.search import Hypotheses, States, TimedLabels, refuse_no_probabilities
 from nemo_lite.base.errors import UsageError
 
 LabelPath: TypeAlias = "npt.NDArray[np.integer[Any]]"
@@ -21,7 +21,6 @@ Scores: TypeAlias = "npt.NDArray[np.floating[Any]]"
 
 LOG_PROBS = "log_probs"
 """The state that is read."""
-_MOST_LOG_SUM = 0.1  # far more than rounding in half precision gives
 
 
 class PathSearch:
@@ -90,18 +89,6 @@ def number_taken(path: Sequence[int], blank: int, ends: Callable[[bool], bool]) 
 
 
 # From a path to labels with their frames.
-
-
-def refuse_no_probabilities(log_sum: float) -> None:
-    """Raise UsageError where the probabilities of a frame do not add up to 1: then words have no confidences.
-
-    Args:
-        log_sum: natural logarithm of the sum: of all frames the one that is farthest from 0, which may be NaN.
-    """
-    if not abs(log_sum) <= _MOST_LOG_SUM:
-        problem = "the model's log_probs are no logarithms of probabilities, so words have no confidences"
-        got, remedy = f"frames whose logarithm of the sum is {log_sum:.3g}", "end its decoder with log_softmax"
-        raise UsageError(problem, got=got, wanted="0, as of a CTC head", remedy=remedy)
 
 
 def check_probabilities(log_probs: npt.NDArray[np.floating[Any]]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.ctc import PathSearch
-from nemo_asr.run.search.options import SearchOptions
 from nemo_asr.run.search.search import Search
 from nemo_lite.base.errors import UsageError
 

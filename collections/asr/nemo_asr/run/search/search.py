@@ -14,9 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.run.text.labels import has_words
+from nemo_lite.base.errors import UsageError
 
 States: TypeAlias = "Mapping[str, npt.NDArray[np.float32]]"
 """What a search reads of one utterance, (T, ...) each, by the names of its inputs: frames come first."""
+
+
+_MOST_LOG_SUM = 0.1  # far more than rounding in half precision gives
 
 
 def num_frames_of(states: States) -> int:
@@ -180,3 +184,15 @@ class TimedLabels(NamedTuple):
                 if word:
                     yield word
                 first = position
+
+
+def refuse_no_probabilities(log_sum: float) -> None:
+    """Raise UsageError where the probabilities of a frame do not add up to 1: then words have no confidences.
+
+    Args:
+        log_sum: natural logarithm of the sum: of all frames the one that is farthest from 0, which may be NaN.
+    """
+    if not abs(log_sum) <= _MOST_LOG_SUM:
+        problem = "the model's log_probs are no logarithms of probabilities, so words have no confidences"
+        got, remedy = f"frames whose logarithm of the sum is {log_sum:.3g}", "end its decoder with log_softmax"
+        raise UsageError(problem, got=got, wanted="0, as of a CTC head", remedy=remedy)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_asr.run.engines import Engine, TranscriptionSettings
-from nemo_asr.run.search.options import SearchOptions
+from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.serve.batching import Batcher
 from nemo_asr.run.transcribe.driver import row_transcriber
 from nemo_asr.run.transcribe.frame_stream import FrameStream

@@ -21,9 +21,9 @@ import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING
 from nemo_asr.run.onnx.onnx_model import OnnxModel
+from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.known_searches import ctc_search
 from nemo_asr.run.search.ngram import NgramCounter, estimate, load_language_model, write_arpa
-from nemo_asr.run.search.options import SearchOptions
 from nemo_asr.run.search.text_search import TextSearch
 from nemo_asr.run.serve.models import Searches, names_of_models, serve_model
 from nemo_asr.run.transcribe.inputs import recordings_in
