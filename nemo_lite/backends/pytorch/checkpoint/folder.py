@@ -20,8 +20,6 @@ from nemo_lite.backends.pytorch.checkpoint.record import (
     Json,
     best_of,
     check_names,
-    score_in,
-    score_of,
 )
 from nemo_lite.backends.pytorch.checkpoint.storage import (
     WHOLE,
@@ -303,10 +301,9 @@ class CheckpointFolder:
 
     def is_among_best(self, evaluation: Json, best: Best) -> bool:
         """Whether a set with this evaluation would be one of the best."""
-        score = score_in([evaluation], evaluation["step"], best)
-        stored = (score_of(checkpoint, best) for checkpoint in best_of(self.sets(), best))
-        scores = [value for value in stored if value is not None]
-        return score is not None and (len(scores) < best.keep or score < max(scores))
+        # Of equals the newer set is the better one: this one counts as older than all.
+        candidate = CheckpointSet(self.folder, "STEP", 0, -1, {}, {}, [evaluation], evaluation["step"])
+        return candidate in best_of([*self.sets(), candidate], best)
 
     def note_evaluation(self, evaluation: Json) -> None:
         """Write an evaluation into the record of the newest set of its step, where there is one."""

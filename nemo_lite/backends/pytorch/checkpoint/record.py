@@ -195,17 +195,16 @@ def check_names(modules: Iterable[str]) -> None:
 
 def best_of(sets: Sequence[CheckpointSet], best: Best) -> list[CheckpointSet]:
     """The best of some sets, the best first; of equals the newer one. Those without a rate of their own are no best."""
-    scored = [(score, -made.serial, made) for made in sets if (score := score_of(made, best)) is not None]
+    scores = ((score_in(made.evaluations, made.step, best), -made.serial, made) for made in sets)
+    scored = [(score, age, made) for score, age, made in scores if score is not None]
     return [made for _, _, made in sorted(scored, key=lambda entry: entry[:2])][: best.keep]
 
 
-def score_of(made: CheckpointSet, best: Best) -> float | None:
-    """The value by which a set is judged, lower ones better; None where its weights were not evaluated so."""
-    return score_in(made.evaluations, made.step, best)
-
-
 def score_in(evaluations: Sequence[Json], step: int | None, best: Best) -> float | None:
-    """The same of evaluations. Those of another step say nothing about the weights of this one."""
+    """The value by which a set of these evaluations is judged, lower ones better; None where it was not evaluated so.
+
+    Evaluations of another step say nothing about its weights.
+    """
     for evaluation in evaluations:
         if (evaluation.get("name"), evaluation.get("step")) == (best.evaluation, step):
             values = evaluation.get("values")
