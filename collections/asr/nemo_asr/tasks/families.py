@@ -150,7 +150,7 @@ class ClassWires:
 
     @property
     def scored(self) -> list[NmTensor]:
-        """What the classification functions of :mod:`nemo_asr.helpers` take, in their order."""
+        """What an evaluation scores, in the order of ``ScoredClasses``."""
         return [self.loss, self.logits, self.classes]
 
 

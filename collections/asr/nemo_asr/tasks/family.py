@@ -133,7 +133,7 @@ class Wires:
 
     @property
     def scored(self) -> list[NmTensor]:
-        """What the callback functions of :mod:`nemo_asr.helpers` take, in their order: the loss comes first.
+        """What an evaluation scores, in the order of ``ScoredSet``: the loss comes first.
 
         Raises:
             UsageError: the data layer gives no texts.
