@@ -431,11 +431,9 @@ _LARGEST_INT = 2**63 - 1
 _UNUSABLE = re.compile("[\0\ud800-\udfff]")
 
 
-def _config_error(problem: str, **details: str) -> ConfigError:
-    return ConfigError(str(NemoLiteError(problem, **details)))
-
-
-_KIND = FileKind("the configuration", MAX_BYTES, _config_error)
+_KIND = FileKind(
+    "the configuration", MAX_BYTES, lambda problem, **details: ConfigError(str(NemoLiteError(problem, **details)))
+)
 
 _TAG = "tag:yaml.org,2002:"
 _COLLECTIONS = {f"{_TAG}map", f"{_TAG}seq"}

@@ -98,7 +98,12 @@ class AsrArgParser(NemoArgParser):
         process = self.process_of(parsed)
         parsed.num_processes = process.world_size if process else 1
         self._fold_older_options(parsed)
-        self._check_needed(parsed)
+        if not parsed.model_config and not parsed.init_from:
+            self.error("--model_config is missing")
+        if (parsed.num_epochs is None) == (parsed.max_steps is None):
+            got = "neither" if parsed.num_epochs is None else "both"
+            self.error(f"how long to train must be said once: got {got}, wanted --num_epochs or --max_steps")
+        self.check_needs(parsed)
         if parsed.model_config:
             parsed.model_config = str(config_path(parsed.model_config))
         take_from_configuration(self, parsed)
@@ -139,14 +144,6 @@ class AsrArgParser(NemoArgParser):
                 setattr(parsed, newer, value)
         older_sets = [parsed.__dict__.pop(manifest) for manifest in _VAL_MANIFESTS]
         parsed.eval_datasets = [*(parsed.eval_datasets or ()), *filter(None, older_sets)]
-
-    def _check_needed(self, parsed: Any) -> None:
-        if not parsed.model_config and not parsed.init_from:
-            self.error("--model_config is missing")
-        if (parsed.num_epochs is None) == (parsed.max_steps is None):
-            got = "neither" if parsed.num_epochs is None else "both"
-            self.error(f"how long to train must be said once: got {got}, wanted --num_epochs or --max_steps")
-        self.check_needs(parsed)
 
     def _fold_batch_size(self, parsed: Any) -> None:
         together, num_processes = parsed.global_batch_size, parsed.num_processes

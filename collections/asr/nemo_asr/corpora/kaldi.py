@@ -57,7 +57,8 @@ def kaldi_utterances(folder: Path) -> Iterator[Listed | DataError]:
             continue
         if channel is None:
             _, of_recording = channels.get(segment.recording, (0, ""))
-            channel = segment.channel if segment.channel is not None else _last_channel(of_recording)
+            of_list = channel_of(of_recording.split()[-1], 1) if of_recording else None  # A, B, 1 or 2
+            channel = segment.channel if segment.channel is not None else of_list
         _, speaker = speakers.get(name, (0, ""))
         yield Listed(place, audio, texts[name][1], speaker, segment.start, segment.end, channel)
 
@@ -113,11 +114,6 @@ def _kaldi_part(place: str, part: str) -> _Segment:
         wanted = "ID RECORDING START END [CHANNEL]"
         raise DataError("this is no segment", place=place, got=part[:60], wanted=wanted) from None
     return _Segment(recording, start, None if end == -1 else end, None if channel == "-1" else channel_of(channel, 0))
-
-
-def _last_channel(of_recording: str) -> int | str | None:
-    """The channel at the end of a line of ``reco2file_and_channel``, where it is A, B, 1 or 2."""
-    return channel_of(of_recording.split()[-1], 1) if of_recording else None
 
 
 def _kaldi_audio(written: str, folder: Path, place: str) -> tuple[Path, int | str | None]:

@@ -521,7 +521,10 @@ class SpeechDataLayer(SpeechPorts):
         if training and self._textless.any():
             self.leave_out_textless()
             logging.info(self.utterances.summary())
-        rows = self._joined_rows(shard) if training else None
+        rows: JoinedRows | None = None
+        if training and self._augmentor is not None and self._augmentor.join is not None:
+            most = self._batching.max_batch_cost
+            rows = JoinedRows(*self._augmentor.join, self.durations, shard.seed, self.join_reach, most)
         sets = self._weighted_sets(shard) if training else None
         plan_of = self._plans(training, shard, rows, sets)
         if training and not plan_of(0).num_rounds:
@@ -541,13 +544,6 @@ class SpeechDataLayer(SpeechPorts):
             pin_memory=self.setting("pin_memory", None),
             device=self._device,
         )
-
-    def _joined_rows(self, shard: Shard) -> JoinedRows | None:
-        """Which utterances each epoch joins; None: the augmentor joins none."""
-        if self._augmentor is None or self._augmentor.join is None:
-            return None
-        most = self._batching.max_batch_cost
-        return JoinedRows(*self._augmentor.join, self.durations, shard.seed, self.join_reach, most)
 
     def _weighted_sets(self, shard: Shard) -> WeightedSets | None:
         """Which utterances each epoch has, where sets have weights; None: each once.

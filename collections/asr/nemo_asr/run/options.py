@@ -330,14 +330,10 @@ def named_files(args: Namespace) -> list[Path]:
     texts = [str(each) for each in several if isinstance(each, (str, Path))]
     paths = [Path(part.removeprefix("@")).expanduser() for text in texts for part in {text, *text.split(",")} if part]
     models = [Path(model).expanduser() for name in _MODELS if isinstance(model := getattr(args, name, None), str)]
-    paths += [folder / name for model in models for folder in (model, model / "model") for name in _names_in(folder)]
+    for folder in (folder for model in models for folder in (model, model / "model")):
+        with suppress(UsageError):  # what reads the model says that it cannot be read
+            paths += [folder / name for name in names_in(folder)]
     return [path for path in paths if os.path.isfile(path)]
-
-
-def _names_in(folder: Path) -> list[str]:
-    with suppress(UsageError):  # what reads the model says that it cannot be read
-        return names_in(folder)
-    return []
 
 
 def results_folder(args: Namespace) -> Path:
