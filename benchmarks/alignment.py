@@ -24,6 +24,7 @@ import soxr
 
 import nemo_asr
 from nemo_asr.corpora import synth
+from nemo_asr.corpora.espeak import Synthesizer, Voice
 from nemo_asr.run.cli.align import main as align
 
 RATE = 16000
@@ -45,7 +46,7 @@ class Event(ctypes.Structure):
     )
 
 
-def speak(library: synth.Synthesizer, text: str, voice: synth.Voice) -> tuple[np.ndarray[Any, Any], list[float]]:
+def speak(library: Synthesizer, text: str, voice: Voice) -> tuple[np.ndarray[Any, Any], list[float]]:
     """The samples at 16 kHz, and when each word starts, in seconds."""
     pieces, starts = list[bytes](), list[float]()
 
@@ -73,11 +74,11 @@ def speak(library: synth.Synthesizer, text: str, voice: synth.Voice) -> tuple[np
 def make(folder: Path, number: int, in_row: int, seed: int) -> list[list[float]]:
     """A manifest ``all.json`` and its recordings; when the words of each begin."""
     rng, lines, starts = np.random.default_rng(seed), list[str](), list[list[float]]()
-    with synth.Synthesizer() as library:
+    with Synthesizer() as library:
         for recording in range(number // in_row):
             pieces, texts, begins = [np.zeros(0, np.float32)], list[str](), list[float]()
             while len(texts) < in_row:
-                voice = synth.Voice(synth.SEEN_VOICES[recording % 10], rate=int(rng.integers(130, 190)))
+                voice = Voice(synth.SEEN_VOICES[recording % 10], rate=int(rng.integers(130, 190)))
                 text = synth.sentence(rng)
                 samples, own = speak(library, text, voice)
                 if len(own) == len(text.split()):  # it says two words as one: "of the"

@@ -30,8 +30,9 @@ import numpy as np
 import numpy.typing as npt
 import soundfile
 
+from nemo_asr.data.made_shards import make_shards
 from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
-from nemo_asr.data.tarred import TarredAudioToTextDataLayer, make_shards
+from nemo_asr.data.tarred import TarredAudioToTextDataLayer
 from nemo_lite import DataLayerNM, logging
 from nemo_lite.backends.pytorch.data.order import Shard
 

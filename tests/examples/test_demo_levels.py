@@ -29,7 +29,7 @@ HIGHEST_WER = 0.08
 def corpus(tmp_path_factory):
     """One to three digits by three voices at many rates and pitches: 300 utterances to train on, 120 others."""
     pytest.importorskip("espeakng_loader")
-    espeak = pytest.importorskip("nemo_asr.corpora.synth")
+    espeak = pytest.importorskip("nemo_asr.corpora.espeak")
     folder = tmp_path_factory.mktemp("digits")
     with espeak.Synthesizer() as synthesizer:
         for seed, (name, count) in enumerate((("train", 300), ("dev", 120))):

@@ -10,7 +10,7 @@ import soundfile
 import soxr
 from toys.tone_corpus import HEAD, run_script, write_manifest
 
-from nemo_asr.corpora.synth import Synthesizer, Voice
+from nemo_asr.corpora.espeak import Synthesizer, Voice
 
 pytest.importorskip("espeakng_loader", reason="the speech synthesiser is not installed")
 pytestmark = pytest.mark.slow

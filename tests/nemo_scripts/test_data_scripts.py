@@ -7,7 +7,7 @@ from toys.kaldi_folders import make_folder
 from toys.nemo_alias import run_script
 from toys.tone_corpus import make_corpus
 
-from nemo_asr.data.tarred import make_shards
+from nemo_asr.data.made_shards import make_shards
 
 pytestmark = pytest.mark.slow  # a model is trained
 

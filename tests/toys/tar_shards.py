@@ -3,7 +3,7 @@
 import io
 import tarfile
 
-from nemo_asr.data.tarred import make_shards
+from nemo_asr.data.made_shards import make_shards
 from toys.manifests import make_set
 
 

@@ -28,7 +28,7 @@ from nemo_asr.compat.migrate import uses_in
 from nemo_asr.compat.parts import item_iter
 from nemo_asr.corpora.archives import unpack
 from nemo_asr.corpora.listed import lines_of
-from nemo_asr.data.tarred import members_of
+from nemo_asr.data.tar_shards import members_of
 from nemo_asr.run.manifest import Manifest
 from nemo_asr.run.onnx.onnx_model import OnnxModel
 from nemo_asr.run.options import read_weights

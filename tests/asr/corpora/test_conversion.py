@@ -15,7 +15,7 @@ from toys.tar_shards import write_shard
 
 from nemo_asr.commands.cli.data import main
 from nemo_asr.corpora.conversion import KINDS, divided, kind_of, make
-from nemo_asr.corpora.lists import words_of
+from nemo_asr.corpora.stm import words_of
 from nemo_asr.corpora.tables import table_utterances
 from nemo_asr.data.tarred import TarredAudioToTextDataLayer
 from nemo_asr.run.manifest import Manifest

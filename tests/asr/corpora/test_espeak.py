@@ -9,7 +9,8 @@ import pytest
 from numpy.random import default_rng
 
 from nemo_asr.corpora import synth
-from nemo_asr.corpora.synth import VOCABULARY, Synthesizer, Voice, new_sentence, sentence
+from nemo_asr.corpora.espeak import Synthesizer, Voice
+from nemo_asr.corpora.synth import VOCABULARY, new_sentence, sentence
 from nemo_lite.base.errors import UsageError
 
 # The synthesiser: the same words and voice give the same samples; voices, rates and places.

@@ -9,7 +9,8 @@ import pytest
 import soundfile
 
 from nemo_asr.corpora import synth
-from nemo_asr.corpora.synth import Arguments, Synthesizer, make
+from nemo_asr.corpora.espeak import Synthesizer
+from nemo_asr.corpora.synth import Arguments, make
 from nemo_lite.base.errors import UsageError
 
 pytest.importorskip("espeakng_loader", reason="the speech synthesiser is not installed")

@@ -9,20 +9,17 @@ import pytest
 from toys.checked_sets import add, sound, write_set
 
 from nemo_asr import AudioToTextDataLayer
-from nemo_asr.data.check import (
+from nemo_asr.data.check import distribution, examine, statistics_of
+from nemo_asr.data.findings import (
     Finding,
-    as_text,
-    distribution,
-    draw_histograms,
-    examine,
     findings_among,
     findings_between,
     findings_in,
     shared_recordings,
-    statistics_of,
     warn_of_leaks,
     warn_of_long,
 )
+from nemo_asr.data.shown_sets import as_text, draw_histograms
 from nemo_asr.run.audio import opening
 from nemo_asr.run.manifest import Manifest
 from nemo_lite.base.errors import DataError

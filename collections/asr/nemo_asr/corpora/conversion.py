@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from nemo_asr.corpora import cuts, folders, kaldi, lists, tables
+from nemo_asr.corpora import cuts, folders, kaldi, lists, stm, tables
 from nemo_asr.corpora.listed import Kind, Listed, Sets, Utterances
 from nemo_asr.corpora.writing import CORPUS, as_written
 from nemo_asr.run.audio.reading import open_audio
@@ -54,7 +54,7 @@ KINDS = {  # the first one that recognises a path reads it
         lists.list_utterances,
         by_folder=True,
     ),
-    "stm": Kind("STM files, as TED-LIUM has them", lists.stm_files, lists.stm_utterances, by_folder=True),
+    "stm": Kind("STM files, as TED-LIUM has them", stm.stm_files, stm.stm_utterances, by_folder=True),
     "table": Kind("CSV or TSV files with columns for audio and text", tables.tables_in, tables.told_utterances),
     "folder": Kind(
         "a folder of audio with a .txt of the same name beside each",

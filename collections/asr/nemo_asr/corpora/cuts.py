@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from nemo_asr.corpora.listed import Listed
-from nemo_asr.data.tarred import members_of
+from nemo_asr.data.tar_shards import members_of
 from nemo_lite.base.errors import DataError
 from nemo_lite.base.files import FileKind, names_in, open_file, parse_json, path_in_list
 
