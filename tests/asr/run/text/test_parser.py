@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys.subwords import small_subwords
 
-from nemo_asr.run.text import english
+from nemo_asr.run.text import english_names
 from nemo_asr.run.text.english import normalize_english
 from nemo_asr.run.text.parser import CharParser, ENCharParser, make_parser, vocabulary
 from nemo_lite.base.errors import ConfigError, DataError, UnknownNameError, UsageError
@@ -573,7 +573,17 @@ PARSERS = {
     "pieces": make_parser(small_subwords(), "auto", language="en", do_lowercase=None),
     "pieces as written": make_parser(small_subwords(), "none"),
 }
-ABBREVIATED = [*english._ABBREVIATIONS, *english._TITLES, *english._DEGREES, "www", "oct", "sept", "ft", "w/o", "v"]
+ABBREVIATED = [
+    *english_names._ABBREVIATIONS,
+    *english_names._TITLES,
+    *english_names._DEGREES,
+    "www",
+    "oct",
+    "sept",
+    "ft",
+    "w/o",
+    "v",
+]
 WORDS = [
     *("the", "cat", "Sat", "MAT", "it's", "naïve", "straße", "ŀ", "ﬁ", "İ", "ǰ", "q̇", "a m", "John", "Henry", "VIII"),
     *("XXXVIII", "7", "½", "३", "٣", "%", "$", "€5", "&", "'quoted'", "<noise>", "col·legi", "क़ि", "ｶﾞ", "№", "…", "—"),

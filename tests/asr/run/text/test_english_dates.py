@@ -2,7 +2,8 @@
 
 import pytest
 
-from nemo_asr.run.text.english import DATES, apply
+from nemo_asr.run.text.english_dates import DATES
+from nemo_asr.run.text.english_numbers import apply
 
 
 @pytest.mark.parametrize(

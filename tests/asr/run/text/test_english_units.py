@@ -1,6 +1,7 @@
 """The tables of units."""
 
-from nemo_asr.run.text.english import CURRENCIES, PER, UNITS, UNITS_WITH_CASE, normalize_english
+from nemo_asr.run.text.english import normalize_english
+from nemo_asr.run.text.english_numbers import CURRENCIES, PER, UNITS, UNITS_WITH_CASE
 
 
 def test_every_unit_is_read_as_one_and_as_several():

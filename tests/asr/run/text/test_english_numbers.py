@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_asr.run.text import english as numbers
+from nemo_asr.run.text import english_numbers as numbers
 
 
 @pytest.mark.parametrize(

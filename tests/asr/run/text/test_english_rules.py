@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_asr.run.text.english import apply, rule
+from nemo_asr.run.text.english_numbers import apply, rule
 
 
 def test_rules_are_applied_in_order_and_leave_single_spaces():
