@@ -22,7 +22,7 @@ ORDERS = {
         < common, engine < export, precision_check < actions
     """,
     "nemo_asr.run": """
-        arguments, calibration, search.options < text, utterances < manifest_kinds < json_lines < manifest < audio
+        arguments, calibration < text, utterances < manifest_kinds < json_lines < manifest < audio
         < options < search, engines < transcribe < onnx < serve < cli
     """,
     "nemo_asr": """

@@ -11,7 +11,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from nemo_asr.run.text.subwords import Kind, decode
+from nemo_asr.run.text.sentencepiece_file import Kind, decode
 from toys.nemo_conformers import by_formula, stored_cases
 from toys.subwords import small_subwords
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from nemo_asr.run.text.subwords import Subwords, train_subwords
+from nemo_asr.run.text.subword_training import train_subwords
+from nemo_asr.run.text.subwords import Subwords
 
 TEXTS = ("three four five", "one two nine zero", "the cat sat on the mat")
 NUM_PIECES = 24

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
-from nemo_asr.run.text.labels import NO_LANGUAGE
+from nemo_asr.run.text.languages import NO_LANGUAGE
 from nemo_asr.scoring.intervals import Clusters, clusters_of
 from nemo_asr.scoring.normalize import score_normalizer
 from nemo_lite.backends.pytorch.nm import DataLayerNM

@@ -17,10 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Detector
-from nemo_asr.run.calibration import Calibration
 from nemo_asr.run.options import SearchOptions
-from nemo_asr.run.search.search import Hypotheses
-from nemo_asr.run.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording
 from nemo_lite.base.errors import UsageError
 
 if TYPE_CHECKING:

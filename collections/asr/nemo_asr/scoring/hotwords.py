@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 
 from nemo_asr.run.calibration import right_words
-from nemo_asr.run.text.labels import CLOSING_MARKS, characters_of, is_without_spaces, main_metric
+from nemo_asr.run.text.forms import CLOSING_MARKS
+from nemo_asr.run.text.labels import characters_of, is_without_spaces, main_metric
 from nemo_asr.scoring.intervals import Clusters, UtteranceErrors, bootstrap_interval
 from nemo_asr.scoring.rates import count_errors
 

@@ -13,7 +13,8 @@ from functools import partial
 from typing import TypeAlias
 
 from nemo_asr.run.text.english import normalize_english
-from nemo_asr.run.text.labels import APOSTROPHES, SCORE_NORMALIZERS, Forms
+from nemo_asr.run.text.forms import APOSTROPHES, Forms
+from nemo_asr.run.text.labels import SCORE_NORMALIZERS
 from nemo_lite.base.errors import UnknownNameError
 
 Normalizer: TypeAlias = Callable[[str], str]

@@ -10,7 +10,7 @@ from nemo_asr.data.classes import class_names
 from nemo_asr.data.labelled import LabelPorts
 from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.run.arguments import MOST_WEIGHTS, SampleRate, parameters_of, source_argument
-from nemo_asr.run.text.labels import language_code
+from nemo_asr.run.text.languages import language_code
 from nemo_asr.run.text.parser import vocabulary
 from nemo_asr.run.text.subwords import Subwords, load_subwords
 from nemo_asr.tasks.families import ClassWires

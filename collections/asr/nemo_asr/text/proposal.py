@@ -9,18 +9,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from nemo_asr.run.text.labels import (
-    APOSTROPHES,
-    CLOSING_MARKS,
-    NO_LANGUAGE,
-    folded,
-    is_letter,
-    is_without_spaces,
-    language_code,
-    language_of,
-    plain_letters,
-    shown_symbols,
-)
+from nemo_asr.run.text.forms import APOSTROPHES, CLOSING_MARKS, folded, plain_letters
+from nemo_asr.run.text.labels import is_letter, is_without_spaces, shown_symbols
+from nemo_asr.run.text.languages import NO_LANGUAGE, language_code, language_of
 from nemo_asr.run.text.readings import read_out
 from nemo_lite.base.errors import DataError, counted
 

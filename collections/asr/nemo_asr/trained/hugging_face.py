@@ -17,7 +17,8 @@ from torch import Tensor
 from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor
 from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.models.jasper import JasperDecoderForCTC
-from nemo_asr.run.text.subwords import STORED_ALGORITHMS, Kind, ModelFile, Piece, Subwords, encode
+from nemo_asr.run.text.sentencepiece_file import STORED_ALGORITHMS, Kind, ModelFile, Piece, encode
+from nemo_asr.run.text.subwords import Subwords
 from nemo_asr.trained.foreign import ForeignModel, Format
 from nemo_lite import logging
 from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors

@@ -13,7 +13,8 @@ from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.run.arguments import parameters_of, paths_in
 from nemo_asr.run.manifest import Manifest
 from nemo_asr.run.search.ngram import UNKNOWN, Estimated, LanguageModel, NgramCounter, estimate
-from nemo_asr.run.text.labels import APOSTROPHES, has_words, plain_letters, spelled
+from nemo_asr.run.text.forms import APOSTROPHES, plain_letters
+from nemo_asr.run.text.labels import has_words, spelled
 from nemo_asr.run.text.parser import CharParser, make_parser
 from nemo_asr.run.utterances import Utterances
 from nemo_asr.tasks.recipe import Recipe, load_recipe

@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nemo_asr.run.text.labels import WORD_MARK, is_piece
-from nemo_asr.run.text.subwords import ModelFile, Subwords, decode, encode, read_bytes
+from nemo_asr.run.text.sentencepiece_file import ModelFile, decode, encode, read_bytes
+from nemo_asr.run.text.subwords import Subwords
 from nemo_asr.trained.foreign import ForeignModel, Format
 from nemo_lite.backends.pytorch.checkpoint.torch_files import read_torch_tensors
 from nemo_lite.base.config import Config, load_config, raise_if, shown

@@ -16,7 +16,7 @@ import nemo_lite
 from nemo_asr.export.onnx_export import export_onnx
 from nemo_asr.run.cli.align import main
 from nemo_asr.run.onnx.onnx_model import OnnxModel
-from nemo_asr.run.text.subwords import train_subwords
+from nemo_asr.run.text.subword_training import train_subwords
 from nemo_asr.run.transcribe.alignment import SentenceCutting
 from nemo_asr.trained.model import TrainedModel, describe
 from nemo_lite.base.errors import CheckpointError, DataError, FileInTheWayError, UsageError

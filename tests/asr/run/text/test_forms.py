@@ -9,7 +9,7 @@ import unicodedata
 
 import pytest
 
-from nemo_asr.run.text.labels import Forms, folded
+from nemo_asr.run.text.forms import Forms, folded
 from nemo_asr.run.text.parser import ENCharParser, make_parser
 from nemo_lite import logging
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_asr.run.text.labels import LANGUAGES
+from nemo_asr.run.text.languages import LANGUAGES
 from nemo_asr.text import make_parser
 
 KINDS = {

@@ -230,7 +230,7 @@ def test_characters_that_have_no_ascii_are_counted_not_swallowed():
 @pytest.mark.slow
 def test_importing_the_parsers_does_not_import_num2words():
     code = (
-        "import sys; from nemo_asr.text import parser as t; t.make_parser(None, 'en')('no, numbers'); "
+        "import sys; from nemo_asr.run.text import parser as t; t.make_parser(None, 'en')('no, numbers'); "
         "sys.exit('num2words' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

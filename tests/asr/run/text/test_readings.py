@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from nemo_asr.run.text.labels import LANGUAGES
+from nemo_asr.run.text.languages import LANGUAGES
 from nemo_asr.run.text.numbers import spoken_integer
 from nemo_asr.run.text.readings import read_out, rules_of
 

@@ -3,7 +3,7 @@
 import num2words
 import pytest
 
-from nemo_asr.run.text.labels import LANGUAGES, language_code, language_of
+from nemo_asr.run.text.languages import LANGUAGES, language_code, language_of
 from nemo_lite.base.errors import UnknownNameError, UsageError
 
 ENGLISH = [*" abcdefghijklmnopqrstuvwxyz'"]

@@ -26,10 +26,12 @@ from nemo_asr.data.made_shards import make_shards
 from nemo_asr.data.shown_sets import as_text, draw_histograms
 from nemo_asr.run.options import Overrides, OwnModules, named_files
 from nemo_asr.run.search.ngram import NgramModel, write_arpa
-from nemo_asr.run.text.labels import APOSTROPHES, NO_LANGUAGE, WORD_MARK, language_code, language_of, plain_letters
+from nemo_asr.run.text.forms import APOSTROPHES, plain_letters
+from nemo_asr.run.text.labels import WORD_MARK
+from nemo_asr.run.text.languages import NO_LANGUAGE, language_code, language_of
 from nemo_asr.run.text.parser import CharParser, make_parser
 from nemo_asr.run.text.readings import read_out
-from nemo_asr.run.text.subwords import ALGORITHMS, train_subwords
+from nemo_asr.run.text.subword_training import ALGORITHMS, train_subwords
 from nemo_asr.run.transcribe.inputs import recordings_of
 from nemo_asr.tasks.fitting import misfits_in
 from nemo_asr.tasks.recipe import Recipe, labels_are_auto, labels_for, load_recipe, recipe_from_text, with_labels

@@ -15,15 +15,8 @@ import numpy.typing as npt
 
 from nemo_asr.run.options import ALPHAS, BETAS, HOTWORD_WEIGHTS
 from nemo_asr.run.search.ngram import UNKNOWN, Ids, LanguageModel, Scores, load_language_model
-from nemo_asr.run.text.labels import (
-    APOSTROPHES,
-    CLOSING_MARKS,
-    OTHER_CASES,
-    case_of,
-    folded,
-    is_without_spaces,
-    spelled,
-)
+from nemo_asr.run.text.forms import APOSTROPHES, CLOSING_MARKS, folded
+from nemo_asr.run.text.labels import OTHER_CASES, case_of, is_without_spaces, spelled
 from nemo_lite.base.config import Between, refuse_out_of_range
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import FileKind, read_text

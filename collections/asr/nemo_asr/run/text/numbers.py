@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal
 
-from nemo_asr.run.text.labels import CLOSING_MARKS
+from nemo_asr.run.text.forms import CLOSING_MARKS
 
 # Whole numbers as words, in the languages of num2words. No texts here: where numbers are in them is said elsewhere.
 

@@ -14,23 +14,19 @@ from typing import Any
 import msgspec
 
 from nemo_asr.run.arguments import look_up
+from nemo_asr.run.text.forms import APOSTROPHES, ZERO_WIDTH_SPACE, Forms
 from nemo_asr.run.text.labels import (
-    APOSTROPHES,
-    NO_LANGUAGE,
     OTHER_CASES,
-    ZERO_WIDTH_SPACE,
-    Forms,
     Marks,
     case_of,
     characters_of,
     is_letter,
     is_one_letter,
     is_piece,
-    language_code,
-    language_of,
     spoken,
 )
 from nemo_asr.run.text.labels import shown_symbols as shown_symbols
+from nemo_asr.run.text.languages import NO_LANGUAGE, language_code, language_of
 from nemo_asr.run.text.readings import read_out
 from nemo_asr.run.text.subwords import Subwords
 from nemo_lite.base.errors import ConfigError, DataError, UsageError, counted, printable

@@ -25,7 +25,8 @@ from nemo_asr.run.audio.segments import DEFAULT_CUTTING, LONG_PAUSE, Cutting, De
 from nemo_asr.run.engines import Engine, TranscriptionSettings
 from nemo_asr.run.search.ctc import align, check_probabilities, labels_of_path
 from nemo_asr.run.search.search import TimedLabels
-from nemo_asr.run.text.labels import plain_letters, separator_of, shown_symbols, spelled
+from nemo_asr.run.text.forms import plain_letters
+from nemo_asr.run.text.labels import separator_of, shown_symbols, spelled
 from nemo_asr.run.text.parser import CharParser
 from nemo_asr.run.transcribe.inputs import Recording, named
 from nemo_asr.run.transcribe.segments import Activity

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from nemo_asr.run.text.labels import LANGUAGES
+from nemo_asr.run.text.languages import LANGUAGES
 from nemo_asr.run.text.numbers import speak_numbers
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from toys.subwords import TEXTS, small_subwords
 
-from nemo_asr.run.text.subwords import train_subwords
+from nemo_asr.run.text.subword_training import train_subwords
 from nemo_lite.base.errors import DataError, UnknownNameError, UsageError
 
 SHARP_S = "stra\u00dfe 1"

@@ -9,7 +9,7 @@ import pytest
 import sentencepiece
 from toys.subwords import small_subwords
 
-from nemo_asr.run.text.subwords import MAX_BYTES, Kind, ModelFile, Piece, decode, encode, read_bytes
+from nemo_asr.run.text.sentencepiece_file import MAX_BYTES, Kind, ModelFile, Piece, decode, encode, read_bytes
 from nemo_lite.base.errors import DataError
 
 MARK = "\u2581"
