@@ -284,7 +284,8 @@ class PlannedLoader(BatchLoader):
                     self.account.note(loaded)
                 if loaded.ids:
                     values = as_values(loaded.values, self._port_names)
-                    yield Batch(values, loaded.ids, loaded.amount, plan.number(index))
+                    number = None if plan.numbers is None else plan.numbers[index]
+                    yield Batch(values, loaded.ids, loaded.amount, number)
                 elif self._training:
                     problems = [text for _, text in loaded.faults]
                     raise DataError(f"nothing of a batch can be used:\n{listed(problems, len(problems))}")

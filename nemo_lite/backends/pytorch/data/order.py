@@ -103,15 +103,6 @@ class Plan:
     def __len__(self) -> int:
         return len(self.batches)
 
-    @property
-    def num_steps(self) -> int:
-        """The older name of ``num_rounds``."""
-        return self.num_rounds
-
-    def number(self, index: int) -> int | None:
-        """The number of this rank's batch ``index``, see ``numbers``."""
-        return None if self.numbers is None else self.numbers[index]
-
 
 @dataclass(frozen=True)
 class Rounds:

@@ -125,14 +125,16 @@ def within_silence(loader: DataLoader[T], seconds: float | None = None) -> Itera
     """
     if not (loader.num_workers or loader.pin_memory):
         # Here torch's iterator would only add 40 microseconds a batch, most of them for its profiler.
-        yield from map(loader.dataset.__getitem__, loader.sampler)
-        return
+        return map(loader.dataset.__getitem__, loader.sampler)
+    return _watched(loader, (SILENCE_SECONDS if seconds is None else seconds) or math.inf)
+
+
+def _watched(loader: DataLoader[T], limit: float) -> Iterator[T]:
     loader.timeout = TICK_SECONDS if loader.num_workers else 0
     if loader.num_workers:
         # Made here, the folder of sockets (pymp-*) is shared with the workers, and removed when this process ends. A
         # worker that makes its own leaves it in TMPDIR where it is ended, as all are after an error of this process.
         multiprocessing.util.get_temp_dir()
-    limit = (SILENCE_SECONDS if seconds is None else seconds) or math.inf
     iterator, num_ticks = _started(loader, limit), 0
     while True:
         try:

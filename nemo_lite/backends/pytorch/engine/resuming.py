@@ -240,7 +240,7 @@ class Position:
     def load_state_dict(self, state: Mapping[str, Tree], place: str = "") -> None:
         """Take over what :meth:`state_dict` gave: buffers at once, generators when the next epoch starts.
 
-        States of older versions, and of NeMo, have none of it: such a run goes on at the start of its epoch, and the
+        States of NeMo have none of it: such a run goes on at the start of its epoch, and the
         log says so.
 
         Raises:
@@ -344,8 +344,5 @@ class Position:
 
 def states_of_ranks(ranks: Tree, place: str) -> tuple[int, Callable[[int, str], Tree]]:
     """How many ranks saved what a training state has of the ranks; and a part of it, by rank and name."""
-    if isinstance(ranks, Mapping):
-        num_ranks = as_count(ranks.get("world_size", 0), "ranks.world_size", place)
-        return num_ranks, lambda rank, key: unstacked(ranks[key], rank)
-    by_rank: Sequence[Mapping[str, Tree]] = ranks or ()  # of older versions: a mapping for each rank
-    return len(by_rank), lambda rank, key: by_rank[rank].get(key)
+    num_ranks = as_count(ranks.get("world_size", 0), "ranks.world_size", place) if ranks else 0
+    return num_ranks, lambda rank, key: unstacked(ranks[key], rank)

@@ -224,7 +224,7 @@ def test_a_run_stopped_inside_an_evaluation_repeats_it_and_goes_on_as_if_nothing
     assert (rest.steps, rest.weights) == (expected.steps[4:], expected.weights)
 
 
-# Other data, and older checkpoints
+# Other data, and checkpoints of NeMo
 
 
 def test_a_run_whose_batches_changed_goes_on_at_the_start_of_its_epoch_and_says_so(
@@ -237,7 +237,7 @@ def test_a_run_whose_batches_changed_goes_on_at_the_start_of_its_epoch_and_says_
     assert sorted(rest.reads) == sorted(set(rest.reads)), "nothing was read twice"
 
 
-def test_an_older_checkpoint_without_a_place_goes_on_at_the_start_of_its_epoch_and_the_log_says_so(
+def test_a_checkpoint_without_a_place_goes_on_at_the_start_of_its_epoch_and_the_log_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     train(tmp_path / "new", 8, **TWO)  # two steps into the second epoch
@@ -318,43 +318,6 @@ def test_on_two_ranks_each_goes_on_with_its_own_generators_and_statistics(tmp_pa
     assert unstacked(ranks["buffers"], 0).keys() == {"drawing_net.norm.running_mean", "drawing_net.norm.running_var"}
     assert all(node["stack"].shape == (2, 3) for node in ranks["buffers"]["fields"].values())
     assert ranks_saved_in(tmp_path / "synced parts")["buffers"] == {"same": {}}, "the weights hold them"
-
-
-def from_older_checkpoint(folder: Path) -> list[Trained]:
-    """On one rank of two: a run, and the one that goes on from its checkpoint as an older version wrote it."""
-    made = factory()
-
-    def run(where: str, end: int) -> Trained:
-        return train(folder / where, end, made=made, data=DrawingPoints(n=24), net=DrawingNet(), **TWO)
-
-    whole = run("whole", 9)
-    run("new", 4)
-    made._comm.from_first(lambda: written_as_before(folder / "new", folder / "old"))
-    disturb()
-    return [whole, run("old", 9)]
-
-
-def written_as_before(new: Path, old: Path) -> None:
-    """Write a checkpoint as versions did in which each rank had a mapping of its own."""
-    found, stored = CheckpointFolder(new).newest(), read_checkpoint(new)
-    path = found.path_of("trainer")
-    assert path is not None
-    state = load_training_state(path)
-    ranks = state["ranks"]
-    num_batches = stored.weights["DrawingNet"]["norm.num_batches_tracked"]
-    state["ranks"] = [
-        {key: unstacked(node, rank) for key, node in ranks.items() if key != "world_size"}
-        for rank in range(ranks["world_size"])
-    ]
-    for own in state["ranks"]:
-        own["buffers"]["drawing_net.norm.num_batches_tracked"] = num_batches
-    weights = {name: Weights(name, values) for name, values in stored.weights.items()}
-    CheckpointFolder(old).save(weights, state, kind="STEP", number=4, keep=1)
-
-
-def test_on_two_ranks_each_goes_on_with_its_own_from_an_older_checkpoint(tmp_path: Path) -> None:
-    for whole, rest in results_of(2, from_older_checkpoint, tmp_path):
-        assert (rest.steps, rest.weights) == (whole.steps[4:], whole.weights)
 
 
 @pytest.mark.long
