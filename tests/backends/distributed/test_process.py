@@ -177,9 +177,9 @@ def test_an_iterator_is_marked_while_it_makes_an_item_and_not_while_the_item_is_
     seen = list(EVALUATION.around(now() for _ in range(2)))
     assert [each.text for each in seen] == ["evaluation"] * 2
     for _ in EVALUATION.around([1, 2]):
-        assert "test_activity.py" in now().text
+        assert "test_process.py" in now().text
         break  # an iterator that is left early leaves no mark
-    assert "test_activity.py" in now().text
+    assert "test_process.py" in now().text
 
 
 # What the stack says
@@ -224,7 +224,7 @@ def test_elsewhere_file_line_and_function_are_named():
 
     with running(take) as now:
         time.sleep(0.05)
-        assert re.fullmatch(r"test_activity\.py:\d+ in take", now().text)
+        assert re.fullmatch(r"test_process\.py:\d+ in take", now().text)
 
 
 def test_a_collective_inside_a_module_is_named_because_another_rank_may_be_late():
