@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias,
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Detector
+from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Detector, Samples
 from nemo_asr.run.options import SearchOptions
 from nemo_lite.base.errors import UsageError
 
 if TYPE_CHECKING:
     from nemo_asr.run.calibration import Calibration
-    from nemo_asr.run.search.search import Hypotheses
+    from nemo_asr.run.search.search import Hypotheses, Search, States
     from nemo_asr.run.text.parser import CharParser
-    from nemo_asr.run.transcribe.frame_stream import FrameModel
     from nemo_asr.run.transcribe.inputs import Recording
 
 T = TypeVar("T")
@@ -89,6 +88,33 @@ class Row(NamedTuple, Generic[T]):
 
 
 ComputeRows: TypeAlias = "Callable[[Sequence[Recording], dict[int, str]], Iterable[Row[Hypotheses]]]"
+
+
+class FrameModel(Protocol):
+    """A model that runs in chunks, of which many streams can be made: `StreamedModel`, or one in an ONNX file."""
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """The vocabulary."""
+
+    @property
+    def sample_rate(self) -> int:
+        """Samples a second that it takes."""
+
+    @property
+    def frame_samples(self) -> int:
+        """Samples of one frame of what is searched."""
+
+    @property
+    def hop_samples(self) -> int:
+        """Samples of one frame of features."""
+
+    @property
+    def search(self) -> Search:
+        """The model's own."""
+
+    def frames(self) -> Callable[[Samples, bool], States]:
+        """A new stream: the next samples (T,), and whether they are the last, to what is searched of new frames."""
 
 
 class StreamEngine(Protocol):

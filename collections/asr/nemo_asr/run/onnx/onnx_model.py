@@ -19,7 +19,7 @@ import numpy.typing as npt
 from nemo_asr.run.audio.reading import Samples
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Detector
 from nemo_asr.run.calibration import Calibration, usual_confidence
-from nemo_asr.run.engines import BATCH_SECONDS, BATCH_SIZE, ComputeRows, Row, TranscriptionSettings
+from nemo_asr.run.engines import BATCH_SECONDS, BATCH_SIZE, ComputeRows, FrameModel, Row, TranscriptionSettings
 from nemo_asr.run.onnx.onnx_session import ONNX_FILE, open_session
 from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.ctc import LOG_PROBS
@@ -36,7 +36,6 @@ from nemo_lite.base.nemo_logging import logging
 if TYPE_CHECKING:
     from nemo_asr.run.text.parser import CharParser
     from nemo_asr.run.transcribe.alignment import Aligned, SentenceCutting
-    from nemo_asr.run.transcribe.frame_stream import FrameModel
     from nemo_asr.run.transcribe.stream import Stream
 
 T = TypeVar("T")

@@ -7,14 +7,14 @@ cannot: `SegmentStream`. No torch in this file: ONNX files stream without.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import soxr
 
 from nemo_asr.run.audio.segments import Samples
+from nemo_asr.run.engines import FrameModel
 from nemo_asr.run.search.search import Search, States, TimedLabels, num_frames_of
 from nemo_asr.run.text.labels import separator_of, spelled
 from nemo_asr.run.transcribe.inputs import Recording
@@ -44,33 +44,6 @@ class EndpointRules:
     def __post_init__(self) -> None:
         if not all(seconds > 0 for seconds in (self.silence, self.pause, self.longest)):
             raise UsageError("rules of endpoints are seconds above 0", got=str(self))
-
-
-class FrameModel(Protocol):
-    """A model that runs in chunks, of which many streams can be made: `StreamedModel`, or one in an ONNX file."""
-
-    @property
-    def labels(self) -> Sequence[str]:
-        """The vocabulary."""
-
-    @property
-    def sample_rate(self) -> int:
-        """Samples a second that it takes."""
-
-    @property
-    def frame_samples(self) -> int:
-        """Samples of one frame of what is searched."""
-
-    @property
-    def hop_samples(self) -> int:
-        """Samples of one frame of features."""
-
-    @property
-    def search(self) -> Search:
-        """The model's own."""
-
-    def frames(self) -> Callable[[Samples, bool], States]:
-        """A new stream: the next samples (T,), and whether they are the last, to what is searched of new frames."""
 
 
 class FrameStream:

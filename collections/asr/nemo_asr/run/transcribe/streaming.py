@@ -17,10 +17,10 @@ import numpy as np
 from nemo_asr.run.audio.growing import growing_audio
 from nemo_asr.run.audio.reading import kind_of_start
 from nemo_asr.run.audio.segments import Samples, in_chunks
-from nemo_asr.run.engines import TranscriptionSettings, open_engines, open_stream_engine
+from nemo_asr.run.engines import FrameModel, TranscriptionSettings, open_engines, open_stream_engine
 from nemo_asr.run.options import search_options
 from nemo_asr.run.transcribe.driver import segment_stream
-from nemo_asr.run.transcribe.frame_stream import EndpointRules, FrameModel, FrameStream
+from nemo_asr.run.transcribe.frame_stream import EndpointRules, FrameStream
 from nemo_asr.run.transcribe.inputs import MICROPHONE, STDIN, one_channel, recordings_of, stdin_of_audio
 from nemo_asr.run.transcribe.stream import Partial, Stream, message_of
 from nemo_lite.base.errors import UsageError
