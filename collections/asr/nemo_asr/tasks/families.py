@@ -59,10 +59,11 @@ class CTC(Family):
         features, labels = augmented_features(modules, data, training)
         encoded, *others = modules("encoder", features)
         log_probs, *_ = modules("decoder", encoded)
+        losses = self.losses(modules, log_probs, others, labels, training)  # first: plans list readers in this order
         return Wires(
             predictions=modules("greedy", log_probs)[0].values,
             frames=log_probs.values,
-            losses=self.losses(modules, log_probs, others, labels, training),
+            losses=losses,
             transcripts=labels and labels.values,
             transcript_lengths=labels and labels.lengths,
             features=features.values,
