@@ -311,6 +311,19 @@ def test_a_step_is_one_line(told):
     assert told(TRAIN) == [line.replace("/145", "")]
 
 
+def test_the_parts_of_a_loss_are_told_behind_it_and_are_curves_of_their_own(told):
+    parts = {**TRAIN, "loss_ctc": 40.0, "loss_attention": 2.125}
+    assert told(parts) == [
+        "epoch 3  step 100  loss 29.65 (ctc 40, attention 2.125)  lr 1.2e-2  244 audio-s/s  data 1 %"
+    ]
+    numbers = numbers_of(parts)
+    assert {name: numbers[name] for name in numbers if name.startswith("loss")} == {
+        "loss": 29.6512345,
+        "loss_ctc": 40.0,
+        "loss_attention": 2.125,
+    }
+
+
 def test_from_the_second_line_on_the_time_left_is_told(told):
     start, last = {"kind": "start", "total_steps": 145}, {**TRAIN, "step": 145}
     lines = told(start, {**TRAIN, "step": 1}, TRAIN, {**TRAIN, "step_seconds": 100.0}, last)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from toys.fake_action_state import FakeState, train
 
 from nemo_lite.base.errors import UsageError
@@ -125,3 +126,18 @@ def test_a_run_with_nothing_left_to_train_ends_where_its_checkpoint_brought_it()
     called.close()
     end = kept.records[-1]
     assert (end["kind"], end["step"], end["epoch"], end["reason"]) == ("end", 12, 4, "finished")
+
+
+def test_the_parts_of_a_loss_are_recorded_where_the_loss_is():
+    ctc, attention = object(), object()
+    kept, state = Kept(), FakeState(total_steps=3)
+    state.values |= {ctc: torch.tensor(40.0), attention: torch.tensor(2.125)}
+    callback = TrackingCallback(Trackers([kept]), step_freq=2, losses={"ctc": ctc, "attention": attention})
+    assert callback.wanted_wires() == [ctc, attention]
+    train(state, [callback])
+    steps = [record for record in kept.records if record["kind"] == "train"]
+    assert [(each["loss"], each["loss_ctc"], each["loss_attention"]) for each in steps] == [
+        (0.5, 40.0, 2.125),
+        (1.5, 40.0, 2.125),
+        (3.5, 40.0, 2.125),
+    ]
