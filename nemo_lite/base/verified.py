@@ -74,7 +74,7 @@ class RecordKind(Generic[Fields]):
         fields: the class of what it says.
         digested: the text of some fields whose digest is stored.
         limits: of its JSON.
-        may_be_edited: one without a digest, which a person has taken out, is read as it is.
+        may_be_edited: by a person: its layout does not count, and one without a digest is read as it is.
     """
 
     file: FileKind
@@ -92,8 +92,10 @@ class RecordKind(Generic[Fields]):
             TypeError, ValueError, RecursionError: JSON cannot hold the content.
         """
         content = json.loads(json_text(content))  # a tuple becomes a list, a number as a key a text
-        digest = hashlib.sha256(self.digested(content).encode()).hexdigest()
-        return json_text({**content, _DIGEST: digest}, indent=1)
+        return json_text({**content, _DIGEST: self._digest_of(content)}, indent=1)
+
+    def _digest_of(self, content: Mapping[str, object]) -> str:
+        return hashlib.sha256(self.digested(content).encode()).hexdigest()
 
     def read(self, path: Path) -> Fields:
         """What the record in a file says.
@@ -107,9 +109,12 @@ class RecordKind(Generic[Fields]):
         content = parse_json(text, path, self.file, self.limits)
         if not isinstance(content, dict):
             raise refusal(f"{name} cannot be read: it is no object", place)
-        is_sealed = _DIGEST in content or not self.may_be_edited
-        content.pop(_DIGEST, None)
-        if is_sealed and self.text(content).encode() != text:
+        digest = content.pop(_DIGEST, None)
+        if self.may_be_edited:
+            is_as_written = digest in (None, self._digest_of(content))
+        else:
+            is_as_written = self.text(content).encode() == text
+        if not is_as_written:
             remedy = f'copy the folder again, or remove "{_DIGEST}" from it' if self.may_be_edited else ""
             problem, got = f"{name} was changed or damaged", "another content than that of its SHA-256"
             raise CheckpointError(problem, place=place, got=got, remedy=remedy)
