@@ -12,7 +12,7 @@ PYTEST := $(RUN) -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
 # Tests start hundreds of processes: each would compile the packages anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test long golden ci gpu check fast unit lint format pythons imports clean
+.PHONY: demo wheels test long golden ci gpu check fast unit lint format pythons imports clean
 
 # A stamp for each set of extras, so that a second call installs nothing.
 $(VENV)/.installed-%: pyproject.toml constraints.txt
@@ -25,6 +25,10 @@ comma := ,
 demo: $(VENV)/.installed-demo
 	$(RUN) -m nemo_asr.corpora.synth $(SYNTH)
 	$(RUN) examples/asr/demo.py --corpus $(SYNTH) --work_dir $(RUNS)
+
+# nemo-lite, and nemo-lite-run, which recognises without PyTorch.
+wheels: $(VENV)/.installed-dev
+	$(RUN) tools/wheels.py dist
 
 # Side by side: types are checked by one process, and tests wait now and then.
 test: $(VENV)/.installed-demo-dev

@@ -2,7 +2,7 @@
 
 import sys
 
-from nemo_lite.cli.dispatch import main
+from nemo_lite.base.dispatch import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,7 +1,6 @@
 """A wheel built from the repository, in an environment with nothing else but its dependencies: the command trains."""
 
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -13,16 +12,6 @@ import pytest
 from toys.tone_corpus import ROOT, make_corpus
 
 pytestmark = pytest.mark.slow
-
-IN_THE_SOURCE = (
-    "nemo_lite",
-    "collections",
-    "examples",
-    "pyproject.toml",
-    "setup.py",
-    "README.md",
-    "LICENSE",
-)
 
 
 def run(command, cwd):
@@ -36,17 +25,9 @@ def run(command, cwd):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Built from a copy: a build folder of the repository could hold files that are gone."""
-    folder = tmp_path_factory.mktemp("source")
-    for name in IN_THE_SOURCE:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, folder)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    run([*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder / "dist", "."], folder)
-    (wheel,) = (folder / "dist").glob("*.whl")
+    folder = tmp_path_factory.mktemp("wheel")
+    run([sys.executable, ROOT / "tools/wheels.py", "--only", "all", folder], folder)
+    (wheel,) = folder.glob("*.whl")
     return wheel
 
 

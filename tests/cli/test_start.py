@@ -14,7 +14,7 @@ SCRIPT = """
 import sys
 sys.argv[0] = "nemo-lite"
 sys.modules["torch"] = None  # importing it fails
-from nemo_lite.cli.dispatch import main
+from nemo_lite.base.dispatch import main
 sys.exit(main())
 """
 

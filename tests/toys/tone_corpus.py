@@ -18,7 +18,7 @@ import numpy as np
 import soundfile
 
 from nemo_lite import logging
-from nemo_lite.cli import dispatch
+from nemo_lite.base import dispatch
 
 ROOT = Path(__file__).resolve().parents[2]
 ASR = ROOT / "examples" / "asr"

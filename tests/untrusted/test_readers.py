@@ -19,7 +19,7 @@ IMPORTS_BY_NAME = {
     "nemo_lite/backends/pytorch/optimizers.py": "apex, which may be missing",
     "nemo_lite/utils/optimizers.py": "torch's optimizers, whose names are listed without torch",
     "nemo_lite/backends/pytorch/precision.py": "apex, which may be missing",
-    "nemo_lite/cli/dispatch.py": "the packages that entry points name",
+    "nemo_lite/base/dispatch.py": "the packages that entry points name",
     "nemo_lite/base/aliases.py": "modules of the package that its table of paths or a stub file names",
     "nemo_lite/base/options.py": "files that the user names with --import",
     "collections/asr/nemo_asr/commands/cli/data.py": "the corpora that the command lists",

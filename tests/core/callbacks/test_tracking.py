@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from toys.fake_action_state import FakeState, train
@@ -132,7 +134,8 @@ def test_the_parts_of_a_loss_are_recorded_where_the_loss_is():
     ctc, attention = object(), object()
     kept, state = Kept(), FakeState(total_steps=3)
     state.values |= {ctc: torch.tensor(40.0), attention: torch.tensor(2.125)}
-    callback = TrackingCallback(Trackers([kept]), step_freq=2, losses={"ctc": ctc, "attention": attention})
+    losses: Any = {"ctc": ctc, "attention": attention}
+    callback = TrackingCallback(Trackers([kept]), step_freq=2, losses=losses)
     assert callback.wanted_wires() == [ctc, attention]
     train(state, [callback])
     steps = [record for record in kept.records if record["kind"] == "train"]

@@ -25,8 +25,8 @@ from nemo_asr.run.transcribe.inputs import recordings_of
 from nemo_asr.run.transcribe.transcript import Transcript, Word
 from nemo_asr.trained.folder import Rate
 from nemo_asr.trained.model import TrainedModel, describe, load_model, trained_modules
+from nemo_lite.base import dispatch
 from nemo_lite.base.errors import CheckpointError, DataError, FileInTheWayError, UsageError
-from nemo_lite.cli import dispatch
 
 CPU = ("--placement", "CPU")
 

@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
-from importlib.metadata import EntryPoint, version
+from importlib.metadata import EntryPoint
 
 import pytest
 
+from nemo_lite.base import dispatch
 from nemo_lite.base.errors import UsageError
-from nemo_lite.cli import dispatch
+from nemo_lite.package_info import __version__
 
 
 def said(arguments):
@@ -85,13 +86,29 @@ def test_the_help_lists_all_subcommands_with_a_line_each(arguments, code, capsys
 
 def test_the_version_is_that_of_the_installed_package(capsys):
     assert dispatch.main(["--version"]) == 0
-    assert capsys.readouterr().out == f"nemo-lite {version('nemo-lite')}\n"
+    assert capsys.readouterr().out == f"nemo-lite {__version__}\n"
 
 
 def test_an_unknown_subcommand_is_answered_with_the_nearest_one(capsys):
     assert dispatch.main(["gonne"]) == 2
     expected = 'nemo-lite: error: "gonne" is not a subcommand; known: fail, gone, main, one, say (did you mean gone?)\n'
     assert capsys.readouterr().err == expected
+
+
+def test_an_unknown_subcommand_may_be_one_of_the_larger_distribution(capsys, monkeypatch):
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
+    assert dispatch.main(["train"]) == 2
+    assert capsys.readouterr().err.endswith("; others come with nemo-lite in the place of nemo-lite-run\n")
+
+
+def test_a_subcommand_that_needs_pytorch_says_so_where_there_is_none(capsys, monkeypatch):
+    point = EntryPoint("train", "nemo_lite.factory:main", dispatch.GROUP)
+    monkeypatch.setattr(dispatch, "entry_points", lambda group: [point])
+    monkeypatch.delitem(sys.modules, "nemo_lite.factory", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert dispatch.main(["train"]) == 2
+    message = "nemo-lite: error: train needs PyTorch, which is not installed; pip install torch\n"
+    assert capsys.readouterr().err == message
 
 
 def test_a_package_that_is_not_installed_has_no_subcommands_and_says_so(capsys, monkeypatch):
@@ -111,7 +128,8 @@ def test_python_m_nemo_lite_is_the_same_command():
 COMPLETING = """
 import sys
 from importlib.metadata import EntryPoint
-from nemo_lite.cli import dispatch
+from nemo_lite.base import dispatch
+from nemo_lite.package_info import __version__
 from nemo_lite.base.options import OneLineParser
 
 def main(arguments):

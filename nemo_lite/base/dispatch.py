@@ -15,13 +15,14 @@ import os
 import sys
 import tokenize
 from collections.abc import Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points, version
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 
 from nemo_lite.base.errors import did_you_mean, marked, reported_to_user
 from nemo_lite.base.launch import without_passed_rank
 from nemo_lite.base.nemo_logging import logging
 from nemo_lite.base.options import two_columns
+from nemo_lite.package_info import __version__
 
 PROGRAM = "nemo-lite"
 GROUP = "nemo_lite.commands"
@@ -40,14 +41,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(_overview(commands), flush=True)
         return 0 if words else 2
     if words == ["--version"]:
-        print(f"{PROGRAM} {version('nemo-lite')}")
+        print(f"{PROGRAM} {__version__}")
         return 0
     name, *options = words
     if sys.stdout is None:  # `>&-`: what is opened next would have its number, and get what is printed
         return _refuse(f"stdout is closed, so what {name} prints has no place; add > /dev/null if nobody is to read it")
     if name not in commands:
+        elsewhere = (
+            "" if find_spec("nemo_lite.factory") else "; others come with nemo-lite in the place of nemo-lite-run"
+        )
         near = did_you_mean(name, commands)
-        return _refuse(f'"{name}" is not a subcommand; known: {", ".join(commands)}{near}')
+        return _refuse(f'"{name}" is not a subcommand; known: {", ".join(commands)}{near}{elsewhere}')
     atexit.register(gc.freeze)  # else Python would look for garbage among all objects, and then end
     code = None
     before, sys.argv = sys.argv, [f"{PROGRAM} {name}", *options]  # what messages, logs and records call the program
@@ -55,6 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with reported_to_user(sys.argv[0]):
             logging.set_style(None)  # refuses a style that the environment names and there is not
             code = commands[name].load()(options)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return _refuse(f"{name} needs PyTorch, which is not installed; pip install torch")
     finally:
         sys.argv = before
     return code or 0
