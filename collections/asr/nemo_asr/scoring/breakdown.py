@@ -107,7 +107,13 @@ def rates_by_length(
     """
     _check(counts, lengths)
     groups = np.searchsorted(np.array(edges), lengths, side="right")
-    names = _names_of(edges, unit)
+    if unit == "s":  # below 1 s, 1 to 2 s, ..., from 30 s
+        inner = [f"{low:g} to {high:g} s" for low, high in pairwise(edges)]
+        names = [f"below {edges[0]:g} s", *inner, f"from {edges[-1]:g} s"]
+    else:  # of whole units 1, 2, 3 to 5, ..., from 41
+        pairs = [(0.0 if number == 0 else edges[number - 1], edge - 1) for number, edge in enumerate(edges)]
+        ranges = [f"{low:g} to {high:g}" if low < high else f"{high:g}" for low, high in pairs]
+        names = [f"{span} {unit}" for span in [*ranges, f"from {edges[-1]:g}"]]
     return [_rate(names[number], counts, groups == number) for number in np.unique(groups).tolist()]
 
 
@@ -152,13 +158,3 @@ def _rate(name: str, counts: UtteranceErrors, rows: npt.NDArray[np.bool_]) -> Gr
         rate=group.rate,
         interval=bootstrap_interval(group, resamples=_RESAMPLES),
     )
-
-
-def _names_of(edges: Sequence[float], unit: str) -> list[str]:
-    """``below 1 s``, ``1 to 2 s``, ..., ``from 30 s``; of whole units ``1``, ``2``, ``3 to 5``, ..., ``from 41``."""
-    if unit == "s":
-        inner = [f"{low:g} to {high:g} s" for low, high in pairwise(edges)]
-        return [f"below {edges[0]:g} s", *inner, f"from {edges[-1]:g} s"]
-    pairs = [(0.0 if number == 0 else edges[number - 1], edge - 1) for number, edge in enumerate(edges)]
-    ranges = [f"{low:g} to {high:g}" if low < high else f"{high:g}" for low, high in pairs]
-    return [f"{span} {unit}" for span in [*ranges, f"from {edges[-1]:g}"]]

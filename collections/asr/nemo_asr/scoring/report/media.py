@@ -111,20 +111,16 @@ def png(shades: npt.NDArray[np.uint8]) -> bytes:
     Source: W3C, "Portable Network Graphics (PNG) Specification", third edition, 2025.
     """
     rows, columns = shades.shape
+    at = np.linspace(0, len(_COLOURS) - 1, _SHADES)
+    mixed = [np.interp(at, range(len(_COLOURS)), part) for part in zip(*_COLOURS, strict=True)]
+    palette = np.rint(np.stack(mixed, axis=1)).astype(np.uint8)  # (64, 3) red, green and blue
     unfiltered = np.concatenate([np.zeros((rows, 1), np.uint8), shades], axis=1)  # each row begins with its filter: 0
     chunks = (
         (b"IHDR", struct.pack(">IIBBBBB", columns, rows, 8, 3, 0, 0, 0)),  # 8 bits a pixel, colours from a palette
-        (b"PLTE", _palette().tobytes()),
+        (b"PLTE", palette.tobytes()),
         (b"IDAT", zlib.compress(unfiltered.tobytes(), 9)),
         (b"IEND", b""),
     )
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
     )
-
-
-def _palette() -> npt.NDArray[np.uint8]:
-    """(64, 3) red, green and blue."""
-    at = np.linspace(0, len(_COLOURS) - 1, _SHADES)
-    mixed = [np.interp(at, range(len(_COLOURS)), part) for part in zip(*_COLOURS, strict=True)]
-    return np.rint(np.stack(mixed, axis=1)).astype(np.uint8)

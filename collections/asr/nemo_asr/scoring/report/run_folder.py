@@ -137,7 +137,7 @@ def read_run(
         notes.append(f"{starts}; arguments and versions are those of the last start.")
     return Report(
         title=folder.resolve().name,
-        facts=[*(facts or {}).items(), *_facts(records), *_facts_of_texts(rows_of_sets, scored, metric)],
+        facts=[*(facts or {}).items(), *_facts(records, rows_of_sets, scored, metric)],
         notes=notes,
         sets=scored,
         history=[_history(name, items, metric, starts_trained) for name, items in records.evaluations.items() if items],
@@ -149,7 +149,9 @@ def read_run(
     )
 
 
-def _facts(records: RunRecords) -> Iterator[tuple[str, str]]:
+def _facts(
+    records: RunRecords, rows_of_sets: Mapping[str, Sequence[ScoredUtterance]], scored: Sequence[ShownSet], metric: str
+) -> Iterator[tuple[str, str]]:
     start, end = records.start or {}, records.end
     if start.get("time"):
         yield "started", str(start["time"])[:19].replace("T", " ") + " UTC"
@@ -171,14 +173,9 @@ def _facts(records: RunRecords) -> Iterator[tuple[str, str]]:
         unit = next(iter(records.train.values())).get("amount_unit", "items")
         yield "speed", f"{median(speeds):.4g} {unit} a second (median)"
     if model := records.model:
-        value, metric = number_of(model, "value"), str(model.get("metric", "")).upper()
+        value, name = number_of(model, "value"), str(model.get("metric", "")).upper()
         rate = f" {value:.2%}" if value is not None else ""
-        yield "best model", f"{model.get('path')}: step {model.get('step')}, {model.get('set')} {metric}{rate}"
-
-
-def _facts_of_texts(
-    rows_of_sets: Mapping[str, Sequence[ScoredUtterance]], scored: Sequence[ShownSet], metric: str
-) -> Iterator[tuple[str, str]]:
+        yield "best model", f"{model.get('path')}: step {model.get('step')}, {model.get('set')} {name}{rate}"
     names = {row.score_normalizer for rows in rows_of_sets.values() for row in rows[:1]} - {None}
     if names:
         yield "score normaliser", ", ".join(sorted(map(str, names)))
