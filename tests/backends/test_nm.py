@@ -14,14 +14,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from toys.linear import VECTOR, Linear
 
 from nemo_lite.backends.pytorch.data.order import Shard
-from nemo_lite.backends.pytorch.nm import (
-    DataLayerNM,
-    LossNM,
-    NonTrainableNM,
-    TorchModule,
-    TrainableNM,
-    without_weights,
-)
+from nemo_lite.backends.pytorch.nm import DataLayerNM, LossNM, NonTrainableNM, TorchModule, TrainableNM, without_weights
 from nemo_lite.base.errors import CheckpointError, NeuralPortNameMismatchError, UnknownNameError, UsageError
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import ChannelType, LossType, NeuralType, NmTensor

@@ -18,11 +18,7 @@ from toys.ranks import results_of
 from nemo_asr.models.jasper import BatchNorm
 from nemo_lite import NeuralModuleFactory
 from nemo_lite.backends.pytorch.distributed import batchnorm
-from nemo_lite.backends.pytorch.distributed.batchnorm import (
-    adding_nothing,
-    make_groups,
-    synced_batchnorm,
-)
+from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing, make_groups, synced_batchnorm
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.backends.pytorch.distributed.failures import torch_errors_named
 from nemo_lite.backends.pytorch.distributed.group import DataParallel

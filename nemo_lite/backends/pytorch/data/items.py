@@ -12,13 +12,7 @@ from torch.utils.data import Dataset
 
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.tensor_codec import Tree
-from nemo_lite.base.errors import (
-    DataChangedError,
-    DataError,
-    NemoLiteError,
-    counted,
-    listed,
-)
+from nemo_lite.base.errors import DataChangedError, DataError, NemoLiteError, counted, listed
 from nemo_lite.core.neural_types import Value
 from nemo_lite.utils import logging
 

@@ -26,11 +26,7 @@ from nemo_lite.backends.pytorch.data.worker_server import content_of, for_worker
 from nemo_lite.backends.pytorch.data.workers import pins_memory_for, start_work, within_silence, workers_for
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.generators import GENERATORS, another_thread_trains
-from nemo_lite.base.errors import (
-    DataError,
-    NeuralPortNameMismatchError,
-    listed,
-)
+from nemo_lite.base.errors import DataError, NeuralPortNameMismatchError, listed
 from nemo_lite.core.neural_types import Value
 from nemo_lite.utils import logging
 

@@ -23,10 +23,7 @@ from torch.utils.data import DataLoader
 
 from nemo_lite.backends.pytorch.data.worker_server import start_of_worker
 from nemo_lite.backends.pytorch.distributed.failures import MEMORY_CHECKS
-from nemo_lite.base.errors import (
-    DataWorkerError,
-    more_open_files,
-)
+from nemo_lite.base.errors import DataWorkerError, more_open_files
 from nemo_lite.base.interruption import leave_signals_to_parent
 from nemo_lite.utils import logging
 

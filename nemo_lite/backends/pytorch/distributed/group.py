@@ -24,11 +24,7 @@ from torch.distributed import Store
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from nemo_lite.backends.pytorch.distributed.batchnorm import (
-    is_sharded,
-    make_groups,
-    synced_batchnorm,
-)
+from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded, make_groups, synced_batchnorm
 from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, Comm, Exchange, Replica, ReplicaOptions
 from nemo_lite.backends.pytorch.distributed.contract import RunContract, check_equal_exchange, rank_table
 from nemo_lite.backends.pytorch.distributed.failures import (

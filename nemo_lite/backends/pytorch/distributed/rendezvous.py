@@ -22,12 +22,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
 from nemo_lite.backends.pytorch.distributed.failures import summary
-from nemo_lite.backends.pytorch.distributed.network_interface import (
-    numeric_address,
-    route_to,
-    unused_master,
-    use_route,
-)
+from nemo_lite.backends.pytorch.distributed.network_interface import numeric_address, route_to, unused_master, use_route
 from nemo_lite.base.errors import DistributedError, NemoLiteError, when_failing
 from nemo_lite.base.files import digest_of
 from nemo_lite.base.launch import ProcessInfo, who_am_i
