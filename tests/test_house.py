@@ -27,6 +27,7 @@ ELSEWHERE = [
     ),
     ("nemo_asr.commands", "training", "asr/commands/test_asr_tracking.py"),
     ("nemo_asr.commands", "configured_options training_options", "asr/test_argparse.py"),
+    ("nemo_asr.compat", "kaldi_matrices", "asr/compat/test_kaldi.py"),
     ("nemo_asr.corpora", "cuts folders kaldi listed lists stm tables", "asr/corpora/test_conversion.py"),
     ("nemo_asr.corpora", "archives", "asr/corpora/test_writing.py"),
     (
@@ -49,7 +50,7 @@ ELSEWHERE = [
     ("nemo_asr.models.jasper", "decoders encoder normalization", "asr/models/jasper/test_jasper.py"),
     ("nemo_asr.run", "utterances", "asr/data/test_dataset.py"),
     ("nemo_asr.run", "json_lines manifest_kinds", "asr/run/test_manifest.py"),
-    ("nemo_asr.run.audio", "decoded files mp3 mp4 ogg opening parts", "asr/run/audio/test_reading.py"),
+    ("nemo_asr.run.audio", "decoded files heads mp3 mp4 ogg parts", "asr/run/audio/test_reading.py"),
     ("nemo_asr.run.onnx", "onnx_stream", "asr/export/test_stream_export.py"),
     ("nemo_asr.run.onnx", "onnx_session runtime", "asr/run/onnx/test_onnx_model.py"),
     ("nemo_asr.run.search", "known_searches search", "asr/run/search/test_text_search.py"),
