@@ -16,12 +16,11 @@ from nemo_lite.base.errors import ConfigError, UsageError
 
 pytestmark = pytest.mark.long  # models are trained in a fixture
 
-FAMILIES = {"transducer": "", "hybrid": "LossAggregatorNM: {weights: [0.5, 0.5]}\n"}
 EPOCHS = {"transducer": 160, "hybrid": 40}
 
 
 def config_of(family: str) -> str:
-    return f"family: {family}\n{CONFIG}{FAMILIES[family]}"
+    return f"family: {family}\n{CONFIG}"
 
 
 class Run:
@@ -85,16 +84,34 @@ def test_its_words_have_times_and_confidences(run: Run) -> None:
         assert 0.5 < word["confidence"] <= 1.0
 
 
-def test_an_export_is_refused_or_says_which_search_it_has_not(run: Run) -> None:
+def test_several_losses_are_logged_each(run: Run) -> None:
+    records = [json.loads(line) for line in (run.model / "metrics.jsonl").read_text().splitlines()]
+    steps = [record for record in records if record["kind"] == "train"]
+    for record in steps:
+        parts = {name: value for name, value in record.items() if name.startswith("loss_")}
+        if run.family == "transducer":
+            assert not parts
+        else:
+            assert sum(parts.values()) / 2 == pytest.approx(record["loss"], rel=1e-4)
+            assert parts.keys() == {"loss_ctc", "loss_attention"}
+    assert len(steps) > 10
+
+
+def test_an_export_says_its_parts_or_which_search_it_has_not(run: Run) -> None:
     file = run.folder / "model.onnx"
     finished = run("export", run.model, file)
-    if run.family == "transducer":
-        assert finished.code == 2
-        assert "an ONNX file ends at log-probabilities of labels in each frame" in finished.err
-        assert not file.exists()
-        return
     assert finished.code == 0, finished.err
-    assert "RescoringSearch of the configuration" in finished.err + finished.out
+    if run.family == "transducer":
+        names = sorted(path.name for path in run.folder.glob("*.onnx"))
+        assert names == ["model.joint.onnx", "model.onnx", "model.prediction.onnx"]
+        refused = run("transcribe", file, run.corpus / "dev0.wav")
+        assert refused.code == 2
+        assert "there is no search for exported models of family transducer" in refused.err
+        layout = run("export", run.model, run.folder / "sherpa", "--format", "sherpa-onnx")
+        assert layout.code == 2
+        assert "family transducer does not give log_probs, log_probs_length, which sherpa-onnx takes" in layout.err
+    else:
+        assert "RescoringSearch of the configuration" in finished.err + finished.out
 
 
 def test_fine_tuning_keeps_the_rows_of_labels(run: Run) -> None:
@@ -133,13 +150,15 @@ def test_two_models_share_a_data_layer(run: Run) -> None:
     assert [len(batches) for batches in values] == [2, 2]
 
 
-def test_a_search_for_ctc_fits_where_there_are_log_probabilities(run: Run) -> None:
-    finished = run("transcribe", run.model, run.corpus / "dev0.wav", "--decoder", "beam")
+def test_the_options_of_a_search_are_for_the_family_s_own(run: Run) -> None:
+    finished = run("transcribe", run.model, run.corpus / "dev0.wav", "--decoder", "beam", "--hotwords", "abba")
+    assert finished.out.endswith("cab\n"), finished.err
+    aligned = run("align", run.model, run.corpus / "dev.json")
     if run.family == "transducer":
-        assert finished.code == 2
-        assert "log_probs cannot take" in finished.err
+        assert aligned.code == 2
+        assert "family transducer gives no log-probabilities of frames, so texts cannot be aligned" in aligned.err
     else:
-        assert finished.out.endswith("cab\n"), finished.err
+        assert aligned.code == 0, aligned.err
 
 
 def test_a_family_or_a_module_that_is_not_there_is_told_with_its_place(run: Run, tmp_path: Path) -> None:
@@ -161,6 +180,13 @@ def test_the_loss_says_how_many_frames_a_text_needs(run: Run, tmp_path: Path) ->
     assert nemo_asr.warn_of_infeasible(layer, frames, model.loss) == (0 if run.family == "transducer" else 1)
 
 
-def test_intermediate_ctc_is_refused(run: Run) -> None:
-    with pytest.raises(UsageError, match="intermediate CTC is for the family ctc"):
-        nemo_asr.load_recipe(run.config).model(intermediate_ctc=0.3)
+def test_intermediate_ctc_is_of_families_with_its_loss(run: Run) -> None:
+    recipe = nemo_asr.load_recipe(run.config)
+    if run.family == "transducer":
+        with pytest.raises(UsageError, match="family transducer has no loss in the middle of its encoder"):
+            recipe.model(intermediate_ctc=0.3)
+    else:
+        layer = recipe.data_layer(str(run.corpus / "dev.json"), training=True, batch_size=2)
+        losses = nemo_asr.connect(recipe.model(intermediate_ctc=0.3), layer, training=True).losses
+        weights = {name: round(part.weight, 3) for name, part in losses.items()}
+        assert weights == {"ctc": 0.35, "intermediate": 0.15, "attention": 0.5}

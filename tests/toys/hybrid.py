@@ -209,7 +209,7 @@ class Hybrid(CTC):
         search = super().search(labels, options, modules)
         if not isinstance(search, nemo_asr.BeamSearchCTCDecoder):
             return search
-        return RescoringSearch(list(labels), Reference(modules["attention"]), search=search)
+        return RescoringSearch(list(labels), Reference(modules["attention"]), search=search, nbest=1)
 
     def connect(self, modules: Modules, data: Data, training: bool) -> nemo_asr.Wires:
         features, labels = augmented_features(modules, data, training)

@@ -419,7 +419,9 @@ class TorchEngine:
     ) -> Iterator[Row[LogProbs]]:
         """See `Engine`."""
         task = _Task(
-            self._model, _log_prob_wires, lambda row: row["log_probs"][: int(row["num_frames"])].float().numpy()
+            self._model,
+            partial(_log_prob_wires, self._model.family),
+            lambda row: row["log_probs"][: int(row["num_frames"])].float().numpy(),
         )
         return self._rows(task, rows, faults, settings)
 
@@ -517,7 +519,7 @@ def hypotheses_of(row: Mapping[str, Any]) -> Hypotheses:
     return Hypotheses(best, list(zip(texts, row["totals"].tolist(), strict=True)))
 
 
-def _log_prob_wires(behind: Behind, factory: NeuralModuleFactory) -> dict[str, NmTensor]:
+def _log_prob_wires(family: str, behind: Behind, factory: NeuralModuleFactory) -> dict[str, NmTensor]:
     """The log-probabilities of frames, over frames that were computed in windows.
 
     Raises:
@@ -525,7 +527,7 @@ def _log_prob_wires(behind: Behind, factory: NeuralModuleFactory) -> dict[str, N
     """
     log_probs, lengths = behind.wires.log_probs, behind.wires.log_probs_lengths
     if log_probs is None or lengths is None:
-        raise UsageError("the model has no log-probabilities of frames, so texts cannot be aligned")
+        raise UsageError(f"family {family} gives no log-probabilities of frames, so texts cannot be aligned")
     return dict(zip(("log_probs", "num_frames"), behind.windowed([log_probs], lengths, factory), strict=True))
 
 
