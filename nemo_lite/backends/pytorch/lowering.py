@@ -83,7 +83,7 @@ def lower(
     """
     graph = fx.Graph()
     values: dict[NmTensor, fx.Node] = {wire: graph.placeholder(_identifier(wire.name)) for wire in part.inputs}
-    state, last = (graph.placeholder(each) for each in ("state", "last")) if in_chunks else (None, None)
+    state, last = map(graph.placeholder, ("state", "last")) if in_chunks else (None, None)
     new_state: dict[str, fx.Node] = {}
     targets: dict[nn.Module, str] = {}
     for unit in units(part.nodes):

@@ -244,8 +244,8 @@ class StreamedDag(fx.GraphModule):
         for node in part.nodes:
             delays = (self.delays[wire] for wire in node.inputs.values())
             slowest = max(delays, key=lambda delay: (delay.look_ahead, delay.stride))
-            own = node.module.stream_delay() if isinstance(node.module, Streams) else Delay()
-            self.delays |= dict.fromkeys(node.outputs.values(), slowest.then(own))
+            delay = node.module.stream_delay() if isinstance(node.module, Streams) else Delay()
+            self.delays |= dict.fromkeys(node.outputs.values(), slowest.then(delay))
         self.delay = self.delays[part.outputs[0]]
 
     def initial_state(self, batch: int) -> dict[str, State]:

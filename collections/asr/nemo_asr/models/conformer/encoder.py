@@ -152,9 +152,14 @@ class ConformerEncoder(TrainableNM):
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
-        _check_choice("subsampling", subsampling, get_args(SubsamplingName))
-        _check_choice("self_attention_model", self_attention_model, get_args(AttentionName))
-        _check_choice("att_context_style", att_context_style, get_args(ContextStyle))
+        for argument, name_of_kind, kinds in (
+            ("subsampling", subsampling, get_args(SubsamplingName)),
+            ("self_attention_model", self_attention_model, get_args(AttentionName)),
+            ("att_context_style", att_context_style, get_args(ContextStyle)),
+        ):
+            if name_of_kind not in kinds:
+                wanted = f"one of {', '.join(kinds)}"
+                raise UsageError(f"{argument} is not known", place=_PLACE, got=name_of_kind, wanted=wanted)
         if d_model % n_heads or d_model % 2:
             got = f"d_model {d_model}, n_heads {n_heads}"
             raise UsageError("n_heads must divide d_model", place=_PLACE, got=got, wanted="a multiple, and an even one")
@@ -442,16 +447,11 @@ class ConformerEncoder(TrainableNM):
         return self._contexts[0]
 
 
-def _check_choice(argument: str, given: str, known: Sequence[str]) -> None:
-    if given not in known:
-        raise UsageError(f"{argument} is not known", place=_PLACE, got=given, wanted=f"one of {', '.join(known)}")
-
-
 def _contexts(sizes: tuple[int, int] | Sequence[tuple[int, int]] | None, style: ContextStyle) -> list[AttentionContext]:
-    given: Sequence[Any] = sizes or [(-1, -1)]
-    pairs: Sequence[tuple[int, int]] = [(given[0], given[1])] if isinstance(given[0], int) else given
+    one_or_several: Sequence[Any] = sizes or [(-1, -1)]
+    is_one = isinstance(one_or_several[0], int)
     contexts = []
-    for left, right in pairs:
+    for left, right in [one_or_several] if is_one else one_or_several:
         if (left, right) == (-1, -1):
             contexts.append(FULL_CONTEXT)
         elif style == "regular" or right == -1:
@@ -465,13 +465,13 @@ def _contexts(sizes: tuple[int, int] | Sequence[tuple[int, int]] | None, style: 
     return contexts
 
 
-def _probabilities(given: Sequence[float] | None, number: int) -> Tensor:
-    if given is None:
+def _probabilities(of_pairs: Sequence[float] | None, number: int) -> Tensor:
+    if of_pairs is None:
         return torch.full((number,), 1 / number)
-    if len(given) != number or abs(sum(given) - 1) > 1e-6:
+    if len(of_pairs) != number or abs(sum(of_pairs) - 1) > 1e-6:
         wanted = f"{number} that sum to 1, one for each pair of att_context_size"
-        raise UsageError("att_context_probs is wrong", place=_PLACE, got=str(list(given)), wanted=wanted)
-    return torch.tensor(given)
+        raise UsageError("att_context_probs is wrong", place=_PLACE, got=str(list(of_pairs)), wanted=wanted)
+    return torch.tensor(of_pairs)
 
 
 def _subsampling(
