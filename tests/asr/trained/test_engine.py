@@ -156,7 +156,9 @@ def test_an_nbest_of_fewer_texts_has_those_alone(run, files, trained, tmp_path):
 
 
 def test_a_decoder_of_one_text_gives_no_nbest(run, files):
-    with pytest.raises(UsageError, match=r"this decoder gives one text: got nbest 2, GreedyCTCDecoder; search with a beam"):
+    with pytest.raises(
+        UsageError, match=r"this decoder gives one text: got nbest 2, GreedyCTCDecoder; search with a beam"
+    ):
         run(list(files), nbest=2)
     with pytest.raises(UsageError, match=r"so many hypotheses: got nbest 3, wanted 1 to 2, the beam; raise beam_size"):
         run(list(files), decoder=BeamSearchCTCDecoder([" ", "a", "b", "c"], beam_size=2), nbest=3)
