@@ -34,7 +34,7 @@ PICKLING = {
 READERS = {
     "nemo_lite/base/files.py": "the policy itself; digests",
     "nemo_lite/base/verified.py": "JSON of this process",
-    "nemo_lite/backends/pytorch/checkpoint/reports.py": "what ranks of this run wrote",
+    "nemo_lite/backends/pytorch/checkpoint/saving.py": "what ranks of this run wrote",
     "nemo_lite/backends/pytorch/checkpoint/tensors.py": "opened by the policy before",
     "nemo_lite/backends/pytorch/checkpoint/torch_files.py": "opened by the policy before",
     "collections/asr/nemo_asr/trained/folder.py": "JSON of this process",

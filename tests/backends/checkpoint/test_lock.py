@@ -10,7 +10,7 @@ import socket
 import pytest
 from toys.lock_holders import held_elsewhere
 
-from nemo_lite.backends.pytorch.checkpoint.lock import FolderLock
+from nemo_lite.backends.pytorch.checkpoint.store import FolderLock
 from nemo_lite.base.errors import UsageError
 
 

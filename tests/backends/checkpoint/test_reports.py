@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from toys.fake_comm import FakeComm
 
-from nemo_lite.backends.pytorch.checkpoint.reports import files_of_others, on_every_rank, report_of
+from nemo_lite.backends.pytorch.checkpoint.saving import files_of_others, on_every_rank, report_of
 from nemo_lite.base.errors import CheckpointError, UsageError
 from nemo_lite.base.files import refusing_unwritable
 from nemo_lite.base.verified import VerifiedFile

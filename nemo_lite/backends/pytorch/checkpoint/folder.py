@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from nemo_lite.backends.pytorch.checkpoint.fitting import TrainingState
-from nemo_lite.backends.pytorch.checkpoint.lock import FolderLock
 from nemo_lite.backends.pytorch.checkpoint.record import (
     TRAINER,
     CheckpointSet,
@@ -32,6 +31,7 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
     state_writer,
 )
 from nemo_lite.backends.pytorch.checkpoint.store import (
+    FolderLock,
     delete_set,
     link_to_files,
     look,

@@ -1,7 +1,12 @@
-"""Saving: the checkpoints that a run saves while it goes on. Contents and formats are elsewhere."""
+"""Saving: the checkpoints that a run saves while it goes on, alone or with a part from each rank.
+
+Ranks tell rank 0 the files that they wrote, or the error that they met. They write into one folder, so over several
+machines it is on a file system that they share. Contents and formats are elsewhere.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -15,14 +20,14 @@ from torch import Tensor
 from nemo_lite.backends.pytorch.checkpoint.fitting import TrainingState, identity
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, SavePlan
 from nemo_lite.backends.pytorch.checkpoint.record import Json
-from nemo_lite.backends.pytorch.checkpoint.reports import files_of_others, on_every_rank, report_of
 from nemo_lite.backends.pytorch.checkpoint.storage import Weights, Writer
 from nemo_lite.backends.pytorch.checkpoint.store import stage, write_part
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.process import WRITING_CHECKPOINT
-from nemo_lite.base.errors import UsageError
+from nemo_lite.base.errors import CheckpointError, NemoLiteError, UsageError
 from nemo_lite.base.files import refusing_unwritable, remove_probe, temporary_name
 from nemo_lite.base.helpers import Part
+from nemo_lite.base.verified import VerifiedFile
 from nemo_lite.core.callbacks.action_state import Best
 from nemo_lite.utils import logging
 
@@ -30,6 +35,8 @@ SMALL_BYTES = 8 * 2**20
 """A checkpoint of fewer bytes is soon on the disk: it is waited for, so that a kill costs no step more than needed."""
 # How long rank 0 waits for the others' parts of the last checkpoint when a run ends with an error.
 _PATIENCE_AT_END_SECONDS = 10.0
+_FIELDS = ("problem", "place", "got", "wanted", "remedy")
+_LONGEST_PAUSE_SECONDS = 0.05
 T = TypeVar("T")
 
 
@@ -288,3 +295,81 @@ class Saving:
     def _folder(self, folder: str | Path) -> CheckpointFolder:
         # One of each: a lock does not keep out its own process, and to open a folder sweeps it.
         return self._folders.setdefault(Path(os.path.realpath(Path(folder).expanduser())), CheckpointFolder(folder))
+
+
+def on_every_rank(comm: Comm, make: Callable[[], T]) -> T:
+    """The result of ``make`` on this rank. All ranks call it, and none goes on where another one failed.
+
+    Raises:
+        NemoLiteError: of the first rank that failed, with its number; the same on all ranks.
+    """
+    made: list[T] = []
+    own_failure: dict[str, str] = {}
+    try:
+        made.append(make())
+    except NemoLiteError as error:
+        own_failure = _failure_of(error)
+    for rank, failure in enumerate(comm.share(comm.gather(own_failure) or [])):
+        if failure:
+            common = _error_of(rank, failure)
+            common.is_common = True
+            raise common
+    return made[0]
+
+
+def report_of(write: Callable[[], Mapping[str, VerifiedFile]]) -> str:
+    """Write files, and report them. Any error becomes a report too: somebody waits for it."""
+    try:
+        return json.dumps({"files": [[file.name, file.sha256, file.bytes] for file in write().values()]})
+    except Exception as error:
+        return json.dumps({"failure": _failure_of(error)})
+
+
+def files_of_others(
+    comm: Comm, key: str, final: Path, gives_up: Callable[[], bool] = lambda: False
+) -> dict[str, VerifiedFile]:
+    """Wait for the reports of all other ranks, in any thread; the files that they wrote.
+
+    Args:
+        key: before the rank's number in the keys of the notes.
+        final: the folder of the checkpoint.
+        gives_up: whether it is too late to wait on.
+
+    Raises:
+        NemoLiteError: a rank could not write its part, with its number; or its report did not come in time.
+    """
+    waiting = [*range(1, comm.world_size)]
+    reports: dict[int, str] = {}
+    pause = _LONGEST_PAUSE_SECONDS / 64
+    while waiting:
+        arrived = {rank: text for rank in waiting if (text := comm.take_note(f"{key}/{rank}")) is not None}
+        reports |= arrived
+        waiting = [rank for rank in waiting if rank not in arrived]
+        if waiting and gives_up():
+            problem = f"rank {waiting[0]} did not write its part: the checkpoint is not complete"
+            raise CheckpointError(problem, place=str(final), remedy="the checkpoint before is the newest")
+        if waiting:
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+    files: dict[str, VerifiedFile] = {}
+    for rank, report in sorted(reports.items()):
+        content = json.loads(report)
+        if "failure" in content:
+            raise _error_of(rank, content["failure"])
+        files.update((name, VerifiedFile(name, *about)) for name, *about in content["files"])
+    return files
+
+
+def _failure_of(error: Exception) -> dict[str, str]:
+    if not isinstance(error, NemoLiteError):
+        return {"kind": "", "problem": "its part was not written", "got": f"{type(error).__name__}: {error}"}
+    fields = {name: str(getattr(error, name, "")) for name in _FIELDS}
+    fields["problem"] = fields["problem"] or str(error)
+    return {"kind": "checkpoint" if isinstance(error, CheckpointError) else "", **fields}
+
+
+def _error_of(rank: int, failure: Mapping[str, str]) -> NemoLiteError:
+    fields = {name: failure.get(name, "") for name in _FIELDS[1:]}
+    fields["place"] = f"rank {rank}: {fields['place']}".removesuffix(": ")
+    kind = CheckpointError if failure["kind"] else UsageError
+    return kind(failure["problem"], **fields)

@@ -1,4 +1,4 @@
-"""The folders of checkpoints: how one comes, is replaced and goes, and which are there.
+"""The folders of checkpoints: how one comes, is replaced and goes, which are there, and who alone may write.
 
 At every moment the old or the new one is there, whole. A folder is made under a hidden name and renamed to its own.
 Where one of its name is there, that one is set aside under a hidden name until the new one has its place. What is
@@ -8,8 +8,13 @@ Which checkpoints may go is not decided here.
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import shlex
 import shutil
+import socket
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,12 +23,24 @@ from typing import BinaryIO, NamedTuple, TypeAlias
 
 from nemo_lite.backends.pytorch.checkpoint.record import CheckpointSet, read_record
 from nemo_lite.backends.pytorch.distributed.process import note_write
-from nemo_lite.base.errors import CheckpointError
-from nemo_lite.base.files import name_in, names_in, refusing_unwritable, temporary_name
+from nemo_lite.base.errors import CheckpointError, UsageError
+from nemo_lite.base.files import FileKind, name_in, names_in, parse_json, refusing_unwritable, temporary_name
 from nemo_lite.base.files import synchronise as to_disk
 from nemo_lite.base.helpers import RECORD, tag_of_folder
 from nemo_lite.base.verified import LaterVersionError, VerifiedFile, delete_listed, write_verified
+from nemo_lite.utils import logging
 
+try:
+    import fcntl
+except ImportError:  # Windows: folders are not locked there
+    fcntl = None  # type: ignore[assignment]
+
+LOCK = ".lock"
+_TAKEN = (errno.EACCES, errno.EAGAIN)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+# Not through a link: a folder from elsewhere could have one to a file of the user's.
+_OPENING = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_LOCK = FileKind("the lock", 4096, CheckpointError)
 _MAKING, _ASIDE = "tmp", "aside"
 
 
@@ -271,3 +288,76 @@ def look(folder: Path) -> Listing:
         else:
             sets.append(checkpoint)
     return Listing(sorted(sets, key=lambda checkpoint: checkpoint.serial), damaged, max(serials) + num_unreadable)
+
+
+class FolderLock:
+    """Held by a process for as long as it may write; the system frees it when that process ends, also by a kill.
+
+    A lock of POSIX: forked processes do not hold it, and within one process it keeps nobody out.
+
+    Args:
+        folder: exists when the lock is taken.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: int | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this object has taken it."""
+        return self._file is not None
+
+    def take(self) -> None:
+        """Take the lock; nothing happens if it is held already.
+
+        Raises:
+            UsageError: another process holds it: which one, where, and its command; or the file cannot be written.
+        """
+        if self._file is not None:
+            return
+        with refusing_unwritable(self._folder / LOCK):
+            file = os.open(self._folder / LOCK, _OPENING, 0o666)
+            try:
+                self._lock(file)
+                run = shlex.join(sys.argv)[:1000]
+                holder = {"host": socket.gethostname(), "pid": os.getpid(), "run": run}
+                os.ftruncate(file, 0)
+                os.pwrite(file, json.dumps(holder).encode(), 0)
+            except BaseException:
+                os.close(file)
+                raise
+            self._file = file
+
+    def release(self) -> None:
+        """Let others take it."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _lock(self, file: int) -> None:
+        if fcntl is None:
+            return
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _TAKEN:
+                raise UsageError(
+                    "another process saves checkpoints in this folder",
+                    place=str(self._folder),
+                    got=_holder(file),
+                    remedy="wait until it has ended, or give this run a folder of its own",
+                ) from None
+            if error.errno not in _NO_LOCKS:
+                raise
+            logging.warning("%s: its file system has no locks; see that only one run saves there", self._folder)
+
+
+def _holder(file: int) -> str:
+    # Through the descriptor that is open: closing another one of this file would free the lock.
+    with suppress(CheckpointError):
+        holder = parse_json(os.pread(file, _LOCK.max_bytes, 0), "", _LOCK)
+        if isinstance(holder, dict):
+            run = "".join(char for char in str(holder.get("run", "")) if char.isprintable())
+            return f"process {holder.get('pid', '?')} on {holder.get('host', '?')}: {run or '?'}"[:300]
+    return "a process that has not said its name"

@@ -18,8 +18,7 @@ from nemo_lite.backends.pytorch.checkpoint.fitting import (
     refuse_not_finite,
 )
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Chosen, Contents, SavePlan
-from nemo_lite.backends.pytorch.checkpoint.reports import on_every_rank
-from nemo_lite.backends.pytorch.checkpoint.saving import Saving
+from nemo_lite.backends.pytorch.checkpoint.saving import Saving, on_every_rank
 from nemo_lite.backends.pytorch.checkpoint.storage import Weights, load_training_state, save_module, save_training_state
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded
 from nemo_lite.backends.pytorch.distributed.comm import Comm
