@@ -174,10 +174,12 @@ def numbers_checked(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        with contextlib.suppress(TypeError):  # the call itself says which arguments it has
+        try:
             arguments = signature.bind(*args, **kwargs).arguments
-            place = type(args[0]).__name__ if function.__name__ == "__init__" else function.__name__
-            refuse_out_of_range(function, arguments, place, types_too=True)
+        except TypeError:  # the call itself says which arguments it has
+            arguments = {}
+        place = type(args[0]).__name__ if function.__name__ == "__init__" else function.__name__
+        refuse_out_of_range(function, arguments, place, types_too=True)
         return function(*args, **kwargs)
 
     return call

@@ -11,8 +11,8 @@ from nemo_asr.commands.training import trackers_of as trackers_of
 from nemo_asr.compat import parts as parts
 from nemo_asr.compat.kaldi import KaldiFeatureDataLayer as KaldiFeatureDataLayer
 from nemo_asr.data.audio_files import AudioFilesDataLayer as AudioFilesDataLayer
+from nemo_asr.data.check import warn_of_leaks as warn_of_leaks
 from nemo_asr.data.evaluated_sets import ScoredSet as ScoredSet
-from nemo_asr.data.findings import warn_of_leaks as warn_of_leaks
 from nemo_asr.data.labelled import AudioToSpeechLabelDataLayer as AudioToSpeechLabelDataLayer
 from nemo_asr.data.scored_texts import clusters_in_data as clusters_in_data
 from nemo_asr.data.scored_texts import hypotheses_in_data as hypotheses_in_data

@@ -9,8 +9,7 @@ import pytest
 from toys.checked_sets import add, sound, write_set
 
 from nemo_asr import AudioToTextDataLayer
-from nemo_asr.data.check import distribution, examine, statistics_of
-from nemo_asr.data.findings import (
+from nemo_asr.data.check import (
     Finding,
     findings_among,
     findings_between,
@@ -19,6 +18,7 @@ from nemo_asr.data.findings import (
     warn_of_leaks,
     warn_of_long,
 )
+from nemo_asr.data.examined import distribution, examine, statistics_of
 from nemo_asr.data.shown_sets import as_text, draw_histograms
 from nemo_asr.run.audio import opening
 from nemo_asr.run.manifest import Manifest

@@ -1,253 +1,345 @@
-"""Sets of utterances, examined: every utterance of some manifests is read and measured; figures of a set."""
+"""What is wrong with a set, or between sets, and what is worth knowing; leaks that lie in the names of files."""
 
 from __future__ import annotations
 
-import hashlib
+import filecmp
+import math
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, TypeAlias
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from tqdm import tqdm
 
-from nemo_asr.run.audio.reading import Samples, open_part
-from nemo_asr.run.audio.segments import LONG_PAUSE, ChannelEnergies, frame_levels, frame_samples, longest_pause
+from nemo_asr.data.examined import SILENCE, Examined, ExaminedSet, long_pause_of, rate_of, unit_of
+from nemo_asr.data.examined import examine as examine
+from nemo_asr.data.examined import statistics_of as statistics_of
+from nemo_asr.data.speech_data_layer import SpeechDataLayer
+from nemo_asr.run.audio.segments import LONG_PAUSE
 from nemo_asr.run.manifest import Manifest
+from nemo_asr.run.text.labels import Marks
 from nemo_asr.run.utterances import Utterance
-from nemo_lite.base.errors import DataError
+from nemo_lite import DataLayerNM
+from nemo_lite.base.errors import MAX_LISTED, counted
+from nemo_lite.utils import logging
 
-_CHUNK_ROWS = 32
-_DIGEST_BYTES = 16
-SILENCE = 1e-4  # peak amplitude: 80 dB below full scale
-
-
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """One utterance as it is written, and what its audio is.
-
-    Attributes:
-        utterance: the manifest line.
-        seconds: of its audio; as written, where the audio was not or could not be read.
-        excess: see `nemo_asr.run.audio.reading.Audio`.
-        sample_rate: samples a second in the file; 0 where it was not read.
-        num_channels: of the file.
-        digest: of its samples: equal for equal samples, also in another lossless format.
-        peak: the largest amplitude; full scale is 1.
-        lost_db: see `nemo_asr.run.audio.segments.ChannelEnergies`; 0 where one channel is read.
-        pause: seconds of the longest part in which nobody speaks, by levels; 0 where nobody speaks at all.
-        file: the file's identity in the file system, whatever its path is.
-        problem: why it cannot be read, or nothing.
-    """
-
-    utterance: Utterance
-    seconds: float
-    excess: float = 0.0
-    sample_rate: int = 0
-    num_channels: int = 0
-    digest: bytes = b""
-    peak: float = 0.0
-    lost_db: float = 0.0
-    pause: float = 0.0
-    file: tuple[int, int] = (0, 0)
-    problem: str = ""
-
-    @property
-    def place(self) -> str:
-        """``manifest:line``."""
-        return self.utterance.place
-
-    @property
-    def span(self) -> tuple[float, float]:
-        """First and last second in its file."""
-        start = self.utterance.offset or 0.0
-        return start, start + self.seconds
+_MOST_PER_SECOND = {"words": 10.0, "characters": 50.0}
+# An outlier is this many times as fast or slow as the median, and so many robust deviations (of the logarithm) away.
+_OUTLIER_FACTOR, _OUTLIER_DEVIATIONS = 3.0, 5.0
+_FEWEST_FOR_OUTLIERS = 20
+_MAD_TO_DEVIATION = 1.4826  # of a normal distribution
+_SHOWN_CHARACTERS = 60
+_LONG_SECONDS = 30.0  # no usual corpus has longer utterances: LibriSpeech ends at 35 s
 
 
 @dataclass(frozen=True)
-class ExaminedSet:
-    """The utterances of a set of manifests.
+class Finding:
+    """Something found about one or more utterances.
 
     Attributes:
-        name: of the set.
-        paths: its manifests.
-        items: the utterances, in order.
-        invalid: what is wrong with the first few lines that are not valid.
-        with_audio: whether the audio was read.
+        kind: ``line``, ``audio``, ``silence``, ``phase``, ``speed``, ``duplicate``, ``contradiction``, ``leak``,
+            ``frames``; not a problem: ``labels``, ``mark``, ``pause``, ``long``, ``duration``, ``path``, ``rate``,
+            ``text``, ``speaker``, ``file``, ``shared``.
+        is_problem: whether the data should be mended.
+        summary: one line.
+        details: a line for each place.
     """
 
-    name: str
-    paths: tuple[str, ...]
-    items: Sequence[Examined]
-    invalid: Sequence[str] = ()
-    with_audio: bool = True
-
-    @property
-    def readable(self) -> list[Examined]:
-        """Those without a problem."""
-        return [item for item in self.items if not item.problem]
+    kind: str
+    is_problem: bool
+    summary: str
+    details: Sequence[str] = ()
 
 
-def examine(
-    manifests: str | Sequence[str],
-    *,
-    with_audio: bool = True,
-    strict: bool = False,
-    num_workers: int | None = None,
-    show_progress: bool = False,
-) -> ExaminedSet:
-    """Read all lines of some manifests, and the audio of each.
+def findings_in(examined: ExaminedSet) -> list[Finding]:
+    """Problems and other findings in one set."""
+    items, name = examined.readable, examined.name
+    unreadable = [item.problem for item in examined.items if item.problem]
+    opposite = [item for item in items if item.lost_db]
+    silent = [
+        f"{item.place}: {item.utterance.audio_path}"
+        for item in items
+        if examined.with_audio and item.peak < SILENCE and not item.lost_db
+    ]
+    phases = [
+        f"{item.place}: {item.utterance.audio_path}: the average is {item.lost_db:.0f} dB below its channels; "
+        'add "channel": 0'
+        for item in sorted(opposite, key=lambda item: -item.lost_db)
+    ]
+    speeds = _speed_outliers(items)
+    findings = [
+        Finding("line", True, f"{name}: lines that are not valid", examined.invalid),
+        Finding("audio", True, f"{name}: {_some(len(unreadable))} whose audio or text cannot be used", unreadable),
+        Finding("silence", True, f"{name}: {_some(len(silent))} without sound", silent),
+        Finding(
+            "phase", True, f"{name}: {_some(len(phases))} whose channels cancel each other (opposite phases)", phases
+        ),
+        Finding("speed", True, f"{name}: {_some(len(speeds))} whose text hardly belongs to the audio", speeds),
+        *_repeated(examined),
+        *_unusual(examined),
+    ]
+    return [finding for finding in findings if finding.details]
 
-    Args:
-        manifests: one path, several separated by commas, or a sequence of paths: one set.
-        with_audio: read the audio files, or only the lines.
-        strict: a duration that is not its file's is a problem, and paths start at the manifest's folder only.
-        num_workers: threads that read; None: one for each core.
-        show_progress: show a bar on stderr, if it is a terminal.
 
-    Raises:
-        DataError: a manifest that is missing, empty or without one valid line.
+def findings_between(train: ExaminedSet, evaluation: ExaminedSet) -> list[Finding]:
+    """Recordings, files, texts and speakers that a training and an evaluation set share.
+
+    The same recording is a leak; the same files, texts and speakers are worth knowing.
     """
-    invalid: list[str] = []
-    manifest = Manifest.open(manifests, strict=strict, invalid=invalid)
-    rows = range(len(manifest))
-    chunks = [rows[first : first + _CHUNK_ROWS] for first in range(0, len(rows), _CHUNK_ROWS)]
-    examine_some = partial(_examined, manifest, with_audio, strict)
-    items: list[Examined] = []
-    with (
-        ThreadPoolExecutor(num_workers or os.cpu_count() or 1) as pool,
-        tqdm(total=len(rows), desc=manifest.name, unit=" utterances", disable=None if show_progress else True) as bar,
-    ):
-        for some in pool.map(examine_some, chunks):
-            items += some
-            bar.update(len(some))
-    return ExaminedSet(manifest.name, manifest.paths, items, invalid, with_audio)
+    pairs, same_file = _shared(train, evaluation)
+    leaks = [f"{item.place} = {other.place} ({item.utterance.audio_path})" for item, other in pairs]
+    parts = [f"{item.place}, {other.place} ({item.utterance.audio_path})" for item, other in same_file]
+    of_each = f"of {len(evaluation.readable)} utterances of {evaluation.name}"
+    texts = {item.utterance.text for item in train.readable}
+    same_text = [item.place for item in evaluation.readable if item.utterance.text in texts]
+    speakers = sorted(_speakers(train) & _speakers(evaluation))
+    findings = [
+        Finding("leak", True, f"{len(leaks)} {of_each} are recordings of the training set {train.name}", leaks),
+        Finding("file", False, f"{len(parts)} {of_each} are other parts of files of {train.name}", parts),
+        Finding("text", False, f"{len(same_text)} {of_each} have a text that {train.name} has as well", same_text),
+        Finding("speaker", False, f"{len(speakers)} speakers are in {evaluation.name} and in {train.name}", speakers),
+    ]
+    return [finding for finding in findings if finding.details]
 
 
-def _examined(manifest: Manifest, with_audio: bool, strict: bool, rows: Sequence[int]) -> list[Examined]:
-    items = []
-    for row, ref in zip(rows, manifest.refs(rows), strict=True):
-        try:
-            utterance = manifest.reader.utterance(ref)
-        except DataError as error:
-            broken = Utterance(manifest.place(row), "", "", float(manifest.durations[row]))
-            items.append(Examined(broken, broken.duration or 0.0, problem=str(error)))
+def findings_among(one: ExaminedSet, other: ExaminedSet) -> list[Finding]:
+    """Recordings that two evaluation sets share."""
+    pairs, _ = _shared(one, other)
+    shared = [f"{item.place} = {twin.place}" for item, twin in pairs]
+    summary = f"{len(shared)} utterances of {other.name} are recordings of {one.name} as well"
+    return [Finding("shared", False, summary, shared)] if shared else []
+
+
+def overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    """Whether two spans of seconds in a file have something in common."""
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def _may_share_samples(one: Utterance, other: Utterance) -> bool:
+    """Whether two utterances of a file may hear the same: not where each names a channel of its own."""
+    return one.channel is None or other.channel is None or one.channel == other.channel
+
+
+def _shared(
+    one: ExaminedSet, other: ExaminedSet
+) -> tuple[list[tuple[Examined, Examined]], list[tuple[Examined, Examined]]]:
+    """Of ``other``: those with a recording of ``one``, each with its twin; and those with another part of a file."""
+    by_digest, by_file = dict[bytes, Examined](), defaultdict[tuple[int, int], list[Examined]](list)
+    for item in one.readable if one.with_audio else ():
+        by_digest.setdefault(item.digest, item)
+        by_file[item.file].append(item)
+    same, parts = [], []
+    for item in other.readable if other.with_audio else ():
+        near = by_file.get(item.file, ())
+        overlapping = (
+            each
+            for each in near
+            if overlap(each.span, item.span) and _may_share_samples(each.utterance, item.utterance)
+        )
+        twin = by_digest.get(item.digest) or next(overlapping, None)
+        if twin:
+            same.append((item, twin))
+        elif near:
+            parts.append((item, near[0]))
+    return same, parts
+
+
+def _repeated(examined: ExaminedSet) -> list[Finding]:
+    """Utterances that a set has more than once, by their samples; with the same text or with another one."""
+    first: dict[bytes, Examined] = {}
+    again, contradicting = list[str](), list[str]()
+    for item in examined.readable if examined.with_audio else ():
+        earlier = first.setdefault(item.digest, item)
+        if earlier is item or item.peak < SILENCE:
             continue
-        item = Examined(utterance, utterance.duration or 0.0)
-        items.append(_with_audio(item, strict) if with_audio else item)
-    return items
+        if earlier.utterance.text == item.utterance.text:
+            again.append(f"{item.place} = {earlier.place} ({item.utterance.audio_path})")
+        else:
+            texts = f'"{_short(earlier.utterance.text)}" and "{_short(item.utterance.text)}"'
+            contradicting.append(f"{earlier.place} and {item.place}: {texts}")
+    name = examined.name
+    return [
+        Finding("duplicate", True, f"{name}: {_some(len(again))} repeated: the same samples and the same text", again),
+        Finding(
+            "contradiction",
+            True,
+            f"{name}: {_some(len(contradicting))} with the samples of another text",
+            contradicting,
+        ),
+    ]
 
 
-def _with_audio(item: Examined, strict: bool) -> Examined:
-    utterance = item.utterance
+def _unusual(examined: ExaminedSet) -> list[Finding]:
+    """Findings that are no problem by themselves."""
+    items, name = examined.readable, examined.name
+    differing = sorted((item for item in items if item.excess), key=lambda item: -abs(item.excess))
+    durations = [f"{i.place} says {i.utterance.duration:.3f} s, the file has {i.seconds:.3f} s" for i in differing]
+    paths = [f"{item.place}: {item.utterance.audio_path}" for item in items if item.utterance.note]
+    rates = sorted({item.sample_rate for item in items if item.sample_rate})
+    several = [f"{rate} Hz: {sum(item.sample_rate == rate for item in items)}" for rate in rates]
+    by_text = defaultdict[str, list[Examined]](list)
+    for item in items:
+        by_text[item.utterance.text].append(item)
+    shared = sorted((group for group in by_text.values() if len(group) > 1), key=len, reverse=True)
+    texts = [f'{len(group)} times "{_short(group[0].utterance.text)}"' for group in shared]
+    several = several if len(several) > 1 else []
+    pausing = sorted((item for item in items if long_pause_of(item)), key=lambda item: -item.pause)
+    pauses = [f"{i.place}: one of {i.pause:.1f} s in {i.seconds:.1f} s: {i.utterance.audio_path}" for i in pausing]
+    left_in = "which train leaves in, and eval without --segments energy; transcribe cuts there"
+    uncut = f"with a pause of {LONG_PAUSE:g} s or more, {left_in}"
+    cut = "nemo-lite align MODEL MANIFEST --cut NEW.json"
+    remedy = f"{cut} --longest 3 cuts there, with the texts"
+    lasting = sorted((item for item in items if item.seconds > _LONG_SECONDS), key=lambda item: -item.seconds)
+    long = [f"{i.place}: {i.seconds:.1f} s: {i.utterance.audio_path}" for i in lasting]
+    memory = f"longer than {_LONG_SECONDS:g} s: the memory of a training step grows with its longest utterance"
+    way_out = f"{cut} cuts them, with the texts; max_duration of the data layer leaves them out"
+    marks = Marks()
+    marked = [f"{i.place}: {' '.join(found)}" for i in items if (found := marks.in_text(i.utterance.text))]
+    left_out = "marks such as <unk>, which training leaves out unless they are labels"
+    return [
+        Finding("mark", False, f"{name}: {_some(len(marked))} with {left_out}", marked),
+        Finding("pause", False, f"{name}: {_some(len(pauses))} {uncut}; {remedy}", pauses),
+        Finding("long", False, f"{name}: {_some(len(long))} {memory}; {way_out}", long),
+        Finding("duration", False, f"{name}: {_some(len(durations))} of another duration than written", durations),
+        Finding("path", False, f"{name}: {_some(len(paths))} with a path that starts at the working directory", paths),
+        Finding("rate", False, f"{name}: {len(several)} sample rates", several),
+        Finding("text", False, f"{name}: {len(texts)} texts occur more than once", texts),
+    ]
+
+
+def _speed_outliers(items: Sequence[Examined]) -> list[str]:
+    """Texts that are far too long or too short for their audio, the worst first."""
+    unit = unit_of(items)
+    timed = [(rate_of(item, unit), item) for item in items if rate_of(item, unit) > 0]
+    if not timed:
+        return []
+    logs = np.log([rate for rate, _ in timed])
+    median = float(np.median(logs))
+    deviation = _MAD_TO_DEVIATION * float(np.median(np.abs(logs - median)))
+    limit = max(math.log(_OUTLIER_FACTOR), _OUTLIER_DEVIATIONS * deviation)
+    outliers = []
+    for (rate, item), log in zip(timed, logs.tolist(), strict=True):
+        far = len(timed) >= _FEWEST_FOR_OUTLIERS and abs(log - median) > limit
+        if far or rate > _MOST_PER_SECOND[unit]:
+            text = f'{item.place}: {rate:.2g} {unit} a second: "{_short(item.utterance.text)}" in {item.seconds:.2f} s'
+            pause = f" with a pause of {item.pause:.1f} s" if long_pause_of(item) else ""
+            outliers.append((abs(log - median), f"{text}{pause} (the median is {math.exp(median):.2g})"))
+    return [text for _, text in sorted(outliers, key=lambda pair: -pair[0])]
+
+
+def _some(count: int) -> str:
+    return counted(count, "utterance")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+def _speakers(examined: ExaminedSet) -> set[str]:
+    return {str(item.utterance.speaker) for item in examined.readable if item.utterance.speaker is not None}
+
+
+_MOST_COMPARED = 1000  # files whose content is read
+
+
+def shared_recordings(train: Manifest, evaluation: Manifest) -> list[tuple[str, str]]:
+    """Places of an evaluation set whose recording a training set has as well, each with a place there.
+
+    Two lines share a recording if they name the same file, or files of the same name and the same content, and the
+    parts that they take overlap. Copies under another name, or in another format, are not found. Of the training set
+    only lines whose file has the name of one of the evaluation set are looked at.
+    """
+    by_name = defaultdict[str, list[tuple[Utterance, os.stat_result]]](list)
+    for row, path in enumerate(evaluation.written_paths()):
+        utterance = evaluation.utterance(row)
+        if status := _status(utterance.audio_path):
+            by_name[os.path.basename(path)].append((utterance, status))
+    twins: dict[str, str] = {}
+    num_compared = 0
+    for row, path in enumerate(train.written_paths()):
+        if (near := by_name.get(path.rpartition("/")[2])) is None:
+            continue
+        utterance = train.utterance(row)
+        status = _status(utterance.audio_path)
+        for other, its_status in near if status else ():
+            if other.place in twins or not overlap(_span(utterance), _span(other)) or not status:
+                continue
+            if not _may_share_samples(utterance, other):
+                continue
+            same = os.path.samestat(status, its_status)
+            if not same and status.st_size == its_status.st_size and num_compared < _MOST_COMPARED:
+                num_compared += 1
+                same = _same_content(utterance.audio_path, other.audio_path)
+            if same:
+                twins[other.place] = utterance.place
+    return list(twins.items())
+
+
+def warn_of_leaks(train: DataLayerNM, evaluations: Mapping[str, DataLayerNM]) -> int:
+    """Warn of recordings of evaluation sets that are in the training set as well, see `shared_recordings`.
+
+    Data layers that do not read manifests are passed over.
+
+    Returns:
+        How many there are, over all sets.
+    """
+    total = 0
+    for tag, evaluation in evaluations.items():
+        sets = [layer.utterances for layer in (train, evaluation) if isinstance(layer, SpeechDataLayer)]
+        manifests = [utterances for utterances in sets if isinstance(utterances, Manifest)]
+        if len(manifests) < 2:
+            continue
+        pairs = shared_recordings(*manifests)
+        total += len(pairs)
+        if pairs:
+            shown = ", ".join(f"{place} = {twin}" for place, twin in pairs[:MAX_LISTED])
+            more = f" and {len(pairs) - MAX_LISTED} more" if len(pairs) > MAX_LISTED else ""
+            logging.warning(
+                f"{tag}: {len(pairs)} of {len(evaluation)} recordings are in the training set as well, so its error "
+                f"rates are better than those of new speech: {shown}{more}. Take them out of one of the sets "
+                "(nemo-lite data check compares the audio itself)"
+            )
+    return total
+
+
+_MANY_TIMES = 10  # the median
+
+
+def warn_of_long(train: DataLayerNM) -> int:
+    """Warn of utterances of a training set that are far longer than the others; returns how many.
+
+    The time and the memory of a step go by its longest utterance.
+    """
+    if not isinstance(train, SpeechDataLayer) or not len(train):
+        return 0
+    median, longest = float(np.median(train.durations)), int(np.argmax(train.durations))
+    long = np.flatnonzero(train.durations > max(_LONG_SECONDS, _MANY_TIMES * median))
+    if len(long):
+        worst = f"{train.place_of(longest)} has {train.durations[longest]:.1f} s"
+        usual = f"where half of all have at most {median:.1f} s"
+        logging.warning(
+            f"{train.utterances.name}: {_some(len(long))} longer than {_LONG_SECONDS:g} s, {usual}; {worst}. A step "
+            "takes the time and the memory of its longest utterance, for each of its batch: max_duration of the data "
+            "layer leaves long ones out, nemo-lite align MODEL MANIFEST --cut NEW.json cuts them"
+        )
+    return len(long)
+
+
+def _status(path: str) -> os.stat_result | None:
     try:
-        with open_part(
-            utterance.audio_path,
-            offset=utterance.offset,
-            duration=utterance.duration,
-            strict=strict,
-            place=utterance.place,
-            channel=utterance.channel,
-        ) as audio:
-            audio.check_size()  # training reads it into one array
-            digest = hashlib.blake2b(digest_size=_DIGEST_BYTES, salt=str(audio.source_rate).encode())
-            channels, peaks = ChannelEnergies(), [0.0]
-            averaged = audio.num_channels > 1 and audio.channel is None
-
-            def pieces() -> Iterator[Samples]:
-                for piece in audio.pieces(observe=channels.add if averaged else None):
-                    digest.update(piece.tobytes())
-                    peaks.append(float(np.abs(piece).max()))
-                    yield piece
-
-            frames = frame_levels(pieces(), audio.source_rate)
-        status = os.stat(utterance.audio_path)
-    except (DataError, OSError) as error:
-        return replace(item, problem=str(error))
-    return replace(
-        item,
-        seconds=audio.seconds,
-        excess=audio.excess,
-        sample_rate=audio.source_rate,
-        num_channels=audio.num_channels,
-        digest=digest.digest(),
-        peak=max(peaks),
-        lost_db=channels.lost_db,
-        pause=longest_pause(frames, frame_samples(audio.source_rate) / audio.source_rate),
-        file=(status.st_dev, status.st_ino),
-    )
+        return os.stat(path)
+    except OSError:
+        return None
 
 
-Statistics: TypeAlias = "dict[str, Any]"
-
-_NUM_BINS = 20
-
-
-def statistics_of(examined: ExaminedSet) -> Statistics:
-    """The figures of a set; see docs/en/data.md for the keys. Utterances that cannot be read count as unusable."""
-    items = examined.readable
-    texts = [item.utterance.text for item in items]
-    figures: Statistics = {
-        "name": examined.name,
-        "manifests": list(examined.paths),
-        "utterances": len(items),
-        "unusable": len(examined.items) - len(items),
-        "hours": sum(item.seconds for item in items) / 3600,
-        "seconds": distribution([item.seconds for item in items]),
-        "words": sum(len(text.split()) for text in texts),
-        "different_words": len({word for text in texts for word in text.split()}),
-        "different_texts": len(set(texts)),
-        "unit": unit_of(items),
-        "units_per_second": distribution([rate_of(item, unit_of(items)) for item in items]),
-        "characters_per_text": distribution([len(text) for text in texts]),
-        "characters": _counted(character for text in texts for character in text),
-        "speakers": _counted(str(item.utterance.speaker) for item in items if item.utterance.speaker is not None),
-    }
-    if examined.with_audio:
-        figures["sample_rates"] = _counted(item.sample_rate for item in items)
-        figures["channels"] = _counted(item.num_channels for item in items)
-    return figures
+def _span(utterance: Utterance) -> tuple[float, float]:
+    if utterance.offset is None or utterance.duration is None:
+        return 0.0, float("inf")
+    return utterance.offset, utterance.offset + utterance.duration
 
 
-def unit_of(items: Sequence[Examined]) -> str:
-    """The unit for the speed of speech: words, or characters where no text has a space."""
-    return "words" if any(" " in item.utterance.text.strip() for item in items) else "characters"
-
-
-def rate_of(item: Examined, unit: str) -> float:
-    """Words or characters a second; neither spaces nor a long pause count: a phone records some seconds of silence."""
-    words = item.utterance.text.split()
-    return (len(words) if unit == "words" else sum(map(len, words))) / max(item.seconds - long_pause_of(item), 1e-3)
-
-
-def long_pause_of(item: Examined) -> float:
-    """Seconds of its longest pause, where that is a long one."""
-    return item.pause if item.pause >= LONG_PAUSE else 0.0
-
-
-def distribution(values: Sequence[float]) -> Statistics:
-    """Least, median, mean, 95 % and most, and a histogram: ``counts`` between ``edges``. Empty for no values."""
-    if not values:
-        return {}
-    array = np.asarray(values, np.float64)
-    least, most = float(array.min()), float(array.max())
-    # Values that are equal but for rounding: 20 different edges may not fit between them.
-    ends = (least - 0.5, most + 0.5) if np.isclose(least, most, rtol=1e-9, atol=0.0) else (least, most)
-    counts, edges = np.histogram(array, bins=_NUM_BINS, range=ends)
-    median, high = np.quantile(array, [0.5, 0.95])
-    return {
-        "least": least,
-        "median": float(median),
-        "mean": float(array.mean()),
-        "p95": float(high),
-        "most": most,
-        "histogram": {"edges": edges.tolist(), "counts": counts.tolist()},
-    }
-
-
-def _counted(values: Iterable[object]) -> dict[str, int]:
-    """How often each occurs, the most frequent first."""
-    return {str(value): count for value, count in Counter(values).most_common()}
+def _same_content(one: str, other: str) -> bool:
+    try:
+        return filecmp.cmp(one, other, shallow=False)
+    except OSError:
+        return False

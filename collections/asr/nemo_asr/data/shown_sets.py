@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from nemo_asr.data.check import Statistics
-from nemo_asr.data.findings import Finding
+from nemo_asr.data.check import Finding
+from nemo_asr.data.examined import Statistics
 from nemo_lite.base.errors import counted
 
 _MAX_SHOWN = {True: 5, False: 3}  # details of a problem, of another finding

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nemo_asr.data.findings import Finding
+from nemo_asr.data.check import Finding
 from nemo_asr.data.speech_data_layer import Infeasible, Misfit, SpeechDataLayer, in_one_part
 from nemo_asr.run.manifest import Manifest
 from nemo_asr.run.text.parser import CharParser

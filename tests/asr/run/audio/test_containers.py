@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from nemo_asr.data.check import examine
+from nemo_asr.data.examined import examine
 from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
 from nemo_asr.run.audio import containers, decoded, kinds
 from nemo_asr.run.audio.reading import audio_seconds, audio_suffixes, open_part, read_audio
