@@ -197,7 +197,9 @@ def _entries(
             try:
                 path, first = _parsed(written)
                 if path not in arks:
-                    arks[path] = _ready(path, scp.parent)
+                    home = os.path.expanduser(path)
+                    beside = os.path.join(scp.parent, home)
+                    arks[path] = beside if not os.path.exists(home) and os.path.exists(beside) else home
                 ark = arks[path]
                 if ark != open_ark:
                     open_ark = ""
@@ -250,13 +252,6 @@ def _parsed(written: str) -> tuple[str, int]:
     if not path:
         raise DataError("no file is named", wanted="NAME FILE:BYTE")
     return path, int(first)
-
-
-def _ready(path: str, folder: Path) -> str:
-    """A path of a list, ready to open."""
-    path = os.path.expanduser(path)
-    beside = os.path.join(folder, path)
-    return beside if not os.path.exists(path) and os.path.exists(beside) else path
 
 
 _WORDS = CostWords("max_batch_seconds", "utterance", " s", "raise it, or lower max_duration")

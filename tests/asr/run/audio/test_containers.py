@@ -363,7 +363,15 @@ def test_a_full_disk_is_one_line(decoder, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "codec"),
-    [("a.webm", "libopus"), ("a.m4a", "aac"), ("a.aac", "aac"), ("a.wma", "wmav2"), ("a.oga", "flac"), ("a.ts", "aac")],
+    [
+        ("a.webm", "libopus"),
+        ("a.m4a", "aac"),
+        ("a.aac", "aac"),
+        ("a.wma", "wmav2"),
+        ("a.oga", "flac"),
+        ("a.ts", "aac"),
+        ("a.avi", "pcm_s16le"),
+    ],
 )
 def test_joined_files_are_read_one_behind_the_other(name, codec, decoder, tmp_path):
     if not FFMPEG:

@@ -201,7 +201,10 @@ class AudioAugmentor:
         if isinstance(config, Mapping):
             sections = [(name, {**arguments}) for name, arguments in config.items()]
         else:
-            sections = [(entry.get("aug_type", ""), {**entry.get("cfg", {}), **_prob_of(entry)}) for entry in config]
+            sections = [
+                (entry.get("aug_type", ""), entry.get("cfg", {}) | ({"prob": entry["prob"]} if "prob" in entry else {}))
+                for entry in config
+            ]
         return cls([_from_section(name, arguments) for name, arguments in sections])
 
 
@@ -223,10 +226,6 @@ def augmentor_of(setting: Mapping[str, Mapping[str, Any]] | AudioAugmentor | Non
         wanted = "a dictionary or an AudioAugmentor"
         raise UsageError("augmentor is not usable", got=type(setting).__name__, wanted=wanted)
     return setting
-
-
-def _prob_of(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: entry[key] for key in ("prob",) if key in entry}
 
 
 def _from_section(name: str, arguments: dict[str, Any]) -> tuple[float, Perturbation]:

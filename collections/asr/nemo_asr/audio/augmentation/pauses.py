@@ -33,7 +33,8 @@ class _PausePerturbation(Perturbation):
     def _paused(self, parts: Sequence[Samples], gaps: Sequence[int], rng: np.random.Generator) -> Samples:
         """The parts with gaps of so many samples before, between and behind them: there is one gap more."""
         silences = [np.zeros(gap, np.float32) for gap in gaps]
-        paused = np.concatenate([*_alternating(silences, parts), silences[-1]])
+        alternating = [piece for pair in zip(silences, parts, strict=False) for piece in pair]
+        paused = np.concatenate([*alternating, silences[-1]])
         if rng.random() < self._digital:
             return paused
         noise = coloured_noise(len(paused), amplitude(rng.uniform(*self._limits)), rng)
@@ -132,10 +133,6 @@ class JoinPerturbation(_PausePerturbation):
         """(T,) float32: the utterances in a row, with pauses between them."""
         seconds = rng.uniform(*self._gaps, len(parts) - 1)
         return self._paused(parts, [0, *(round(gap * sample_rate) for gap in seconds), 0], rng)
-
-
-def _alternating(gaps: Sequence[Samples], parts: Sequence[Samples]) -> list[Samples]:
-    return [piece for pair in zip(gaps, parts, strict=False) for piece in pair]
 
 
 def _pause_places(samples: Samples, sample_rate: int) -> npt.NDArray[np.int64]:

@@ -177,7 +177,9 @@ class AudioFile:
                 raise self.refusal(f"is damaged: {count} samples promised, {done} could be read")
             if observe is not None:
                 observe(scaled(read).reshape(len(read), self.num_channels))
-            piece = scaled(_of_channel(read, channel))
+            if channel is not None and read.ndim > 1:
+                read = np.ascontiguousarray(read[:, channel])
+            piece = scaled(read)
             if piece.ndim > 1:
                 with np.errstate(over="ignore", invalid="ignore"):  # told by the check of their range
                     piece = piece.mean(axis=1)
@@ -379,11 +381,6 @@ def check_channel(channel: int | None, num_channels: int, path: str, place: str 
         wanted = "channel 0" if num_channels == 1 else f"a channel from 0 to {num_channels - 1}"
         problem = f"{path} has no channel {channel}"
         raise DataError(problem, place=place, wanted=f"{wanted}, or mix for the average of all")
-
-
-def _of_channel(samples: npt.NDArray[Any], channel: int | None) -> npt.NDArray[Any]:
-    """(T,) samples of one channel of several; all of them where there is one, or for None."""
-    return samples if channel is None or samples.ndim == 1 else np.ascontiguousarray(samples[:, channel])
 
 
 def scaled(samples: npt.NDArray[Any]) -> Samples:

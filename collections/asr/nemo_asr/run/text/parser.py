@@ -472,18 +472,12 @@ def make_parser(
         if any(character.isdigit() for character in characters_of(labels)):
             spoken = NO_LANGUAGE
         elif code is None:
-            logging.info(_taken_as(spoken), mode=LogMode.ONCE)
+            lines = {"en": _TAKEN_AS_ENGLISH, NO_LANGUAGE: _TAKEN_AS_NONE}
+            logging.info(lines.get(spoken, _TAKEN_BY_SCRIPT.format(spoken)), mode=LogMode.ONCE)
         if spoken not in ("en", NO_LANGUAGE):
             return SpokenNumbersParser(labels, spoken, **settings)
         name = "en" if spoken == "en" else "base"
     return _PARSERS.get(name, CharParser)(labels, **settings)
-
-
-def _taken_as(language: str) -> str:
-    """The line about a language that the labels tell, or do not."""
-    if language == "en":
-        return _TAKEN_AS_ENGLISH
-    return _TAKEN_AS_NONE if language == NO_LANGUAGE else _TAKEN_BY_SCRIPT.format(language)
 
 
 def _nfc(text: str) -> str:

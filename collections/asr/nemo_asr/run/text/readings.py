@@ -76,7 +76,12 @@ def rules_of(language: str) -> tuple[Rule, ...]:
             degrees = re.compile(rf"(?<=[0-9])\s?{_DEGREES[sign]}(?![A-Za-z])")
             rules += [(degrees, _constant(words)) for words in forms]
     if language == "tr":
-        rules.append((re.compile(r"%\s?(?=[0-9])|(?<![\w.,])(?P<number>[0-9]+(?:,[0-9]+)?)\s?%"), _turkish_percent))
+        rules.append(
+            (
+                re.compile(r"%\s?(?=[0-9])|(?<![\w.,])(?P<number>[0-9]+(?:,[0-9]+)?)\s?%"),
+                lambda match: f"yüzde {match['number'] or ''}",
+            )
+        )
     return tuple(rules)
 
 
@@ -151,10 +156,6 @@ def _behind(words: str) -> Say:
     return lambda match: f"{match['number']} {words}"
 
 
-def _turkish_percent(match: re.Match[str]) -> str:
-    return f"yüzde {match['number'] or ''}"
-
-
 def _ordinal(match: re.Match[str], language: str) -> str | None:
     words = number_words(int(match["number"]), language, "ordinal")
     ending = (match.groupdict().get("ending") or "").rstrip("s")
@@ -212,7 +213,7 @@ def _german() -> tuple[Rule, ...]:
         (re.compile(r"(?<![\w.,/:-])(?P<hour>[0-9]{1,2})(?:[:.](?P<minute>[0-9]{2}))? ?Uhr\b"), _german_time),
         (re.compile(r"(?<![\w.,/:-])(?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{2})(?![\w:])"), _german_time),
         (re.compile(rf"(?<!\w)(?P<before>{_DE_ENDING_N}|{_DE_ENDING_E}) (?P<day>[0-9]{{1,4}})\.(?= [A-Za-zÄÖÜäöü])",
-                    re.IGNORECASE), _german_ordinal),
+                    re.IGNORECASE), lambda match: _de_ordinal(int(match["day"]), match["before"])),
         (re.compile(rf"(?P<sign>[€$£]) ?{_AMOUNT}(?![\w])"), _german_quantity),
         (re.compile(rf"{_NOT_WITHIN}{_AMOUNT} ?(?P<sign>{units})(?!\w)"), _german_quantity),
     )  # fmt: skip
@@ -224,10 +225,6 @@ def _de_ordinal(number: int, before: str | None) -> str:
         return f"{words}r"
     lower = before.lower()
     return f"{before} {words}{'n' if lower in _DE_ENDING_N.split('|') else ''}"
-
-
-def _german_ordinal(match: re.Match[str]) -> str:
-    return _de_ordinal(int(match["day"]), match["before"])
 
 
 def _german_date(match: re.Match[str]) -> str | None:

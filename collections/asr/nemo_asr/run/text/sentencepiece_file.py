@@ -112,7 +112,10 @@ def encode(model: ModelFile) -> bytes:
     unknown = next(i for i, piece in enumerate(model.pieces) if piece.kind is Kind.UNKNOWN)
     trainer = {_ALGORITHM: model.algorithm, _VOCAB_SIZE: len(model.pieces), _UNK_ID: unknown}
     trainer |= dict.fromkeys((_BOS_ID, _EOS_ID, _PAD_ID), _NO_ID)
-    parts = [_delimited(_PIECES, _encoded(piece)) for piece in model.pieces]
+    parts = []
+    for piece in model.pieces:
+        score = _as_varint(_SCORE << 3 | _FIXED_32) + struct.pack("<f", piece.score)
+        parts.append(_delimited(_PIECES, _delimited(_TEXT, piece.text.encode()) + score + _number(_KIND, piece.kind)))
     parts.append(_delimited(_TRAINER, b"".join(_number(*pair) for pair in trainer.items())))
     parts.append(_delimited(_NORMALIZER, _delimited(_NAME, b"identity")))
     return b"".join(parts)
@@ -160,7 +163,9 @@ def _piece(content: bytes) -> Piece:
         elif number == _SCORE:
             (score,) = struct.unpack("<f", _bytes(value))
         elif number == _KIND:
-            kind = _int(value)
+            if isinstance(value, bytes):
+                raise ValueError("text where a number is wanted")
+            kind = value
     if kind not in list(Kind):
         raise ValueError("a piece is of another kind, such as a byte (byte_fallback)")
     return Piece(text, score, Kind(kind))
@@ -212,17 +217,6 @@ def _bytes(value: int | bytes) -> bytes:
     if isinstance(value, int):
         raise ValueError("a number where text is wanted")
     return value
-
-
-def _int(value: int | bytes) -> int:
-    if isinstance(value, bytes):
-        raise ValueError("text where a number is wanted")
-    return value
-
-
-def _encoded(piece: Piece) -> bytes:
-    score = _as_varint(_SCORE << 3 | _FIXED_32) + struct.pack("<f", piece.score)
-    return _delimited(_TEXT, piece.text.encode()) + score + _number(_KIND, piece.kind)
 
 
 def _delimited(number: int, content: bytes) -> bytes:
