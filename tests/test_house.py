@@ -30,11 +30,10 @@ ELSEWHERE = [
     ("nemo_asr.compat", "kaldi_matrices", "asr/compat/test_kaldi.py"),
     ("nemo_asr.corpora", "cuts folders kaldi listed lists stm tables", "asr/corpora/test_conversion.py"),
     ("nemo_asr.corpora", "archives", "asr/corpora/test_writing.py"),
-    (
-        "nemo_asr.data",
-        "audio_files classes copied file_spans findings made_shards shown_sets tar_matching tar_shards",
-        "asr/data/test_dataset.py",
-    ),
+    ("nemo_asr.data", "audio_files copied file_spans", "asr/data/test_dataset.py"),
+    ("nemo_asr.data", "classes", "asr/data/test_labelled.py"),
+    ("nemo_asr.data", "examined shown_sets", "asr/data/test_check.py"),
+    ("nemo_asr.data", "made_shards tar_matching tar_shards", "asr/data/test_tarred.py"),
     ("nemo_asr.data", "file_durations scored_texts", "asr/data/test_speech_data_layer.py"),
     ("nemo_asr.export", "onnx_asr_export sherpa_export torch_export", "asr/export/test_runner_export.py"),
     (
