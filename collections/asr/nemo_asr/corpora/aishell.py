@@ -114,7 +114,10 @@ def make(source: str | Path, out: str | Path, model_config: str = MODEL_CONFIG) 
         if not entries:
             raise DataError(f"the corpus has no utterance of {split}", place=str(source), wanted=f"wav/{split}")
     labels = sorted({character for entry in manifests["train"] for character in entry["text"]})
-    _write_config(config, base, labels, new_config)
+    text = Config({**config, "labels": labels}, config.source).as_yaml()
+    recipe_from_text(text, str(base))  # its other parts may contradict the labels
+    comment = f"# {base.name} with the {len(labels)} characters of the training texts of AISHELL-1.\n"
+    write_corpus_file(new_config, lambda temporary: temporary.write_text(comment + text, encoding="utf-8"))
     for split, entries in manifests.items():
         write_corpus_file(files[split], partial(write_manifest, entries=entries))
     return AishellFiles(manifests, labels, new_config, len(audio.keys() - texts.keys()))
@@ -146,14 +149,6 @@ def _recordings(folder: Path) -> Iterator[tuple[str, tuple[str, Path]]]:
                 "the recording belongs to no set", place=str(path), wanted=f"a folder {' or '.join(SPLITS)}"
             )
         yield path.stem, (splits[0], path)
-
-
-def _write_config(config: Config, base: Path, labels: list[str], path: Path) -> None:
-    """The configuration with other labels."""
-    text = Config({**config, "labels": labels}, config.source).as_yaml()
-    recipe_from_text(text, str(base))  # its other parts may contradict the labels
-    comment = f"# {base.name} with the {len(labels)} characters of the training texts of AISHELL-1.\n"
-    write_corpus_file(path, lambda temporary: temporary.write_text(comment + text, encoding="utf-8"))
 
 
 def _summary(made: AishellFiles, root: Path) -> Iterator[str]:

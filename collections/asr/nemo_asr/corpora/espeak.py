@@ -100,7 +100,9 @@ class Synthesizer:
         callback = _Callback(collect)
         with self._loaded() as library:
             library.espeak_SetSynthCallback(callback)
-            if library.espeak_SetVoiceByName(voice.name.encode()) != 0 or not self._has_variant(voice.name):
+            # The library itself passes over a variant that it does not know.
+            has_variant = (self._home / "voices" / "!v" / voice.name.partition("+")[2]).exists()
+            if library.espeak_SetVoiceByName(voice.name.encode()) != 0 or not has_variant:
                 raise UsageError("eSpeak NG has no such voice", got=voice.name)
             settings = {_RATE: voice.rate, _PITCH: voice.pitch, _RANGE: voice.pitch_range, _WORD_GAP: voice.word_gap}
             for parameter, value in settings.items():
@@ -111,10 +113,6 @@ class Synthesizer:
             if library.espeak_Synth(text, size, 0, _CHARACTERS, 0, _UTF8 | _SSML, None, None) != 0 or not pieces:
                 raise UsageError("eSpeak NG cannot speak the text", got=ssml)
         return np.frombuffer(b"".join(pieces), dtype=np.int16)
-
-    def _has_variant(self, name: str) -> bool:
-        """The library itself passes over a variant that it does not know."""
-        return (self._home / "voices" / "!v" / name.partition("+")[2]).exists()
 
     @contextmanager
     def _loaded(self) -> Iterator[ctypes.CDLL]:

@@ -19,7 +19,6 @@ import numpy as np
 
 from nemo_asr.run.audio.reading import MAX_CONTENT_BYTES, audio_seconds, excess_of
 from nemo_asr.run.manifest import Manifest, ManifestPaths
-from nemo_asr.run.utterances import Utterance
 from nemo_lite.base.errors import MAX_LISTED, DataError, UsageError, listed
 from nemo_lite.base.files import (
     FileKind,
@@ -89,7 +88,10 @@ def make_shards(
     if num_shards > len(recordings):
         got, wanted = str(num_shards), f"at most {len(recordings)}, as many as there are recordings"
         raise UsageError("there are more shards than recordings", place=manifest.name, got=got, wanted=wanted)
-    target = _new_folder(folder)
+    target = make_writable_folder(os.fspath(folder))
+    if there := sorted(path.name for path in (*target.glob("audio_*.tar"), *target.glob(MANIFEST_NAME))):
+        remedy = "choose another folder, or remove these files"
+        raise UsageError("the folder holds tar shards already", place=str(target), got=there[0], remedy=remedy)
     order = np.random.default_rng(seed).permutation(len(recordings)) if shuffle else np.arange(len(recordings))
     audio_paths = list(recordings)
     names = _names(audio_paths)
@@ -122,15 +124,6 @@ def _recordings(manifest: Manifest) -> dict[str, list[int]]:
     return rows_of
 
 
-def _new_folder(folder: str | os.PathLike[str]) -> Path:
-    target = make_writable_folder(os.fspath(folder))
-    there = sorted(path.name for path in (*target.glob("audio_*.tar"), *target.glob(MANIFEST_NAME)))
-    if there:
-        remedy = "choose another folder, or remove these files"
-        raise UsageError("the folder holds tar shards already", place=str(target), got=there[0], remedy=remedy)
-    return target
-
-
 def _names(paths: Sequence[str]) -> dict[str, str]:
     """The member's name of each path: the folders below the common one, and the file, joined by underscores."""
     full = [os.path.abspath(path) for path in paths]
@@ -160,20 +153,15 @@ def _write_shard(
                 archive.addfile(member, io.BytesIO(content))
                 for ref in manifest.refs(rows):
                     utterance = manifest.reader.utterance(ref)
-                    line = {
-                        "audio_filepath": names[recording],
-                        "duration": _duration(utterance, content),
-                        "text": utterance.text,
-                    }
+                    whole = audio_seconds(content, name=utterance.audio_path, place=utterance.place)
+                    held, seconds = whole - (utterance.offset or 0.0), utterance.duration
+                    if (
+                        seconds is None or excess_of(held, seconds) < 0.0
+                    ):  # the file has clearly fewer than its line says
+                        seconds = round(held, 4)
+                    line = {"audio_filepath": names[recording], "duration": seconds, "text": utterance.text}
                     other_keys = manifest.sources[ref.source].other_keys(ref.offset)
                     lines.append({**line, **other_keys, "shard_id": number})
 
     write_atomically(path, write)
     return lines
-
-
-def _duration(utterance: Utterance, content: bytes) -> float:
-    """The seconds that its line says, or those that the file has where these are clearly fewer."""
-    held = audio_seconds(content, name=utterance.audio_path, place=utterance.place) - (utterance.offset or 0.0)
-    said = utterance.duration
-    return round(held, 4) if said is None or excess_of(held, said) < 0.0 else said
