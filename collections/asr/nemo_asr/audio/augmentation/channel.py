@@ -112,7 +112,7 @@ def _through_file(samples: Samples, rate: int, codec: _Codec, options: Mapping[s
 
 
 def _through_g722(samples: Samples) -> Samples:
-    """(T,) at 16 kHz -> (T,), without the delay. Not by the command ffmpeg: starting it takes longer than a step."""
+    """(T,) at 16 kHz -> (T,), without the delay."""
     import av
 
     coder, decoder = av.CodecContext.create("g722", "w"), av.CodecContext.create("g722", "r")

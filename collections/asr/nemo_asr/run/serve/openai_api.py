@@ -53,7 +53,7 @@ class FormField:
 
 FIELDS: Mapping[str, FormField] = {
     "file": FormField(
-        "WAV, FLAC, MP3, OGG, Opus; with PyAV or ffmpeg on the server also M4A, MP4, WebM", more={"format": "binary"}
+        "WAV, FLAC, MP3, OGG, Opus; with PyAV on the server also M4A, MP4, WebM", more={"format": "binary"}
     ),
     "model": FormField(
         "a name of /v1/models; OpenAI's names mean the first one, and where there is one model every name does"
