@@ -32,7 +32,7 @@ TITLES = {
 # Folders that only hold rooms: these are drawn in their place.
 OPEN = ("nemo_lite.backends", "nemo_lite.backends.pytorch")
 # Tables of names: the roots of the packages add NeMo's paths to what can be imported.
-TABLES = ("nemo_lite.compat.paths", "nemo_asr.compat.paths")
+TABLES = ("nemo_lite.package_info", "nemo_lite.compat.paths", "nemo_asr.compat.paths")
 
 
 def package_of(module: str) -> str | None:

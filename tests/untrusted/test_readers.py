@@ -23,6 +23,7 @@ IMPORTS_BY_NAME = {
     "nemo_lite/base/aliases.py": "modules of the package that its table of paths or a stub file names",
     "nemo_lite/base/options.py": "files that the user names with --import",
     "collections/asr/nemo_asr/commands/cli/data.py": "the corpora that the command lists",
+    "collections/asr/nemo_asr/run/engines.py": "the runtimes that it names",
     "collections/asr/nemo_asr/export/runner_export.py": "sherpa_onnx and onnx_asr, which may be missing",
 }
 # Files that name pickle, and what for; none reads a file with it.
@@ -38,10 +39,11 @@ READERS = {
     "nemo_lite/backends/pytorch/checkpoint/tensors.py": "opened by the policy before",
     "nemo_lite/backends/pytorch/checkpoint/torch_files.py": "opened by the policy before",
     "collections/asr/nemo_asr/trained/folder.py": "JSON of this process",
-    "nemo_lite/backends/pytorch/data/loaders.py": "/proc",
+    "nemo_lite/backends/pytorch/data/workers.py": "/proc",
     "nemo_lite/backends/pytorch/distributed/": "what ranks of this run wrote",
     "nemo_lite/cli/verify_resume.py": "what the runs have written that it started",
     "nemo_lite/base/nemo_archive.py": "packs files that this process has just written",
+    "collections/asr/nemo_asr/corpora/espeak.py": "a file of the package espeakng_loader",
     "collections/asr/nemo_asr/corpora/synth.py": "what the command has written, opened by the policy",
     "collections/asr/nemo_asr/commands/seeds.py": "JSON of this process",
     "collections/asr/nemo_asr/scoring/report/page.py": "a file of the package",

@@ -135,6 +135,16 @@ def test_ports_are_found_by_their_whole_name_not_by_prefix():
     assert [logits.shape for logits in collected["logits"]] == [(1, 2, 5)]
 
 
+def test_ports_of_scripts_for_nemo_may_be_called_as_its_data_layers_call_them():
+    collected, of_nemo = {}, {}
+    for name, values in wires(["ab"], ["a"]).items():
+        name = name.replace("transcripts~~~", "transcript~~~").replace("transcript_length~~~", "transcript_len~~~")
+        of_nemo[name] = values
+    of_nemo["encoded_len~~~Encoder~~~9"] = [torch.tensor([1])]
+    helpers.process_evaluation_batch(of_nemo, collected, LABELS)
+    assert (collected["predictions"], collected["transcripts"]) == (["a"], ["a"])
+
+
 def test_two_tensors_of_one_port_name_are_an_error_not_merged():
     twice = wires(["a"], ["a"], **{"predictions~~~Other~~~5": [batch(["b"])[0]]})
     with pytest.raises(UsageError, match=r"called predictions: got predictions~~~G.* and predictions~~~Other"):

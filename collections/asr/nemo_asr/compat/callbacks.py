@@ -21,6 +21,15 @@ from nemo_lite.base.errors import UsageError
 # Any: evaluated values are tensors of each worker, other keys have values of their own; what is collected are lists.
 
 
+# What ports are called in data layers and decoders of scripts for NeMo, which looks for the beginning of a name.
+_SPELLINGS = {
+    "transcripts": ("transcript",),
+    "transcript_length": ("transcripts_length", "transcript_len"),
+    "encoded_lengths": ("predictions_length", "predictions_len", "encoded_length", "encoded_len"),
+    "label": ("labels", "targets"),
+}
+
+
 def process_evaluation_batch(
     tensors: Mapping[str, Any], global_vars: MutableMapping[str, Any], labels: Sequence[str]
 ) -> None:
@@ -124,6 +133,8 @@ def process_classification_evaluation_epoch(
 
 def _values_of(tensors: Mapping[str, Any], port: str, needed: bool = True) -> Sequence[Tensor]:
     """The values, one for each worker, of the wire from a port; none where there is none, if it is not needed."""
+    ports = [name.partition("~~~")[0] for name in tensors]
+    port = next((spelling for spelling in (port, *_SPELLINGS.get(port, ())) if spelling in ports), port)
     names = [name for name in tensors if name.partition("~~~")[0] == port]
     if len(names) > 1:
         raise UsageError(
