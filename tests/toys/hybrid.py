@@ -199,7 +199,7 @@ class Hybrid(CTC):
         **CTC.roles,
         "attention": nemo_asr.Role((AcousticEncodedRepresentation, LabelsType), (NextLabelType,), needed=True),
         "attention loss": nemo_asr.Role((NextLabelType, LabelsType), (LossType,), needed=True),
-        "greedy": nemo_asr.Role((LogprobsType, AcousticEncodedRepresentation), (nemo_asr.HypothesesType,)),
+        "search": nemo_asr.Role((LogprobsType, AcousticEncodedRepresentation), (nemo_asr.HypothesesType,)),
     }
     label_roles: ClassVar[Sequence[str]] = ("decoder", "attention")
 
@@ -222,7 +222,7 @@ class Hybrid(CTC):
             of_attention = modules("attention loss", next_label, labels)[0].values
             losses["attention"] = Weighted(of_attention, 1 - CTC_SHARE)
         return nemo_asr.Wires(
-            predictions=modules("greedy", log_probs, encoded)[0].values,
+            predictions=modules("search", log_probs, encoded)[0].values,
             frames=log_probs.values,
             losses=losses,
             transcripts=labels and labels.values,
@@ -237,4 +237,4 @@ class Hybrid(CTC):
 nemo_asr.register_family("hybrid", Hybrid())
 nemo_asr.register(AttentionDecoder, role="attention", family="hybrid", default=True)
 nemo_asr.register(AttentionLoss, role="attention loss", family="hybrid", default=True)
-nemo_asr.register(RescoringSearch, role="greedy", family="hybrid", default=True)
+nemo_asr.register(RescoringSearch, role="search", family="hybrid", default=True)

@@ -275,7 +275,7 @@ class Transducer(nemo_asr.Family):
         "prediction": nemo_asr.Role((LabelsType,), (EncodedRepresentation,), needed=True),
         "joint": nemo_asr.Role((AcousticEncodedRepresentation, EncodedRepresentation), (LatticeType,), needed=True),
         "loss": nemo_asr.Role((LatticeType, LabelsType), (LossType,), needed=True),
-        "greedy": nemo_asr.Role((AcousticEncodedRepresentation,), (nemo_asr.HypothesesType,), needed=True),
+        "search": nemo_asr.Role((AcousticEncodedRepresentation,), (nemo_asr.HypothesesType,), needed=True),
     }
     label_roles: ClassVar[Sequence[str]] = ("prediction", "joint")
 
@@ -283,7 +283,7 @@ class Transducer(nemo_asr.Family):
         self, labels: Sequence[str], options: SearchOptions | None, modules: Mapping[str, NeuralModule]
     ) -> NeuralModule:
         if options is None:
-            return modules["greedy"]
+            return modules["search"]
         options.refuse_others(("beam_size", "hotwords", "hotword_weight"), f"family {self.name}")
         arguments = {"beam_size": 4, **options.arguments()}
         references = Reference(modules["prediction"]), Reference(modules["joint"])
@@ -317,7 +317,7 @@ class Transducer(nemo_asr.Family):
             lattice, *_ = modules("joint", encoded, states)
             loss = modules("loss", lattice, labels)[0].values
         return nemo_asr.Wires(
-            predictions=modules("greedy", encoded)[0].values,
+            predictions=modules("search", encoded)[0].values,
             frames=encoded.values,
             loss=loss,
             transcripts=labels and labels.values,
@@ -331,4 +331,4 @@ nemo_asr.register_family("transducer", Transducer())
 nemo_asr.register(Prediction, role="prediction", family="transducer", default=True)
 nemo_asr.register(Joint, role="joint", family="transducer", default=True)
 nemo_asr.register(TransducerLoss, family="transducer", default=True)
-nemo_asr.register(TransducerSearch, role="greedy", family="transducer", default=True)
+nemo_asr.register(TransducerSearch, role="search", family="transducer", default=True)

@@ -134,4 +134,4 @@ def test_nemos_decoder_gives_scores_and_texts_for_a_tensor_and_for_arrays(files)
 
 def test_both_connect_to_the_log_probabilities_of_a_model(files):
     recipe = nemo_asr.load_recipe("demo", [f"BeamSearchCTCDecoder.lexicon={files / 'words.txt'}"])
-    assert isinstance(recipe.greedy(), BeamSearchCTCDecoder)
+    assert isinstance(recipe.search(), BeamSearchCTCDecoder)

@@ -191,7 +191,7 @@ def test_an_evaluation_that_is_as_the_training_has_nothing_to_tell(data_layer: D
     shared = model()
     training = Dag([connect(shared, data_layer, training=True).scored[0]])
     no_dither = replace(shared, preprocessor=nemo_asr.AudioToMelSpectrogramPreprocessor(features=16, dither=0.0))
-    for other in (shared, no_dither, replace(shared, greedy=nemo_asr.GreedyCTCDecoder())):
+    for other in (shared, no_dither, replace(shared, search=nemo_asr.GreedyCTCDecoder())):
         assert differences_from_training(training, Dag(evaluated(other, tmp_path))) == ([], [])
 
 

@@ -45,7 +45,7 @@ ROLES = {
     "encoder": ["JasperEncoder"],
     "decoder": ["JasperDecoderForCTC"],
     "loss": ["CTCLossNM"],
-    "greedy": ["GreedyCTCDecoder"],
+    "search": ["GreedyCTCDecoder"],
 }
 
 
@@ -87,7 +87,7 @@ def test_the_collections_modules_have_their_roles() -> None:
     assert {name: KNOWN[name].role for name in wanted} == wanted
 
 
-@pytest.mark.parametrize("role", ["data layer", "multiplier", "augmentation", "loss", "greedy"])
+@pytest.mark.parametrize("role", ["data layer", "multiplier", "augmentation", "loss", "search"])
 def test_a_base_or_ports_of_the_class_say_its_role(role: str) -> None:
     for name in ROLES[role]:
         assert role_of(KNOWN[name].module_class) == role, name
@@ -198,7 +198,7 @@ def test_a_default_fills_its_role() -> None:
         "data layer": "AudioToTextDataLayer",
         "decoder": "JasperDecoderForCTC",
         "loss": "CTCLossNM",
-        "greedy": "GreedyCTCDecoder",
+        "search": "GreedyCTCDecoder",
     }
 
 

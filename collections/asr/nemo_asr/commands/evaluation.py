@@ -242,7 +242,7 @@ def recognise_utterances(
         search: in the place of the model's.
     """
     recipe, modules = model.recipe, model.modules
-    wires_of_set = connect(modules if search is None else replace(modules, greedy=search), data_layer)
+    wires_of_set = connect(modules if search is None else replace(modules, search=search), data_layer)
     _, *wires = wires_of_set.scored  # all but the loss
     times = None if recipe.reading.trim_silence else _times_of(wires_of_set, recipe.labels)
     hypotheses: list[str] = []
@@ -403,7 +403,7 @@ def _use_search(model: TrainedModel, args: Namespace, factory: NeuralModuleFacto
     if options is None:
         return
     decoder = search_of(model.modules, model.recipe.labels, options)
-    model.modules = replace(model.modules, greedy=decoder)
+    model.modules = replace(model.modules, search=decoder)
     if not args.search_weights:
         return
     layer = model.recipe.data_layer(args.search_weights, training=False, batch_size=args.batch_size)
@@ -433,7 +433,7 @@ def _describe_search(model: TrainedModel, args: Namespace) -> str:
     options = search_options(args)
     if options is None:
         return ""
-    used: SearchOptions = getattr(model.modules.greedy, "options", options)  # with what was not asked for
+    used: SearchOptions = getattr(model.modules.search, "options", options)  # with what was not asked for
     told = [f"beam_size {used.beam_size}"] if used.beam_size is not None else []
     told += [f"{name} {Path(path).name}" for name, path in (("lexicon", options.lexicon), ("lm", options.lm)) if path]
     weights = {

@@ -181,8 +181,8 @@ def _export_part(part: Exported, path: Path, metadata: Mapping[str, str]) -> Non
 
 def _other_search(model: TrainedModel, file: Exported) -> str:
     """The class of the model's search; "" where it is the one that reads the file without options."""
-    search = type(model.modules.greedy)
-    default = defaults_of(file.search)["greedy"] if file.search in FAMILIES else None
+    search = type(model.modules.search)
+    default = defaults_of(file.search)["search"] if file.search in FAMILIES else None
     return "" if default is not None and issubclass(search, default) else search.__name__
 
 

@@ -51,7 +51,7 @@ class CTC(Family):
         **SPEECH_ROLES,
         "decoder": Role((AcousticEncodedRepresentation,), (LogprobsType,)),
         "loss": Role((LogprobsType, LabelsType), (LossType,)),
-        "greedy": Role((LogprobsType,), (PredictionsType,)),
+        "search": Role((LogprobsType,), (PredictionsType,)),
     }
 
     def connect(self, modules: Modules, data: Data, training: bool) -> Wires:
@@ -61,7 +61,7 @@ class CTC(Family):
         log_probs, *_ = modules("decoder", encoded)
         losses = self.losses(modules, log_probs, others, labels, training)  # first: plans list readers in this order
         return Wires(
-            predictions=modules("greedy", log_probs)[0].values,
+            predictions=modules("search", log_probs)[0].values,
             frames=log_probs.values,
             losses=losses,
             transcripts=labels and labels.values,
@@ -120,8 +120,8 @@ class CTC(Family):
 
     def problem(self, classes: Mapping[str, type[NeuralModule]], in_file: Iterable[str]) -> tuple[str, str]:
         """The default search is for CTC heads alone: those that say ``is_ctc``, or that a CTC loss trains."""
-        decoder, loss, search = (classes[role] for role in ("decoder", "loss", "greedy"))
-        if "greedy" in in_file or getattr(loss, "is_ctc", False) or getattr(decoder, "is_ctc", False):
+        decoder, loss, search = (classes[role] for role in ("decoder", "loss", "search"))
+        if "search" in in_file or getattr(loss, "is_ctc", False) or getattr(decoder, "is_ctc", False):
             return "", ""
         return (
             "decoder",

@@ -194,7 +194,7 @@ class Family:
     def search(
         self, labels: Sequence[str], options: SearchOptions | None, modules: Mapping[str, NeuralModule]
     ) -> NeuralModule:
-        """A search over the family's own wires: a module that takes the place of the model's in the role ``greedy``.
+        """A search over the family's own wires: a module that takes the place of the model's in the role ``search``.
 
         Where it has a method ``stream``, as `nemo_asr.run.search.search.Search` says, the model streams by frames;
         where it has ``several(nbest)``, that gives a search of several hypotheses.
@@ -209,7 +209,7 @@ class Family:
         """
         if options is not None:
             options.refuse_others((), f"family {self.name}")
-        return modules["greedy"]
+        return modules["search"]
 
     def exported(self, wires: Wires, modules: Mapping[str, NeuralModule]) -> dict[str, Exported]:
         """The files of an export by name. The first one takes audio, and gives what the search reads.
@@ -296,7 +296,7 @@ class Model:
     encoder: NeuralModule
     decoder: NeuralModule | None = None
     loss: NeuralModule | None = None
-    greedy: NeuralModule | None = None
+    search: NeuralModule | None = None
     multiplier: NeuralModule | None = None
     augmentation: NeuralModule | None = None
     intermediate: Mapping[str, NeuralModule] = field(default_factory=dict)

@@ -235,9 +235,9 @@ class Recipe:
         """Log-probabilities and texts to the loss."""
         return self._build("loss")
 
-    def greedy(self) -> Any:
+    def search(self) -> Any:
         """Log-probabilities to each frame's best label."""
-        return self._build("greedy")
+        return self._build("search")
 
     def _build(self, role: str, **overrides: Any) -> Any:
         if role not in self._parts:

@@ -430,11 +430,11 @@ class TorchEngine:
         return self.factory.on_first(function)
 
     def _searching(self, settings: TranscriptionSettings) -> _Task[Hypotheses]:
-        search = settings.search or self._model.greedy
+        search = settings.search or self._model.search
         assert isinstance(search, NeuralModule | None), "one of `new_search`"
         if settings.nbest > 1 and search is not None:
             search = with_nbest(search, settings.nbest)
-        return _Task(replace(self._model, greedy=search), partial(_search_wires, self.labels), hypotheses_of)
+        return _Task(replace(self._model, search=search), partial(_search_wires, self.labels), hypotheses_of)
 
     def _rows(
         self, task: _Task[T], rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
