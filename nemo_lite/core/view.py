@@ -76,6 +76,7 @@ class View:
         self._shapes = symbolic_shapes(dag)
         self.legend = definitions(self._shapes.values())
         self._node_of = {node.call: node for node in self.nodes}
+        self._place = {node: place for place, node in enumerate(self.nodes)}
         self._first_of = {node.module: node for node in reversed(self.nodes)}
         wires = dict.fromkeys(dag.outputs)
         names = Counter(wire.name for wire in wires)
@@ -86,8 +87,9 @@ class View:
         return self._node_of[wire.call]
 
     def readers(self, wire: NmTensor) -> list[tuple[Node, str]]:
-        """The nodes of this DAG that take a wire, each with its input port."""
-        return [(self._node_of[call], port) for call, port in wire.readers if call in self._node_of]
+        """The nodes of this DAG that take a wire, in their order, each with its input port."""
+        takers = [(self._node_of[call], port) for call, port in wire.readers if call in self._node_of]
+        return sorted(takers, key=lambda taker: self._place[taker[0]])
 
     def shared_with(self, node: Node) -> Node | None:
         """The first node of the same module, or None if this node is the first."""

@@ -114,6 +114,15 @@ def test_the_table_tells_sharing_several_readers_and_wires_that_nobody_takes() -
     assert any(re.search(r"encoded_length +-> +B  Lengths", line) for line in lines)
 
 
+def test_readers_of_a_wire_are_told_in_the_order_of_the_nodes_not_in_that_of_their_connection() -> None:
+    x = Source()()
+    later, earlier = Layer(name="later"), Layer(name="earlier")
+    first, second = later(x), earlier(x)
+    lines = as_text(Dag([Add()(second, first)])).splitlines()
+    assert any(re.search(r"^ +x +-> \[1\] x, \[2\] x ", line) for line in lines), lines
+    assert [line.split()[1] for line in lines if re.match(r"\[[12]\]", line)] == ["earlier", "later"]
+
+
 def test_the_table_shows_new_names_and_cuts_long_lists() -> None:
     x = Source()()
     x.rename("numbers")
