@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.run.search.ngram import NgramCounter, NgramModel, estimate
-from nemo_asr.run.search.prefix_beam_search import Limits, search
+from nemo_asr.run.search.prefix_beam_search import SearchLimits, search
 from nemo_asr.run.search.words import Spelling, WordScores
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -50,7 +50,7 @@ def drawn_model(words: list[str], rng: np.random.Generator) -> NgramModel:
 def seconds(log_probs: npt.NDArray[np.float64], words: WordScores | None) -> float:
     """Seconds of the processor for one search: what else runs on the machine counts less than on a clock."""
     start = time.process_time()
-    search(log_probs, [_FRAMES] * len(log_probs), Limits(), words)
+    search(log_probs, [_FRAMES] * len(log_probs), SearchLimits(), words)
     return time.process_time() - start
 
 

@@ -27,7 +27,7 @@ def rsetattr(obj: object, attr: str, value: object) -> None:
     setattr(rgetattr(obj, parents) if parents else obj, last, value)
 
 
-class Part(NamedTuple):
+class CheckpointPart(NamedTuple):
     """Which part of a file: ``part-2-of-4``."""
 
     number: int
@@ -41,7 +41,7 @@ class CheckpointName(NamedTuple):
     kind: str
     number: int
     suffix: str
-    part: Part | None = None
+    part: CheckpointPart | None = None
 
     @property
     def tag(self) -> str:
@@ -75,7 +75,7 @@ def parse_checkpoint_name(file_name: str) -> CheckpointName | None:
     match = _CHECKPOINT_NAME.fullmatch(file_name)
     if match is None:
         return None
-    part = Part(int(match["part"]), int(match["parts"])) if match["part"] else None
+    part = CheckpointPart(int(match["part"]), int(match["parts"])) if match["part"] else None
     if part is not None and part.number > part.total:
         return None
     return CheckpointName(match["module"], match["kind"], int(match["number"]), match["suffix"], part)

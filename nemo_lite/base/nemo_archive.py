@@ -26,7 +26,7 @@ _MOST_MEMBERS = 10_000
 _KIND = FileKind("the .nemo archive", 1 << 40, CheckpointError, "do not use this file")
 
 
-class Member(io.BytesIO):
+class ArchiveMember(io.BytesIO):
     """The content of one file of an archive; ``name`` is for messages."""
 
     def __init__(self, content: bytes, name: str) -> None:
@@ -84,7 +84,7 @@ class NemoArchive:
         """The files beside the configuration, without their folder."""
         return [name for name in self._members if name != self.config_name]
 
-    def read(self, name: str) -> Member:
+    def read(self, name: str) -> ArchiveMember:
         """One file's content.
 
         Raises:
@@ -96,7 +96,7 @@ class NemoArchive:
             )
         with self._open() as tar:
             content = b"".join(tar.chunks(self._members[name]))
-        return Member(content, f"{self.path}, {name}")
+        return ArchiveMember(content, f"{self.path}, {name}")
 
     def _config_of(self, members: list[tarfile.TarInfo]) -> tarfile.TarInfo:
         names = (CONFIG_0, CONFIG_1)

@@ -613,7 +613,7 @@ class NeuralGraph(Recorder, NeuralInterface):
         configuration = load_config(Path(config_file).expanduser(), number_keys=True)  # the steps are numbered
         return cls.deserialize(configuration, reuse_existing_modules, name, overwrite_params)
 
-    def _wire(self, module: NeuralModule, port: str, source: _Source) -> NmTensor:
+    def _wire(self, module: NeuralModule, port: str, source: _PortSource) -> NmTensor:
         """The wire for a port of a module: of an earlier step, or the graph's input of this name."""
         origin, type_text, line = source
         if isinstance(origin, tuple):
@@ -908,7 +908,7 @@ def _state(module: NeuralModule) -> str:
 # Reading a graph's configuration.
 
 
-class _Source(NamedTuple):
+class _PortSource(NamedTuple):
     """Where a port's wire comes from: the port of an earlier step, or an input of the graph by name."""
 
     origin: tuple[int, str] | str
@@ -962,16 +962,16 @@ def _modules(
     }
 
 
-def _sources(sections: Mapping[str, Any], steps: Mapping[int, str]) -> dict[int, dict[str, _Source]]:
+def _sources(sections: Mapping[str, Any], steps: Mapping[int, str]) -> dict[int, dict[str, _PortSource]]:
     """By step and port."""
-    sources: dict[int, dict[str, _Source]] = {number: {} for number in steps}
+    sources: dict[int, dict[str, _PortSource]] = {number: {} for number in steps}
     for section, form in (("connections", _CONNECTION), ("inputs", _INPUT)):
         for line in sections[section]:
             *origin, to, name, to_port, type_text = _matched(form, line, section)
             if steps.get(int(to)) != name:
                 raise ConfigStructureError(f"{line}: step {to} is {steps.get(int(to), 'missing')}, not {name}")
             from_step = (int(origin[0]), origin[2]) if section == "connections" else None
-            sources[int(to)][to_port] = _Source(from_step or origin[0], type_text, line)
+            sources[int(to)][to_port] = _PortSource(from_step or origin[0], type_text, line)
     return sources
 
 

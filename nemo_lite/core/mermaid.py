@@ -7,7 +7,7 @@ from itertools import count
 
 from nemo_lite.core.dag import Dag, Node
 from nemo_lite.core.neural_types import NmTensor
-from nemo_lite.core.view import Frame, Role, View
+from nemo_lite.core.view import GraphFrame, ModuleKind, View
 
 
 def as_mermaid(dag: Dag) -> str:
@@ -33,15 +33,15 @@ def as_mermaid(dag: Dag) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _boxes(view: View, frame: Frame, ids: Mapping[str, str], indent: str, numbers: Iterator[int]) -> Iterator[str]:
+def _boxes(view: View, frame: GraphFrame, ids: Mapping[str, str], indent: str, numbers: Iterator[int]) -> Iterator[str]:
     for item in frame.items:
-        if isinstance(item, Frame):
+        if isinstance(item, GraphFrame):
             yield f'{indent}subgraph g{next(numbers)}["{_mermaid_text(item.name)}"]'
             yield from _boxes(view, item, ids, indent + "    ", numbers)
             yield f"{indent}end"
         else:
             role = view.role(item)
-            open_, close = ("[(", ")]") if role is Role.DATA else ("[", "]")
+            open_, close = ("[(", ")]") if role is ModuleKind.DATA else ("[", "]")
             yield f'{indent}{ids[item.name]}{open_}"{_box(view, item)}"{close}:::{role.name.lower()}'
 
 

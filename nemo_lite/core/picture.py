@@ -10,7 +10,7 @@ from typing import NamedTuple
 from nemo_lite.base.files import write_atomically
 from nemo_lite.core.dag import Dag, Node
 from nemo_lite.core.neural_types import NmTensor
-from nemo_lite.core.view import Frame, View
+from nemo_lite.core.view import GraphFrame, View
 
 # Pixels.
 MARGIN, HEADER_HEIGHT = 28, 108
@@ -135,10 +135,10 @@ class _Drawing:
         lines = (type(node.module).__name__, self._view.weights_line(node), note.text if note else "")
         return [line for line in lines if line]
 
-    def _frame(self, frame: Frame, depth: int) -> Iterator[str]:
+    def _frame(self, frame: GraphFrame, depth: int) -> Iterator[str]:
         """Nodes, and graphs in frames of their own, below each other."""
         for item in frame.items:
-            if not isinstance(item, Frame):
+            if not isinstance(item, GraphFrame):
                 yield from self._node(item, depth)
                 continue
             top = self._y

@@ -12,7 +12,7 @@ from nemo_lite.core.neural_types import LossType, NestedUse, NmTensor
 from nemo_lite.core.shapes import definitions, symbolic_shapes, written
 
 
-class Role(Enum):
+class ModuleKind(Enum):
     """The purpose of a module, and its colours: a muted fill for dark text, a darker border of the same hue."""
 
     DATA = ("data layer", "#dfebf7", "#4f7cac")
@@ -26,7 +26,7 @@ class Role(Enum):
         self.title, self.fill, self.border = title, fill, border
 
 
-class Frame:
+class GraphFrame:
     """A use of a nested graph, around whose nodes a box is drawn; or the whole picture, which has no name.
 
     Attributes:
@@ -36,22 +36,22 @@ class Frame:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.items: list[Node | Frame] = []
+        self.items: list[Node | GraphFrame] = []
 
     @property
     def nodes(self) -> list[Node]:
         """Its nodes, those in frames included."""
-        return [node for item in self.items for node in (item.nodes if isinstance(item, Frame) else [item])]
+        return [node for item in self.items for node in (item.nodes if isinstance(item, GraphFrame) else [item])]
 
 
-def _framed(nodes: Iterable[Node]) -> Frame:
+def _framed(nodes: Iterable[Node]) -> GraphFrame:
     """Nodes in the frames of the graphs that they were nested in."""
-    frames: dict[tuple[NestedUse, ...], Frame] = {(): Frame("")}
+    frames: dict[tuple[NestedUse, ...], GraphFrame] = {(): GraphFrame("")}
     for node in nodes:
         path = node.call.nested_in
         for depth, use in enumerate(path):
             if path[: depth + 1] not in frames:
-                frames[path[: depth + 1]] = Frame(use.name)
+                frames[path[: depth + 1]] = GraphFrame(use.name)
                 frames[path[:depth]].items.append(frames[path[: depth + 1]])
         frames[path].items.append(node)
     return frames[()]
@@ -96,18 +96,18 @@ class View:
         first = self._first_of[node.module]
         return None if first is node else first
 
-    def role(self, node: Node) -> Role:
+    def role(self, node: Node) -> ModuleKind:
         """The purpose of a node's module."""
         module = node.module
         if node is self.dag.data_node:
-            return Role.DATA
+            return ModuleKind.DATA
         if module.training_only:
-            return Role.AUGMENTATION
+            return ModuleKind.AUGMENTATION
         if any(isinstance(ntype.elements_type, LossType) for ntype in module.output_ports.values()):
-            return Role.LOSS
+            return ModuleKind.LOSS
         if module.converts is not None:
-            return Role.PREPROCESSOR
-        return Role.TRAINABLE if module.is_trainable() or module.num_weights else Role.OTHER
+            return ModuleKind.PREPROCESSOR
+        return ModuleKind.TRAINABLE if module.is_trainable() or module.num_weights else ModuleKind.OTHER
 
     def shape(self, wire: NmTensor) -> str:
         """``B 64 T``."""

@@ -15,7 +15,7 @@ from nemo_lite.backends.pytorch import export as onnx_files
 from nemo_lite.backends.pytorch.export import (
     Argument,
     _compare,
-    _Part,
+    _ExportedPart,
     _resized,
     _widened,
     dynamic_axes,
@@ -277,7 +277,7 @@ def test_examples_are_resized_from_their_own_values():
 
 def test_the_comparison_sees_a_small_difference(encoder, monkeypatch):
     monkeypatch.setattr(deployment, "_COMPARED", ((2, 1.0),))
-    part = _Part.of(encoder, torch.randn(1, 6, 20), "here")
+    part = _ExportedPart.of(encoder, torch.randn(1, 6, 20), "here")
     assert _compare(part, part, "here") == 0.0
     with pytest.raises(UsageError, match="here: the exported outputs is not torch's"):
         _compare(part, lambda *values: part(*values) + 0.01, "here")

@@ -10,7 +10,7 @@ from toys.dags import Add, Cutout, Decoder, Encoder, Layer, MelFeatures, Sequenc
 
 from nemo_lite.core import Dag, NeuralGraph
 from nemo_lite.core.show import as_mermaid, as_svg, as_text
-from nemo_lite.core.view import Frame, View
+from nemo_lite.core.view import GraphFrame, View
 
 SVG = "{http://www.w3.org/2000/svg}"
 Rect = tuple[float, float, float, float]  # left, top, right, bottom
@@ -67,8 +67,8 @@ def are_apart(first: Rect, second: Rect) -> bool:
 
 def test_nodes_are_in_the_frames_of_their_graphs() -> None:
     frame = View(recogniser()).frame
-    model = next(item for item in frame.items if isinstance(item, Frame))
-    acoustic = next(item for item in model.items if isinstance(item, Frame))
+    model = next(item for item in frame.items if isinstance(item, GraphFrame))
+    acoustic = next(item for item in model.items if isinstance(item, GraphFrame))
     assert (frame.name, model.name, acoustic.name) == ("", "model", "acoustic")
     assert [node.name for node in acoustic.nodes] == ["cutout", "encoder"]
     assert [node.name for node in model.nodes] == ["mel_features", "cutout", "encoder", "decoder"]

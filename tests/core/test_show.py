@@ -18,7 +18,7 @@ from nemo_lite.base.errors import UsageError
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.core.show import as_mermaid, as_svg, as_text, write_svg
-from nemo_lite.core.view import Role, View
+from nemo_lite.core.view import ModuleKind, View
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -54,10 +54,17 @@ def chain(length: int) -> Dag:
 def test_every_role_is_told_from_the_module() -> None:
     view = View(recogniser())
     assert [view.role(node) for node in view.nodes] == [
-        *(Role.DATA, Role.PREPROCESSOR, Role.AUGMENTATION, Role.TRAINABLE, Role.TRAINABLE, Role.LOSS),
+        *(
+            ModuleKind.DATA,
+            ModuleKind.PREPROCESSOR,
+            ModuleKind.AUGMENTATION,
+            ModuleKind.TRAINABLE,
+            ModuleKind.TRAINABLE,
+            ModuleKind.LOSS,
+        ),
     ]
     plain = View(chain(1))
-    assert plain.role(plain.nodes[1]) is Role.OTHER
+    assert plain.role(plain.nodes[1]) is ModuleKind.OTHER
 
 
 def test_a_shared_module_is_counted_once() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from nemo_asr.run.text.sentencepiece_file import Kind, decode
+from nemo_asr.run.text.sentencepiece_file import PieceKind, decode
 from toys.nemo_conformers import by_formula, stored_cases
 from toys.subwords import small_subwords
 
@@ -82,7 +82,7 @@ def tokenizer_of(algorithm: str) -> dict[str, Any]:
         merges = [
             (piece.score, [piece.text[:at], piece.text[at:]])
             for piece in pieces
-            if piece.kind is Kind.NORMAL
+            if piece.kind is PieceKind.NORMAL
             for at in range(1, len(piece.text))
             if piece.text[:at] in ids and piece.text[at:] in ids
         ]
@@ -91,9 +91,9 @@ def tokenizer_of(algorithm: str) -> dict[str, Any]:
         model["merges"] = ordered
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     added = [
-        {"id": i, "content": piece.text, "special": piece.kind is not Kind.USER_DEFINED, **flags}
+        {"id": i, "content": piece.text, "special": piece.kind is not PieceKind.USER_DEFINED, **flags}
         for i, piece in enumerate(pieces)
-        if piece.kind is not Kind.NORMAL
+        if piece.kind is not PieceKind.NORMAL
     ]
     metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
     return {

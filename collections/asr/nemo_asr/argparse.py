@@ -16,11 +16,18 @@ from nemo_asr.commands.training_options import (
     Logging,
     Optimisation,
     Regularization,
-    Saving,
-    TrainedModel,
+    SavingOptions,
+    TrainedModelOptions,
     TrainingData,
 )
-from nemo_asr.run.options import LOSS_SETTING, Configuration, Metric, Reading, StoredModel, Terminal
+from nemo_asr.run.options import (
+    LOSS_SETTING,
+    Configuration,
+    MetricOptions,
+    ReadingOptions,
+    StoredModelOptions,
+    Terminal,
+)
 from nemo_asr.run.options import unique_tags as unique_tags
 from nemo_asr.shipped import config_path
 from nemo_lite import logging
@@ -69,7 +76,16 @@ class AsrArgParser(NemoArgParser):
     """
 
     groups = (
-        *(TrainingData, Reading, Metric, TrainedModel, Configuration, Optimisation, Regularization, Saving),
+        *(
+            TrainingData,
+            ReadingOptions,
+            MetricOptions,
+            TrainedModelOptions,
+            Configuration,
+            Optimisation,
+            Regularization,
+            SavingOptions,
+        ),
         *(Device, TrainingPrecision, Compilation, Launch, Logging, FirstGeneration),
     )
     most_used = """
@@ -260,7 +276,7 @@ class AsrArgParser(NemoArgParser):
 class EvalArgParser(LaunchedParser):
     """The options of scripts that use a trained model."""
 
-    groups: ClassVar[Sequence[type]] = (StoredModel, Configuration, Device, Compilation, Launch, Terminal)
+    groups: ClassVar[Sequence[type]] = (StoredModelOptions, Configuration, Device, Compilation, Launch, Terminal)
     most_used = "load_dir eval_datasets out compare details decoder batch_size model_config placement"
     pages = {
         "data": "manifests, batches, results",
@@ -287,12 +303,12 @@ def refuse_options_of_texts(parser: OneLineParser, parsed: Any) -> None:
 
 def add_data_options(parser: OneLineParser) -> None:
     """How manifests are read."""
-    parser.add_options(Reading)
+    parser.add_options(ReadingOptions)
 
 
 def add_metric_option(parser: OneLineParser) -> None:
     """``--eval_metric``: ``wer``, ``cer``, or None for what :func:`nemo_asr.text.main_metric` says of the labels."""
-    parser.add_options(Metric)
+    parser.add_options(MetricOptions)
 
 
 def _set_log(parsed: Any) -> None:

@@ -348,7 +348,7 @@ def _write_torchscript(module: NeuralModule, path: Path, example: Example) -> No
             if example is None:
                 script: Any = torch.jit.script(_without_ports(module))
             else:
-                part = _Part.of(module, example, str(path))
+                part = _ExportedPart.of(module, example, str(path))
                 script = torch.jit.trace(part, part.examples, check_trace=False)  # type: ignore[no-untyped-call]
                 _compare(part, script, path)
             write_atomically(path, lambda file: torch.jit.save(script, file))
@@ -365,7 +365,7 @@ def _write_onnx(module: NeuralModule, path: Path, example: Example) -> None:
     if example is None:
         problem, remedy = "ONNX needs an example", "give input_example, a tensor or a tuple in port order"
         raise UsageError(problem, place=str(path), got=f"none for {type(module).__name__}", remedy=remedy)
-    part = _Part.of(module, example, str(path))
+    part = _ExportedPart.of(module, example, str(path))
     named = zip(part.inputs.items(), part.examples, strict=True)
     arguments = [Argument(name, _widened(value, axes), axes) for (name, axes), value in named]
 
@@ -393,7 +393,7 @@ _WRITERS: dict[DeploymentFormat, Callable[[NeuralModule, Path, Example], None]] 
 }
 
 
-class _Part(nn.Module):
+class _ExportedPart(nn.Module):
     """A module with the ports that are exported only, as positional arguments.
 
     Attributes:
@@ -409,7 +409,7 @@ class _Part(nn.Module):
         self._taken: list[int] = []
 
     @classmethod
-    def of(cls, module: NeuralModule, example: Example, place: str) -> _Part:
+    def of(cls, module: NeuralModule, example: Example, place: str) -> _ExportedPart:
         """With examples by port.
 
         Raises:
@@ -450,7 +450,7 @@ def _widened(value: Tensor, axes: Mapping[int, str]) -> Tensor:
     return value
 
 
-def _compare(part: _Part, run: Callable[..., Tensor | tuple[Tensor, ...]], path: Path) -> float:
+def _compare(part: _ExportedPart, run: Callable[..., Tensor | tuple[Tensor, ...]], path: Path) -> float:
     """The largest difference between a module and what was made of it, over batches of several sizes.
 
     Raises:

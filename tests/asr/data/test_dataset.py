@@ -32,7 +32,7 @@ from nemo_asr.data.file_spans import FileSpans
 from nemo_asr.data.tarred import TarredAudioToTextDataLayer
 from nemo_asr.run.manifest import Manifest
 from nemo_asr.run.text.parser import make_parser
-from nemo_asr.run.utterances import Span
+from nemo_asr.run.utterances import ByteRange
 from nemo_lite.backends.pytorch.data.items import Request
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.replicas import CopyComparison
@@ -229,28 +229,28 @@ def test_a_file_is_opened_once_while_it_is_read_and_few_are_open_at_a_time(files
     num_open = len(os.listdir("/proc/self/fd"))
     for number in range(20):
         for _ in range(3):
-            assert reader.read(Span(number, BLOCK, 2)) == (b"%d" % number * 3)[:2]
+            assert reader.read(ByteRange(number, BLOCK, 2)) == (b"%d" % number * 3)[:2]
     assert opened == files
     assert len(os.listdir("/proc/self/fd")) == num_open + 8
     another = pickle.loads(pickle.dumps(reader))
-    assert another.read(Span(1, BLOCK, 3)) == b"111"
+    assert another.read(ByteRange(1, BLOCK, 3)) == b"111"
     del reader, another
     assert len(os.listdir("/proc/self/fd")) == num_open
 
 
 def test_a_file_that_changes_during_the_run_ends_it(files):
     reader = FileSpans(files, "tar shard")
-    assert reader.read(Span(0, BLOCK, 3)) == b"000"
+    assert reader.read(ByteRange(0, BLOCK, 3)) == b"000"
     os.truncate(files[0], BLOCK)
     with pytest.raises(DataChangedError, match=r"0\.tar: the tar shard changed while it was in use; start the run"):
-        reader.read(Span(0, BLOCK, 3))
+        reader.read(ByteRange(0, BLOCK, 3))
     os.remove(files[1])
     with pytest.raises(DataChangedError, match=r"1\.tar: the tar shard cannot be opened any more"):
-        reader.read(Span(1, BLOCK, 3))
-    assert reader.read(Span(2, BLOCK, 3)) == b"222"
+        reader.read(ByteRange(1, BLOCK, 3))
+    assert reader.read(ByteRange(2, BLOCK, 3)) == b"222"
     os.truncate(files[2], BLOCK)
     with pytest.raises(DataChangedError, match=r"2\.tar: the tar shard changed"):
-        reader.read(Span(2, BLOCK, 3))
+        reader.read(ByteRange(2, BLOCK, 3))
 
 
 # Copies of audio on several machines: their sizes and contents are compared while a run goes on.

@@ -8,7 +8,7 @@ import pytest
 import soundfile
 import torch
 
-from nemo_asr.data.classes import ClassParser, UnknownClassError, class_names
+from nemo_asr.data.classes import ClassParser, UnknownLabelError, class_names
 from nemo_asr.data.labelled import AudioToSpeechLabelDataLayer, of_length
 from nemo_asr.run.manifest import class_of
 from nemo_asr.run.manifest_kinds import Line
@@ -38,7 +38,7 @@ def test_a_parser_gives_the_number_of_a_class_as_a_list():
     assert parser("halt") is None
     assert "1 text refused" in parser.report()
     assert parser.describe() == "names of classes"
-    with pytest.raises(UnknownClassError, match='class "halt" is not in labels'):
+    with pytest.raises(UnknownLabelError, match='class "halt" is not in labels'):
         parser.encode("halt")
 
 
@@ -113,7 +113,7 @@ def test_the_class_is_the_first_of_command_target_and_label(folder):
 
 def test_a_class_that_is_not_in_labels_is_told_with_its_line(folder):
     path = manifest("yes", "no", ("stop", {"command": "stpo"}))
-    with pytest.raises(UnknownClassError) as error:
+    with pytest.raises(UnknownLabelError) as error:
         layer_of(path, labels=["yes", "no", "stop"])
     assert str(error.value) == (
         'train.json:3: class "stpo" is not in labels (did you mean stop?): wanted yes, no, stop; '

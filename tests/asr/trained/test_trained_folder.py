@@ -11,7 +11,7 @@ import torch
 from nemo_asr.trained import folder as model_folder
 from nemo_asr.trained.folder import ModelCard, Rate, about_checkpoint, find_model, read_model, write_model
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
-from nemo_lite.backends.pytorch.checkpoint.storage import Weights, save_module
+from nemo_lite.backends.pytorch.checkpoint.storage import ModuleWeights, save_module
 from nemo_lite.base.errors import CheckpointError, UsageError
 from nemo_lite.base.files import write_atomically
 
@@ -22,12 +22,12 @@ def write(folder, value=1.0, config="model: Tones\n", card=CARD):
     folder.mkdir(parents=True, exist_ok=True)
     staged = {"Encoder": folder / ".Encoder.safetensors", "Decoder": folder / ".Decoder.safetensors"}
     for name, path in staged.items():
-        save_module(Weights(name, {"weight": torch.full((2,), value), f"of {name}": torch.zeros(1)}), path)
+        save_module(ModuleWeights(name, {"weight": torch.full((2,), value), f"of {name}": torch.zeros(1)}), path)
     return write_model(folder, card, config, staged)
 
 
 def save_checkpoint(folder, about, evaluations=()):
-    weights = {"Encoder": Weights("Encoder", {"weight": torch.ones(3)})}
+    weights = {"Encoder": ModuleWeights("Encoder", {"weight": torch.ones(3)})}
     state = {"step": 7, "epoch": 2}
     CheckpointFolder(folder).save(weights, state, kind="STEP", number=7, keep=2, about=about, evaluations=evaluations)
 

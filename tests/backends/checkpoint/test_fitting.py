@@ -15,7 +15,7 @@ import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.fitting import as_ours, can_go_on, check_state, refuse_not_finite
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.storage import (
-    Weights,
+    ModuleWeights,
     load_module,
     load_training_state,
     save_module,
@@ -162,7 +162,7 @@ def test_no_wrong_value_anywhere_in_a_state_ends_a_run_with_an_error_of_pythons(
     # Each value, and at each another thing; the same in every run.
     for number, path in enumerate(paths):
         bad = changed(state, path, BAD[number % len(BAD)])
-        weights = {"Net": Weights("Net", contents.weights["Net"])}
+        weights = {"Net": ModuleWeights("Net", contents.weights["Net"])}
         CheckpointFolder(tmp_path / "bad").save(weights, bad, kind="STEP", number=2, keep=1)
         try:
             train(3)

@@ -20,9 +20,9 @@ from toys.lock_holders import held_elsewhere
 from nemo_lite.backends.pytorch.checkpoint import folder as checkpoint
 from nemo_lite.backends.pytorch.checkpoint import store as commit
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Chosen, SavePlan, read_checkpoint
-from nemo_lite.backends.pytorch.checkpoint.storage import Weights
+from nemo_lite.backends.pytorch.checkpoint.storage import ModuleWeights
 from nemo_lite.base.errors import CheckpointError, UsageError
-from nemo_lite.base.helpers import Part
+from nemo_lite.base.helpers import CheckpointPart
 from nemo_lite.core.callbacks.action_state import Best
 
 # Checkpoint folders: the newest complete set, retention, kills, NeMo's folders.
@@ -549,9 +549,9 @@ def test_a_folder_that_the_disk_does_not_list_is_one_line_with_its_place(reading
 
 
 def test_the_names_of_files_say_which_part_they_are() -> None:
-    weights = {"E": Weights("E", {})}
+    weights = {"E": ModuleWeights("E", {})}
     assert [*SavePlan("STEP", 5, 1, suffix=".pt").writers(weights, {})] == ["E-STEP-5.pt", "trainer-STEP-5.pt"]
-    in_parts = SavePlan("EPOCH", 5, 1).writers(weights, {}, Part(2, 4))
+    in_parts = SavePlan("EPOCH", 5, 1).writers(weights, {}, CheckpointPart(2, 4))
     assert [*in_parts] == ["E-EPOCH-5.part-2-of-4.safetensors", "trainer-EPOCH-5.part-2-of-4.safetensors"]
 
 

@@ -25,7 +25,7 @@ from nemo_lite.backends.pytorch.checkpoint import store as commit
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, SavePlan, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.saving import BackgroundWriter, Saving, copied_to_host, num_bytes_of
 from nemo_lite.backends.pytorch.checkpoint.storage import (
-    Weights,
+    ModuleWeights,
 )
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.base.errors import UsageError
@@ -136,7 +136,7 @@ def test_a_checkpoint_begins_when_the_one_before_is_on_the_disk(tmp_path, monkey
     monkeypatch.setattr("nemo_lite.backends.pytorch.checkpoint.saving.copied_to_host", copied)
     saving = Saving(SingleProcess())
     for number in (2, 4, 6):
-        saving.start(tmp_path, {"Net": Weights("Net", {"w": torch.ones(1)})}, {}, SavePlan("STEP", number, 9))
+        saving.start(tmp_path, {"Net": ModuleWeights("Net", {"w": torch.ones(1)})}, {}, SavePlan("STEP", number, 9))
     saving.close()
     assert (complete, len(CheckpointFolder(tmp_path).sets())) == ([0, 1, 2], 3)
 
@@ -148,7 +148,7 @@ def test_a_checkpoint_in_flight_counts_among_the_best(tmp_path, monkeypatch, in_
     saving = Saving(SingleProcess())
     saving.start(
         tmp_path,
-        {"Net": Weights("Net", {"w": torch.ones(1)})},
+        {"Net": ModuleWeights("Net", {"w": torch.ones(1)})},
         {"step": 2, "epoch": 0},
         SavePlan("STEP", 2, 9, best, None, [good]),
     )
@@ -188,7 +188,7 @@ def test_a_folder_spelled_in_another_way_is_not_swept_while_the_same_process_wri
         return write(*args)
 
     monkeypatch.setattr(commit, "write_verified", slow)
-    saving, weights = Saving(SingleProcess()), {"Net": Weights("Net", {"w": torch.ones(1)})}
+    saving, weights = Saving(SingleProcess()), {"Net": ModuleWeights("Net", {"w": torch.ones(1)})}
     saving.open(tmp_path / "a/checkpoints")
     saving.start(tmp_path / "a/checkpoints", weights, {}, SavePlan("STEP", 2, 9))
     assert begun.wait(20)
@@ -359,11 +359,11 @@ def test_a_process_forked_meanwhile_ends_as_usual_and_has_no_thread():
 
 def test_a_copy_stays_as_it_was_and_tied_tensors_stay_one():
     weight = torch.arange(4.0)
-    tree = {"a": [weight, (weight[:2], 3)], "b": Weights("E", {"one": weight, "two": weight})}
+    tree = {"a": [weight, (weight[:2], 3)], "b": ModuleWeights("E", {"one": weight, "two": weight})}
     copy: Any = copied_to_host(tree)
     assert num_bytes_of(copy) == 16 + 8 + 2 * 16
     weight.add_(1)
     whole, (part, number) = copy["a"]
     assert (whole.tolist(), part.tolist(), number) == ([0, 1, 2, 3], [0, 1], 3)
-    assert isinstance(copy["b"], Weights)
+    assert isinstance(copy["b"], ModuleWeights)
     assert len({*map(id, copy["b"].tensors.values())}) == 1

@@ -15,7 +15,7 @@ from torch import Tensor
 from nemo_lite.backends.pytorch.checkpoint import tensors as safetensors_file
 from nemo_lite.backends.pytorch.checkpoint.folder import SavePlan
 from nemo_lite.backends.pytorch.checkpoint.storage import (
-    Weights,
+    ModuleWeights,
     load_training_state,
     read_tensors,
     save_training_state,
@@ -29,9 +29,9 @@ from nemo_lite.backends.pytorch.checkpoint.tensors import (
     without_pieces,
     write_safetensors,
 )
-from nemo_lite.backends.pytorch.distributed.comm import Piece
+from nemo_lite.backends.pytorch.distributed.comm import TensorPiece
 from nemo_lite.base.errors import CheckpointError
-from nemo_lite.base.helpers import Part
+from nemo_lite.base.helpers import CheckpointPart
 
 
 def written(tensors, metadata=None):
@@ -76,18 +76,18 @@ WHOLE = {"w": torch.arange(35.0).view(5, 7), "h": torch.arange(6).view(2, 3).bfl
 NAMES = [f"E-STEP-5.part-{number}-of-3.safetensors" for number in (1, 2, 3)]
 
 
-def cut(tensor: Tensor, rank: int, count: int, dim: int = 0) -> Piece:
+def cut(tensor: Tensor, rank: int, count: int, dim: int = 0) -> TensorPiece:
     rows = -(-tensor.shape[dim] // count)
     start = min(rank * rows, tensor.shape[dim])
     stop = min(start + rows, tensor.shape[dim])
-    return Piece(tensor.narrow(dim, start, stop - start), dim, start, tensor.shape[dim])
+    return TensorPiece(tensor.narrow(dim, start, stop - start), dim, start, tensor.shape[dim])
 
 
 def write(folder: Path, count: int, dim: int = 0, whole: dict[str, Tensor] = WHOLE) -> Path:
     for rank in range(count):
         own = {name: cut(value, rank, count, dim) if value.dim() else value for name, value in whole.items()}
         state = {"step": 5, "optimizers": [{"state": {3: {"m": own["w"], "step": own["n"]}}}], "of": {"first": rank}}
-        writers = SavePlan("STEP", 5, 1).writers({"E": Weights("E", own)}, state, Part(rank + 1, count))
+        writers = SavePlan("STEP", 5, 1).writers({"E": ModuleWeights("E", own)}, state, CheckpointPart(rank + 1, count))
         write_part(folder, folder, writers)
     return folder / f"E-STEP-5.part-1-of-{count}.safetensors"
 
@@ -195,7 +195,7 @@ def test_what_is_kept_for_whole_parameters_is_read_whole(tmp_path: Path) -> None
 
 
 def test_pieces_of_a_state_are_noted_by_their_tensors() -> None:
-    piece, found = Piece(torch.ones(2), 0, 2, 4), dict[int, Piece]()
+    piece, found = TensorPiece(torch.ones(2), 0, 2, 4), dict[int, TensorPiece]()
     state = without_pieces({"a": [1, (piece, "b")]}, found)
     assert state == {"a": [1, (piece.tensor, "b")]}
     assert found == {id(piece.tensor): piece}

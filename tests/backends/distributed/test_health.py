@@ -35,7 +35,7 @@ from nemo_lite.backends.pytorch.distributed.health import (
     launcher_of_this_process,
     state_of_process,
 )
-from nemo_lite.backends.pytorch.distributed.rendezvous import Member, meet
+from nemo_lite.backends.pytorch.distributed.rendezvous import RankIdentity, meet
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.base.errors import DataError
 from nemo_lite.base.interruption import Interrupted
@@ -45,7 +45,9 @@ from nemo_lite.base.launch import ProcessInfo, who_am_i
 
 
 def seen(rank, status=None, silent=0.0, process=""):
-    return Observation(Member(rank, f"node{rank}", 100 + rank, "eth0", "", f"machine{rank}"), status, silent, process)
+    return Observation(
+        RankIdentity(rank, f"node{rank}", 100 + rank, "eth0", "", f"machine{rank}"), status, silent, process
+    )
 
 
 def found(observations, has_all_heartbeats=True, **events):
@@ -172,7 +174,7 @@ def test_the_table_tells_where_each_rank_is_and_for_how_long():
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_the_guide_shows_a_report_as_it_is_printed(language):
-    members = [Member(rank, "node1", 6363 + rank, "lo", "", "one") for rank in range(2)]
+    members = [RankIdentity(rank, "node1", 6363 + rank, "lo", "", "one") for rank in range(2)]
     statuses = Status(5, 11, "backward", True, 600.0), Status(5, 11, "forward of jasper_encoder", False, 599.0)
     diagnosis = found(list(map(Observation, members, statuses)))
     guide = Path(__file__).parents[3] / "docs" / language / "fast_training.md"
@@ -298,7 +300,7 @@ TIMEOUT = timedelta(seconds=10)
 class OneStore:
     """A meeting of ranks in one process."""
 
-    members: tuple[Member, ...]
+    members: tuple[RankIdentity, ...]
     store: dist.TCPStore = field(default_factory=lambda: dist.TCPStore("127.0.0.1", 0, None, True, TIMEOUT))
 
     def connect(self):
@@ -307,7 +309,7 @@ class OneStore:
 
 def channels(world_size, pids=None):
     pids = pids or [os.getpid()] * world_size
-    meeting = OneStore(tuple(Member(rank, "node", pids[rank], "lo", "", "one") for rank in range(world_size)))
+    meeting = OneStore(tuple(RankIdentity(rank, "node", pids[rank], "lo", "", "one") for rank in range(world_size)))
     infos = [ProcessInfo(rank, world_size, rank, None, None, "pytorch", ("node", 1)) for rank in range(world_size)]
     return [HeartbeatChannel(meeting, info) for info in infos]
 
@@ -672,7 +674,7 @@ def test_a_rank_that_computes_long_without_signs_of_life_is_no_alarm_while_its_p
 
 def test_a_rank_with_an_error_of_its_own_does_not_print_the_report_that_comes_to_it_later(monkeypatch, capsys):
     monitor = HealthMonitor.__new__(HealthMonitor)
-    monitor._me, monitor.step, monitor._state = Member(1, "node1", 7, "", "", ""), None, RUNS
+    monitor._me, monitor.step, monitor._state = RankIdentity(1, "node1", 7, "", "", ""), None, RUNS
     monitor._telling, monitor._has_told = threading.Lock(), False
     monitor._round = Round([seen(1)], monitor._me, 60.0, 6.0, sees_all=False)
     monitor._diagnosis, monitor._diagnosis_known = None, threading.Event()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from nemo_lite.backends.pytorch.distributed.contract import effective_batch, ranges, rank_table
-from nemo_lite.backends.pytorch.distributed.rendezvous import Member
+from nemo_lite.backends.pytorch.distributed.rendezvous import RankIdentity
 
 
-def member(rank: int, host: str, interface: str, address: str) -> Member:
-    return Member(rank, host, 100 + rank, interface, address, host)
+def member(rank: int, host: str, interface: str, address: str) -> RankIdentity:
+    return RankIdentity(rank, host, 100 + rank, interface, address, host)
 
 
-def members(num_machines: int, per_machine: int) -> list[Member]:
+def members(num_machines: int, per_machine: int) -> list[RankIdentity]:
     return [
         member(machine * per_machine + i, f"node{machine}", "eth0", f"10.0.0.{machine + 1}")
         for machine in range(num_machines)

@@ -21,7 +21,7 @@ from toys.ranks import Rank, free_port, on_ranks, results_of, wait_all
 from nemo_lite.backends.pytorch.distributed.rendezvous import (
     Attempt,
     AttemptWatch,
-    Member,
+    RankIdentity,
     Refusal,
     RunIdentity,
     identity_of,
@@ -49,7 +49,7 @@ def test_this_process_is_described_for_the_others(monkeypatch):
     assert str(me) == f"rank 1 ({socket.gethostname()}, pid {os.getpid()})"
     assert me.address == "127.0.0.1"
     assert [problem[:25] for problem in me.problems] == ["GLOO_SOCKET_IFNAME=eth77:"]
-    assert Member(*json.loads(json.dumps(me))) == me
+    assert RankIdentity(*json.loads(json.dumps(me))) == me
 
 
 def run_of(line, environ=None):
@@ -136,7 +136,7 @@ NO = Refusal("no", "try again", 2)
 
 
 def member_of(rank, pid=1):
-    return Member(rank, "node1", pid, "lo", "127.0.0.1", "", [])
+    return RankIdentity(rank, "node1", pid, "lo", "127.0.0.1", "", [])
 
 
 @pytest.fixture

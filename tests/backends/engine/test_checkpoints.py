@@ -25,7 +25,7 @@ import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state
 from nemo_lite.backends.pytorch.checkpoint.tensors import StoredTensors
-from nemo_lite.backends.pytorch.distributed.comm import Piece, piece_of
+from nemo_lite.backends.pytorch.distributed.comm import TensorPiece, piece_of
 
 
 class Wide(DrawingNet):
@@ -220,7 +220,7 @@ def failing(folder: Path, what: str) -> None:
                 if what == "NaN":
                     for weight in wide_of(state).parameters():
                         own = piece_of(weight)
-                        (own.tensor if isinstance(own, Piece) else own).fill_(float("nan"))
+                        (own.tensor if isinstance(own, TensorPiece) else own).fill_(float("nan"))
                 else:
                     os.fsync = full
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nemo_asr.commands.training import plain_arguments
-from nemo_asr.commands.training_options import Logging, Saving
+from nemo_asr.commands.training_options import Logging, SavingOptions
 from nemo_asr.scoring.report.records import METRICS_FILE as METRICS
 from nemo_asr.scoring.report.records import RunRecords, read_records
 from nemo_asr.scoring.report.seed_table import read_result, seed_table, write_seeds
@@ -26,7 +26,7 @@ from nemo_lite.core.trackers import FINISHED
 SUMMARY = "seeds.json"
 # Options by which runs of one recipe may differ: which seed, where, how long, what is told and kept.
 _MAY_DIFFER = {
-    *names_of(Saving, Launch, Logging),
+    *names_of(SavingOptions, Launch, Logging),
     *("random_seed", "seeds", "run_dir", "num_epochs", "max_steps", "eval_metric", "num_workers", "worker_timeout"),
     *("placement", "num_processes", "num_gpus", "plan", "precision_check"),
 }

@@ -59,7 +59,7 @@ class TrainingData:
 
 
 @option_group
-class TrainedModel:
+class TrainedModelOptions:
     """The configuration, and weights to start from."""
 
     page: ClassVar[str] = "model"
@@ -167,7 +167,7 @@ class Regularization:
 
 
 @option_group
-class Saving:
+class SavingOptions:
     """Folders, and when checkpoints are saved and how many stay; ``CheckpointCallback`` explains that."""
 
     page: ClassVar[str] = "saving"

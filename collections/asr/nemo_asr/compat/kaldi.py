@@ -27,7 +27,7 @@ from nemo_asr.run.arguments import BatchSize, Duration, Unusable, Workers
 from nemo_asr.run.audio.reading import Samples
 from nemo_asr.run.manifest_kinds import Problems
 from nemo_asr.run.text.parser import parser_maker
-from nemo_asr.run.utterances import Integers, Mask, Span, Utterance, Utterances, check_limits
+from nemo_asr.run.utterances import ByteRange, Integers, Mask, Utterance, Utterances, check_limits
 from nemo_lite.backends.pytorch.data.items import Counts
 from nemo_lite.backends.pytorch.data.order import Batching, CostWords
 from nemo_lite.base.errors import DataError, UsageError
@@ -52,7 +52,7 @@ class KaldiRef(NamedTuple):
     utterance: str
     text: str
     duration: float
-    span: Span
+    span: ByteRange
 
 
 class KaldiReader:
@@ -212,7 +212,7 @@ def _entries(
                 details = {"got": error.got, "wanted": error.wanted, "remedy": error.remedy}
                 problems.add(str(DataError(error.problem, place=place, **details)))
                 continue
-            span = Span(numbers.setdefault(ark, len(numbers)), first, header.size)
+            span = ByteRange(numbers.setdefault(ark, len(numbers)), first, header.size)
             duration = seconds.get(name, header.num_rows * FRAME_SECONDS)
             entries.append(KaldiRef(line, name, texts.get(name, ""), duration, span))
             sizes.append((header.num_rows, header.num_columns))

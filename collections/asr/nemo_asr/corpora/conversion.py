@@ -21,7 +21,7 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from nemo_asr.corpora import cuts, folders, kaldi, lists, stm, tables
-from nemo_asr.corpora.listed import Kind, Listed, Sets, Utterances
+from nemo_asr.corpora.listed import CorpusKind, Listed, Sets, Utterances
 from nemo_asr.corpora.writing import CORPUS, as_written
 from nemo_asr.run.audio.reading import open_audio
 from nemo_asr.run.manifest import Entry, write_manifest
@@ -31,32 +31,34 @@ from nemo_lite.base.files import DOWNLOAD, is_address, make_writable_folder, nam
 from nemo_lite.base.outputs import InputFiles, check_output
 
 KINDS = {  # the first one that recognises a path reads it
-    "common_voice": Kind(
+    "common_voice": CorpusKind(
         "a language of Common Voice (TSV files beside clips/)",
         tables.common_voice_tables,
         tables.told_utterances,
         tables.common_voice_names,
     ),
-    "kaldi": Kind(
+    "kaldi": CorpusKind(
         "data folders of Kaldi or WeNet (wav.scp, text, perhaps segments)", kaldi.kaldi_folders, kaldi.kaldi_utterances
     ),
-    "shar": Kind("a Shar folder of lhotse (cuts.*.jsonl.gz, recording.*.tar)", cuts.shar_folders, cuts.shar_utterances),
-    "lhotse": Kind("cuts of lhotse (.jsonl, .jsonl.gz)", cuts.cut_files, cuts.lhotse_utterances),
-    "wenet": Kind(
+    "shar": CorpusKind(
+        "a Shar folder of lhotse (cuts.*.jsonl.gz, recording.*.tar)", cuts.shar_folders, cuts.shar_utterances
+    ),
+    "lhotse": CorpusKind("cuts of lhotse (.jsonl, .jsonl.gz)", cuts.cut_files, cuts.lhotse_utterances),
+    "wenet": CorpusKind(
         "a list of WeNet (a JSON object a line, with wav and txt)",
         cuts.wenet_files,
         cuts.wenet_utterances,
         lambda files: {file.name.split(".")[0]: file for file in files},
     ),
-    "lists": Kind(
+    "lists": CorpusKind(
         "folders of LibriSpeech (*.trans.txt), MLS (transcripts.txt) or VoxForge (PROMPTS)",
         lists.list_files,
         lists.list_utterances,
         by_folder=True,
     ),
-    "stm": Kind("STM files, as TED-LIUM has them", stm.stm_files, stm.stm_utterances, by_folder=True),
-    "table": Kind("CSV or TSV files with columns for audio and text", tables.tables_in, tables.told_utterances),
-    "folder": Kind(
+    "stm": CorpusKind("STM files, as TED-LIUM has them", stm.stm_files, stm.stm_utterances, by_folder=True),
+    "table": CorpusKind("CSV or TSV files with columns for audio and text", tables.tables_in, tables.told_utterances),
+    "folder": CorpusKind(
         "a folder of audio with a .txt of the same name beside each",
         folders.recordings_in,
         folders.folder_utterances,
@@ -73,7 +75,7 @@ _LEAST_SECONDS = 0.01
 
 
 @dataclass
-class Made:
+class ConvertedCorpus:
     """The manifests that were written.
 
     Attributes:
@@ -142,7 +144,7 @@ def make(
     overwrite: bool = False,
     shares: Mapping[str, float] | None = None,
     num_workers: int | None = None,
-) -> Made:
+) -> ConvertedCorpus:
     """Write a manifest for each set of a corpus. Audio stays where it is; its heads are read for the lengths.
 
     Args:
@@ -161,7 +163,7 @@ def make(
         UsageError: ``out`` cannot be written to.
     """
     path = Path(source).expanduser()
-    made = Made(kind or kind_of(path))
+    made = ConvertedCorpus(kind or kind_of(path))
     if made.kind not in KINDS:
         raise UnknownNameError("kind", made.kind, KINDS)
     sets = KINDS[made.kind].sets(path)
@@ -363,7 +365,7 @@ def _seconds(entries: Iterable[Entry]) -> float:
     return math.fsum(entry["duration"] for entry in entries)
 
 
-def summary(made: Made) -> Iterator[str]:
+def summary(made: ConvertedCorpus) -> Iterator[str]:
     """A line about each manifest."""
     for path, entries in made.manifests.items():
         minutes = _seconds(entries) / 60

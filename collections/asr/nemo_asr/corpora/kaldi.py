@@ -44,7 +44,7 @@ def kaldi_utterances(folder: Path) -> Iterator[Listed | DataError]:
         try:
             if name not in texts:
                 raise DataError(f"{name} has no text", place=place, wanted=f"a line in {folder / 'text'}")
-            segment = _kaldi_part(place, part) if segments.is_file() else _Segment(name)
+            segment = _kaldi_part(place, part) if segments.is_file() else _KaldiSegment(name)
             if segment.recording in recordings.refused:
                 raise DataError(f"{segment.recording} is no single recording", place=place, remedy="see above")
             if segment.recording not in recordings:
@@ -63,7 +63,7 @@ def kaldi_utterances(folder: Path) -> Iterator[Listed | DataError]:
         yield Listed(place, audio, texts[name][1], speaker, segment.start, segment.end, channel)
 
 
-class _Named(dict[str, tuple[int, str]]):
+class _LinesByWord(dict[str, tuple[int, str]]):
     """The lines of a list by their first word: the number of each, and what follows the word.
 
     Attributes:
@@ -76,9 +76,9 @@ class _Named(dict[str, tuple[int, str]]):
         self.path, self.refused = path, set[str]()
 
 
-def _by_name(path: Path, *, is_needed: bool = True) -> Generator[DataError, None, _Named]:
+def _by_name(path: Path, *, is_needed: bool = True) -> Generator[DataError, None, _LinesByWord]:
     """The lines of a list, and a `DataError` of each whose first word another line has with something else."""
-    named = _Named(path)
+    named = _LinesByWord(path)
     if not is_needed and not path.is_file():
         return named
     for place, content in lines_of(path):
@@ -95,7 +95,7 @@ def _by_name(path: Path, *, is_needed: bool = True) -> Generator[DataError, None
     return named
 
 
-class _Segment(NamedTuple):
+class _KaldiSegment(NamedTuple):
     """A line of ``segments``: of which recording, from when to when in seconds (None: its end), on which channel."""
 
     recording: str
@@ -104,7 +104,7 @@ class _Segment(NamedTuple):
     channel: int | str | None = None
 
 
-def _kaldi_part(place: str, part: str) -> _Segment:
+def _kaldi_part(place: str, part: str) -> _KaldiSegment:
     """A line of ``segments`` behind its first word; an end of -1 is that of the recording."""
     words = part.split()
     try:
@@ -113,7 +113,9 @@ def _kaldi_part(place: str, part: str) -> _Segment:
     except (IndexError, ValueError):
         wanted = "ID RECORDING START END [CHANNEL]"
         raise DataError("this is no segment", place=place, got=part[:60], wanted=wanted) from None
-    return _Segment(recording, start, None if end == -1 else end, None if channel == "-1" else channel_of(channel, 0))
+    return _KaldiSegment(
+        recording, start, None if end == -1 else end, None if channel == "-1" else channel_of(channel, 0)
+    )
 
 
 def _kaldi_audio(written: str, folder: Path, place: str) -> tuple[Path, int | str | None]:

@@ -167,7 +167,7 @@ def by_set_name(files: Iterable[Path]) -> dict[str, Path]:
 
 
 @dataclass(frozen=True)
-class Kind:
+class CorpusKind:
     """A kind of corpora.
 
     Attributes:

@@ -124,7 +124,7 @@ def _table_rows(table: Path, lines: io.TextIOWrapper) -> Iterator[Listed | DataE
         wanted = f"one of {', '.join(AUDIO_COLUMNS[:5])}, ... and one of {', '.join(TEXT_COLUMNS)}"
         got, place = head.strip()[:80] or "nothing", f"{table}:{number}"
         raise NoColumnsError("the first line names no columns of audio and text", place=place, got=got, wanted=wanted)
-    rows = _Rows(table, delimiter, columns, num_cells)
+    rows = _TableRows(table, delimiter, columns, num_cells)
     if not columns.are_named:
         yield from rows.read(head, number)
     for line in chain(behind, lines):
@@ -133,7 +133,7 @@ def _table_rows(table: Path, lines: io.TextIOWrapper) -> Iterator[Listed | DataE
     yield from rows.finish()
 
 
-class _Rows:
+class _TableRows:
     """Reads a table line by line. One that does not fit the first is an error with its place, and the others go on.
 
     Args:

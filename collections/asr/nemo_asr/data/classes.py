@@ -14,7 +14,7 @@ from nemo_lite.base.errors import MAX_LISTED, ConfigError, DataError, did_you_me
 _MOST_SHOWN = 12
 
 
-class UnknownClassError(DataError, KeyError):
+class UnknownLabelError(DataError, KeyError):
     """A manifest has a class that the model does not know."""
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ def check_known(manifest: Manifest, names: Sequence[str], labels: Sequence[str])
         f"wanted {wanted}; add it to labels, or delete the line"
         for row in unknown[:MAX_LISTED]
     ]
-    raise UnknownClassError(listed(problems, len(unknown)))
+    raise UnknownLabelError(listed(problems, len(unknown)))
 
 
 def class_names(labels: Iterable[object], place_of: Callable[[int], str] = "labels[{}]".format) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class ClassParser(CharParser):
             UnknownClassError: there is no such class.
         """
         if text not in self._number:
-            raise UnknownClassError(f'class "{text}" is not in labels')
+            raise UnknownLabelError(f'class "{text}" is not in labels')
         return [self._number[text]]
 
     def check_letters(self, text: str, place: str) -> None:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from nemo_asr.run.utterances import Span
+from nemo_asr.run.utterances import ByteRange
 from nemo_lite.base.errors import DataChangedError, DataError
 
 _MOST_OPEN = 8  # files at a time in one process
@@ -37,7 +37,7 @@ class FileSpans:
         """Bytes of each file."""
         return [size for size, _ in self._identities]
 
-    def read(self, span: Span) -> bytes:
+    def read(self, span: ByteRange) -> bytes:
         """The bytes of a stretch.
 
         Raises:

@@ -22,7 +22,7 @@ from nemo_asr.run.arguments import BatchSize, Duration, SampleRate, Unusable, Wo
 from nemo_asr.run.audio.reading import MAX_CONTENT_BYTES
 from nemo_asr.run.manifest import LineReader, LineRef, Manifest, ManifestPaths
 from nemo_asr.run.text.parser import parser_maker
-from nemo_asr.run.utterances import Integers, Mask, Span, Utterance, Utterances, check_limits
+from nemo_asr.run.utterances import ByteRange, Integers, Mask, Utterance, Utterances, check_limits
 from nemo_lite.backends.pytorch.data.order import Batching, Plan, Shard, WeightedSets, sequential_plans
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import (
@@ -36,7 +36,7 @@ class TarRef(NamedTuple):
     """Where one utterance is: its line, and its recording's bytes."""
 
     line: LineRef
-    span: Span
+    span: ByteRange
 
 
 class TarredReader:
@@ -136,7 +136,7 @@ class TarredUtterances(Utterances[TarRef]):
         """Where the utterances at these rows are."""
         index = np.asarray(rows, np.int64)
         columns = (self.shards[index], self.firsts[index], self.sizes[index])
-        spans = (Span(*values) for values in zip(*(column.tolist() for column in columns), strict=True))
+        spans = (ByteRange(*values) for values in zip(*(column.tolist() for column in columns), strict=True))
         return [TarRef(*both) for both in zip(self.manifest.refs(self.rows[index]), spans, strict=True)]
 
     def texts(self, rows: range | None = None) -> Iterator[str]:

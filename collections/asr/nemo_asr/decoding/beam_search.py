@@ -23,9 +23,9 @@ from nemo_asr.run.search.prefix_beam_search import (
     CutoffProb,
     Hypothesis,
     Ints,
-    Limits,
     LogProb,
     MaxLabels,
+    SearchLimits,
     search,
 )
 from nemo_asr.run.search.search import Hypotheses, States
@@ -96,7 +96,7 @@ class BeamSearchCTCDecoder(NonTrainableNM):
         beta: Beta = Weights.beta,
         hotword_weight: HotwordWeight = Weights.hotword_weight,
         unknown_score: UnknownScore = Weights.unknown_score,
-        min_log_prob: LogProb = Limits.min_log_prob,
+        min_log_prob: LogProb = SearchLimits.min_log_prob,
         name: str | None = None,
     ) -> None:
         super().__init__(name)
@@ -209,7 +209,7 @@ class BeamSearchDecoderWithLM(NonTrainableNM):
     ) -> None:
         super().__init__(name)
         self._vocab = list(vocab)
-        self._limits = Limits(beam_width, -np.inf, cutoff_top_n, cutoff_prob)
+        self._limits = SearchLimits(beam_width, -np.inf, cutoff_top_n, cutoff_prob)
         self._words = word_scores(vocab, None, lm_path, (), Weights(alpha, beta))
 
     def forward(

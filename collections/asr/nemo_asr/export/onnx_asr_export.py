@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nemo_asr.export.runner_export import (
     MODEL,
-    Parts,
+    RunnerParts,
     Stretched,
     Written,
     described,
@@ -44,7 +44,7 @@ def export_onnx_asr(model: TrainedModel, folder: str | Path) -> Written:
         FileInTheWayError: there is such a folder.
         UsageError: the model cannot be written so, or the file gives other log-probabilities than torch.
     """
-    parts, preprocessor = Parts.of(model, "onnx-asr"), model.modules.preprocessor
+    parts, preprocessor = RunnerParts.of(model, "onnx-asr"), model.modules.preprocessor
     if problem := onnx_asr_features_problem(preprocessor):
         remedy = "train with window_size: 0.025 and features: 80, or export for sherpa-onnx or to onnx"
         raise UsageError("onnx-asr computes other features", place=model.place, got=problem, remedy=remedy)

@@ -51,7 +51,7 @@ Run = Callable[..., "tuple[Tensor, ...]"]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class OutputComparison:
     """How near the outputs of a file and of torch are.
 
     Attributes:
@@ -107,7 +107,7 @@ def log_probs_of_frames(model: TrainedModel, program: str) -> tuple[Wires, Expor
     return wires, file
 
 
-def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[Samples] = ()) -> Comparison:
+def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[Samples] = ()) -> OutputComparison:
     """Write one ONNX file from waveforms (B, T) and lengths (B,) to log-probabilities (B, U, classes) and lengths (B,).
 
     Of a family that says otherwise it ends at other wires, and further parts of the model are files beside it, named
@@ -139,7 +139,7 @@ def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[Samp
         refuse_existing(place)
     batches = compared_batches(model.card.sample_rate, recordings)
     example = batches[len(_CHECKED_SECONDS) - 1]
-    comparisons: list[Comparison] = []
+    comparisons: list[OutputComparison] = []
     metadata, axes = metadata_of(model, wires, file), time_axes(file)
     with ExitStack() as written:  # the first file last: where it is, all of them are
         for name, part in others:
@@ -193,7 +193,7 @@ def compare(
     card: ModelCard,
     place: str,
     outputs: Mapping[str, int | None] = MappingProxyType({"log_probs": 1, "log_probs_length": None}),
-) -> Comparison:
+) -> OutputComparison:
     """Run both on the same batches.
 
     Args:
@@ -235,7 +235,7 @@ def compare(
                     raise _differs("texts", place, size, str(of_file), str(of_modules))
                 texts, ties = texts + len(signal), ties + int((rounded & valid).sum())
         sizes.append(size)
-    return Comparison(tuple(sizes), difference, texts, ties)
+    return OutputComparison(tuple(sizes), difference, texts, ties)
 
 
 def _settled(of_torch: Tensor, got: Tensor) -> tuple[Tensor, Tensor]:

@@ -129,7 +129,7 @@ class Stretched(nn.Module):
 
 
 @dataclass(frozen=True)
-class Parts:
+class RunnerParts:
     """The wires of a model, the file that is written of it, and what programs have to know of it."""
 
     model: TrainedModel
@@ -137,7 +137,7 @@ class Parts:
     file: Exported
 
     @classmethod
-    def of(cls, model: TrainedModel, program: str) -> Parts:
+    def of(cls, model: TrainedModel, program: str) -> RunnerParts:
         """UsageError for a model of a family that exports other wires than the layout of a program has."""
         return cls(model, *log_probs_of_frames(model, program))
 
@@ -166,7 +166,7 @@ class Parts:
 def greedy_texts(model: TrainedModel, recordings: Sequence[Samples]) -> list[str]:
     """The text of each recording for itself, by greedy decoding, which is what other programs do too."""
     texts = []
-    with Parts.of(model, "other programs").whole() as whole:
+    with RunnerParts.of(model, "other programs").whole() as whole:
         for samples in recordings:
             log_probs, frames = whole(torch.from_numpy(samples)[None], torch.tensor([len(samples)]))
             (text,) = post_process_predictions([log_probs.argmax(2)], model.card.labels, [frames])

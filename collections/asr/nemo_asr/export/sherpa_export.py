@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from nemo_asr.export.runner_export import (
     MODEL,
     SEED,
-    Parts,
+    RunnerParts,
     Stretched,
     Written,
     described,
@@ -146,7 +146,7 @@ def export_sherpa(model: TrainedModel, folder: str | Path, waveform: bool | None
         FileInTheWayError: there is such a folder.
         UsageError: the model cannot be written so, or the file gives other log-probabilities than torch.
     """
-    parts, card = Parts.of(model, SHERPA), model.card
+    parts, card = RunnerParts.of(model, SHERPA), model.card
     problem = sherpa_features_problem(model.modules.preprocessor)
     if waveform is False and problem:
         remedy = "leave out waveform=False: the file computes the features itself then"
@@ -163,7 +163,7 @@ def _sherpa_files(place: Path) -> dict[str, Any]:
     return {"model": str(place / MODEL), "tokens": str(place / TOKENS)}
 
 
-def _write_sherpa_waveform(parts: Parts, path: Path, place: Path) -> Written:
+def _write_sherpa_waveform(parts: RunnerParts, path: Path, place: Path) -> Written:
     rate = parts.model.card.sample_rate
     if rate != 16_000:
         remedy = "train with sample_rate: 16000, or with the features of sherpa-onnx"
@@ -187,7 +187,7 @@ def _write_sherpa_waveform(parts: Parts, path: Path, place: Path) -> Written:
     return Written(place, difference, SHERPA, loader, _sherpa_files(place), advice=advice)
 
 
-def _write_sherpa_features(parts: Parts, path: Path, place: Path) -> Written:
+def _write_sherpa_features(parts: RunnerParts, path: Path, place: Path) -> Written:
     model = parts.model
     preprocessor = model.modules.preprocessor
     assert isinstance(preprocessor, AudioPreprocessor)

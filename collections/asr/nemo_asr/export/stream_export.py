@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from nemo_asr.export.onnx_export import TOLERANCE, Comparison, example_signals, log_probs_of_frames, metadata_of
+from nemo_asr.export.onnx_export import TOLERANCE, OutputComparison, example_signals, log_probs_of_frames, metadata_of
 from nemo_asr.features.audio_preprocessor import AudioPreprocessor
 from nemo_asr.run.audio.reading import Samples
 from nemo_asr.run.onnx.onnx_model import STREAM_FORMAT
@@ -150,7 +150,7 @@ class _Chunk(nn.Module):
         return log_probs, frames.clamp(0, log_probs.shape[1]), *new_state.values()
 
 
-def export_stream(model: TrainedModel, path: str | Path, recordings: Sequence[Samples] = ()) -> Comparison:
+def export_stream(model: TrainedModel, path: str | Path, recordings: Sequence[Samples] = ()) -> OutputComparison:
     """Write one ONNX file that takes a recording in chunks of samples, with the states between them.
 
     It is run with ONNX Runtime at once, on signals of several lengths, and compared with the stream of the modules in
@@ -184,7 +184,7 @@ def export_stream(model: TrainedModel, path: str | Path, recordings: Sequence[Sa
         BEFORE: str(before),
         LATE: str(parts.late),
     }
-    compared: list[Comparison] = []
+    compared: list[OutputComparison] = []
     signals = [*(signal for batch in example_signals(model.card.sample_rate) for signal in batch), *recordings]
     with evaluated_part([parts.wires.frames]):
         write_onnx(
@@ -198,7 +198,7 @@ def export_stream(model: TrainedModel, path: str | Path, recordings: Sequence[Sa
     return compared[0]
 
 
-def _compare(model: TrainedModel, run: OnnxRun, signals: Sequence[Samples]) -> Comparison:
+def _compare(model: TrainedModel, run: OnnxRun, signals: Sequence[Samples]) -> OutputComparison:
     """The file's stream, and torch's on the same signals.
 
     Raises:
@@ -219,4 +219,4 @@ def _compare(model: TrainedModel, run: OnnxRun, signals: Sequence[Samples]) -> C
             )
         difference = max(difference, apart.max().item() if apart.numel() else 0.0)
         sizes.append(size)
-    return Comparison(tuple(sizes), difference, len(sizes), 0)
+    return OutputComparison(tuple(sizes), difference, len(sizes), 0)

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nemo_asr.export.onnx_export import Comparison, compare, compared_batches, metadata_of
-from nemo_asr.export.runner_export import Parts
+from nemo_asr.export.onnx_export import OutputComparison, compare, compared_batches, metadata_of
+from nemo_asr.export.runner_export import RunnerParts
 from nemo_asr.run.audio.reading import Samples
 from nemo_asr.trained.model import TrainedModel
 from nemo_lite.backends.pytorch.export import reason_of
@@ -34,7 +34,7 @@ class _Padded(nn.Module):
         return outputs
 
 
-def export_torch(model: TrainedModel, path: str | Path, recordings: Sequence[Samples] = ()) -> Comparison:
+def export_torch(model: TrainedModel, path: str | Path, recordings: Sequence[Samples] = ()) -> OutputComparison:
     """Write a program of ``torch.export`` (.pt2): from waveforms (B, T) and lengths to log-probabilities and lengths.
 
     ``torch.export.load(path).module()`` runs it on the CPU, with nothing of this package; the file ``metadata.json`` in
@@ -52,10 +52,10 @@ def export_torch(model: TrainedModel, path: str | Path, recordings: Sequence[Sam
     path = Path(path).expanduser()
     refuse_existing(path)
     check_replaceable(path)
-    parts = Parts.of(model, "torch")
+    parts = RunnerParts.of(model, "torch")
     metadata = json.dumps(metadata_of(model, parts.wires, parts.file), ensure_ascii=False)
     batches = compared_batches(model.card.sample_rate, recordings)
-    compared: list[Comparison] = []
+    compared: list[OutputComparison] = []
     shapes = tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in ((0, 1), (0,)))
 
     def write(temporary: Path) -> None:

@@ -34,13 +34,13 @@ _MOST_WEIGHT = 1e6
 ManifestPaths: TypeAlias = ManyPaths
 
 
-class _Entry(TypedDict):
+class _RequiredKeys(TypedDict):
     audio_filepath: str
     duration: float
     text: str
 
 
-class Entry(_Entry, total=False):
+class Entry(_RequiredKeys, total=False):
     """One manifest line: the audio's path relative to the manifest, seconds, the words.
 
     Perhaps the speaker, the part of the audio (seconds from its start, the channel from 0), and how well the text fits.

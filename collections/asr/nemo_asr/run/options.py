@@ -42,7 +42,7 @@ BeamSize = Annotated[int, BEAM_SIZES]
 
 
 @option_group
-class Reading:
+class ReadingOptions:
     """How manifests are read."""
 
     page: ClassVar[str] = "data"
@@ -54,7 +54,7 @@ class Reading:
 
 
 @option_group
-class Metric:
+class MetricOptions:
     """``wer``, ``cer``, or None for what :func:`nemo_asr.text.main_metric` says of the labels."""
 
     page: ClassVar[str] = "data"
@@ -128,7 +128,7 @@ class Terminal:
 
 
 @option_group
-class StoredModel:
+class StoredModelOptions:
     """Which model is used."""
 
     page: ClassVar[str] = "model"
@@ -143,7 +143,7 @@ class StoredModel:
 
 
 @option_group
-class Search:
+class SearchArguments:
     """Decoding: beam search, lexicon, language model, hot words; what a model's own search makes of them."""
 
     page: ClassVar[str] = "decoding"

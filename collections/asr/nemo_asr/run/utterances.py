@@ -23,7 +23,7 @@ Mask: TypeAlias = "npt.NDArray[np.bool_]"
 ROWS_AT_ONCE = 1 << 16
 
 
-class Span(NamedTuple):
+class ByteRange(NamedTuple):
     """A stretch of bytes: in which file, from which byte, how many."""
 
     file: int
@@ -54,7 +54,7 @@ class Utterance:
     offset: float | None = None
     speaker: object = None
     note: str = ""
-    span: Span | None = None
+    span: ByteRange | None = None
     channel: int | None = None
 
 

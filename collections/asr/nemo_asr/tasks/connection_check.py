@@ -15,7 +15,7 @@ from nemo_asr.run.text.parser import vocabulary
 from nemo_asr.run.text.subwords import Subwords, load_subwords
 from nemo_asr.tasks.families import ClassWires
 from nemo_asr.tasks.family import Data, Family, Signal, Wires, connect_by_type, signals_of
-from nemo_asr.tasks.registry import DATA_ROLES, MODEL_KEYS, Part
+from nemo_asr.tasks.registry import DATA_ROLES, MODEL_KEYS, ModuleSection
 from nemo_asr.text.proposal import AUTO, PUNCTUATED
 from nemo_lite import NeuralModule, NmTensor, TrainableNM, logging
 from nemo_lite.backends.pytorch.nm import without_weights
@@ -56,7 +56,7 @@ class ConnectionCheck:
     def __init__(
         self,
         config: Config,
-        parts: Mapping[str, Part],
+        parts: Mapping[str, ModuleSection],
         family: Family,
         folder: str = "",
         carried: Subwords | None = None,
@@ -366,7 +366,7 @@ def _how_to_say_the_size(wire: NmTensor) -> str:
     return f'{port} is "{" ".join(axes)}", which has no size of D: {in_port}'
 
 
-def constructor_problem(part: Part, error: Exception) -> str:
+def constructor_problem(part: ModuleSection, error: Exception) -> str:
     """The line for an error of any kind that a constructor raised: the section, the error, and where it was raised."""
     logging.debug("%s cannot be made:", part.target.__name__, exc_info=error)
     problem = f"{part.target.__name__} cannot be made: {with_line(error, part.target)}"
@@ -377,7 +377,7 @@ def _is_rate(value: object) -> bool:
     return type(value) is int and not is_out_of_range(value, SampleRate)
 
 
-def _place_of(error: NemoLiteError, part: Part) -> str:
+def _place_of(error: NemoLiteError, part: ModuleSection) -> str:
     """The section whose constructor raised an error, or the item of a list in it that the error names."""
     item = re.fullmatch(rf"{part.target.__name__}\.(\w+)\[(\d+)\]", error.place)
     keys = (item[1], int(item[2])) if item else ()

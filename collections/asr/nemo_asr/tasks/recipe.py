@@ -26,7 +26,7 @@ from nemo_asr.run.text.subwords import Subwords
 from nemo_asr.shipped import config_path
 from nemo_asr.tasks.connection_check import ConnectionCheck, constructor_problem, references_in
 from nemo_asr.tasks.family import Model, family_of
-from nemo_asr.tasks.registry import DATA_ROLES, Part, Parts
+from nemo_asr.tasks.registry import DATA_ROLES, ModuleSection, ModuleSections
 from nemo_asr.text.proposal import AUTO, PUNCTUATED, Proposal, propose_labels
 from nemo_lite import DataLayerNM, NeuralModule, TrainableNM, logging
 from nemo_lite.backends.pytorch.nm import without_weights
@@ -62,7 +62,7 @@ class Recipe:
     labels: list[str]
     config: Config
     family: str
-    _parts: Mapping[str, Part]
+    _parts: Mapping[str, ModuleSection]
     _derived: Mapping[str, Mapping[str, Any]]
     tokenizer: Subwords | None = None
 
@@ -315,11 +315,11 @@ def _recipe(
 ) -> Recipe:
     name = ""
     if any(setting.startswith(LOSS_SETTING) for setting in overrides):
-        loss = Parts(config).by_role.get("loss")
+        loss = ModuleSections(config).by_role.get("loss")
         name = "loss" if loss is None else loss.target.__name__
         overrides = [re.sub(f"^{re.escape(LOSS_SETTING)}", f"{name}.", setting) for setting in overrides]
     config = override(config, overrides)
-    parts = Parts(config)
+    parts = ModuleSections(config)
     checked = {
         role: part if for_training or role not in DATA_ROLES else _without_unknown_perturbations(part)
         for role, part in parts.by_role.items()
@@ -338,7 +338,7 @@ def _recipe(
     )
 
 
-def _without_unknown_perturbations(part: Part) -> Part:
+def _without_unknown_perturbations(part: ModuleSection) -> ModuleSection:
     """A data layer without its perturbations, if some of them are not registered and none was set from outside."""
     perturbations = part.params.get("augmentor")
     if not isinstance(perturbations, Config) or perturbations.keys() <= perturbation_types.keys():
@@ -355,7 +355,7 @@ def task_of(path: str | os.PathLike[str]) -> str:
     Raises:
         ConfigError: the file cannot be read.
     """
-    return family_of(Parts(load_config(config_path(path))).family).task
+    return family_of(ModuleSections(load_config(config_path(path))).family).task
 
 
 def load_class_recipe(path: str | os.PathLike[str], manifest: ManifestPaths, overrides: Sequence[str] = ()) -> Recipe:

@@ -170,7 +170,7 @@ _ROLES_OF_MODEL = {
 
 
 @dataclass(frozen=True)
-class Part:
+class ModuleSection:
     """A class, the arguments that the file has for it, those that follow from its older spelling, and its family."""
 
     target: type[NeuralModule]
@@ -179,7 +179,7 @@ class Part:
     family: str = FAMILY_OF_TASK[TASKS[0]]
 
 
-class Parts:
+class ModuleSections:
     """The parts of a file, whichever schema it has, and what is wrong with its sections.
 
     Attributes:
@@ -191,7 +191,7 @@ class Parts:
     """
 
     def __init__(self, config: Config) -> None:
-        self.by_role: dict[str, Part] = {}
+        self.by_role: dict[str, ModuleSection] = {}
         self.repeated: list[str] = []
         self.problems: list[str] = []
         self._config = config
@@ -209,7 +209,7 @@ class Parts:
         roles = FAMILIES[self.family].roles
         for role, target in defaults_of(self.family).items():
             for filled_role in DATA_ROLES if role == "data layer" else (role,):
-                self.by_role.setdefault(filled_role, Part(target, config.without(*config)))
+                self.by_role.setdefault(filled_role, ModuleSection(target, config.without(*config)))
         for role in [role for role in self.by_role if role not in (*roles, *DATA_ROLES)]:
             part = self.by_role.pop(role)
             name = part.target.__name__
@@ -327,7 +327,7 @@ class Parts:
             both = shared.overlaid(own_params) if isinstance(own_params, Config) else shared
             self._set(role_of_data, self._part(name, both), self._config, key)
 
-    def _part(self, name: str, params: Config) -> Part:
+    def _part(self, name: str, params: Config) -> ModuleSection:
         """The part, with the arguments of older files turned into today's, and without those that have no effect."""
         entry, implied = KNOWN[name], {}
         for older, (newer, values) in entry.older.items():
@@ -342,9 +342,9 @@ class Parts:
                 wanted = " or ".join(map(shown, allowed))
                 self._report(params, f"is {shown(params[argument])}, wanted {wanted}", argument)
         own = params.without(*entry.older, *entry.without_effect)
-        return Part(entry.module_class, own, implied, entry.family)
+        return ModuleSection(entry.module_class, own, implied, entry.family)
 
-    def _set(self, role: str, part: Part, section: Config, key: str) -> None:
+    def _set(self, role: str, part: ModuleSection, section: Config, key: str) -> None:
         if role in self.by_role:
             first = self.by_role[role].params
             problem = f"is a second {role}; another one is {first.path} ({first.spot()})"

@@ -247,7 +247,7 @@ class RecordingsDataLayer(DataLayerNM):
         self.recordings, self.faults = rows_of(recordings)
         self.batch_size, self._batch_seconds, self.num_workers = batch_size, batch_seconds, num_workers
         self._sample_rate = sample_rate
-        self._reading = _Reading(sample_rate, trim_silence, int_values)
+        self._reading = _RowReading(sample_rate, trim_silence, int_values)
 
     @property
     def output_ports(self) -> Ports:
@@ -302,7 +302,7 @@ class RecordingsDataLayer(DataLayerNM):
         self.faults.update({position: named(self.recordings[position], reason) for position, reason in faults.items()})
 
 
-class _Reading(ItemDataset[Recording, tuple[int, Audio]]):
+class _RowReading(ItemDataset[Recording, tuple[int, Audio]]):
     def __init__(self, sample_rate: int, trim_silence: bool, int_values: bool) -> None:
         self._sample_rate, self._trim_silence, self._int_values = sample_rate, trim_silence, int_values
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor
 from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.models.jasper import JasperDecoderForCTC
-from nemo_asr.run.text.sentencepiece_file import STORED_ALGORITHMS, Kind, ModelFile, Piece, encode
+from nemo_asr.run.text.sentencepiece_file import STORED_ALGORITHMS, ModelFile, Piece, PieceKind, encode
 from nemo_asr.run.text.subwords import Subwords
 from nemo_asr.trained.foreign import ForeignModel, Format
 from nemo_lite import logging
@@ -308,10 +308,12 @@ def _read_tokenizer(content: dict[str, Any], path: Path, ids: Sequence[int]) -> 
     if any(map(_BYTE_PIECE.fullmatch, pieces)):
         raise CheckpointError("it has pieces that are bytes (byte_fallback), which are not read", place=str(path))
     unknown = model.get("unk_token") if kind == "BPE" else by_id.get(model.get("unk_id"))
-    kinds = {str(each.get("content")): Kind.CONTROL if each.get("special") else Kind.USER_DEFINED for each in added}
-    kinds[str(unknown)] = Kind.UNKNOWN
+    kinds = {
+        str(each.get("content")): PieceKind.CONTROL if each.get("special") else PieceKind.USER_DEFINED for each in added
+    }
+    kinds[str(unknown)] = PieceKind.UNKNOWN
     algorithm = next(number for number, name in STORED_ALGORITHMS.items() if name == _ALGORITHMS[kind])
-    stored = tuple(Piece(piece, scores.get(piece, 0.0), kinds.get(piece, Kind.NORMAL)) for piece in pieces)
+    stored = tuple(Piece(piece, scores.get(piece, 0.0), kinds.get(piece, PieceKind.NORMAL)) for piece in pieces)
     try:
         return pieces, Subwords(encode(ModelFile(algorithm, stored)), str(path))
     except (DataError, StopIteration) as error:

@@ -47,7 +47,7 @@ class StreamedModel(NamedTuple):
 
     def frames(self) -> Callable[[Samples, bool], States]:
         """See `FrameModel`."""
-        return _Frames(self)
+        return _TorchFrames(self)
 
 
 def streamed_model(model: Model, labels: Sequence[str], sample_rate: int) -> StreamedModel:
@@ -74,7 +74,7 @@ def streamed_model(model: Model, labels: Sequence[str], sample_rate: int) -> Str
     return StreamedModel(dag, list(labels), sample_rate, *strides, search, axes)
 
 
-class _Frames:
+class _TorchFrames:
     """The frames of one stream."""
 
     def __init__(self, model: StreamedModel) -> None:

@@ -49,7 +49,7 @@ class OtherObjectsError(Exception):
     """The file holds other objects than tensors, numbers, texts and containers of them."""
 
 
-class _Named(str):
+class _TypeName(str):
     """A class or a function, by its name."""
 
     __slots__ = ()
@@ -121,7 +121,7 @@ class Claims:
                 _container(stack[-1]).extend(items)
             elif name == "GLOBAL":
                 module, _, attribute = str(argument).partition(" ")
-                stack.append(_Named(f"{_PYTHON_2.get(module, module)}.{attribute}"))
+                stack.append(_TypeName(f"{_PYTHON_2.get(module, module)}.{attribute}"))
             elif name in ("REDUCE", "NEWOBJ"):
                 arguments = stack.pop()
                 stack[-1] = self._made_by(stack[-1], arguments)

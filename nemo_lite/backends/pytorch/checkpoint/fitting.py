@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from nemo_lite.backends.pytorch.distributed.comm import Piece
+from nemo_lite.backends.pytorch.distributed.comm import TensorPiece
 from nemo_lite.base.errors import CheckpointError, NemoLiteError
 from nemo_lite.utils import logging
 
@@ -379,7 +379,7 @@ def refuse_not_finite(module: nn.Module, tensors: Mapping[str, object]) -> None:
     finite |= {name for name in tensors if name.rpartition(".")[2] in _STATISTICS}
     bad = []
     for name, value in tensors.items():
-        tensor = value.tensor if isinstance(value, Piece) else value
+        tensor = value.tensor if isinstance(value, TensorPiece) else value
         if isinstance(tensor, Tensor) and tensor.is_floating_point():
             is_bad = not tensor.isfinite().all() if name in finite else tensor.isnan().any()
             bad += [name] if is_bad else []

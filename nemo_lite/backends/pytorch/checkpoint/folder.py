@@ -22,7 +22,7 @@ from nemo_lite.backends.pytorch.checkpoint.record import (
 )
 from nemo_lite.backends.pytorch.checkpoint.storage import (
     WHOLE,
-    Weights,
+    ModuleWeights,
     Writer,
     load_training_state,
     module_writer,
@@ -41,7 +41,7 @@ from nemo_lite.backends.pytorch.checkpoint.store import (
 )
 from nemo_lite.base.errors import CheckpointError, NemoLiteError, UsageError, did_you_mean
 from nemo_lite.base.files import make_writable_folder, names_in
-from nemo_lite.base.helpers import CheckpointName, Part, newest_checkpoint_files, parse_checkpoint_name
+from nemo_lite.base.helpers import CheckpointName, CheckpointPart, newest_checkpoint_files, parse_checkpoint_name
 from nemo_lite.base.verified import VerifiedFile
 from nemo_lite.core.callbacks.action_state import Best
 from nemo_lite.utils import logging
@@ -143,7 +143,10 @@ class SavePlan:
         return f"checkpoint-{self.kind}-{self.number}"
 
     def writers(
-        self, modules: Mapping[str, nn.Module | Weights], state: TrainingState | None, part: Part = WHOLE
+        self,
+        modules: Mapping[str, nn.Module | ModuleWeights],
+        state: TrainingState | None,
+        part: CheckpointPart = WHOLE,
     ) -> dict[str, Writer]:
         """The writers of the files of the set, or of a part of each, by their names.
 
@@ -230,7 +233,7 @@ class CheckpointFolder:
             self.close()
 
     def save(
-        self, modules: Mapping[str, nn.Module | Weights], state: TrainingState | None, **plan: Any
+        self, modules: Mapping[str, nn.Module | ModuleWeights], state: TrainingState | None, **plan: Any
     ) -> CheckpointSet:
         """Write one set now: :meth:`prepare` with a :class:`SavePlan` of these, and what that gives.
 
@@ -241,10 +244,10 @@ class CheckpointFolder:
 
     def prepare(
         self,
-        modules: Mapping[str, nn.Module | Weights],
+        modules: Mapping[str, nn.Module | ModuleWeights],
         state: TrainingState | None,
         plan: SavePlan,
-        part: Part = WHOLE,
+        part: CheckpointPart = WHOLE,
     ) -> Callable[..., CheckpointSet]:
         """See that a set can be stored; what is given back writes it, and may do so in another thread.
 

@@ -20,13 +20,13 @@ from torch import Tensor
 from nemo_lite.backends.pytorch.checkpoint.fitting import TrainingState, identity
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, SavePlan
 from nemo_lite.backends.pytorch.checkpoint.record import Json
-from nemo_lite.backends.pytorch.checkpoint.storage import Weights, Writer
+from nemo_lite.backends.pytorch.checkpoint.storage import ModuleWeights, Writer
 from nemo_lite.backends.pytorch.checkpoint.store import stage, write_part
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.process import WRITING_CHECKPOINT
 from nemo_lite.base.errors import CheckpointError, NemoLiteError, UsageError
 from nemo_lite.base.files import refusing_unwritable, remove_probe, temporary_name
-from nemo_lite.base.helpers import Part
+from nemo_lite.base.helpers import CheckpointPart
 from nemo_lite.base.verified import VerifiedFile
 from nemo_lite.core.callbacks.action_state import Best
 from nemo_lite.utils import logging
@@ -190,7 +190,9 @@ class Saving:
         finally:
             self._comm.on_first(remove)
 
-    def start(self, folder: str | Path, weights: Mapping[str, Weights], state: TrainingState, plan: SavePlan) -> None:
+    def start(
+        self, folder: str | Path, weights: Mapping[str, ModuleWeights], state: TrainingState, plan: SavePlan
+    ) -> None:
         """Copy weights and state to host memory, and begin to write the copy. One under way is waited for.
 
         Raises:
@@ -210,7 +212,7 @@ class Saving:
         self._under_way[str(folder)] = str(Path(folder) / plan.folder_name)
 
     def start_part(
-        self, folder: str | Path, weights: Mapping[str, Weights], state: TrainingState, plan: SavePlan
+        self, folder: str | Path, weights: Mapping[str, ModuleWeights], state: TrainingState, plan: SavePlan
     ) -> None:
         """The same where weights are divided: each rank copies and writes its own part of each file.
 
@@ -218,7 +220,7 @@ class Saving:
             NemoLiteError: as :meth:`start`; or another rank cannot store its part.
         """
         comm, checkpoints = self._comm, self._folder(folder)
-        part = Part(1 + comm.rank, comm.world_size)
+        part = CheckpointPart(1 + comm.rank, comm.world_size)
         comm.written_by_all(self._writer.finish)
 
         def prepare() -> tuple[Callable[..., object] | None, Mapping[str, Writer], int]:

@@ -39,11 +39,11 @@ from nemo_lite.backends.pytorch.checkpoint.torch_files import (
     read_torch_file,
     read_torch_tensors,
 )
-from nemo_lite.backends.pytorch.distributed.comm import Piece, is_divided
+from nemo_lite.backends.pytorch.distributed.comm import TensorPiece, is_divided
 from nemo_lite.backends.pytorch.tensor_codec import EncodeError
 from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, did_you_mean
 from nemo_lite.base.files import JsonLimits, parse_json, write_atomically
-from nemo_lite.base.helpers import Part, stored_as
+from nemo_lite.base.helpers import CheckpointPart, stored_as
 from nemo_lite.utils import logging
 
 MODULE_FORMAT = "nemo_lite module"
@@ -57,17 +57,17 @@ _MAX_STRUCTURE_BYTES = 16 * 2**20
 Writer: TypeAlias = Callable[[BinaryIO], None]
 
 
-class Weights(NamedTuple):
-    """A module's ``state_dict()``, taken apart from the module; of divided tensors this rank's :class:`Piece`."""
+class ModuleWeights(NamedTuple):
+    """A module's ``state_dict()``, taken apart from the module; of divided tensors this rank's :class:`TensorPiece`."""
 
     class_name: str
     tensors: Mapping[str, object]
 
 
-WHOLE = Part(1, 1)
+WHOLE = CheckpointPart(1, 1)
 
 
-def save_module(module: nn.Module | Weights, path: str | Path) -> None:
+def save_module(module: nn.Module | ModuleWeights, path: str | Path) -> None:
     """Write the tensors of ``module.state_dict()`` to one file, atomically: safetensors, or as NeMo 0.x does.
 
     Tensors that are one (tied weights) are stored once; the other names are noted in the file.
@@ -83,7 +83,7 @@ def save_module(module: nn.Module | Weights, path: str | Path) -> None:
     write_atomically(path, _to_path(module_writer(module, Path(path).suffix)))
 
 
-def module_writer(module: nn.Module | Weights, suffix: str, part: Part = WHOLE) -> Writer:
+def module_writer(module: nn.Module | ModuleWeights, suffix: str, part: CheckpointPart = WHOLE) -> Writer:
     """The writer of the content of the file of :func:`save_module` with this suffix, or of a part of it.
 
     A part holds this rank's pieces; what is not divided is in the first part.
@@ -91,13 +91,13 @@ def module_writer(module: nn.Module | Weights, suffix: str, part: Part = WHOLE) 
     Raises:
         CheckpointError: as :func:`save_module`.
     """
-    weights = module if isinstance(module, Weights) else Weights(type(module).__name__, module.state_dict())
+    weights = module if isinstance(module, ModuleWeights) else ModuleWeights(type(module).__name__, module.state_dict())
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     first_names: dict[tuple[object, ...], str] = {}
-    pieces = {name: value for name, value in weights.tensors.items() if isinstance(value, Piece)}
+    pieces = {name: value for name, value in weights.tensors.items() if isinstance(value, TensorPiece)}
     for name, value in weights.tensors.items():
-        tensor = value.tensor if isinstance(value, Piece) else value
+        tensor = value.tensor if isinstance(value, TensorPiece) else value
         if part.number > 1 and not (name in pieces and pieces[name].tensor.numel()):
             continue
         if is_divided(tensor):
@@ -189,7 +189,7 @@ def save_training_state(path: str | Path, state: TrainingState) -> None:
     write_atomically(path, _to_path(state_writer(state, Path(path).suffix)))
 
 
-def state_writer(state: TrainingState, suffix: str, part: Part = WHOLE) -> Writer:
+def state_writer(state: TrainingState, suffix: str, part: CheckpointPart = WHOLE) -> Writer:
     """The writer of the content of the file of :func:`save_training_state` with this suffix, or of a part of it.
 
     A part holds this rank's pieces; all else is in the first part.
@@ -199,8 +199,8 @@ def state_writer(state: TrainingState, suffix: str, part: Part = WHOLE) -> Write
     """
     tensors: dict[str, Tensor] = {}
     names: dict[int, str] = {}
-    pieces: dict[int, Piece] = {}
-    places: dict[str, Piece] = {}
+    pieces: dict[int, TensorPiece] = {}
+    places: dict[str, TensorPiece] = {}
 
     def put(tensor: Tensor, key_path: tensor_codec.Path) -> str:
         if piece := pieces.get(id(tensor)):  # of the same name in all parts

@@ -24,10 +24,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.optim import Optimizer
 
-from nemo_lite.backends.pytorch.distributed.comm import Piece, divided_as, is_divided, piece_of
+from nemo_lite.backends.pytorch.distributed.comm import TensorPiece, divided_as, is_divided, piece_of
 from nemo_lite.base.errors import CheckpointError
 from nemo_lite.base.files import FileKind, open_file, parse_json
-from nemo_lite.base.helpers import Part, parse_checkpoint_name
+from nemo_lite.base.helpers import CheckpointPart, parse_checkpoint_name
 
 _NAMES = {
     torch.float64: "F64",
@@ -86,7 +86,7 @@ KIND = FileKind("the checkpoint", 1 << 44, CheckpointError, "use another checkpo
 _PART, _PLACES = "part", "places"
 
 
-class _Slice(NamedTuple):
+class _FileSlice(NamedTuple):
     """The indices from ``start`` to ``stop`` of ``dim`` of a tensor, in one file; all of it if ``dim`` is None."""
 
     file: Any
@@ -105,7 +105,7 @@ class _Slice(NamedTuple):
         return (*self.shape[: self.dim], self.size, *self.shape[self.dim + 1 :])
 
 
-def part_metadata(part: Part, pieces: Mapping[str, Piece]) -> dict[str, str]:
+def part_metadata(part: CheckpointPart, pieces: Mapping[str, TensorPiece]) -> dict[str, str]:
     """The texts in the header of a part that say which it is."""
     places = {name: [piece.dim, piece.start, piece.size] for name, piece in pieces.items()}
     return {_PART: f"{part.number} of {part.total}", _PLACES: json.dumps(places)}
@@ -119,7 +119,7 @@ class StoredTensors:
         outlines: tensors without values, of the shapes and types of the whole tensors, by name.
     """
 
-    def __init__(self, slices: Mapping[str, list[_Slice]], metadata: Mapping[str, str]) -> None:
+    def __init__(self, slices: Mapping[str, list[_FileSlice]], metadata: Mapping[str, str]) -> None:
         self._slices, self.metadata = slices, metadata
         self.outlines: Mapping[str, Tensor] = {
             name: torch.empty(first.whole_shape, dtype=first.dtype, device="meta")
@@ -160,13 +160,13 @@ def stored_tensors(path: Path) -> Iterator[StoredTensors]:
         CheckpointError: a file is damaged; a part is missing, or of another file; parts overlap or leave something out.
     """
     metadata: dict[str, str] = {}
-    slices: dict[str, list[_Slice]] = {}
+    slices: dict[str, list[_FileSlice]] = {}
     name = parse_checkpoint_name(path.name) if ".part-" in path.name else None
-    parts: Iterable[Part | None] = (None,)
+    parts: Iterable[CheckpointPart | None] = (None,)
     if name is not None and name.part is not None:
         total = name.part.total
         # One after the other, however many a name promises: the first that is missing ends it.
-        parts = (Part(number, total) for number in range(1, total + 1))
+        parts = (CheckpointPart(number, total) for number in range(1, total + 1))
     with ExitStack() as opened:
         for part in parts:
             part_path = path if name is None or part is None else path.with_name(name._replace(part=part).file_name)
@@ -206,7 +206,9 @@ def with_aliases(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], pat
         raise damaged(str(path), error) from error
 
 
-def _open_part(path: Path, part: Part | None, opened: ExitStack) -> tuple[dict[str, str], dict[str, _Slice]]:
+def _open_part(
+    path: Path, part: CheckpointPart | None, opened: ExitStack
+) -> tuple[dict[str, str], dict[str, _FileSlice]]:
     """The metadata and the slices of one file, which stays open."""
     if part is not None and not path.is_file():
         problem = f"this part is missing, one of {part.total}"
@@ -227,7 +229,7 @@ def _open_part(path: Path, part: Part | None, opened: ExitStack) -> tuple[dict[s
         problem, got = "the file holds another part than its name says", metadata.get(_PART, "a whole file")
         raise CheckpointError(problem, place=str(path), got=got, wanted=wanted or "a whole file")
     places: Any = parse_json(metadata.get(_PLACES, "{}"), path, KIND)
-    slices: dict[str, _Slice] = {}
+    slices: dict[str, _FileSlice] = {}
     for name, header in headers.items():
         shape, dtype = tuple(header.get_shape()), DTYPES.get(header.get_dtype())
         if dtype is None:
@@ -241,11 +243,11 @@ def _open_part(path: Path, part: Part | None, opened: ExitStack) -> tuple[dict[s
         except (IndexError, TypeError, ValueError):
             problem = f"the file is damaged: {name[:80]} of shape {shape} has the place {str(place)[:40]}"
             raise CheckpointError(problem, place=str(path)) from None
-        slices[name] = _Slice(file, path.name, shape, dtype, dim, start, stop, size)
+        slices[name] = _FileSlice(file, path.name, shape, dtype, dim, start, stop, size)
     return metadata, slices
 
 
-def _problem_of(slices: list[_Slice]) -> str:
+def _problem_of(slices: list[_FileSlice]) -> str:
     """Why the slices are not those of one tensor, each index once; "" if they are."""
     first, last = slices[0], slices[-1]
     if first.dim is None:
@@ -265,7 +267,7 @@ def _problem_of(slices: list[_Slice]) -> str:
 def read_for(target: Tensor | None, stored: StoredTensors, name: str) -> Tensor:
     """A stored tensor: this rank's piece, divided as the target is, or whole where the target is not divided."""
     piece = None if target is None else piece_of(target)
-    if target is None or not isinstance(piece, Piece) or target.shape != stored.outlines[name].shape:
+    if target is None or not isinstance(piece, TensorPiece) or target.shape != stored.outlines[name].shape:
         return stored.read(name)
     stop = piece.start + piece.tensor.shape[piece.dim]
     return divided_as(stored.read_slice(name, piece.dim, piece.start, stop), target)
@@ -287,9 +289,9 @@ def key_of(name: str) -> str:
     return name.rpartition(":")[2].rpartition(".")[0]
 
 
-def without_pieces(value: object, pieces: dict[int, Piece]) -> object:
+def without_pieces(value: object, pieces: dict[int, TensorPiece]) -> object:
     """A state with the tensors of its pieces; the pieces are noted by the identity of their tensor."""
-    if isinstance(value, Piece):
+    if isinstance(value, TensorPiece):
         pieces[id(value.tensor)] = value
         return value.tensor
     if isinstance(value, Mapping):

@@ -190,7 +190,7 @@ class _Context(context.ForkServerContext):
 _CONTEXT = _Context()
 
 
-class _Server(forkserver.ForkServer):
+class _WorkerServer(forkserver.ForkServer):
     def __init__(self) -> None:
         super().__init__()
         self.set_forkserver_preload(list(dict.fromkeys(_PRELOADED)))
@@ -212,11 +212,11 @@ class _Server(forkserver.ForkServer):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_servers: list[_Server] = []
+_servers: list[_WorkerServer] = []
 
 
-def _server() -> _Server:
+def _server() -> _WorkerServer:
     """That of this process: a fork of it needs one of its own."""
     if not _servers or _servers[-1].owner != os.getpid():
-        _servers[:] = [_Server()]
+        _servers[:] = [_WorkerServer()]
     return _servers[-1]

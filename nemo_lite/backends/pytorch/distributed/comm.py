@@ -260,7 +260,7 @@ def _decoded(header: torch.Tensor, take: Callable[[int], torch.Tensor]) -> Tree:
         raise ValueError(f"no header of a parcel ({type(error).__name__}: {error})") from None
 
 
-class Piece(NamedTuple):
+class TensorPiece(NamedTuple):
     """A slice of a whole tensor.
 
     Attributes:
@@ -281,7 +281,7 @@ def is_divided(tensor: object) -> bool:
     return isinstance(tensor, torch.Tensor) and hasattr(tensor, "device_mesh")
 
 
-def piece_of(tensor: torch.Tensor) -> Piece | torch.Tensor:
+def piece_of(tensor: torch.Tensor) -> TensorPiece | torch.Tensor:
     """This rank's piece of a divided tensor; the tensor itself where every rank has all of it.
 
     All ranks call it, in the same order: where each rank holds a summand, they are added up. Nothing else is exchanged.
@@ -297,7 +297,7 @@ def piece_of(tensor: torch.Tensor) -> Piece | torch.Tensor:
         return full.detach()
     size, mesh = tensor.shape[placement.dim], tensor.device_mesh
     rows = -(-size // mesh.size())  # as torch.chunk divides
-    return Piece(tensor.to_local().detach(), placement.dim, min(mesh.get_local_rank() * rows, size), size)
+    return TensorPiece(tensor.to_local().detach(), placement.dim, min(mesh.get_local_rank() * rows, size), size)
 
 
 def divided_as(tensor: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -410,7 +410,7 @@ class Comm:
         return state
 
     def pieces(self, state: T) -> T:
-        """A state with this rank's :class:`Piece` in the place of each sharded tensor."""
+        """A state with this rank's :class:`TensorPiece` in the place of each sharded tensor."""
         return state
 
     def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, object]) -> None:

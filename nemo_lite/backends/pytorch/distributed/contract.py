@@ -26,7 +26,7 @@ from torch.distributed import Store
 from torch.optim import Optimizer
 
 from nemo_lite.backends.pytorch.distributed.comm import Comm
-from nemo_lite.backends.pytorch.distributed.rendezvous import Member, options_in
+from nemo_lite.backends.pytorch.distributed.rendezvous import RankIdentity, options_in
 from nemo_lite.base.errors import UsageError, counted
 from nemo_lite.base.files import (
     Content,
@@ -49,7 +49,7 @@ _MOST_RANK_LINES = 16
 _DEVICE_NUMBER = re.compile(r"^(cuda):[0-9]+")
 
 
-def rank_table(backend: str, members: Sequence[Member], devices: Sequence[str]) -> str:
+def rank_table(backend: str, members: Sequence[RankIdentity], devices: Sequence[str]) -> str:
     """A table with a line for each rank: its host, device and network interface.
 
     With more than 16 ranks, one line for all ranks of a host, without the numbers of devices. Ranks of one host name

@@ -98,7 +98,7 @@ from nemo_lite.backends.pytorch.distributed.process import (
     never_abort,
     take_write,
 )
-from nemo_lite.backends.pytorch.distributed.rendezvous import Meeting, Member
+from nemo_lite.backends.pytorch.distributed.rendezvous import Meeting, RankIdentity
 from nemo_lite.base.errors import DistributedError
 from nemo_lite.base.interruption import Interrupted
 from nemo_lite.base.launch import ProcessInfo
@@ -176,7 +176,7 @@ class Observation(NamedTuple):
         process: ``gone``, ``stopped`` or ``alive`` if it is on this machine, else "".
     """
 
-    member: Member
+    member: RankIdentity
     status: Status | None
     silent_seconds: float = 0.0
     process: str = ""
@@ -236,7 +236,7 @@ class Round(NamedTuple):
     """
 
     ranks: Sequence[Observation]
-    me: Member
+    me: RankIdentity
     collective: float
     silence: float
     sees_all: bool
@@ -552,7 +552,7 @@ class HeartbeatChannel:
             observations.append(Observation(member, last, now - since if member in self._watched else 0.0, process))
         return observations
 
-    def process_of(self, member: Member) -> str:
+    def process_of(self, member: RankIdentity) -> str:
         """The state of another rank's process, "" where it is not on this machine."""
         is_here = member.process_space == self._me.process_space and member != self._me
         return state_of_process(member.pid) if is_here else ""

@@ -29,7 +29,7 @@ from nemo_lite.base.launch import ProcessInfo, who_am_i
 from nemo_lite.utils import logging
 
 
-class Member(NamedTuple):
+class RankIdentity(NamedTuple):
     """One rank.
 
     Attributes:
@@ -54,11 +54,11 @@ class Member(NamedTuple):
         return f"rank {self.rank} ({self.host}, pid {self.pid})"
 
 
-def this_member(info: ProcessInfo, address: tuple[str, int]) -> Member:
+def this_member(info: ProcessInfo, address: tuple[str, int]) -> RankIdentity:
     """This process; gloo and nccl get the interface that leads to that address, where the user chose none."""
     route = route_to(*address)
     problems = use_route(route)
-    return Member(
+    return RankIdentity(
         info.rank, socket.gethostname(), os.getpid(), route.interface, route.address, _process_space(), problems
     )
 
@@ -260,7 +260,7 @@ class Attempt:
         self.store = PrefixStore(self.prefix, store)
 
     @classmethod
-    def open(cls, store: Store, me: Member, run: RunIdentity, world_size: int) -> Attempt:
+    def open(cls, store: Store, me: RankIdentity, run: RunIdentity, world_size: int) -> Attempt:
         """Begin a new one, on rank 0."""
         attempt = cls(store, secrets.token_hex(4), str(me), run, world_size)
         store.set(_NEWEST, json.dumps([attempt.number, str(me), run, world_size]))
@@ -286,20 +286,20 @@ class Attempt:
         """How often rank 0 has shown that."""
         return int(self.store.add(_BEAT, 0))
 
-    def enter(self, me: Member) -> Member | None:
+    def enter(self, me: RankIdentity) -> RankIdentity | None:
         """Take part in it; the process that has the rank already, if there is one."""
         record = json.dumps(me)
         taken = self.store.compare_set(_key(me.rank), "", record).decode()
-        return None if taken == record else Member(*json.loads(taken))
+        return None if taken == record else RankIdentity(*json.loads(taken))
 
     def has_all(self) -> bool:
         """Whether every rank has entered."""
         return bool(self.store.check([_key(rank) for rank in range(self.world_size)]))
 
-    def members(self) -> tuple[Member, ...]:
+    def members(self) -> tuple[RankIdentity, ...]:
         """Those that have entered, in order."""
         keys = [_key(rank) for rank in range(self.world_size) if self.store.check([_key(rank)])]
-        return tuple(Member(*json.loads(record)) for record in self.store.multi_get(keys)) if keys else ()
+        return tuple(RankIdentity(*json.loads(record)) for record in self.store.multi_get(keys)) if keys else ()
 
     def seal(self) -> None:
         """Rank 0: all are there; unless it is refused already."""
@@ -309,12 +309,12 @@ class Attempt:
         """End it for all ranks; unless it has an outcome already."""
         self.store.compare_set(_OUTCOME, "", json.dumps([refusal, []]))
 
-    def outcome(self) -> Refusal | tuple[Member, ...] | None:
+    def outcome(self) -> Refusal | tuple[RankIdentity, ...] | None:
         """Its members, or why it was refused; ``None`` while neither is known."""
         if not self.store.check([_OUTCOME]):
             return None
         refusal, members = json.loads(self.store.get(_OUTCOME))
-        return Refusal(*refusal) if refusal else tuple(Member(*member) for member in members)
+        return Refusal(*refusal) if refusal else tuple(RankIdentity(*member) for member in members)
 
     def hear(self, rank: int) -> None:
         """Note that a process of that rank knows of the refusal."""
@@ -382,7 +382,7 @@ class Meeting:
     """
 
     store: Store
-    members: tuple[Member, ...]
+    members: tuple[RankIdentity, ...]
     serves_store: bool
     address: tuple[str, int]
     prefix: str
@@ -445,12 +445,14 @@ class _Entrance:
         timeout_seconds: how long that is in all, for the error.
     """
 
-    def __init__(self, store: Store, info: ProcessInfo, me: Member, deadline: float, timeout_seconds: float) -> None:
+    def __init__(
+        self, store: Store, info: ProcessInfo, me: RankIdentity, deadline: float, timeout_seconds: float
+    ) -> None:
         self._store, self._info, self._me = store, info, me
         self._deadline, self._timeout_seconds = deadline, timeout_seconds
         self._run = identity_of(info)
 
-    def gather(self) -> tuple[Attempt, tuple[Member, ...]]:
+    def gather(self) -> tuple[Attempt, tuple[RankIdentity, ...]]:
         """On rank 0: begin an attempt, and wait until all are in it."""
         attempt = Attempt.open(self._store, self._me, self._run, self._info.world_size)
         attempt.enter(self._me)
@@ -472,7 +474,7 @@ class _Entrance:
             else:
                 time.sleep(POLL_SECONDS)
 
-    def follow(self) -> tuple[Attempt, tuple[Member, ...]]:
+    def follow(self) -> tuple[Attempt, tuple[RankIdentity, ...]]:
         """On another rank: enter the attempt that rank 0 keeps alive, the newest one after a restart."""
         watch, attempt = AttemptWatch(self._store), None
         while True:
@@ -500,7 +502,7 @@ class _Entrance:
             attempt.refuse(self._taken(taken))
         return attempt
 
-    def _accepted(self, attempt: Attempt, outcome: Refusal | tuple[Member, ...]) -> tuple[Member, ...]:
+    def _accepted(self, attempt: Attempt, outcome: Refusal | tuple[RankIdentity, ...]) -> tuple[RankIdentity, ...]:
         """The members, of which this process is one."""
         if isinstance(outcome, Refusal):
             attempt.hear(self._me.rank)
@@ -533,7 +535,7 @@ class _Entrance:
             )
         return None
 
-    def _taken(self, taken: Member) -> Refusal:
+    def _taken(self, taken: RankIdentity) -> Refusal:
         return Refusal(
             f"two processes are rank {self._me.rank}: pid {taken.pid} on {taken.host} and pid {self._me.pid} on "
             f"{self._me.host}",
@@ -610,7 +612,7 @@ def tell_others(error: BaseException, seconds: float = _SECONDS) -> None:
         if "exit_code" in vars(error):  # that of a process that failed, which is about to end
             time.sleep(_LATER_SECONDS)
         return
-    me = Member(info.rank, socket.gethostname(), os.getpid(), "", "", "")
+    me = RankIdentity(info.rank, socket.gethostname(), os.getpid(), "", "", "")
     refusal = Refusal(
         f"{me} failed before the ranks had met: {summary(error)}",
         "see the end of that process' own output",
@@ -628,7 +630,7 @@ def tell_others(error: BaseException, seconds: float = _SECONDS) -> None:
         attempt.stay(info.world_size, seconds, as_last=True)
 
 
-def _tell_first(info: ProcessInfo, me: Member, refusal: Refusal, seconds: float) -> None:
+def _tell_first(info: ProcessInfo, me: RankIdentity, refusal: Refusal, seconds: float) -> None:
     """Another rank: refuse the attempt that rank 0 begins, and wait until all have seen it.
 
     An attempt of another run, or one that has this rank already, is not this process's to refuse. One of another size

@@ -260,7 +260,7 @@ class _Sums(NamedTuple):
     helpless: float
 
 
-class _Exchange(NamedTuple):
+class _StartedExchange(NamedTuple):
     """An exchange between the ranks that has begun.
 
     Attributes:
@@ -306,7 +306,7 @@ class StepBatchLoader:
         self._epoch = self._step = self._start = 0
         self._before: Sequence[Stretch] = ()
         self._repeated = self._dropped = self._joined = 0.0
-        self._early: _Exchange | None = None
+        self._early: _StartedExchange | None = None
         self.is_alone = comm.world_size == 1
 
     def first(self, epoch: int, wishes: Wishes = NO_WISHES, done: Sequence[Stretch] = ()) -> StepBatches:
@@ -375,7 +375,7 @@ class StepBatchLoader:
             self._keep_repeatable(are_finite)
         return self._agreed(exchange)
 
-    def _begin(self, are_finite: bool, wishes: Wishes, num_left_out: float, *, is_early: bool) -> _Exchange:
+    def _begin(self, are_finite: bool, wishes: Wishes, num_left_out: float, *, is_early: bool) -> _StartedExchange:
         """Take the batches, and begin to tell the other ranks."""
         started = time.perf_counter()
         batches = self._taken_from(self._batches)
@@ -387,7 +387,7 @@ class StepBatchLoader:
         # Early, it is not known yet which batch may be repeated: see _with_repeated.
         mine = self._numbers(are_finite, wishes, batches, batches if is_early else self._counted(batches))
         finish = self._comm.start_sum([*mine, num_left_out, *flags_of(wishes.signal)])
-        return _Exchange(batches, wait_seconds, is_early, cache(finish))
+        return _StartedExchange(batches, wait_seconds, is_early, cache(finish))
 
     def _keep_repeatable(self, are_finite: bool) -> None:
         """Batches with a loss or a gradient that is not finite are not repeated, if there are others."""
@@ -414,7 +414,7 @@ class StepBatchLoader:
         again = _Sums(*self._comm.sum(numbers))
         return again._replace(not_finite=all_ranks.not_finite, stopping=all_ranks.stopping, saving=all_ranks.saving)
 
-    def _agreed(self, exchange: _Exchange) -> StepBatches:
+    def _agreed(self, exchange: _StartedExchange) -> StepBatches:
         """The step that all ranks make next, from what they told each other."""
         num, world_size, sums, batches = len(_Sums._fields), self._comm.world_size, exchange.sums(), exchange.batches
         all_ranks, stop_signal = _Sums(*sums[:num]), signal_in(sums[num + 1 :])

@@ -19,7 +19,12 @@ from nemo_lite.backends.pytorch.checkpoint.fitting import (
 )
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Chosen, Contents, SavePlan
 from nemo_lite.backends.pytorch.checkpoint.saving import Saving, on_every_rank
-from nemo_lite.backends.pytorch.checkpoint.storage import Weights, load_training_state, save_module, save_training_state
+from nemo_lite.backends.pytorch.checkpoint.storage import (
+    ModuleWeights,
+    load_training_state,
+    save_module,
+    save_training_state,
+)
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.contract import RunContract, changes, saved
@@ -182,15 +187,15 @@ class Checkpoints:
             weights = self._weights(module)
             self._write(lambda: save_module(weights, path))
 
-    def _weights(self, module: nn.Module) -> Weights:
+    def _weights(self, module: nn.Module) -> ModuleWeights:
         tensors = self._comm.whole(module.state_dict())
         self._comm.on_first(lambda: refuse_not_finite(module, tensors))
-        return Weights(type(module).__name__, tensors)
+        return ModuleWeights(type(module).__name__, tensors)
 
-    def _pieces(self, module: nn.Module) -> Weights:
+    def _pieces(self, module: nn.Module) -> ModuleWeights:
         tensors = self._comm.pieces(module.state_dict())
         refuse_not_finite(module, tensors)
-        return Weights(type(module).__name__, tensors)
+        return ModuleWeights(type(module).__name__, tensors)
 
     def _write(self, write: Callable[[], object]) -> None:
         """Write on rank 0; the others wait until it is done."""

@@ -67,7 +67,7 @@ class StopsEarly:
         self.received, self.signal = received, 0
 
 
-class Rounds:
+class EvaluationRounds:
     """This rank's batches, in blocks of rounds that all ranks begin together.
 
     When a rank's batch of a round cannot be used, its next batch waits for its own round. So blocks come in data order,
@@ -272,7 +272,7 @@ class Evaluation:
         layer = self.data_layer
         self._copies = self._copies or CopyComparison(comm, layer.copied(), layer.label, layer.place_of)
         together = needs_all_ranks(self.modules, in_training=False)  # they exchange values, so all ranks run them
-        rounds = Rounds(map(self._sent, loader.epoch(0)), comm, stops, one_at_a_time=together)
+        rounds = EvaluationRounds(map(self._sent, loader.epoch(0)), comm, stops, one_at_a_time=together)
         with (
             self._precision.prepared(self.modules),
             mean_statistics(self.modules, comm),

@@ -12,7 +12,7 @@ from toys.silero import write_silero
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING
 from nemo_asr.run.onnx.voice_activity import load_detector
 from nemo_asr.run.transcribe.inputs import Recording
-from nemo_asr.run.transcribe.segments import Activity
+from nemo_asr.run.transcribe.segments import SpeechActivity
 from nemo_asr.tasks.recipe import load_recipe, recipe_from_text
 from nemo_asr.trained.model import TrainedModel, describe
 from nemo_lite.base.errors import UsageError
@@ -39,7 +39,7 @@ def sound(*seconds: float, rate: int = RATE) -> np.ndarray:
 def test_silero_cuts_at_its_frames_at_any_rate_of_the_recording(tmp_path, rate):
     detector = load_detector(str(write_silero(tmp_path / "silero_vad.onnx")))
     recording = Recording("a", sound(1.0, 2.0, 1.5, 1.0, 1.0, rate=rate), rate)
-    segments = Activity(recording, detector).segments(DEFAULT_CUTTING)
+    segments = SpeechActivity(recording, detector).segments(DEFAULT_CUTTING)
     assert [segment.offset for segment in segments] == pytest.approx([0.85, 4.35], abs=0.08)
     assert [segment.seconds for segment in segments] == pytest.approx([2.3, 1.3], abs=0.12)
 

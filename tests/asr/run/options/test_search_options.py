@@ -7,7 +7,7 @@ from argparse import Namespace
 
 import pytest
 
-from nemo_asr.run.options import Search, SearchOptions, WeightSearch, check_search_options, search_options
+from nemo_asr.run.options import SearchArguments, SearchOptions, WeightSearch, check_search_options, search_options
 from nemo_lite.base.errors import DataError
 from nemo_lite.base.options import OneLineParser
 
@@ -15,7 +15,7 @@ from nemo_lite.base.options import OneLineParser
 def parsed(*words: str) -> Namespace:
     parser = OneLineParser(prog="eval")
     parser.add_argument("--eval_datasets", nargs="+", default=["test.json"])
-    parser.add_options(Search, WeightSearch)
+    parser.add_options(SearchArguments, WeightSearch)
     args = parser.parse_args(list(words))
     check_search_options(parser, args)
     return args

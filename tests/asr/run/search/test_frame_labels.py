@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nemo_asr.run.search.prefix_beam_search import FrameLabels, Limits
+from nemo_asr.run.search.prefix_beam_search import FrameLabels, SearchLimits
 
 BLANK = 3
 
@@ -24,7 +24,7 @@ SILENT, LOUD = [0.0001, 0.0001, 0.0001, 0.9997], [0.2, 0.5, 0.001, 0.299]
 @pytest.mark.filterwarnings("ignore:divide by zero")
 def test_frames_without_labels_are_one_number_before_the_next_and_at_the_end():
     log_probs, lengths = frames_of([SILENT, LOUD], [LOUD, SILENT, SILENT, LOUD, SILENT], [SILENT])
-    frames = FrameLabels(log_probs, lengths, Limits())
+    frames = FrameLabels(log_probs, lengths, SearchLimits())
     assert frames.order.tolist() == [1, 0, 2]
     assert frames.num_active.tolist() == [2, 1]
     blank = np.log(0.9997)
@@ -36,7 +36,7 @@ def test_labels_are_limited_by_probability_by_number_and_by_what_they_have_toget
     log_probs, lengths = frames_of([LOUD])
 
     def seen(**limits):
-        labels, scores = FrameLabels(log_probs, lengths, Limits(**limits)).labels(0)
+        labels, scores = FrameLabels(log_probs, lengths, SearchLimits(**limits)).labels(0)
         return labels[scores > -np.inf].tolist()
 
     assert seen(min_log_prob=-100.0) == [1, 0, 2]
@@ -50,7 +50,7 @@ def test_labels_are_limited_by_probability_by_number_and_by_what_they_have_toget
 def test_of_a_large_vocabulary_the_most_probable_labels_are_the_same_as_by_sorting_all(min_log_prob):
     log_probs = np.log(np.random.default_rng(0).dirichlet(np.full(101, 0.3), (2, 7)))
     log_probs[1, 4:] = 0.0  # behind the end of the shorter one
-    frames = FrameLabels(log_probs, np.array([7, 4]), Limits(min_log_prob=min_log_prob, max_labels=5))
+    frames = FrameLabels(log_probs, np.array([7, 4]), SearchLimits(min_log_prob=min_log_prob, max_labels=5))
     for step in range(frames.num_steps):
         labels, scores = frames.labels(step)
         places = frames.places(step)

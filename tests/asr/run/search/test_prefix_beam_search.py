@@ -13,14 +13,14 @@ import torch
 from toys.beam_search import PrefixBeamSearch
 from toys.language_model import BigramModel
 
-from nemo_asr.run.search.prefix_beam_search import Limits, _best, search
+from nemo_asr.run.search.prefix_beam_search import SearchLimits, _best, search
 from nemo_asr.run.search.words import HotPhrases, Spelling, Weights, WordScores
 from nemo_asr.run.text.labels import text_of
 from nemo_lite.base.errors import UsageError
 
 LABELS = ["a", "b", " "]
 BLANK = len(LABELS)
-ALL = Limits(200, min_log_prob=-100.0)
+ALL = SearchLimits(200, min_log_prob=-100.0)
 BIGRAMS = {("<s>", "ab"): -0.2, ("<s>", "b"): -1.0, ("ab", "b"): -0.3, ("b", "ab"): -0.6, ("b", "</s>"): -0.1}
 MODEL = BigramModel(BIGRAMS, other=-1.5)
 
@@ -102,7 +102,9 @@ def test_of_subwords_a_text_has_the_probability_of_all_its_cuts_together(seed, m
         score += word_score(text, weights, model.words, model) if model else 0.0
         expected[text] = np.logaddexp(score, expected.get(text, -math.inf))
         cuts.setdefault(text, []).append((score, ids))
-    (found,) = search(log_probs[None].numpy(), [5], Limits(400, min_log_prob=-100.0), words, nbest=6, labels=PIECES)
+    (found,) = search(
+        log_probs[None].numpy(), [5], SearchLimits(400, min_log_prob=-100.0), words, nbest=6, labels=PIECES
+    )
     best = sorted(expected, key=expected.__getitem__, reverse=True)[:6]
     assert [text_of(one.ids, PIECES) for one in found] == best
     assert [one.score for one in found] == pytest.approx([expected[text] for text in best], abs=1e-5)
@@ -116,19 +118,19 @@ def test_the_most_probable_text_wins_also_where_each_of_its_cuts_is_less_probabl
     probabilities[0, 0, [0, 2, 3]] = 0.35, 0.3, 0.35
     probabilities[0, 1, [1, 4]] = 0.4, 0.6
     # d 0.21, a 0.21, ab 0.18 as one piece and 0.14 as two
-    (found,) = search(np.log(probabilities), [2], Limits(16), nbest=3, labels=labels)
+    (found,) = search(np.log(probabilities), [2], SearchLimits(16), nbest=3, labels=labels)
     assert text_of(found[0].ids, labels) == "ab"
     assert np.exp(found[0].score) == pytest.approx(0.32, abs=1e-6)
     assert found[0].ids == [2]
     assert len({text_of(one.ids, labels) for one in found}) == 3
-    (apart,) = search(np.log(probabilities), [2], Limits(16))
+    (apart,) = search(np.log(probabilities), [2], SearchLimits(16))
     assert text_of(apart[0].ids, labels) != "ab"
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 16])
 def test_a_narrow_beam_keeps_what_a_plain_prefix_beam_search_keeps(width):
     log_probs, lengths = random_log_probs(6, 12), [12, 11, 3, 7, 0, 12]
-    found = search(log_probs.numpy(), lengths, Limits(width, min_log_prob=-100.0))
+    found = search(log_probs.numpy(), lengths, SearchLimits(width, min_log_prob=-100.0))
     plain = PrefixBeamSearch(width)
     for hypotheses, frames, end in zip(found, log_probs, lengths, strict=True):
         assert tuple(hypotheses[0].ids) == plain._search(frames[:end].exp().tolist(), BLANK)
@@ -142,7 +144,7 @@ def test_an_utterance_does_not_depend_on_its_neighbours(words):
     log_probs = random_log_probs(5, 20).numpy()
     log_probs[1] = np.log(1 / 4)
     log_probs[2, 3:] = [-20.0, -20.0, -20.0, 0.0]
-    lengths, limits = [20, 20, 18, 1, 0], Limits(4, min_log_prob=-4.0)
+    lengths, limits = [20, 20, 18, 1, 0], SearchLimits(4, min_log_prob=-4.0)
     together = search(log_probs, lengths, limits, words, nbest=3)
     alone = [search(log_probs[[row], :end], [end], limits, words, nbest=3)[0] for row, end in enumerate(lengths)]
     assert together == alone
@@ -153,10 +155,12 @@ def test_frames_in_which_only_the_blank_is_probable_are_left_out_without_a_trace
     log_probs = np.log(np.full((1, 9, 4), 1e-4))
     log_probs[:, :, BLANK] = np.log(1 - 3e-4)
     log_probs[:, [1, 7], 0], log_probs[:, [1, 7], BLANK] = np.log(1 - 3e-4), np.log(1e-4)
-    found, whole = (search(log_probs, [9], limits)[0][0] for limits in (Limits(8), Limits(8, min_log_prob=-50.0)))
+    found, whole = (
+        search(log_probs, [9], limits)[0][0] for limits in (SearchLimits(8), SearchLimits(8, min_log_prob=-50.0))
+    )
     assert found.ids == whole.ids == [0, 0]
     assert found.score == pytest.approx(whole.score, abs=3e-3)
-    (nothing,) = search(log_probs[:, :1], [1], Limits(8))
+    (nothing,) = search(log_probs[:, :1], [1], SearchLimits(8))
     assert nothing[0].ids == []
     assert nothing[0].score == pytest.approx(np.log(1 - 3e-4))
 
@@ -166,7 +170,7 @@ def test_a_word_that_the_audio_cuts_off_is_no_word_of_the_lexicon():
     log_probs = np.full((1, 5, 4), -40.0)
     log_probs[0, range(5), [0, 1, 2, 0, BLANK]] = 0.0
     words = WordScores(Spelling(LABELS), ["ab", "b"])
-    ((found, *_),) = search(log_probs, [5], Limits(4), words)
+    ((found, *_),) = search(log_probs, [5], SearchLimits(4), words)
     assert text_of(found.ids, LABELS).split() == ["ab"]
 
 
@@ -174,7 +178,7 @@ def test_a_hot_word_is_found_where_another_one_is_a_little_more_probable():
     probabilities = np.full((1, 2, 4), 1e-3)
     probabilities[0, 0, :2], probabilities[0, 1, BLANK] = [0.6, 0.4], 1.0
     found = {
-        hot: search(np.log(probabilities), [2], Limits(4), WordScores(Spelling(LABELS), hotwords=hot))[0][0].ids
+        hot: search(np.log(probabilities), [2], SearchLimits(4), WordScores(Spelling(LABELS), hotwords=hot))[0][0].ids
         for hot in ((), ("b",))
     }
     assert found == {(): [0], ("b",): [1]}
@@ -190,7 +194,7 @@ def test_a_hot_word_is_found_where_another_one_is_a_little_more_probable():
 )
 def test_limits_out_of_range_are_refused(given, message):
     with pytest.raises(UsageError, match=message):
-        Limits(**given)
+        SearchLimits(**given)
 
 
 def worth_of_phrases(text, phrases, has_words):
@@ -256,7 +260,9 @@ def test_a_text_gains_the_weight_of_each_hot_phrase_wherever_it_stands(kind, see
     best = sorted(expected, key=expected.__getitem__, reverse=True)[:4]
     hot = [f"{phrase}:{weight}" for phrase, weight in phrases.items()]
     words = WordScores(spelling, None, model, hot, weights)
-    (found,) = search(log_probs[None].numpy(), [6], Limits(1100, min_log_prob=-100.0), words, nbest=4, labels=labels)
+    (found,) = search(
+        log_probs[None].numpy(), [6], SearchLimits(1100, min_log_prob=-100.0), words, nbest=4, labels=labels
+    )
     assert [text_of(one.ids, labels) for one in found] == best
     assert [one.score for one in found] == pytest.approx([expected[text] for text in best], abs=1e-5)
 
@@ -272,7 +278,7 @@ def test_many_hot_phrases_give_what_they_give_when_little_is_kept(kind, few_labe
         monkeypatch.setattr("nemo_asr.run.search.words._FEW_LABELS", few)
         monkeypatch.setattr("nemo_asr.run.search.words._MOST_OWN", 1)
         monkeypatch.setattr("nemo_asr.run.search.words._AHEAD", ahead)
-        found.append(search(log_probs, lengths, Limits(8), WordScores(Spelling(labels), hotwords=list(phrases))))
+        found.append(search(log_probs, lengths, SearchLimits(8), WordScores(Spelling(labels), hotwords=list(phrases))))
     assert found[0] == found[1]
 
 
@@ -296,7 +302,7 @@ def test_threads_that_search_at_once_find_what_each_finds_alone(monkeypatch):
     inputs = [random_log_probs(3, 20, seed).numpy() for seed in range(2)]
 
     def found(log_probs, words):
-        return search(log_probs, [20] * 3, Limits(8), words)
+        return search(log_probs, [20] * 3, SearchLimits(8), words)
 
     alone = [found(log_probs, WordScores(Spelling(labels), hotwords=list(phrases))) for log_probs in inputs]
     shared, keep = WordScores(Spelling(labels), hotwords=list(phrases)), HotPhrases._keep
@@ -317,5 +323,5 @@ def test_a_phrase_that_goes_on_counts_before_its_end():
         probabilities[0, frame, [[0, 1], [1, 0], [2, 1], [1, 0]][frame]] = first, second
     plain = WordScores(Spelling(LABELS), weights=Weights(beta=0.0))
     hot = WordScores(Spelling(LABELS), hotwords=["ab b:9"], weights=Weights(beta=0.0))
-    texts = [text_of(search(np.log(probabilities), [4], Limits(2), w)[0][0].ids, LABELS) for w in (plain, hot)]
+    texts = [text_of(search(np.log(probabilities), [4], SearchLimits(2), w)[0][0].ids, LABELS) for w in (plain, hot)]
     assert texts[0] != texts[1] == "ab b"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
-from nemo_asr.run.search.prefix_beam_search import Limits, search
+from nemo_asr.run.search.prefix_beam_search import SearchLimits, search
 from nemo_asr.run.search.text_search import TextSearch
 from nemo_asr.run.search.words import Spelling, Weights, WordScores
 from nemo_asr.run.text.labels import text_of
@@ -172,7 +172,7 @@ def test_a_word_that_the_audio_cuts_off_is_left_out():
     log_probs = np.full((1, 4, 4), -40.0)
     log_probs[0, range(4), [0, 1, 2, 0]] = 0.0
     words = WordScores(Spelling(LABELS), ["北京", "人", "北京人人"])
-    ((found, *_),) = search(log_probs, [4], Limits(4), words)
+    ((found, *_),) = search(log_probs, [4], SearchLimits(4), words)
     assert text_of(found.ids, LABELS) == "北京人"
 
 
@@ -182,7 +182,7 @@ def test_longer_labels_are_words_that_end_behind_labels():
     log_probs = np.log(np.full((1, 2, 4), 1e-3))
     log_probs[0, 0, 0] = log_probs[0, 1, 1] = np.log(0.99)
     for lexicon, text in ((["xian", "an"], "xian"), (["an"], "an")):
-        (one,) = search(log_probs, [2], Limits(8, -20.0), WordScores(Spelling(labels), lexicon), labels=labels)
+        (one,) = search(log_probs, [2], SearchLimits(8, -20.0), WordScores(Spelling(labels), lexicon), labels=labels)
         assert text_of(one[0].ids, labels) == text
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from toys.language_model import BigramModel
 
-from nemo_asr.run.search.prefix_beam_search import Limits, StreamedSearch, search
+from nemo_asr.run.search.prefix_beam_search import SearchLimits, StreamedSearch, search
 from nemo_asr.run.search.words import Spelling, WordScores
 from nemo_lite.base.errors import UsageError
 
@@ -45,7 +45,7 @@ def test_chunks_of_any_size_give_the_hypotheses_of_the_whole_with_the_same_score
         rng = np.random.default_rng(seed)
         num_frames = int(rng.integers(1, 60))
         log_probs = log_probs_of(num_frames, len(labels) + 1, rng)
-        limits = Limits(int(rng.integers(3, 12)), min_log_prob=-5.0)
+        limits = SearchLimits(int(rng.integers(3, 12)), min_log_prob=-5.0)
         (whole,) = search(log_probs[None], [num_frames], limits, words, 3, labels)
         stream, first = StreamedSearch(limits, words, labels), 0
         while first < num_frames:
@@ -66,7 +66,7 @@ def test_chunks_of_any_size_give_the_hypotheses_of_the_whole_with_the_same_score
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_stream_without_end_keeps_the_last_word_of_what_all_hypotheses_share(name):
     labels, words = SEARCHES[name]
-    rng, stream = np.random.default_rng(1), StreamedSearch(Limits(1), words, labels)
+    rng, stream = np.random.default_rng(1), StreamedSearch(SearchLimits(1), words, labels)
     kept = []
     for _ in range(40):
         stream.accept(log_probs_of(12, len(labels) + 1, rng))
@@ -85,7 +85,7 @@ def test_hypotheses_that_differ_for_long_lose_their_old_labels_and_no_score(name
     for seed in range(6):
         rng = np.random.default_rng(seed)
         log_probs = log_probs_of(120, len(labels) + 1, rng)
-        limits = Limits(6, min_log_prob=-5.0)
+        limits = SearchLimits(6, min_log_prob=-5.0)
         stream, whole = (StreamedSearch(limits, words, labels) for _ in range(2))
         for first in range(0, 120, 6):
             stream.accept(log_probs[first : first + 6])
@@ -110,10 +110,10 @@ def test_two_texts_as_probable_as_each_other_do_not_grow_with_the_stream():
     frames[::4, 2], frames[2::4, 1] = 1.0, 1.0  # " b b b b"
     frames[2, :2] = 0.5
     log_probs = np.log(frames)
-    ((whole,),) = search(log_probs[None], [len(frames)], Limits(4), None, 1, LETTERS)
+    ((whole,),) = search(log_probs[None], [len(frames)], SearchLimits(4), None, 1, LETTERS)
     sizes = {}
     for commits in (True, False):
-        stream = StreamedSearch(Limits(4), None, LETTERS)
+        stream = StreamedSearch(SearchLimits(4), None, LETTERS)
         for first in range(0, len(frames), 10):
             stream.accept(log_probs[first : first + 10])
             stream.settle(stream.num_frames)
@@ -128,7 +128,7 @@ def test_a_word_without_end_is_cut(monkeypatch):
     monkeypatch.setattr("nemo_asr.run.search.prefix_beam_search._LONGEST_WORD", 20)
     frames = np.full((200, 4), 1e-6)
     frames[::2, 0], frames[1::2, 3] = 1.0, 1.0
-    stream = StreamedSearch(Limits(4), WordScores(Spelling(LETTERS), None, MODEL), LETTERS)
+    stream = StreamedSearch(SearchLimits(4), WordScores(Spelling(LETTERS), None, MODEL), LETTERS)
     for first in range(0, 200, 10):
         stream.accept(np.log(frames[first : first + 10]))
         stream.commit(stream.num_frames - 20)
@@ -139,11 +139,11 @@ def test_a_word_without_end_is_cut(monkeypatch):
 def test_the_best_hypothesis_may_be_within_a_word_and_the_last_one_may_not():
     labels, frames = ["a", "b", "c"], np.full((2, 4), 1e-4)
     frames[0, 0], frames[1, 1] = 1, 1
-    search = StreamedSearch(Limits(), None, labels)
+    search = StreamedSearch(SearchLimits(), None, labels)
     search.accept(np.log(frames))
     assert search.best() == ([0, 1], [0, 1])
     words = WordScores(Spelling(labels), ["a", "abc"])
-    search = StreamedSearch(Limits(min_log_prob=-20.0), words, labels)
+    search = StreamedSearch(SearchLimits(min_log_prob=-20.0), words, labels)
     search.accept(np.log(frames))
     assert search.best()[0] == [0, 1]
     assert search.finish()[0].ids == [0]
@@ -157,7 +157,7 @@ def test_a_last_word_that_is_none_is_left_out_as_of_the_whole_where_its_beginnin
         "letters": (LETTERS, ["ab", "abba"], "ab abb"),
         "characters": (CHARACTERS, ["中国", "人民中国"], "中国人民中"),
     }[name]
-    scores, limits = WordScores(Spelling(labels), words), Limits(1, min_log_prob=-20.0)
+    scores, limits = WordScores(Spelling(labels), words), SearchLimits(1, min_log_prob=-20.0)
     frames = np.full((2 * len(spoken), len(labels) + 1), 1e-4)
     frames[np.arange(0, len(frames), 2), [labels.index(letter) for letter in spoken]] = 1.0
     frames[1::2, -1] = 1.0
@@ -172,4 +172,4 @@ def test_a_last_word_that_is_none_is_left_out_as_of_the_whole_where_its_beginnin
 
 def test_classes_that_are_not_the_labels_are_refused():
     with pytest.raises(UsageError, match="other labels than the model: got 3 classes, wanted 4"):
-        StreamedSearch(Limits(), None, LETTERS).accept(np.zeros((1, 3)))
+        StreamedSearch(SearchLimits(), None, LETTERS).accept(np.zeros((1, 3)))

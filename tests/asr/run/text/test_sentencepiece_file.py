@@ -9,11 +9,11 @@ import pytest
 import sentencepiece
 from toys.subwords import small_subwords
 
-from nemo_asr.run.text.sentencepiece_file import MAX_BYTES, Kind, ModelFile, Piece, decode, encode, read_bytes
+from nemo_asr.run.text.sentencepiece_file import MAX_BYTES, ModelFile, Piece, PieceKind, decode, encode, read_bytes
 from nemo_lite.base.errors import DataError
 
 MARK = "\u2581"
-SMALL = ModelFile(1, (Piece("<unk>", 0.0, Kind.UNKNOWN), Piece(f"{MARK}a", -1.5, Kind.NORMAL)))
+SMALL = ModelFile(1, (Piece("<unk>", 0.0, PieceKind.UNKNOWN), Piece(f"{MARK}a", -1.5, PieceKind.NORMAL)))
 
 
 def with_pieces(*pieces: Piece) -> bytes:
@@ -73,13 +73,16 @@ def test_a_cut_or_changed_file_is_refused_in_one_line_or_safe_for_the_library():
         (encode(SMALL) + b"\x1a\x02\x18\x00", "do not mark where a word begins"),
         (encode(SMALL) + b"\x0a\x07\x0a\x03<a>\x18\x06", "a piece is of another kind, such as a byte"),
         (encode(SMALL) + b"\x0a\x03\x0a\x01\xff", "damaged"),
-        (with_pieces(Piece("b", 0.0, Kind.NORMAL), Piece("b", 0.0, Kind.NORMAL)), "piece 2 repeats another one"),
-        (with_pieces(Piece("b" * 200, 0.0, Kind.NORMAL)), "piece 1 is empty or too long"),
-        (with_pieces(Piece("", 0.0, Kind.NORMAL)), "piece 1 is empty or too long"),
-        (with_pieces(Piece("b", float("nan"), Kind.NORMAL)), "piece 1 has the score nan"),
-        (with_pieces(Piece(f"a{MARK}b", 0.0, Kind.NORMAL)), "piece 1 spans several words"),
-        (with_pieces(Piece("a b", 0.0, Kind.NORMAL)), "piece 1 has white space"),
-        (with_pieces(Piece("b", 0.0, Kind.UNKNOWN)), "got 2 of them, wanted one"),
+        (
+            with_pieces(Piece("b", 0.0, PieceKind.NORMAL), Piece("b", 0.0, PieceKind.NORMAL)),
+            "piece 2 repeats another one",
+        ),
+        (with_pieces(Piece("b" * 200, 0.0, PieceKind.NORMAL)), "piece 1 is empty or too long"),
+        (with_pieces(Piece("", 0.0, PieceKind.NORMAL)), "piece 1 is empty or too long"),
+        (with_pieces(Piece("b", float("nan"), PieceKind.NORMAL)), "piece 1 has the score nan"),
+        (with_pieces(Piece(f"a{MARK}b", 0.0, PieceKind.NORMAL)), "piece 1 spans several words"),
+        (with_pieces(Piece("a b", 0.0, PieceKind.NORMAL)), "piece 1 has white space"),
+        (with_pieces(Piece("b", 0.0, PieceKind.UNKNOWN)), "got 2 of them, wanted one"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_line_with_what_is_wrong(content, message):

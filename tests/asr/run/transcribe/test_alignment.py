@@ -9,8 +9,8 @@ import pytest
 from nemo_asr.run.search.ctc import align
 from nemo_asr.run.text.parser import make_parser
 from nemo_asr.run.transcribe.alignment import (
-    Part,
     SentenceCutting,
+    SpokenPart,
     alignment_of,
     as_ctm,
     as_json,
@@ -46,7 +46,7 @@ def sentences(text):
 def found(text, *parts, delay=0.0, longest=60.0, shortest=0.0, pause=60.0):
     """Parts are paths, with the seconds at which they begin."""
     seconds = max(start + len(path) * SECONDS for path, start in parts)
-    frames = frames_of_parts([Part(frames_of(path), start, start) for path, start in parts], SECONDS)
+    frames = frames_of_parts([SpokenPart(frames_of(path), start, start) for path, start in parts], SECONDS)
     said = find_text(frames, sentences(text), LABELS, Recording("talk.wav", "talk.wav", seconds=seconds))
     return said, alignment_of(said, LABELS, delay, SentenceCutting(longest, shortest, pause))
 
@@ -197,7 +197,7 @@ def test_a_short_sentence_is_joined_to_its_neighbour_unless_a_long_pause_is_betw
 
 @pytest.mark.parametrize(("speech_end", "word_end"), [(0.3, 0.3), (0.9, 0.06), (0.0, 0.06)])
 def test_the_last_word_of_a_part_ends_where_its_sound_does(speech_end, word_end):
-    parts = [Part(frames_of("_ab" + 50 * "_"), 0.0, 0.0, speech_end)]
+    parts = [SpokenPart(frames_of("_ab" + 50 * "_"), 0.0, 0.0, speech_end)]
     frames = frames_of_parts(parts, SECONDS)
     assert parts == []  # frames are in memory once
     said = find_text(frames, sentences("ab"), LABELS, Recording("a", "a", seconds=2.0))
@@ -212,7 +212,7 @@ def test_frames_of_the_labels_of_a_text_give_the_path_of_all_frames():
     for classes in (None, [1, 3]):
         own = frames if classes is None else reduced(frames, classes)
         assert own.shape[1] == (BLANK + 1 if classes is None else 4)
-        in_row = frames_of_parts([Part(own, 0.0, 0.0)], SECONDS)
+        in_row = frames_of_parts([SpokenPart(own, 0.0, 0.0)], SECONDS)
         said = find_text(in_row, sentences("acca"), LABELS, recording, classes)
         paths.append((said.timed, said.scores.tolist()))
     assert paths[0] == paths[1]

@@ -5,7 +5,7 @@ import pytest
 
 from nemo_asr.run.audio.segments import Cutting
 from nemo_asr.run.transcribe.inputs import Recording
-from nemo_asr.run.transcribe.segments import Activity
+from nemo_asr.run.transcribe.segments import SpeechActivity
 from nemo_asr.run.transcribe.stream import STREAM_CUTTING, SegmentStream
 from nemo_asr.run.transcribe.transcript import Transcript, Word
 
@@ -53,7 +53,7 @@ def test_segments_are_those_of_the_whole_recording(model, parts, size):
     samples = talk(*parts, noise=0.0)
     stream = SegmentStream(model, RATE, partial_seconds=None)
     events = streamed(stream, samples, size)
-    cut = Activity(Recording("a", samples, RATE)).segments(STREAM_CUTTING)
+    cut = SpeechActivity(Recording("a", samples, RATE)).segments(STREAM_CUTTING)
     assert len(cut) == len(parts) // 2
     assert [given.offset for given in model.given] == pytest.approx([segment.offset for segment in cut])
     for given, segment in zip(model.given, cut, strict=True):
@@ -66,7 +66,7 @@ def test_long_speech_is_cut_where_a_recording_would_be(model):
     cutting = Cutting(max_segment=2.0)
     samples = np.concatenate([talk(0.5, 1.5), 0.1 * talk(0.0, 0.05), talk(0.0, 2.6), np.zeros(RATE, np.float32)])
     streamed(SegmentStream(model, RATE, cutting, partial_seconds=None), samples, 1600)
-    cut = Activity(Recording("a", samples, RATE)).segments(cutting)
+    cut = SpeechActivity(Recording("a", samples, RATE)).segments(cutting)
     assert len(cut) > 2
     assert [len(given.audio) for given in model.given] == [len(segment.audio) for segment in cut]
 

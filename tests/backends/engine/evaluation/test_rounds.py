@@ -10,7 +10,7 @@ import torch
 from toys.fake_comm import FakeComm
 
 from nemo_lite.backends.pytorch.data.loaders import Batch
-from nemo_lite.backends.pytorch.engine.evaluation import BatchResult, Rounds, StopsEarly
+from nemo_lite.backends.pytorch.engine.evaluation import BatchResult, EvaluationRounds, StopsEarly
 
 
 class TwoAlike(FakeComm):
@@ -42,7 +42,7 @@ def lengths(
 
     monkeypatch.setattr(time, "monotonic", lambda: now)
     comm = TwoAlike(0, 2) if world_size == 2 else FakeComm(0, 1)
-    return [len(block) for block in Rounds(batches(), comm, StopsEarly(), one_at_a_time).blocks(compute)]
+    return [len(block) for block in EvaluationRounds(batches(), comm, StopsEarly(), one_at_a_time).blocks(compute)]
 
 
 def test_a_block_takes_about_a_second_and_the_first_which_is_slow_is_one_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from toys.resumable import BATCH, NUM_ITEMS, DrawingNet, DrawingPoints, Trained,
 
 from nemo_lite.backends.pytorch import precision as loss_scale
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, read_checkpoint
-from nemo_lite.backends.pytorch.checkpoint.storage import Weights, load_training_state, save_training_state
+from nemo_lite.backends.pytorch.checkpoint.storage import ModuleWeights, load_training_state, save_training_state
 from nemo_lite.backends.pytorch.engine.resuming import Position, unstacked
 from nemo_lite.backends.pytorch.precision import LossScale, Precision
 from nemo_lite.base.interruption import Interrupted
@@ -250,7 +250,7 @@ def test_a_checkpoint_without_a_place_goes_on_at_the_start_of_its_epoch_and_the_
         for key, value in load_training_state(path).items()
         if key not in ("pace", "seed", "done", "plan", "ranks")
     }
-    weights = {name: Weights(name, values) for name, values in stored.weights.items()}
+    weights = {name: ModuleWeights(name, values) for name, values in stored.weights.items()}
     CheckpointFolder(tmp_path / "old").save(weights, state, kind="STEP", number=8, keep=1)
     caplog.clear()
     data = DrawingPoints(shuffle=False)

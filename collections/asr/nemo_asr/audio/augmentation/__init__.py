@@ -23,8 +23,8 @@ from nemo_asr.audio.augmentation.perturbation import ShiftPerturbation as ShiftP
 from nemo_asr.audio.augmentation.perturbation import WhiteNoisePerturbation as WhiteNoisePerturbation
 from nemo_asr.audio.augmentation.recordings import BabblePerturbation as BabblePerturbation
 from nemo_asr.audio.augmentation.recordings import ImpulsePerturbation as ImpulsePerturbation
+from nemo_asr.audio.augmentation.recordings import ListedRecording as ListedRecording
 from nemo_asr.audio.augmentation.recordings import NoisePerturbation as NoisePerturbation
-from nemo_asr.audio.augmentation.recordings import Recording as Recording
 from nemo_asr.audio.augmentation.recordings import RirNoisePerturbation as RirNoisePerturbation
 from nemo_asr.audio.augmentation.recordings import Voices as Voices
 from nemo_asr.audio.augmentation.recordings import read_recordings as read_recordings

@@ -17,7 +17,7 @@ from nemo_lite.base.errors import DataError, listed
 _CHECKED = 20_000
 
 
-class Recording(NamedTuple):
+class ListedRecording(NamedTuple):
     """One line of a manifest of noises or impulse responses: the file, and which seconds of it."""
 
     place: str
@@ -57,7 +57,7 @@ class Recording(NamedTuple):
             )
 
 
-def read_recordings(manifest_path: str) -> list[Recording]:
+def read_recordings(manifest_path: str) -> list[ListedRecording]:
     """The recordings of a manifest: lines with a duration; a text is not needed.
 
     Raises:
@@ -69,7 +69,7 @@ def read_recordings(manifest_path: str) -> list[Recording]:
         if line.duration is None:
             raise DataError("no duration; write the seconds of audio", place=place)
         path, start = source.resolve(line.path), line.start or 0.0
-        recordings.append(Recording(place, path, start, line.duration, line.channel_number))
+        recordings.append(ListedRecording(place, path, start, line.duration, line.channel_number))
     return recordings
 
 

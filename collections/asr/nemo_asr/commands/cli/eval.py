@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from nemo_asr.argparse import EvalArgParser, refuse_options_of_texts
 from nemo_asr.run.cli.transcribe import Segments, check_segments, cutting_of
-from nemo_asr.run.options import Metric, Reading, Search, WeightSearch, check_search_options
+from nemo_asr.run.options import MetricOptions, ReadingOptions, SearchArguments, WeightSearch, check_search_options
 from nemo_lite.base.errors import NemoLiteError, UsageError
 from nemo_lite.base.options import option, option_group
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 @option_group
-class Evaluation:
+class EvaluationOptions:
     """What is evaluated, and what is written."""
 
     page: ClassVar[str] = "data"
@@ -84,7 +84,15 @@ class EvalParser(EvalArgParser):
     ``A ...`` is ``--load_dir A ...``, and ``A B ... --compare`` is ``--load_dir A ... --compare B``.
     """
 
-    groups = (Evaluation, Segments, *EvalArgParser.groups, Reading, Metric, Search, WeightSearch)
+    groups = (
+        EvaluationOptions,
+        Segments,
+        *EvalArgParser.groups,
+        ReadingOptions,
+        MetricOptions,
+        SearchArguments,
+        WeightSearch,
+    )
     most_used = f"{EvalArgParser.most_used} segments"
     pages: ClassVar[dict[str, str]] = {
         **EvalArgParser.pages,

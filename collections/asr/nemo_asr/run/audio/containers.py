@@ -152,7 +152,7 @@ def _decode(
         raise DataError(f"is damaged ({error.strerror or error})") from None
 
 
-class _Frame(NamedTuple):
+class _DecodedFrame(NamedTuple):
     """A decoded frame.
 
     Attributes:
@@ -183,12 +183,12 @@ class _Frame(NamedTuple):
         return floats[: self.num_samples]
 
 
-def _frames(container: Any, stream: Any, *, is_mov: bool) -> Iterator[_Frame]:
+def _frames(container: Any, stream: Any, *, is_mov: bool) -> Iterator[_DecodedFrame]:
     """The frames of a stream; the last one in MP4 with as many samples as its packet says to last, or what it lacks."""
     last = None
     for frame in container.decode(stream):
         if last is not None:
-            yield _Frame(last, last.samples)
+            yield _DecodedFrame(last, last.samples)
         last = frame
     if last is None:
         return
@@ -197,4 +197,4 @@ def _frames(container: Any, stream: Any, *, is_mov: bool) -> Iterator[_Frame]:
         held = last.duration * last.time_base * last.sample_rate
         if held.denominator == 1 and 0 < held < count:
             count = int(held)
-    yield _Frame(last, count, float(held - count))
+    yield _DecodedFrame(last, count, float(held - count))

@@ -139,7 +139,7 @@ def check_flac(read_at: ReadAt) -> None:
         raise DataError(problem, got=f"a frame of {size} samples", wanted=wanted)
 
 
-class _Frame(NamedTuple):
+class _FlacFrame(NamedTuple):
     at: int  # in the file
     first: int  # sample
     num_samples: int
@@ -163,7 +163,7 @@ class FlacStream:
         first = read(4, self.head.end).ljust(4, b"\0")
         self._mark, self._alike = first[:2], (first[2] & 15, first[3] & 15)  # the codes of the rate and of the bits
 
-    def frames(self, first: int, end: int, *, from_behind: bool = False) -> Iterator[_Frame]:
+    def frames(self, first: int, end: int, *, from_behind: bool = False) -> Iterator[_FlacFrame]:
         """Frames whose headers lie in these bytes of the file, each with a right check sum of its header."""
         content = self._read(max(0, end - first) + _FRAME_HEAD_BYTES, first)
         last = end - first + 1  # two bytes of a mark
@@ -172,7 +172,7 @@ class FlacStream:
             frame = self._frame(content[at : at + _FRAME_HEAD_BYTES])
             if frame is not None:
                 number = frame.number if content[at + 1] & 1 else frame.number * self.head.most_block
-                yield _Frame(first + at, number, frame.num_samples)
+                yield _FlacFrame(first + at, number, frame.num_samples)
             at = content.rfind(self._mark, 0, at + 1) if from_behind else content.find(self._mark, at + 1, last)
 
     def _frame(self, content: bytes) -> _FrameHead | None:
@@ -189,7 +189,7 @@ class FlacStream:
             check = _CRC8[check ^ byte]
         return frame if frame.num_bytes < len(content) and check == content[frame.num_bytes] else None
 
-    def last(self, end: int) -> _Frame | None:
+    def last(self, end: int) -> _FlacFrame | None:
         """The last frame that begins before a byte of the file."""
         first = max(self.head.end, end - self.tail_bytes)
         return next(self.frames(first, end, from_behind=True), None)

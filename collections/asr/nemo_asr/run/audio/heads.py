@@ -111,7 +111,7 @@ def check_adpcm(read_at: ReadAt, kind: str) -> None:
         raise DataError("is damaged: a WAV file without a format")
 
 
-class _Data(NamedTuple):
+class _DataChunk(NamedTuple):
     """Where the samples of a recording lie, as its head has it.
 
     Attributes:
@@ -136,7 +136,7 @@ class _Data(NamedTuple):
 _PLAIN = _Chunks("", 0)  # of formats that have none
 
 
-def _part_of(read: ReadAt, start: int, size: int, data: _Data) -> FilePart:
+def _part_of(read: ReadAt, start: int, size: int, data: _DataChunk) -> FilePart:
     """The recording of these samples, which begins at a byte of the file and ends at the latest at its ``size``."""
     if data.num_bytes is None:
         return FilePart((*data.head(size - data.at), range(data.at, size)), start, size, size > data.at)
@@ -196,7 +196,7 @@ def wav_part(read: ReadAt, start: int, size: int) -> FilePart:
         part = mp3_part(read, at, end)
         last = part.end if part.end < end else behind if is_joined else size
         return part._replace(start=start, end=last, is_changed=True)
-    data = _Data(at, None if is_unknown else length, frame_bytes, rate, head_of, chunks, is_riff=True)
+    data = _DataChunk(at, None if is_unknown else length, frame_bytes, rate, head_of, chunks, is_riff=True)
     return _part_of(read, start, size, data)
 
 
@@ -211,7 +211,7 @@ def w64_part(read: ReadAt, start: int, size: int) -> FilePart:
         return range(start, at - 8), struct.pack("<Q", num_bytes + _W64.head_bytes)
 
     is_known = 0 < length < _UNKNOWN_LARGE_SIZE - _W64.head_bytes
-    return _part_of(read, start, size, _Data(at, length if is_known else None, frame_bytes, rate, head_of, _W64))
+    return _part_of(read, start, size, _DataChunk(at, length if is_known else None, frame_bytes, rate, head_of, _W64))
 
 
 def aiff_part(read: ReadAt, start: int, size: int) -> FilePart:
@@ -233,7 +233,7 @@ def aiff_part(read: ReadAt, start: int, size: int) -> FilePart:
         before, between = range(start + 8, count_at), range(count_at + 4, at - 4)
         return range(start, start + 4), form, before, count, between, size_of, range(at, first)
 
-    return _part_of(read, start, size, _Data(first, length - 8, frame_bytes, rate, head_of, _RIFX, is_riff=True))
+    return _part_of(read, start, size, _DataChunk(first, length - 8, frame_bytes, rate, head_of, _RIFX, is_riff=True))
 
 
 def au_part(read: ReadAt, start: int, size: int) -> FilePart:
@@ -251,7 +251,7 @@ def au_part(read: ReadAt, start: int, size: int) -> FilePart:
         return range(start, start + 8), struct.pack(f"{order}I", min(num_bytes, 0xFFFFFFFF)), range(start + 12, at)
 
     frame_bytes = channels * {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}.get(encoding, 1)
-    return _part_of(read, start, size, _Data(at, length or None, frame_bytes, rate, head_of, _PLAIN))
+    return _part_of(read, start, size, _DataChunk(at, length or None, frame_bytes, rate, head_of, _PLAIN))
 
 
 def caf_part(read: ReadAt, start: int, size: int) -> FilePart:
@@ -266,7 +266,7 @@ def caf_part(read: ReadAt, start: int, size: int) -> FilePart:
         return range(start, at - 8), struct.pack(">q", num_bytes + 4), range(at, at + 4)
 
     num_bytes = length - 4 if 4 < length < _UNKNOWN_LARGE_SIZE else None  # behind the count of edits
-    return _part_of(read, start, size, _Data(at + 4, num_bytes, frame_bytes, rate, head_of, _CAF))
+    return _part_of(read, start, size, _DataChunk(at + 4, num_bytes, frame_bytes, rate, head_of, _CAF))
 
 
 def sphere_part(read: ReadAt, start: int, size: int) -> FilePart:
@@ -285,4 +285,4 @@ def sphere_part(read: ReadAt, start: int, size: int) -> FilePart:
         changed = re.sub(rb"\nsample_count -i \d+", b"\nsample_count -i %d" % (num_bytes // frame_bytes), text)
         return (changed[: int(head_bytes)].ljust(int(head_bytes)),)
 
-    return _part_of(read, start, size, _Data(at, num_bytes, frame_bytes, numbers[b"sample_rate"], head_of, _PLAIN))
+    return _part_of(read, start, size, _DataChunk(at, num_bytes, frame_bytes, numbers[b"sample_rate"], head_of, _PLAIN))

@@ -212,7 +212,7 @@ def _decoded(opened: _Opened, kind: str, path: str, place: str, watch: Watch | N
         raise DataError(problem, place=place, got=error.got, wanted=error.wanted, remedy=error.remedy) from None
 
 
-class _Content(io.BytesIO):
+class _BytesFile(io.BytesIO):
     """Bytes as a file for libsndfile, which is called from C: an error here would be a traceback on stderr."""
 
     def seek(self, position: int, whence: int = 0) -> int:
@@ -262,7 +262,7 @@ def _opened(source: str | bytes, place: str) -> Iterator[_Opened]:
     identity: tuple[object, ...]
     if isinstance(source, bytes):
         identity = ("content", len(source), hash(source))  # Python keeps the hash of an object: many parts cost one
-        yield _Opened(_Content(source), lambda size, start: source[start : start + size], len(source), identity)
+        yield _Opened(_BytesFile(source), lambda size, start: source[start : start + size], len(source), identity)
         return
     try:
         descriptor = open_descriptor(source, _AUDIO_FILE)

@@ -20,7 +20,7 @@ from nemo_asr.run.options import (
     BeamSize,
     OnnxRuntime,
     OwnModules,
-    Search,
+    SearchArguments,
     check_search_options,
     named_files,
     search_options,
@@ -123,7 +123,7 @@ def _channel(text: str) -> int | str | None:
 
 
 @option_group
-class Transcription(OwnModules):
+class TranscriptionOptions(OwnModules):
     """What is written of recordings, and their batches."""
 
     page: ClassVar[str] = "data"
@@ -235,7 +235,7 @@ class Streaming:
 class TranscribeParser(LaunchedParser):
     """The options of ``nemo-lite transcribe``."""
 
-    groups = (Transcription, Segments, Streaming, Search, Device, OnnxRuntime, Launch)
+    groups = (TranscriptionOptions, Segments, Streaming, SearchArguments, Device, OnnxRuntime, Launch)
     most_used = "format out channel segments decoder lm nbest batch_size num_workers placement"
     pages = {
         "data": "what is written, batches, modules of your own",
@@ -260,7 +260,7 @@ class TranscribeParser(LaunchedParser):
     def check(self, parsed: Any) -> None:
         """What the options of decoding, precision and results mean together."""
         super().check(parsed)
-        others = [Transcription, Segments, Device, OnnxRuntime, Launch]
+        others = [TranscriptionOptions, Segments, Device, OnnxRuntime, Launch]
         known = ["imports", "channel", "placement", "local_rank", *names_of(OnnxRuntime)]
         check_streaming(self, parsed, others, but=known)
         check_search_options(self, parsed)

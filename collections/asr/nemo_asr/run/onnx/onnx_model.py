@@ -54,7 +54,7 @@ _MOST_LABELS, _MOST_LABEL_CHARACTERS, _MOST_RATE = 65_536, 128, 655_350
 _REMEDIES = {FORMAT: "stream in segments: --stream segments", STREAM_FORMAT: "give --stream: it takes audio in chunks"}
 
 
-class _Rate(msgspec.Struct):
+class _StoredRate(msgspec.Struct):
     """What is needed of a rate in the file's metadata."""
 
     set: str = ""
@@ -103,7 +103,7 @@ class DescribedFile:
             self.trim_silence, self.int_values = (_flag(self.metadata, name) for name in ("trim_silence", "int_values"))
             calibration = self.metadata.get("calibration")
             self.calibration = msgspec.json.decode(calibration, type=Calibration) if calibration else None
-            self._rates = msgspec.json.decode(self.metadata.get("rates", "[]"), type=list[_Rate])
+            self._rates = msgspec.json.decode(self.metadata.get("rates", "[]"), type=list[_StoredRate])
             self._read()
         except (KeyError, ValueError, msgspec.MsgspecError) as error:
             problem = "this ONNX file does not say how to use it"

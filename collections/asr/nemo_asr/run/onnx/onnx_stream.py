@@ -87,10 +87,10 @@ class OnnxStreamedModel(DescribedFile):
 
     def frames(self) -> Callable[[Samples, bool], States]:
         """See `FrameModel`. Frames come as soon as the chunk is whole in which they are."""
-        return _Frames(self)
+        return _OnnxFrames(self)
 
 
-class _Frames:
+class _OnnxFrames:
     def __init__(self, model: OnnxStreamedModel) -> None:
         self._model, self._state = model, dict(model._initial)
         self._samples = np.zeros(model._before, np.float32)  # from the window of the next chunk on

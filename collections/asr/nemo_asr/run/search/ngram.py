@@ -291,7 +291,7 @@ _ROUNDING = 1e-4  # so much above 0 may log10 of a probability be
 _LINES_AT_ONCE = 1 << 16
 
 
-class _Section(NamedTuple):
+class _NgramOrder(NamedTuple):
     """One order of a file: ids (N, order), log10 of probabilities and weights (N,); the number of its first line."""
 
     ids: npt.NDArray[np.int32]
@@ -428,7 +428,7 @@ class _Reader:
         nothing = np.zeros(len(positions), np.int64)
         return words, NgramTable(nothing, np.arange(len(positions), dtype=np.int32), log_probs, backoffs)
 
-    def _table(self, section: _Section, keys: list[Ids]) -> NgramTable:
+    def _table(self, section: _NgramOrder, keys: list[Ids]) -> NgramTable:
         """The table of a longer order; ``keys`` of the tables below gets its own."""
         num_ids, (*beginning, last) = len(keys[0]), section.ids.T.astype(np.int64)
         rows = beginning[0]
@@ -446,7 +446,7 @@ class _Reader:
         columns = rows[order], last[order].astype(np.int32), section.log_probs[order], section.backoffs[order]
         return NgramTable(*columns)
 
-    def _section(self, order: int, count: int, id_of: Callable[[bytes], int], is_highest: bool) -> _Section:
+    def _section(self, order: int, count: int, id_of: Callable[[bytes], int], is_highest: bool) -> _NgramOrder:
         """The lines of an order; its title has been read."""
         ids, log_probs, backoffs = array("i"), array("f"), array("f")
         first, readline = self._line + 1, self._file.readline
@@ -471,7 +471,9 @@ class _Reader:
             got = f"{log_probs[at]:g} and {backoffs[at]:g}"
             wanted = "log10 of a probability, 0 or less, and a finite weight (of the longest n-grams none)"
             raise self._error("the numbers are out of range", line=first + at, got=got, wanted=wanted)
-        return _Section(np.frombuffer(ids, np.int32).reshape(-1, order), np.minimum(columns[0], 0.0), columns[1], first)
+        return _NgramOrder(
+            np.frombuffer(ids, np.int32).reshape(-1, order), np.minimum(columns[0], 0.0), columns[1], first
+        )
 
     def _bad_line(self, line: bytes, number: int, order: int, id_of: Callable[[bytes], int]) -> DataError:
         """What is wrong with a line of a section."""

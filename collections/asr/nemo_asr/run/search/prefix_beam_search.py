@@ -34,7 +34,7 @@ CutoffProb: TypeAlias = Annotated[float, Between(0, 1, above=True)]
 
 
 @dataclass(frozen=True)
-class Limits:
+class SearchLimits:
     """What a search looks at.
 
     Attributes:
@@ -105,7 +105,7 @@ class FrameLabels:
     """
 
     def __init__(
-        self, log_probs: npt.NDArray[np.floating], lengths: Ints, limits: Limits, before: Blanks | None = None
+        self, log_probs: npt.NDArray[np.floating], lengths: Ints, limits: SearchLimits, before: Blanks | None = None
     ) -> None:
         num_utterances, longest, num_classes = log_probs.shape
         self._blank = num_classes - 1
@@ -139,7 +139,7 @@ class FrameLabels:
         if num_utterances:
             self.blanks = Blanks(float(sums[0, last[0]]), float(sums[0, end[0]]), bool(end[0] > last[0]))
 
-    def _sort_labels(self, limits: Limits, is_active: npt.NDArray[np.bool_]) -> None:
+    def _sort_labels(self, limits: SearchLimits, is_active: npt.NDArray[np.bool_]) -> None:
         """Of each step: the labels that count, the most probable first."""
         labels, number = self._rows[..., : self._blank], min(limits.max_labels, self._blank)
         candidates = _candidates(labels, is_active, limits.min_log_prob, number)
@@ -229,7 +229,7 @@ class Hypothesis(NamedTuple):
 def search(
     log_probs: npt.NDArray[np.floating],
     lengths: Sequence[int] | Ints,
-    limits: Limits,
+    limits: SearchLimits,
     words: WordScores | None = None,
     nbest: int = 1,
     labels: Sequence[str] | None = None,
@@ -710,7 +710,7 @@ class StreamedSearch:
         settled: labels that were taken out of the hypotheses by :meth:`settle` and :meth:`commit`.
     """
 
-    def __init__(self, limits: Limits, words: WordScores | None, labels: Sequence[str]) -> None:
+    def __init__(self, limits: SearchLimits, words: WordScores | None, labels: Sequence[str]) -> None:
         self._limits, self._words, self._labels = limits, words, labels
         written = [spelled(label) for label in labels]
         self._begins = [text.startswith(" ") for text in written]

@@ -13,8 +13,8 @@ from nemo_asr.run.search.prefix_beam_search import (
     BeamSize,
     Hypothesis,
     Ints,
-    Limits,
     LogProb,
+    SearchLimits,
     StreamedSearch,
     search,
 )
@@ -37,7 +37,7 @@ class TextSearch:
     def __init__(
         self,
         labels: Sequence[str],
-        beam_size: BeamSize = Limits.beam_size,
+        beam_size: BeamSize = SearchLimits.beam_size,
         lexicon: str | Path | None = None,
         lm: str | Path | None = None,
         hotwords: Sequence[str] = (),
@@ -45,10 +45,10 @@ class TextSearch:
         beta: Beta = Weights.beta,
         hotword_weight: HotwordWeight = Weights.hotword_weight,
         unknown_score: UnknownScore = Weights.unknown_score,
-        min_log_prob: LogProb = Limits.min_log_prob,
+        min_log_prob: LogProb = SearchLimits.min_log_prob,
     ) -> None:
         self.labels, self.weights = list(labels), Weights(alpha, beta, hotword_weight, unknown_score)
-        self.beam_size, self._limits = beam_size, Limits(beam_size, min_log_prob)
+        self.beam_size, self._limits = beam_size, SearchLimits(beam_size, min_log_prob)
         self._words = word_scores(labels, lexicon, lm, hotwords, self.weights)
 
     @property

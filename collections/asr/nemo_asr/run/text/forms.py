@@ -17,7 +17,7 @@ APOSTROPHES = "'\u2019\u02bc\u02bb\u05f3"
 CLOSING_MARKS = ".,?!:;"  # stand right behind a word, and are no part of it
 
 
-class _Family(NamedTuple):
+class _MarkForms(NamedTuple):
     """Forms of one mark.
 
     Attributes:
@@ -32,9 +32,9 @@ class _Family(NamedTuple):
 
 
 _FAMILIES = (
-    _Family(APOSTROPHES, "\u2018\u201b\u2032`\u00b4", joins=True),
-    _Family("-\u2010\u2011", "\u2012\u2013\u2212", joins=False),
-    _Family("\u00b7", "\u2027\u2219\u22c5\u2022", joins=True),  # Catalan: col·legi
+    _MarkForms(APOSTROPHES, "\u2018\u201b\u2032`\u00b4", joins=True),
+    _MarkForms("-\u2010\u2011", "\u2012\u2013\u2212", joins=False),
+    _MarkForms("\u00b7", "\u2027\u2219\u22c5\u2022", joins=True),  # Catalan: col·legi
 )
 # One letter in two alphabets or standards, which keyboards and old fonts write with the other's: the Arabic and the
 # Persian kaf and yeh, comma below and cedilla, the Azerbaijani schwa; the zero of Chinese dates.

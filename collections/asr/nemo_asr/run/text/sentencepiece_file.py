@@ -38,7 +38,7 @@ _MAX_VARINT_BYTES = 10
 _NO_ID = 2**64 - 1  # -1 as a varint
 
 
-class Kind(IntEnum):
+class PieceKind(IntEnum):
     """What a piece is for; the numbers are the file's."""
 
     NORMAL = 1
@@ -53,7 +53,7 @@ class Piece(NamedTuple):
 
     text: str
     score: float
-    kind: Kind
+    kind: PieceKind
 
 
 class ModelFile(NamedTuple):
@@ -109,7 +109,7 @@ def decode(content: bytes, place: str) -> ModelFile:
 
 def encode(model: ModelFile) -> bytes:
     """A model file of nothing but this."""
-    unknown = next(i for i, piece in enumerate(model.pieces) if piece.kind is Kind.UNKNOWN)
+    unknown = next(i for i, piece in enumerate(model.pieces) if piece.kind is PieceKind.UNKNOWN)
     trainer = {_ALGORITHM: model.algorithm, _VOCAB_SIZE: len(model.pieces), _UNK_ID: unknown}
     trainer |= dict.fromkeys((_BOS_ID, _EOS_ID, _PAD_ID), _NO_ID)
     parts = []
@@ -130,7 +130,7 @@ def _check(model: ModelFile, place: str) -> None:
     texts = [piece.text for piece in model.pieces]
     if not 2 <= len(texts) <= MAX_PIECES:
         raise refusal("the number of pieces", place, str(len(texts)), f"2 to {MAX_PIECES}")
-    unknown = sum(piece.kind is Kind.UNKNOWN for piece in model.pieces)
+    unknown = sum(piece.kind is PieceKind.UNKNOWN for piece in model.pieces)
     if unknown != 1:
         raise refusal("the piece for what cannot be written", place, f"{unknown} of them", "one")
     seen: set[str] = set()
@@ -142,7 +142,7 @@ def _check(model: ModelFile, place: str) -> None:
             problem = "repeats another one"
         elif not math.isfinite(score):
             problem = f"has the score {score}"
-        elif kind is Kind.NORMAL and WORD_MARK in text[1:]:
+        elif kind is PieceKind.NORMAL and WORD_MARK in text[1:]:
             problem = "spans several words; train with split_by_whitespace"
         elif text.split() != [text] or "\0" in text:
             problem = "has white space in it"
@@ -166,9 +166,9 @@ def _piece(content: bytes) -> Piece:
             if isinstance(value, bytes):
                 raise ValueError("text where a number is wanted")
             kind = value
-    if kind not in list(Kind):
+    if kind not in list(PieceKind):
         raise ValueError("a piece is of another kind, such as a byte (byte_fallback)")
-    return Piece(text, score, Kind(kind))
+    return Piece(text, score, PieceKind(kind))
 
 
 def _settings(fields: list[Field], section: int) -> dict[int, int]:

@@ -19,7 +19,7 @@ from nemo_asr.run.text.sentencepiece_file import (
     MAX_BYTES,
     MAX_PIECE_CHARACTERS,
     MAX_PIECES,
-    Kind,
+    PieceKind,
     decode,
     encode,
     read_bytes,
@@ -112,11 +112,11 @@ class SentencePieces(Subwords):
     def read(cls, model: bytes, place: str) -> SentencePieces:
         """Read a file's content. Errors as of :class:`Subwords`."""
         checked = decode(model, place)
-        normal = "".join(piece.text for piece in checked.pieces if piece.kind is Kind.NORMAL)
-        defined = [spelled(piece.text).strip() for piece in checked.pieces if piece.kind is Kind.USER_DEFINED]
+        normal = "".join(piece.text for piece in checked.pieces if piece.kind is PieceKind.NORMAL)
+        defined = [spelled(piece.text).strip() for piece in checked.pieces if piece.kind is PieceKind.USER_DEFINED]
         written = dict.fromkeys([*sorted({" ", *normal} - {WORD_MARK}), *filter(None, defined)])
         made = cls._of([piece.text for piece in checked.pieces], encode(checked), written)
-        made._unknown = next(i for i, piece in enumerate(checked.pieces) if piece.kind is Kind.UNKNOWN)
+        made._unknown = next(i for i, piece in enumerate(checked.pieces) if piece.kind is PieceKind.UNKNOWN)
         return made
 
     def ids_of(self, text: str) -> tuple[list[int], list[str]]:

@@ -29,7 +29,7 @@ from nemo_asr.run.text.forms import plain_letters
 from nemo_asr.run.text.labels import separator_of, shown_symbols, spelled
 from nemo_asr.run.text.parser import CharParser
 from nemo_asr.run.transcribe.inputs import Recording, named
-from nemo_asr.run.transcribe.segments import Activity
+from nemo_asr.run.transcribe.segments import SpeechActivity
 from nemo_asr.run.transcribe.transcript import Transcript, Word, as_srt
 from nemo_lite.base.errors import DataError, UsageError, counted
 
@@ -135,7 +135,7 @@ class Alignment:
         return min(segment.score for segment in self.segments)
 
 
-class Part(NamedTuple):
+class SpokenPart(NamedTuple):
     """A part of a recording.
 
     Attributes:
@@ -151,7 +151,7 @@ class Part(NamedTuple):
     end: float = 0.0
 
 
-class Frames(NamedTuple):
+class RecordingFrames(NamedTuple):
     """The frames of a recording: T of them, a silent one between parts.
 
     Attributes:
@@ -177,7 +177,7 @@ class SaidText(NamedTuple):
         sentences: of the text.
         edges: the number of labels in front of each sentence, and of all.
         timed: the labels.
-        times, onsets, ends: (T,) as of `Frames`.
+        times, onsets, ends: (T,) as of `RecordingFrames`.
         scores: (T,) natural logarithm of the probability of each frame's label.
         seconds: of a frame.
     """
@@ -201,7 +201,7 @@ class SaidText(NamedTuple):
         return [time - onset for onset, time in firsts.items()]
 
 
-def frames_of_parts(parts: list[Part], frame_seconds: float) -> Frames:
+def frames_of_parts(parts: list[SpokenPart], frame_seconds: float) -> RecordingFrames:
     """Parts of a recording in a row; a frame lasts ``frame_seconds``.
 
     The list is emptied part by part, so that frames are in memory once.
@@ -219,7 +219,7 @@ def frames_of_parts(parts: list[Part], frame_seconds: float) -> Frames:
             own = slice(first - 1, own.stop)
         onsets[own], ends[own] = onset, end
         first = own.stop + 1
-    return Frames(rows, times, onsets, ends, frame_seconds)
+    return RecordingFrames(rows, times, onsets, ends, frame_seconds)
 
 
 def delay_of(texts: Iterable[SaidText]) -> float:
@@ -285,7 +285,7 @@ def reduced(log_probs: Floats, classes: Sequence[int]) -> Floats:
 
 
 def find_text(
-    frames: Frames,
+    frames: RecordingFrames,
     sentences: Sequence[Sentence],
     labels: Sequence[str],
     recording: Recording,
@@ -339,13 +339,13 @@ def alignment_of(
     words = [[k for k in word if written[said.timed.ids[k]].strip()] for word in said.timed.words(written)]
     timed = _timed_words([word for word in words if word], said, written, delay)
     separator = separator_of(labels)
-    pieces = list[_Piece]()
+    pieces = list[_TextPiece]()
     for sentence, (first, end) in zip(said.sentences, itertools.pairwise(said.edges), strict=True):
         own = [word for word in timed if first <= word.labels[0] < end]
         groups = [own] if cutting is None or not own else _cut(own, cutting)
         for group in groups:
             text = sentence.text if len(group) == len(own) else separator.join(word.word.text for word in group)
-            pieces.append(_Piece(text, group))
+            pieces.append(_TextPiece(text, group))
     segments = list[AlignedSegment]()
     for text, group in pieces if cutting is None else _joined(pieces, cutting, separator):
         worst = _worst(said.scores[said.timed.starts[group[0].labels[0]] : said.timed.ends[group[-1].labels[-1]]])
@@ -359,21 +359,21 @@ def alignment_of(
     )
 
 
-class _TimedWord(NamedTuple):
+class _PlacedWord(NamedTuple):
     """A word, and the positions of its labels."""
 
     word: Word
     labels: list[int]
 
 
-class _Piece(NamedTuple):
+class _TextPiece(NamedTuple):
     """A part of a text."""
 
     text: str
-    words: Sequence[_TimedWord]
+    words: Sequence[_PlacedWord]
 
 
-def _timed_words(words: Sequence[list[int]], said: SaidText, written: Sequence[str], delay: float) -> list[_TimedWord]:
+def _timed_words(words: Sequence[list[int]], said: SaidText, written: Sequence[str], delay: float) -> list[_PlacedWord]:
     starts, last_onset, last_label = list[float](), -1.0, 0.0
     onsets = [float(said.onsets[said.timed.starts[word[0]]]) for word in words]
     for word, onset in zip(words, onsets, strict=True):
@@ -399,11 +399,11 @@ def _timed_words(words: Sequence[list[int]], said: SaidText, written: Sequence[s
         if next_onset != onset and is_near:
             heard_end = speech_end
         end = max(start, min(heard_end, following, said.recording.seconds))
-        timed.append(_TimedWord(_word(word, said, written, start, end), word))
+        timed.append(_PlacedWord(_word(word, said, written, start, end), word))
     return timed
 
 
-def _labels_of(word: _TimedWord, said: SaidText, written: Sequence[str], delay: float) -> Iterator[Word]:
+def _labels_of(word: _PlacedWord, said: SaidText, written: Sequence[str], delay: float) -> Iterator[Word]:
     """The labels of a word: each lasts until the next one begins."""
     times = [float(said.times[said.timed.starts[k]]) - delay for k in word.labels[1:]]
     edges = [word.word.start, *(min(max(time, word.word.start), word.word.end) for time in times), word.word.end]
@@ -419,7 +419,7 @@ def _word(positions: Sequence[int], said: SaidText, written: Sequence[str], star
     return Word(text, round(start, _DIGITS), round(end, _DIGITS), round(confidence, _DIGITS))
 
 
-def _cut(words: Sequence[_TimedWord], cutting: SentenceCutting) -> Iterator[Sequence[_TimedWord]]:
+def _cut(words: Sequence[_PlacedWord], cutting: SentenceCutting) -> Iterator[Sequence[_PlacedWord]]:
     """Words in groups, cut at long pauses and until none is too long; a word is never cut."""
     groups = [words]
     while groups:
@@ -443,22 +443,22 @@ def _cut(words: Sequence[_TimedWord], cutting: SentenceCutting) -> Iterator[Sequ
         groups += [group[place:], group[:place]]
 
 
-def _joined(pieces: Iterable[_Piece], cutting: SentenceCutting, separator: str) -> list[_Piece]:
+def _joined(pieces: Iterable[_TextPiece], cutting: SentenceCutting, separator: str) -> list[_TextPiece]:
     """Pieces that are too short together with the one in front of them, or else the one behind them."""
-    joined = list[_Piece]()
+    joined = list[_TextPiece]()
     for piece in pieces:
         before = joined[-1] if joined else piece
         start, end = before.words[0].word.start, piece.words[-1].word.end
         pause = piece.words[0].word.start - before.words[-1].word.end
         is_short = min(_seconds(before), _seconds(piece)) < cutting.shortest
         if joined and is_short and pause < cutting.pause and end - start <= cutting.longest:
-            joined[-1] = _Piece(f"{before.text}{separator}{piece.text}", [*before.words, *piece.words])
+            joined[-1] = _TextPiece(f"{before.text}{separator}{piece.text}", [*before.words, *piece.words])
         else:
             joined.append(piece)
     return joined
 
 
-def _seconds(piece: _Piece) -> float:
+def _seconds(piece: _TextPiece) -> float:
     return piece.words[-1].word.end - piece.words[0].word.start
 
 
@@ -502,7 +502,7 @@ class Aligned(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Job:
+class _AlignmentTask:
     """A recording with its text, to be aligned.
 
     Attributes:
@@ -548,7 +548,7 @@ def align_texts(
         got = f"{counted(len(recordings), 'recording')}, {counted(len(texts), 'text')}"
         raise UsageError("each recording needs its text", got=got)
     parser, labels = engine.new_parser(), engine.labels
-    faults, rows, jobs, found = dict[int, str](), list[Recording](), list[_Job](), dict[int, SaidText]()
+    faults, rows, jobs, found = dict[int, str](), list[Recording](), list[_AlignmentTask](), dict[int, SaidText]()
 
     def finish() -> None:
         found.update(_said(engine, jobs, rows, settings, faults))
@@ -568,7 +568,7 @@ def align_texts(
             finish()
         numbered = [(len(rows) + number, onset, end) for number, (_, onset, end) in enumerate(parts)]
         rows += [part for part, _, _ in parts]
-        jobs.append(_Job(position, measured, own, sorted(set(ids_of(own, labels)[0])), numbered))
+        jobs.append(_AlignmentTask(position, measured, own, sorted(set(ids_of(own, labels)[0])), numbered))
     finish()
     seconds = delay_of(found.values()) if delay is None else delay
     alignments = [alignment_of(found[position], labels, seconds, sentences) for position in sorted(found)]
@@ -577,7 +577,7 @@ def align_texts(
 
 def _said(
     engine: Engine,
-    jobs: Sequence[_Job],
+    jobs: Sequence[_AlignmentTask],
     rows: Sequence[Recording],
     settings: TranscriptionSettings,
     faults: dict[int, str],
@@ -586,9 +586,9 @@ def _said(
     if not jobs:
         return
     job_of = {row: job for job in jobs for row, _, _ in job.parts}
-    of_rows, computed, frame_seconds = dict[int, str](), dict[int, Part](), 0.0
+    of_rows, computed, frame_seconds = dict[int, str](), dict[int, SpokenPart](), 0.0
     for row, log_probs, start, seconds in engine.log_probs_of(rows, of_rows, settings):
-        computed[row] = Part(reduced(log_probs, job_of[row].classes), start, 0.0)
+        computed[row] = SpokenPart(reduced(log_probs, job_of[row].classes), start, 0.0)
         frame_seconds = seconds
     for job in jobs:
         numbers = [row for row, _, _ in job.parts]
@@ -597,11 +597,11 @@ def _said(
             faults[job.position] = named(job.recording, reason)
         if reason is not None or any(row not in computed for row in numbers):  # those of ranks above 0 are elsewhere
             continue
-        first, in_row = job.recording.offset or 0.0, list[Part]()
+        first, in_row = job.recording.offset or 0.0, list[SpokenPart]()
         for row, onset, end in job.parts:
             start = (rows[row].offset or 0.0) - first if rows[row] is not job.recording else 0.0
             part = computed.pop(row)
-            in_row.append(Part(part.log_probs, start + part.start, onset, end))
+            in_row.append(SpokenPart(part.log_probs, start + part.start, onset, end))
         del part
         try:
             frames = frames_of_parts(in_row, frame_seconds)
@@ -618,7 +618,7 @@ def _parts(
     Raises:
         DataError: it cannot be read.
     """
-    activity, usual = Activity(recording, detector), replace(cutting or DEFAULT_CUTTING, padding=0.0)
+    activity, usual = SpeechActivity(recording, detector), replace(cutting or DEFAULT_CUTTING, padding=0.0)
     loud, spoken = activity.loud_spans(usual), activity.spans(usual)  # levels are finer than a detector's decisions
     if cutting is None:
         yield recording, (loud[0].start if loud else 0.0), (loud[-1].end if loud else 0.0)

@@ -64,7 +64,7 @@ class Segmented:
                     whole = recording.measured()
                     segments = [whole]
                 else:
-                    activity = Activity(recording, detector)
+                    activity = SpeechActivity(recording, detector)
                     whole, segments = activity.recording, activity.segments(cutting)
             except DataError as error:
                 self.faults[position] = named(recording, error)
@@ -99,7 +99,7 @@ class Segmented:
         return transcribed(by_position, all_faults)
 
 
-class Activity:
+class SpeechActivity:
     """The levels of a recording, and what a detector decides of their frames.
 
     Args:

@@ -14,7 +14,7 @@ from toys.transcribing import transcribe
 from nemo_asr.run.audio import reading
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Span
 from nemo_asr.run.transcribe.inputs import Recording
-from nemo_asr.run.transcribe.segments import Activity, Segmented, best_of_all, joined
+from nemo_asr.run.transcribe.segments import Segmented, SpeechActivity, best_of_all, joined
 from nemo_asr.run.transcribe.transcript import ScoredText, Transcript, Word, as_json, as_srt
 from nemo_lite import DeviceType, NeuralModuleFactory
 
@@ -55,7 +55,7 @@ def test_words_of_all_segments_have_the_times_of_the_recording(run, sounds):
     start = 2.0 + len(first) / RATE + 1.0
     whole = np.concatenate([silence(2.0), first, silence(1.0), second, silence(3.0)])
     (found,) = run([whole], audio_rate=RATE, cutting=TIGHT).transcripts
-    cut = Activity(Recording("a", whole, RATE)).segments(TIGHT)
+    cut = SpeechActivity(Recording("a", whole, RATE)).segments(TIGHT)
     assert found.text == " ".join(segment.text for segment in run(cut, cutting=None).transcripts)
     assert found.duration == pytest.approx(len(whole) / RATE, abs=1e-3)
     assert [span.start for span in found.segments] == pytest.approx([2.0, start], abs=0.05)
@@ -68,7 +68,7 @@ def test_segments_together_give_the_text_of_each_alone_to_the_bit(run, sounds):
     whole = np.concatenate([part for piece in pieces for part in (silence(0.7), piece)])
     recording = Recording("a", whole, RATE)
     (found,) = run([recording], batch_size=16).transcripts
-    segments = Activity(recording).segments(DEFAULT_CUTTING)
+    segments = SpeechActivity(recording).segments(DEFAULT_CUTTING)
     assert len(segments) == 4
     alone = [run([segment], batch_size=1, cutting=None).transcripts[0] for segment in segments]
     words = [word for transcript in alone for word in transcript.words]
@@ -111,7 +111,7 @@ def test_without_a_cut_recordings_are_transcribed_as_they_are(run, sounds):
 
 def test_a_segment_over_all_of_a_recording_is_read_as_a_whole():
     voice = np.random.default_rng(0).normal(0.0, 0.1, 2 * RATE).astype(np.float32)
-    (segment,) = Activity(Recording("a", voice, RATE)).segments(DEFAULT_CUTTING)
+    (segment,) = SpeechActivity(Recording("a", voice, RATE)).segments(DEFAULT_CUTTING)
     assert segment.offset is None
 
 
@@ -164,7 +164,7 @@ def test_segments_of_an_mp3_file_are_to_the_bit_those_of_the_whole_in_any_order(
     noise = np.random.default_rng(0).normal(0, 1e-3, RATE).astype(np.float32)
     soundfile.write(tmp_path / "a.mp3", np.concatenate([part for piece in pieces for part in (noise, piece)]), RATE)
     recording = Recording("a.mp3", str(tmp_path / "a.mp3"))
-    whole, segments = recording.read(RATE).samples, Activity(recording).segments(DEFAULT_CUTTING)
+    whole, segments = recording.read(RATE).samples, SpeechActivity(recording).segments(DEFAULT_CUTTING)
     assert len(segments) == 4
     for segment in reversed(segments):
         first = round(segment.offset * RATE)
@@ -197,10 +197,12 @@ def test_segments_in_memory_are_to_the_bit_those_of_the_file_which_is_opened_onc
     samples = loud * np.random.default_rng(2).normal(0.0, 0.1, (len(loud), channels))
     soundfile.write(tmp_path / f"a.{suffix}", samples, rate, subtype="PCM_16")
     of_file = Recording("a", (tmp_path / f"a.{suffix}").read_bytes())
-    wanted = [row.read(RATE, int_values=True).samples for row in Activity(of_file).segments(Cutting(min_pause=0.1))]
+    wanted = [
+        row.read(RATE, int_values=True).samples for row in SpeechActivity(of_file).segments(Cutting(min_pause=0.1))
+    ]
     assert len(wanted) > 2
     opened.clear()
-    rows = Activity(of_file.in_memory(len(samples) * channels)).segments(Cutting(min_pause=0.1))
+    rows = SpeechActivity(of_file.in_memory(len(samples) * channels)).segments(Cutting(min_pause=0.1))
     for row, file_samples in zip(rows, wanted, strict=True):
         assert np.array_equal(row.read(RATE, int_values=True).samples, file_samples)
     assert len(opened) == 1
