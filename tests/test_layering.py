@@ -26,7 +26,7 @@ ORDERS = {
         < options < search, engines < transcribe < onnx < serve < cli
     """,
     "nemo_asr": """
-        rng, shipped < commands.configured_options, commands.training_options < argparse, text, audio, features
+        rng, shipped < options < argparse, text, audio, features
         < models < decoding < scoring < data < tasks < corpora < trained < export < commands
     """,
 }

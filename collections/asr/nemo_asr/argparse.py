@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
-from nemo_asr.commands.configured_options import policy_problem, take_from_configuration
-from nemo_asr.commands.training_options import (
+from nemo_asr.options.configured_options import policy_problem, take_from_configuration
+from nemo_asr.options.training_options import (
     FirstGeneration,
     Logging,
     Optimisation,

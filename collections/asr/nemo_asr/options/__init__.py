@@ -1,0 +1,1 @@
+"""Options of training: groups, and what a configuration gives in their place."""
