@@ -19,11 +19,11 @@ FOLDERS = {"nemo_lite": "", "nemo_lite.backends.pytorch": "backends", "nemo_asr"
 # A file has its test at the mirrored path: a/b/c.py in a/b/test_c.py, or several in the folder a/b/c. Where else tests
 # are, a line says: of a package, the files without tests of their own, and where their tests are.
 ELSEWHERE = [
-    ("nemo_asr", "rng", "asr/audio/augmentation/test_own_generators.py"),
+    ("nemo_asr", "rng", "asr/augmentation/test_own_generators.py"),
     (
-        "nemo_asr.audio.augmentation",
+        "nemo_asr.augmentation",
         "channel pauses perturbation recordings speed",
-        "asr/audio/augmentation/test_augmentor.py",
+        "asr/augmentation/test_augmentor.py",
     ),
     ("nemo_asr.commands", "training", "asr/commands/test_asr_tracking.py"),
     ("nemo_asr.options", "configured_options training_options", "asr/test_argparse.py"),

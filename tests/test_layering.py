@@ -26,7 +26,7 @@ ORDERS = {
         < options < search, engines < transcribe < onnx < serve < cli
     """,
     "nemo_asr": """
-        rng, shipped < options < argparse, text, audio, features
+        rng, shipped < options < argparse, text, augmentation, features
         < models < decoding < scoring < data < tasks < corpora < trained < export < commands
     """,
 }

@@ -28,7 +28,7 @@ PACKAGES = ("nemo_lite/base", f"{COLLECTION}/nemo_asr/run")
 FILES = (
     *(f"nemo_lite/{name}" for name in ("__init__.py", "__init__.pyi", "__main__.py", "package_info.py", "py.typed")),
     *(f"nemo_lite/{name}" for name in ("config.pyi", "errors.pyi", "compat/__init__.py", "compat/paths.py")),
-    *(f"{COLLECTION}/nemo_asr/{name}" for name in ("__init__.py", "__init__.pyi", "py.typed")),
+    *(f"{COLLECTION}/nemo_asr/{name}" for name in ("__init__.py", "__init__.pyi", "audio.pyi", "py.typed")),
     *(f"{COLLECTION}/nemo_asr/compat/{name}" for name in ("__init__.py", "paths.py")),
     *("README.md", "LICENSE"),
 )
@@ -94,7 +94,7 @@ def project_of_run(project: dict[str, Any]) -> str:
         'project.entry-points."nemo_lite.commands"': {name: commands[name] for name in COMMANDS},
         "tool.setuptools.packages.find": project["tool"]["setuptools"]["packages"]["find"],
         "tool.setuptools.package-data": {
-            "nemo_lite": package_data["nemo_lite"] + ["*.pyi"],
+            "nemo_lite": package_data["nemo_lite"],
             "nemo_asr": [pattern for pattern in package_data["nemo_asr"] if not pattern.startswith("scoring/")],
         },
     }

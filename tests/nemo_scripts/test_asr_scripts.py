@@ -4,7 +4,7 @@ import pytest
 from toys.manifests import make_set
 from toys.nemo_alias import run_script
 
-from nemo_asr.audio.augmentation import perturbation_types
+from nemo_asr.augmentation import perturbation_types
 
 
 def test_a_script_with_a_loose_manifest_and_configuration_runs_and_is_warned(tmp_path, capsys):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_asr.audio.augmentation import read_recordings
+from nemo_asr.augmentation import read_recordings
 from nemo_asr.compat.parts import item_iter
 from nemo_asr.run.manifest import Manifest
 from nemo_asr.run.text.parser import make_parser

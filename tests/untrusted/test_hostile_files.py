@@ -22,7 +22,7 @@ import pytest
 from toys.bounded import outcomes
 from toys.tar_members import member
 
-from nemo_asr.audio.augmentation import read_recordings
+from nemo_asr.augmentation import read_recordings
 from nemo_asr.compat.kaldi import KaldiUtterances
 from nemo_asr.compat.migrate import uses_in
 from nemo_asr.compat.parts import item_iter

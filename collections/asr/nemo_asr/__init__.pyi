@@ -2,8 +2,8 @@
 
 import types
 
-from nemo_asr.audio.augmentation import AudioAugmentor as AudioAugmentor
-from nemo_asr.audio.augmentation import TimeStretchAugmentation as TimeStretchAugmentation
+from nemo_asr.augmentation import AudioAugmentor as AudioAugmentor
+from nemo_asr.augmentation import TimeStretchAugmentation as TimeStretchAugmentation
 from nemo_asr.commands.seeds import train_seeds as train_seeds
 from nemo_asr.commands.training import TrainingRun as TrainingRun
 from nemo_asr.commands.training import start_record as start_record

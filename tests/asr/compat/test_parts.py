@@ -10,7 +10,7 @@ from toys.kaldi_folders import make_folder
 from toys.manifests import LABELS, make_set
 
 from nemo_asr import AudioToMelSpectrogramPreprocessor
-from nemo_asr.audio.augmentation import WaveformFeaturizer
+from nemo_asr.augmentation import WaveformFeaturizer
 from nemo_asr.compat.parts import (
     CONSTANT,
     NAME_TO_PARSER,

@@ -23,7 +23,7 @@ from toys.tar_shards import make_tarred_set, write_shard
 
 import nemo_lite as nemo
 from nemo_asr import AudioToTextDataLayer
-from nemo_asr.audio.augmentation import AudioAugmentor
+from nemo_asr.augmentation import AudioAugmentor
 from nemo_asr.compat.kaldi import KaldiFeatureDataLayer
 from nemo_asr.data.audio_files import AudioFilesDataLayer
 from nemo_asr.data.copied import CopiedRecordings

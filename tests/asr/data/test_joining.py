@@ -8,7 +8,7 @@ import torch
 from toys.manifests import damage, layer_of, make_set
 
 from nemo_asr import AudioToSpeechLabelDataLayer, TarredAudioToTextDataLayer
-from nemo_asr.audio.augmentation import JoinPerturbation
+from nemo_asr.augmentation import JoinPerturbation
 from nemo_asr.data.dataset import JoinedRows
 from nemo_asr.data.made_shards import make_shards
 from nemo_asr.run.text.parser import make_parser

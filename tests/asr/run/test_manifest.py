@@ -15,7 +15,7 @@ from toys import tab_manifest
 from toys.manifests import LABELS, entry, layer_of, refusal, write
 
 from nemo_asr import AudioToSpeechLabelDataLayer, TarredAudioToTextDataLayer, warn_of_leaks
-from nemo_asr.audio.augmentation import read_recordings
+from nemo_asr.augmentation import read_recordings
 from nemo_asr.commands.cli.data import main as data_command
 from nemo_asr.compat.parts import ASRAudioText, ASRSpeechLabel, CharParser
 from nemo_asr.run import manifest_kinds

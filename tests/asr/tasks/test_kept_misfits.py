@@ -13,7 +13,7 @@ from toys.subwords import small_subwords
 
 import nemo_lite as nemo
 from nemo_asr import AudioToMelSpectrogramPreprocessor, AudioToTextDataLayer, CTCLossNM, JasperEncoder
-from nemo_asr.audio.augmentation import AudioAugmentor, SpeedPerturbation
+from nemo_asr.augmentation import AudioAugmentor, SpeedPerturbation
 from nemo_asr.run.manifest import Manifest
 from nemo_asr.tasks import kept_misfits
 from nemo_asr.tasks.fitting import find_infeasible

@@ -15,8 +15,8 @@ from toys.tone_corpus import CONFIG, record, run_script, write_manifest
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_asr.audio import augmentation as augmentor
-from nemo_asr.audio import augmentation as perturbation
+from nemo_asr import augmentation as augmentor
+from nemo_asr import augmentation as perturbation
 from nemo_asr.commands.cli import models
 from nemo_asr.export import onnx_export
 from nemo_asr.export.onnx_export import exported_files, metadata_of

@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 import nemo_asr.models.jasper as jasper_blocks
-from nemo_asr.audio.augmentation import WaveformFeaturizer as WaveformFeaturizer
+from nemo_asr.augmentation import WaveformFeaturizer as WaveformFeaturizer
 from nemo_asr.compat.kaldi import KaldiUtterances
 from nemo_asr.compat.kaldi_matrices import matrix_of
 from nemo_asr.data.labelled import of_length

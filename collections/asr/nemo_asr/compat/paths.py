@@ -1,11 +1,11 @@
-"""NeMo's import paths of its speech collection. Data only."""
+"""NeMo's import paths of its speech collection, and a short one that users write. Data only."""
 
 from __future__ import annotations
 
 # Module of today -> NeMo's paths of its names, all below nemo_asr.
 PATHS = {
     "": "losses",
-    "audio.augmentation": "audio_preprocessing parts.perturb parts.segment",
+    "augmentation": "audio_preprocessing parts.perturb parts.segment",
     "compat.callbacks": "helpers",
     "compat.kaldi": "data_layer",
     "compat.parts": """
@@ -23,6 +23,7 @@ PATHS = {
     "models.jasper": "jasper",
     "models.losses": "losses",
     "models.speaker": "jasper",
+    "run.audio.reading": "audio",
     "scoring.classification": "metrics",
     "scoring.nemo_lines": "helpers",
     "scoring.rates": "helpers metrics",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from nemo_asr.audio.augmentation import AudioAugmentor, JoinPerturbation
+from nemo_asr.augmentation import AudioAugmentor, JoinPerturbation
 from nemo_asr.run.audio.reading import Samples, read_audio
 from nemo_asr.run.text.parser import CharParser
 from nemo_asr.run.utterances import R, Utterance, UtteranceReader, Utterances

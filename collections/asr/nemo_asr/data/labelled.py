@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from torch import Tensor
 
-from nemo_asr.audio.augmentation import AudioAugmentor, Perturbations
+from nemo_asr.augmentation import AudioAugmentor, Perturbations
 from nemo_asr.data.classes import ClassParser, check_known, class_names, classes_of, with_classes
 from nemo_asr.data.dataset import Item, Reading, SpeechDataset
 from nemo_asr.data.file_durations import with_file_durations

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.audio.augmentation import AudioAugmentor, Perturbations, WaveformFeaturizer, augmentor_of
+from nemo_asr.augmentation import AudioAugmentor, Perturbations, WaveformFeaturizer, augmentor_of
 from nemo_asr.data.copied import CopiedRecordings
 from nemo_asr.data.dataset import (
     MIXED_DOWN,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from nemo_asr.audio.augmentation import AudioAugmentor, Perturbations
+from nemo_asr.augmentation import AudioAugmentor, Perturbations
 from nemo_asr.data.dataset import ItemTensors, JoinedRows, Reading, collate
 from nemo_asr.data.file_spans import FileSpans
 from nemo_asr.data.speech_data_layer import SpeechDataLayer

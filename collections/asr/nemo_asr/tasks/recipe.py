@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from nemo_asr.audio.augmentation import perturbation_types
+from nemo_asr.augmentation import perturbation_types
 from nemo_asr.data.classes import classes_of
 from nemo_asr.data.dataset import Reading
 from nemo_asr.data.speech_data_layer import SpeechDataLayer

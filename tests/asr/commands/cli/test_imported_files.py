@@ -6,14 +6,14 @@ import pytest
 from toys.tone_corpus import CONFIG, make_corpus
 
 from nemo_asr.argparse import AsrArgParser
-from nemo_asr.audio.augmentation import perturbation_types
+from nemo_asr.augmentation import perturbation_types
 from nemo_asr.commands.cli import train
 from nemo_lite.core.trackers import TRACKERS
 from nemo_lite.utils import lr_policies
 from nemo_lite.utils.optimizers import OPTIMIZERS
 
 OWN = """
-from nemo_asr.audio.augmentation import Perturbation, register_perturbation
+from nemo_asr.augmentation import Perturbation, register_perturbation
 from nemo_lite.core.trackers import MetricsFile, register_tracker
 from nemo_lite.utils.lr_policies import CosineAnnealing, register_lr_policy
 from nemo_lite.utils.optimizers import register_optimizer

@@ -8,7 +8,7 @@ import re
 import pytest
 from toys.sources import ROOT
 
-from nemo_asr.audio.augmentation import perturbation_types
+from nemo_asr.augmentation import perturbation_types
 from nemo_asr.commands.cli.reference import argument_texts, is_own, keys_of, reference
 from nemo_asr.models.jasper import JasperBlockSpec
 from nemo_asr.tasks.registry import KNOWN

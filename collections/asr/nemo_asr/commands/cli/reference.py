@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin
 
-from nemo_asr.audio.augmentation import perturbation_types
+from nemo_asr.augmentation import perturbation_types
 from nemo_asr.models.jasper import JasperBlockSpec
 from nemo_asr.run.arguments import source_argument
 from nemo_asr.tasks.family import FAMILIES, FAMILY_OF_TASK

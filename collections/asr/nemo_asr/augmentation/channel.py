@@ -10,7 +10,7 @@ import numpy as np
 import soundfile
 import soxr
 
-from nemo_asr.audio.augmentation.perturbation import Perturbation, ordered
+from nemo_asr.augmentation.perturbation import Perturbation, ordered
 from nemo_asr.rng import NumbersRng
 from nemo_asr.run.arguments import Share, look_up
 from nemo_asr.run.audio import kinds

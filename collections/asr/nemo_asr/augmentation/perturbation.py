@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nemo_asr.audio.augmentation.segment import AudioSegment
+from nemo_asr.augmentation.segment import AudioSegment
 from nemo_asr.rng import NumbersRng, generator_from, generators_of, seeded_from
 from nemo_asr.run.audio.reading import Samples
 from nemo_lite.base.errors import UsageError

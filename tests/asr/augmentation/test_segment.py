@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from nemo_asr.audio.augmentation import AudioSegment
+from nemo_asr.augmentation import AudioSegment
 from nemo_lite.base.errors import DataError, UsageError
 
 RATE = 8000

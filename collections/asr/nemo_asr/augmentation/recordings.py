@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
 
-from nemo_asr.audio.augmentation.perturbation import Perturbation, amplitude, ordered, rms, with_noise
+from nemo_asr.augmentation.perturbation import Perturbation, amplitude, ordered, rms, with_noise
 from nemo_asr.rng import NumbersRng
 from nemo_asr.run.audio.reading import Samples, audio_seconds, excess_of, read_audio
 from nemo_asr.run.manifest import read_lines

@@ -11,23 +11,23 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from nemo_asr.audio.augmentation.channel import ClipPerturbation, CodecPerturbation, LowPassPerturbation
-from nemo_asr.audio.augmentation.pauses import JoinPerturbation, SilencePerturbation
-from nemo_asr.audio.augmentation.perturbation import (
+from nemo_asr.augmentation.channel import ClipPerturbation, CodecPerturbation, LowPassPerturbation
+from nemo_asr.augmentation.pauses import JoinPerturbation, SilencePerturbation
+from nemo_asr.augmentation.perturbation import (
     ColouredNoisePerturbation,
     GainPerturbation,
     Perturbation,
     ShiftPerturbation,
     WhiteNoisePerturbation,
 )
-from nemo_asr.audio.augmentation.recordings import (
+from nemo_asr.augmentation.recordings import (
     BabblePerturbation,
     ImpulsePerturbation,
     NoisePerturbation,
     RirNoisePerturbation,
 )
-from nemo_asr.audio.augmentation.segment import AnyFile, AudioSegment
-from nemo_asr.audio.augmentation.speed import SpeedPerturbation, TimeStretchPerturbation
+from nemo_asr.augmentation.segment import AnyFile, AudioSegment
+from nemo_asr.augmentation.speed import SpeedPerturbation, TimeStretchPerturbation
 from nemo_asr.rng import NumbersRng, generator_from, generators_of, reseed, seed_from, seeded_from
 from nemo_asr.run.arguments import Share
 from nemo_asr.run.audio.reading import Samples

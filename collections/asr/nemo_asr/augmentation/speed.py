@@ -10,7 +10,7 @@ import numpy.typing as npt
 import soxr
 import torch
 
-from nemo_asr.audio.augmentation.perturbation import Perturbation
+from nemo_asr.augmentation.perturbation import Perturbation
 from nemo_asr.rng import NumbersRng
 from nemo_asr.run.arguments import FrameSamples, Rates, SampleRate, Share, SpeedRate, look_up
 from nemo_asr.run.audio.reading import Samples

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from toys.tone_corpus import make_corpus
 
 import nemo_asr
-from nemo_asr.audio.augmentation import AudioAugmentor, AudioSegment, GainPerturbation, Perturbation, WaveformFeaturizer
+from nemo_asr.augmentation import AudioAugmentor, AudioSegment, GainPerturbation, Perturbation, WaveformFeaturizer
 from nemo_asr.compat import parts
 from nemo_lite.backends.pytorch.data.order import Shard, Stretch
 

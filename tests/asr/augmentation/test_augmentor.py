@@ -12,7 +12,7 @@ import torch
 from toys.manifests import layer_of, make_set
 
 from nemo_asr import TimeStretchAugmentation
-from nemo_asr.audio.augmentation import (
+from nemo_asr.augmentation import (
     AudioAugmentor,
     AudioSegment,
     BabblePerturbation,
@@ -376,7 +376,7 @@ def test_registered_perturbations_can_be_named_once(monkeypatch):
         def perturbed(self, samples, sample_rate, rng):
             return np.zeros_like(samples)
 
-    monkeypatch.setattr("nemo_asr.audio.augmentation.augmentor.perturbation_types", dict(perturbation_types))
+    monkeypatch.setattr("nemo_asr.augmentation.augmentor.perturbation_types", dict(perturbation_types))
     register_perturbation("mute", Mute)
     assert not AudioAugmentor.from_config({"mute": {"prob": 1}}).perturbed(tone(), RATE, generator()).any()
     with pytest.raises(UsageError, match=r'perturbation "mute" exists: got Mute, wanted'):

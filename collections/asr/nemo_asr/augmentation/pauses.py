@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.audio.augmentation.perturbation import Perturbation, amplitude, coloured_noise, ordered
+from nemo_asr.augmentation.perturbation import Perturbation, amplitude, coloured_noise, ordered
 from nemo_asr.rng import NumbersRng
 from nemo_asr.run.arguments import Duration, Share
 from nemo_asr.run.audio.reading import Samples

@@ -1,0 +1,36 @@
+"""Augmentation of waveforms: perturbations, and the augmentor that draws them. Re-exports."""
+
+from nemo_asr.augmentation.augmentor import AudioAugmentor as AudioAugmentor
+from nemo_asr.augmentation.augmentor import MissingProbabilityError as MissingProbabilityError
+from nemo_asr.augmentation.augmentor import Perturbations as Perturbations
+from nemo_asr.augmentation.augmentor import UnknownPerturbationError as UnknownPerturbationError
+from nemo_asr.augmentation.augmentor import WaveformFeaturizer as WaveformFeaturizer
+from nemo_asr.augmentation.augmentor import augmentor_of as augmentor_of
+from nemo_asr.augmentation.augmentor import perturbation_problems as perturbation_problems
+from nemo_asr.augmentation.augmentor import perturbation_types as perturbation_types
+from nemo_asr.augmentation.augmentor import register_perturbation as register_perturbation
+from nemo_asr.augmentation.channel import ClipPerturbation as ClipPerturbation
+from nemo_asr.augmentation.channel import CodecPerturbation as CodecPerturbation
+from nemo_asr.augmentation.channel import Hertz as Hertz
+from nemo_asr.augmentation.channel import LowPassPerturbation as LowPassPerturbation
+from nemo_asr.augmentation.pauses import JoinPerturbation as JoinPerturbation
+from nemo_asr.augmentation.pauses import PauseSeconds as PauseSeconds
+from nemo_asr.augmentation.pauses import SilencePerturbation as SilencePerturbation
+from nemo_asr.augmentation.perturbation import ColouredNoisePerturbation as ColouredNoisePerturbation
+from nemo_asr.augmentation.perturbation import GainPerturbation as GainPerturbation
+from nemo_asr.augmentation.perturbation import Perturbation as Perturbation
+from nemo_asr.augmentation.perturbation import ShiftPerturbation as ShiftPerturbation
+from nemo_asr.augmentation.perturbation import WhiteNoisePerturbation as WhiteNoisePerturbation
+from nemo_asr.augmentation.recordings import BabblePerturbation as BabblePerturbation
+from nemo_asr.augmentation.recordings import ImpulsePerturbation as ImpulsePerturbation
+from nemo_asr.augmentation.recordings import ListedRecording as ListedRecording
+from nemo_asr.augmentation.recordings import NoisePerturbation as NoisePerturbation
+from nemo_asr.augmentation.recordings import RirNoisePerturbation as RirNoisePerturbation
+from nemo_asr.augmentation.recordings import Voices as Voices
+from nemo_asr.augmentation.recordings import read_recordings as read_recordings
+from nemo_asr.augmentation.segment import AnyFile as AnyFile
+from nemo_asr.augmentation.segment import AudioSegment as AudioSegment
+from nemo_asr.augmentation.speed import SpeedPerturbation as SpeedPerturbation
+from nemo_asr.augmentation.speed import TimeStretchAugmentation as TimeStretchAugmentation
+from nemo_asr.augmentation.speed import TimeStretchPerturbation as TimeStretchPerturbation
+from nemo_asr.augmentation.speed import time_stretched as time_stretched
