@@ -119,7 +119,7 @@ def test_minutes_in_windows_give_the_text_times_and_confidences_of_the_whole_rec
 
 def test_a_search_that_finds_labels_has_their_times_too(run, files):
     greedy = run(list(files)).transcripts
-    found = run(list(files), {"greedy": PrefixBeamSearch()}.items(), batch_seconds=2).transcripts
+    found = run(list(files), {"search": PrefixBeamSearch()}.items(), batch_seconds=2).transcripts
     assert [each.text for each in found] == [each.text for each in greedy]
     for mine, theirs in zip(found, greedy, strict=True):
         assert [(word.start, word.end) for word in mine.words] == [(word.start, word.end) for word in theirs.words]

@@ -93,7 +93,7 @@ def test_fields_without_effect_are_named():
         (
             {"chunking_strategy": '{"type": "server_vad", "silence_duration_ms": 1}'},
             "chunking_strategy",
-            "min_pause is out",
+            "min_pause is 0.001, wanted float from 0.05 to 3600 s",
         ),
         ({"chunking_strategy": '{"type": "server_vad", "silence_duration_ms": []}'}, "chunking_strategy", "float"),
     ],
