@@ -11,6 +11,7 @@ import contextlib
 import functools
 import inspect
 import json
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -169,18 +170,26 @@ def refuse_out_of_range(
 
 
 def numbers_checked(function: Callable[P, R]) -> Callable[P, R]:
-    """A decorator of functions and constructors: `refuse_out_of_range` sees each call's arguments, and their types."""
+    """A decorator of functions and constructors: `refuse_out_of_range` sees each call's arguments, and their types.
+
+    Where an int belongs, a whole float is passed on as one: scripts compute steps with ``np.ceil`` and ``/``.
+    """
     signature = inspect.signature(function)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            arguments = signature.bind(*args, **kwargs).arguments
+            bound = signature.bind(*args, **kwargs)
         except TypeError:  # the call itself says which arguments it has
-            arguments = {}
+            return function(*args, **kwargs)
+        for name, annotation in annotations_of(function).items():
+            value: Any = bound.arguments.get(name)
+            is_float = isinstance(value, Real) and not isinstance(value, Integral) and math.isfinite(value)
+            if is_float and not fits(value, annotation) and value == int(value) and fits(int(value), annotation):
+                bound.arguments[name] = int(value)
         place = type(args[0]).__name__ if function.__name__ == "__init__" else function.__name__
-        refuse_out_of_range(function, arguments, place, types_too=True)
-        return function(*args, **kwargs)
+        refuse_out_of_range(function, bound.arguments, place, types_too=True)
+        return function(*bound.args, **bound.kwargs)
 
     return call
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -12,7 +13,7 @@ from nemo_lite.base.choices import DeploymentFormat as DeploymentFormat
 from nemo_lite.base.choices import DeviceType as DeviceType
 from nemo_lite.base.choices import Optimization as Optimization
 from nemo_lite.base.errors import UnknownNameError, UsageError, counted
-from nemo_lite.base.ranges import Between, PositiveFloat, PositiveInt, refuse_out_of_range
+from nemo_lite.base.ranges import Between, PositiveInt, refuse_out_of_range
 from nemo_lite.core.neural_types import NmTensor
 
 if TYPE_CHECKING:  # a command that shows its options starts sooner without it
@@ -179,7 +180,7 @@ class RunOptions:
 
     num_epochs: PositiveInt | None = None
     max_steps: PositiveInt | None = None
-    grad_norm_clip: PositiveFloat | None = None
+    grad_norm_clip: Annotated[float, Between(0, math.inf, above=True)] | None = None
     amp_min_loss_scale: float | None = None
     ema_decay: Annotated[float, Between(0, 1, above=True, below=True)] | None = None
     batches_per_step: PositiveInt = 1

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 
 from nemo_lite.base.config import (
@@ -19,7 +21,7 @@ from nemo_lite.base.config import (
     wanted,
 )
 from nemo_lite.base.errors import OutOfRangeError
-from nemo_lite.base.ranges import PositiveInt, WaitingSeconds, numbers_checked
+from nemo_lite.base.ranges import PositiveInt, StepsBetween, WaitingSeconds, numbers_checked
 from nemo_lite.core.neural_module import NeuralModule
 
 
@@ -157,6 +159,21 @@ def test_a_call_is_refused_for_a_number_of_another_type_too():
         assert str(raised.value) == told
     with pytest.raises(TypeError, match="missing 1 required positional argument"):
         make()  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("whole", [4.0, np.float64(4), np.float32(4), np.int64(4), 4])
+def test_a_whole_float_is_passed_on_as_an_int_where_an_int_belongs(whole):
+    @numbers_checked
+    def make(count: PositiveInt, steps: StepsBetween | None = -1, seconds: WaitingSeconds = 1.0) -> tuple[object, ...]:
+        return count, steps, seconds
+
+    count, steps, seconds = make(whole, steps=whole, seconds=whole)
+    assert (count, steps) == (4, 4)
+    assert all(isinstance(number, Integral) for number in (count, steps))
+    assert seconds is whole
+    for number in (0.0, 2.5, np.float64(-1), math.inf, math.nan):
+        with pytest.raises(OutOfRangeError, match=r"make\.count is .*, wanted int from 1 on"):
+            make(number)
 
 
 def test_equal_ranges_are_written_alike():

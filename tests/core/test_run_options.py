@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -34,6 +35,10 @@ def test_options_come_from_optimization_params_and_from_flat_arguments() -> None
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(UsageError if "padd" not in problem else UnknownNameError, match=problem):
         RunOptions(**options)
+
+
+def test_gradients_clipped_by_infinity_are_measured_only() -> None:
+    assert RunOptions.of({"max_steps": 1, "grad_norm_clip": math.inf}).grad_norm_clip == math.inf
 
 
 def test_groups_that_share_statistics_divide_the_world_size() -> None:
