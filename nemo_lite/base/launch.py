@@ -205,9 +205,6 @@ class ProcessInfo:
         return self.rank == 0
 
 
-Place = ProcessInfo  # its former name, kept for scripts that import it
-
-
 def who_am_i(
     local_rank: int | str | None = None,
     *,

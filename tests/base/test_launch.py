@@ -13,7 +13,6 @@ from toys.launchers import SALLOC_STEP, hydra, openmpi, refusal, slurm_batch, sl
 
 from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.base.launch import (
-    Place,
     ProcessInfo,
     as_typed,
     derived_port,
@@ -32,10 +31,6 @@ from nemo_lite.base.launch import (
 
 def test_nothing_said_is_a_single_process():
     assert who_am_i(environ={"PATH": "/bin", "HOSTNAME": "laptop"}) is None
-
-
-def test_the_older_name_of_the_class_stays():
-    assert Place is ProcessInfo
 
 
 def test_torchrun_on_one_machine():

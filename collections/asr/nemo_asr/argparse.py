@@ -266,7 +266,7 @@ class AsrArgParser(NemoArgParser):
         from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 
         checkpoint = CheckpointFolder(parsed.load_dir).latest()
-        if checkpoint is None or checkpoint.step is None or checkpoint.epoch is None:  # of an older version, or NeMo's
+        if checkpoint is None or checkpoint.step is None or checkpoint.epoch is None:  # NeMo's
             return
         options = RunOptions(num_epochs=parsed.num_epochs, max_steps=parsed.max_steps)
         if error := options.nothing_left(checkpoint.step, checkpoint.epoch):

@@ -126,7 +126,7 @@ class ActionCallback(Callback):
 
 
 def older_names(**names: str) -> Callable[[F], F]:
-    """Accept keywords under the names they had in older versions: ``older_names(step_frequency="step_freq")``.
+    """Accept keywords under the names they had in older versions of NeMo: ``older_names(step_frequency="step_freq")``.
 
     The decorated function raises UsageError for a keyword that is given under both names.
     """

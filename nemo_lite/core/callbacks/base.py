@@ -96,7 +96,7 @@ class Callback:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave. Called on all ranks after ``on_action_start`` of all callbacks.
 
-        It is not called where there is no such state: a new run, or a checkpoint of older versions.
+        It is not called where there is no such state: a new run, or a checkpoint saved without this callback.
         """
 
     def join(self, label: str, tags: TagOwners) -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_lite.backends.pytorch.data.order import Batching, CostWords, Leftover, Shard, padding_share, training_plan
+from nemo_lite.backends.pytorch.data.order import Batching, CostWords, Leftover, Shard, training_rounds
 from nemo_lite.base.errors import UsageError
 
 SIZES = st.integers(1, 200)
@@ -27,7 +27,13 @@ def librispeech_like(num_items, seed=0):
 
 def plans(durations, batching, world_size, epoch=0, seed=0, uneven="pad"):
     shards = [Shard(rank, world_size, seed, uneven) for rank in range(world_size)]
-    return [training_plan(len(durations), batching, shard, epoch, durations) for shard in shards]
+    return [training_rounds(len(durations), batching, shard, epoch, durations).of_rank(shard.rank) for shard in shards]
+
+
+def padding_share(costs, batches):
+    """Share of what is computed that is padding."""
+    used = sum(float(costs[rows].sum(dtype=np.float64)) for rows in batches)
+    return 1.0 - used / sum(float(costs[rows].max()) * len(rows) for rows in batches)
 
 
 def plan_alone(durations, batching, epoch=0):
@@ -257,10 +263,6 @@ def test_bucketing_without_shuffle_is_the_same_in_every_epoch_and_pads_least():
 def test_equal_costs_make_random_batches():
     durations, batching = np.full(640, 2.0, np.float32), Batching(16, bucketing=True)
     assert share_of_pairs_that_meet_again(durations, batching, 1) < 0.05
-
-
-def test_padding_share_is_one_minus_used_over_computed():
-    assert padding_share(np.array([1.0, 3.0, 2.0]), [np.array([0, 1]), np.array([2])]) == pytest.approx(1 - 6 / 8)
 
 
 @pytest.mark.parametrize(

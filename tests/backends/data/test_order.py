@@ -26,7 +26,7 @@ from nemo_lite.backends.pytorch.data.order import (
     Stretch,
     evaluation_plan,
     evened_out,
-    training_plan,
+    training_rounds,
 )
 from nemo_lite.backends.pytorch.data.order import plans as plans_of
 from nemo_lite.backends.pytorch.generators import seed_all, seed_of
@@ -45,7 +45,8 @@ def plans(num_items: int, batch_size: int, world_size: int, **settings: Any) -> 
     settings = {"epoch": 0, "seed": 0, "uneven": "pad", **settings}
     epoch, seed, uneven = (settings.pop(name) for name in ("epoch", "seed", "uneven"))
     shards = [Shard(rank, world_size, seed, uneven) for rank in range(world_size)]
-    return [training_plan(num_items, Batching(batch_size, **settings), shard, epoch) for shard in shards]
+    batching = Batching(batch_size, **settings)
+    return [training_rounds(num_items, batching, shard, epoch).of_rank(shard.rank) for shard in shards]
 
 
 def orders(num_items: int, batch_size: int, world_size: int, **settings: Any) -> list[list[list[int]]]:

@@ -17,8 +17,8 @@ from nemo_lite.backends.pytorch.data.order import (
     Stretch,
     cut_into_rounds,
     evened_out,
-    sequential_plan,
     sequential_plans,
+    sequential_rounds,
 )
 from nemo_lite.backends.pytorch.data.order import plans as plans_by_cost
 from nemo_lite.base.errors import UsageError
@@ -32,7 +32,7 @@ WINDOWS = st.sampled_from([0, 5, 1000])
 def plans(parts, batching, world_size, *, epoch=0, window=0, seed=0, uneven="pad"):
     starts = np.cumsum([0, *parts])
     shards = [Shard(rank, world_size, seed, uneven) for rank in range(world_size)]
-    return [sequential_plan(starts, batching, shard, epoch, window) for shard in shards]
+    return [sequential_rounds(starts, batching, shard, epoch, window).of_rank(shard.rank) for shard in shards]
 
 
 def rows_of(plan):
@@ -94,12 +94,14 @@ def test_a_window_moves_no_item_further_than_its_size(world):
 
 def test_items_that_do_not_fill_a_round_are_dealt_with_as_uneven_says():
     starts, batching = np.array([0, 3, 7]), Batching(3, shuffle=False)
-    assert [batch.tolist() for batch in sequential_plan(starts, batching, Shard(0, 2)).batches] == [[0, 1, 2], [3]]
-    assert [batch.tolist() for batch in sequential_plan(starts, batching, Shard(1, 2)).batches] == [[4, 5, 6], [3]]
-    assert sequential_plan(starts, batching, Shard(1, 2)).leftover == Leftover(num_repeated=1)
-    assert sequential_plan(starts, batching, Shard(1, 2, uneven="drop")).leftover == Leftover(num_dropped=1)
+    padded = sequential_rounds(starts, batching, Shard(0, 2))
+    assert [batch.tolist() for batch in padded.of_rank(0).batches] == [[0, 1, 2], [3]]
+    assert [batch.tolist() for batch in padded.of_rank(1).batches] == [[4, 5, 6], [3]]
+    assert padded.leftover == Leftover(num_repeated=1)
+    dropped = sequential_rounds(starts, batching, Shard(1, 2, uneven="drop"))
+    assert dropped.leftover == Leftover(num_dropped=1)
     with pytest.raises(UsageError, match="1 item is left over at the end of an epoch, for 2 ranks"):
-        sequential_plan(starts, batching, Shard(0, 2, uneven="error"))
+        sequential_rounds(starts, batching, Shard(0, 2, uneven="error"))
 
 
 # What is left of an epoch

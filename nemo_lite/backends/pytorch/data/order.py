@@ -333,10 +333,10 @@ def plans(
     training: bool,
     costs: Costs | Callable[[int], Costs] | None = None,
 ) -> Callable[[int], Plan]:
-    """The batches of one rank by epoch: see `training_plan`, and in evaluation `order.evaluation_plan`.
+    """The batches of one rank by epoch: see `training_rounds`, and in evaluation `evaluation_plan`.
 
     Args:
-        costs: as of `training_plan`, perhaps others in each epoch.
+        costs: as of `training_rounds`, perhaps others in each epoch.
     """
     if training:
 
@@ -417,11 +417,6 @@ def _turns_of(items: Rows) -> Rows:
     return turns
 
 
-def training_plan(num_items: int, batching: Batching, shard: Shard, epoch: int = 0, costs: Costs | None = None) -> Plan:
-    """The batches of one rank in one epoch of training, see :func:`training_rounds`."""
-    return training_rounds(num_items, batching, shard, epoch, costs).of_rank(shard.rank)
-
-
 def training_rounds(
     num_items: int, batching: Batching, shard: Shard, epoch: int = 0, costs: Costs | None = None
 ) -> Rounds:
@@ -459,13 +454,6 @@ def training_rounds(
     if world_size > 1:
         rounds = list(_balanced(rounds, costs, world_size, rng if is_mixed else None))
     return evened_out(rounds, shard, num_dropped)
-
-
-def padding_share(costs: Costs, batches: Sequence[Rows]) -> float:
-    """Share of what is computed that is padding: 1 - sum of costs / sum of (largest in the batch * batch size)."""
-    used = sum(float(costs[rows].sum(dtype=np.float64)) for rows in batches)
-    computed = sum(float(costs[rows].max()) * len(rows) for rows in batches)
-    return 1.0 - used / computed
 
 
 def _items_of_average_cost(costs: Costs, batching: Batching) -> int:
@@ -560,11 +548,6 @@ def _balanced(rounds: Sequence[Rows], costs: Costs, world_size: int, rng: np.ran
         totals += parts[columns]
         totals[: len(incomplete)] += thousandths[incomplete]
         yield np.concatenate([layers[:, columns].ravel(), incomplete])
-
-
-def sequential_plan(starts: Rows, batching: Batching, shard: Shard, epoch: int = 0, window: int = 0) -> Plan:
-    """The batches of one rank in one epoch of training, see :func:`sequential_rounds`."""
-    return sequential_rounds(starts, batching, shard, epoch, window).of_rank(shard.rank)
 
 
 def sequential_rounds(starts: Rows, batching: Batching, shard: Shard, epoch: int = 0, window: int = 0) -> Rounds:

@@ -140,7 +140,7 @@ def test_models_are_compared_by_speaker_and_few_speakers_are_told():
     a, b = ([{**each, "speaker": f"s{n % 4}"} for n, each in enumerate(rows)] for rows in (RAW_A, RAW_B))
     found = compare(utterances(a), utterances(b))
     assert (found.wer.num_clusters, found.wer.unit) == (4, "speakers")
-    # A file that an older version wrote has no speakers: the other one's are taken.
+    # One of the files names no speakers: the other one's are taken.
     assert compare(utterances(RAW_A), utterances(b)) == compare(utterances(a), utterances(RAW_B)) == found
     text = comparison_table({"dev": found})
     assert "; 4 speakers are few, so others may decide otherwise." in text

@@ -26,7 +26,7 @@ def test_another_number_is_refused_with_both_numbers_and_the_option() -> None:
     )
 
 
-def test_the_same_number_an_allowed_one_and_older_checkpoints_pass() -> None:
+def test_the_same_number_an_allowed_one_and_checkpoints_of_nemo_pass() -> None:
     check_world_size({"pace": [4, 1, 9]}, 4, False, "")
     check_world_size({"pace": [4, 1, 9]}, 3, True, "")
     check_world_size({"step": 3}, 3, False, "")

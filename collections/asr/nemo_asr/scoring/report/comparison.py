@@ -54,7 +54,7 @@ def compare(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance]
     said = [row.reference for row in rows_a]
     heard_a = [row.hypothesis for row in rows_a]
     heard_b = [by_place[row.place].hypothesis for row in rows_a]
-    # One of the files may be of an older version, which names no speakers.
+    # One of the manifests may name no speakers.
     clusters = clusters_in([row if row.speaker is not None else by_place[row.place] for row in rows_a])
     words_a, words_b = (utterance_errors(heard, said, clusters=clusters) for heard in (heard_a, heard_b))
     characters = (utterance_errors(heard, said, use_cer=True, clusters=clusters) for heard in (heard_a, heard_b))
