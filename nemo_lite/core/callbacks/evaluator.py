@@ -266,7 +266,7 @@ class EvaluatorCallback(ActionCallback):
             of_metrics: dict[str, float] = {}
             for tag, metric in self._metrics.items():
                 metric.positions = evaluated.items
-                of_metrics |= metric.values(tag)
+                of_metrics |= metric.tagged_values(tag)
             results |= of_metrics
             if of_metrics and not self._tags.are_recorded:  # a script has nothing else that shows them
                 shown = ", ".join(f"{tag} {number(float(value))}" for tag, value in of_metrics.items())

@@ -68,7 +68,7 @@ class Metric(ABC):
         """The ends of the value's 95 % interval, which become ``NAME_low`` and ``NAME_high``; None: not known."""
         return None
 
-    def values(self, tag: str) -> dict[str, float]:
+    def tagged_values(self, tag: str) -> dict[str, float]:
         """The results by tag: the value, and the ends of its interval; override it for a metric of several numbers.
 
         Args:

@@ -44,7 +44,7 @@ TWO = [row(["cab", "c"], ["cab", "aabc"])]
 
 
 def test_a_set_is_scored_and_its_transcripts_are_kept(dev, tmp_path, capsys):
-    rates = scored(dev, TWO, [0, 3], tmp_path / "transcripts").values("wer")
+    rates = scored(dev, TWO, [0, 3], tmp_path / "transcripts").tagged_values("wer")
     assert list(rates) == ["loss", "wer", "cer", "wer_low", "wer_high", "cer_low", "cer_high"]
     assert [*rates.values()] == [2.0, 0.5, 3 / 7, 0.0, 1.0, 0.0, 0.75]
     rows = [json.loads(line) for line in (tmp_path / "transcripts/dev.transcripts.jsonl").read_text().splitlines()]
@@ -70,8 +70,8 @@ def test_an_evaluation_is_the_same_on_one_rank_and_on_two_and_the_next_one_begin
 def test_the_utterances_of_batches_without_a_finite_loss_are_named(dev, capsys):
     batches = ((["cab", "c"], 2.0), (["a"], math.inf), (["b"] * 7, math.nan))
     metric = scored(dev, [row(texts, texts, loss) for texts, loss in batches], [0, 3, 1, 2, 0, 3, 1, 2, 0, 3])
-    assert math.isnan(metric.values("wer")["loss"])
-    metric.values("wer")
+    assert math.isnan(metric.tagged_values("wer")["loss"])
+    metric.tagged_values("wer")
     places = ", ".join(dev.place_of(position) for position in (1, 2, 0, 3, 1))
     told = f"dev: the loss is infinite or NaN in the batch of {places} and 3 more"
     assert [line for line in capsys.readouterr().err.splitlines() if "infinite" in line] == [f"warning: {told}"]
@@ -80,7 +80,7 @@ def test_the_utterances_of_batches_without_a_finite_loss_are_named(dev, capsys):
 def test_a_set_is_scored_by_the_normaliser_of_the_run(dev, tmp_path, monkeypatch):
     texts = iter(["CAB!", "a, abc"])
     monkeypatch.setattr("nemo_asr.data.evaluated_sets.post_process_predictions", lambda *_: list(texts))
-    assert scored(dev, TWO, [0, 3], tmp_path, "wer", "basic").values("wer")["wer"] == 1.0
+    assert scored(dev, TWO, [0, 3], tmp_path, "wer", "basic").tagged_values("wer")["wer"] == 1.0
     rows = [json.loads(line) for line in (tmp_path / "dev.transcripts.jsonl").read_text().splitlines()]
     assert [(row["reference"], row["hypothesis"]) for row in rows] == [("cab", "cab"), ("aabc", "a abc")]
     assert [(row["text"], row["recognised"]) for row in rows] == [("cab", "CAB!"), ("aabc", "a, abc")]
@@ -89,11 +89,11 @@ def test_a_set_is_scored_by_the_normaliser_of_the_run(dev, tmp_path, monkeypatch
 
 def test_what_was_heard_is_scored_as_the_data_layer_says(dev, monkeypatch):
     monkeypatch.setattr("nemo_asr.data.evaluated_sets.hypotheses_in_data", lambda layer, texts: ["cab", "aabc"])
-    assert scored(dev, TWO, [0, 3]).values("wer")["wer"] == 0.0
+    assert scored(dev, TWO, [0, 3]).tagged_values("wer")["wer"] == 0.0
 
 
 def test_without_numbered_items_what_the_label_ids_say_is_scored(dev, tmp_path):
-    assert scored(dev, TWO, None, tmp_path).values("wer")["cer"] == 3 / 7
+    assert scored(dev, TWO, None, tmp_path).tagged_values("wer")["cer"] == 3 / 7
     assert [*tmp_path.iterdir()] == []
 
 
@@ -109,10 +109,10 @@ def test_the_speakers_of_a_set_are_read_once_and_decide_its_intervals(dev, tmp_p
     metric, calls = scored(data_layer, rows, [0, 1, 2, 3]), []
     read = data_layer.utterance_of
     monkeypatch.setattr(data_layer, "utterance_of", lambda item: calls.append(item) or read(item))
-    rates = metric.values("wer")
-    assert metric.values("wer") == rates
+    rates = metric.tagged_values("wer")
+    assert metric.tagged_values("wer") == rates
     assert calls == 2 * [0, 1, 2, 3]  # for the texts and for the speakers
-    by_utterance = scored(DataLayerNM(), rows, [0, 1, 2, 3]).values("wer")
+    by_utterance = scored(DataLayerNM(), rows, [0, 1, 2, 3]).tagged_values("wer")
     assert rates["wer"] == by_utterance["wer"]
     assert rates["wer_low"] == 0.0
     assert rates["wer_high"] == 1.0 > by_utterance["wer_high"] - 1e-9  # all errors are of one speaker
@@ -121,7 +121,7 @@ def test_the_speakers_of_a_set_are_read_once_and_decide_its_intervals(dev, tmp_p
 def test_nemos_lines_are_logged_in_nemos_style(dev, capsys):
     logging.set_style("nemo")
     try:
-        scored(dev, TWO, [0, 3]).values("wer")
+        scored(dev, TWO, [0, 3]).tagged_values("wer")
     finally:
         logging.set_style(None)
     assert "] ==========>>>>>>Evaluation WER dev:  50.00%" in capsys.readouterr().out
@@ -130,7 +130,7 @@ def test_nemos_lines_are_logged_in_nemos_style(dev, capsys):
 def test_transcripts_that_cannot_be_written_cost_one_warning(dev, tmp_path, capsys):
     (tmp_path / "file").touch()
     metric = scored(dev, TWO, [0, 3], tmp_path / "file")
-    assert metric.values("wer") == metric.values("wer")
+    assert metric.tagged_values("wer") == metric.tagged_values("wer")
     assert capsys.readouterr().err.count("there is a file where a folder is wanted") == 1
 
 
@@ -140,7 +140,7 @@ def test_a_set_is_scored_against_its_own_texts_also_empty_ones_and_letters_that_
     lines[0]["text"], lines[1]["text"] = "ab \u0436\u0436", ""
     (folder / "dev.json").write_text("\n".join(map(json.dumps, lines)))
     data_layer = nemo_asr.AudioToTextDataLayer(str(folder / "dev.json"), labels=list(" abc"), batch_size=2)
-    rates = scored(data_layer, [row(["ab", "b"], ["ab", ""])], [0, 1], tmp_path / "out").values("wer")
+    rates = scored(data_layer, [row(["ab", "b"], ["ab", ""])], [0, 1], tmp_path / "out").tagged_values("wer")
     assert rates["wer"] == 1.0  # of two words one is lost, and one was said about silence
     assert rates["cer"] == 4 / 5
     rows = [json.loads(line) for line in (tmp_path / "out/dev.transcripts.jsonl").read_text().splitlines()]
@@ -156,7 +156,7 @@ def classes():
 
 
 def test_a_set_of_classes_is_scored_over_its_recordings(classes):
-    assert classes.values("error") == {"loss": 1.25, "error": 0.25, "error_low": 0.0, "error_high": 1.0}
+    assert classes.tagged_values("error") == {"loss": 1.25, "error": 0.25, "error_low": 0.0, "error_high": 1.0}
     classes.reset()
     classes.update(loss=torch.tensor(1.0), logits=torch.eye(200), classes=torch.arange(200))
     assert (classes.value(), *classes.interval()) == (0.0, 0.0, pytest.approx(0.0183, abs=1e-4))
@@ -165,10 +165,10 @@ def test_a_set_of_classes_is_scored_over_its_recordings(classes):
 def test_a_set_of_classes_is_told_in_nemo_s_lines_on_request(classes, monkeypatch):
     said: list[str] = []
     monkeypatch.setattr(logging, "info", said.append)
-    classes.values("error")
+    classes.tagged_values("error")
     assert said == []
     logging.set_style("nemo")
-    classes.values("error")
+    classes.tagged_values("error")
     logging.set_style(None)
     assert said == [
         "==========>>>>>>Evaluation Loss dev: 1.250",

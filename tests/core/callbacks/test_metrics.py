@@ -113,12 +113,28 @@ def test_a_metric_with_an_interval_writes_its_ends(wires):
 
 def test_a_metric_of_several_numbers_knows_which_items_were_evaluated(wires):
     class Both(Mean):
-        def values(self, tag):
+        def tagged_values(self, tag):
             return {tag: self.value(), "last": self.positions[-1]}
 
     state = FakeState(tb_writer=Writer(), batches=[[2.0, [0, 0, 0]]], num_items=3)
     train(state, [EvaluatorCallback(metrics={"mse": Both(*wires)})], num_epochs=0)
     assert [(tag, value) for tag, value, _ in state.tb_writer.scalars] == [("mse", 2.0), ("last", 2)]
+
+
+def test_a_metric_may_keep_its_values_under_this_name(wires):
+    class Median(Mean):
+        def reset(self):
+            self.values = []
+
+        def update(self, *, batch_mean, items):
+            self.values += [float(batch_mean)] * len(items)
+
+        def value(self):
+            return sorted(self.values)[len(self.values) // 2]
+
+    state = FakeState(tb_writer=Writer(), batches=[[2.0, [0]], [3.0, [0, 0]]])
+    train(state, [EvaluatorCallback(metrics={"median": Median(*wires)})], num_epochs=0)
+    assert [(tag, value) for tag, value, _ in state.tb_writer.scalars] == [("median", 3.0)]
 
 
 def test_a_metric_without_a_direction_and_an_evaluator_without_a_metric_are_refused(wires):

@@ -88,9 +88,9 @@ class ScoredSet(Metric):
 
     def value(self) -> float:
         """The rate that counts, a fraction."""
-        return self.values(self._metric)[self._metric]
+        return self.tagged_values(self._metric)[self._metric]
 
-    def values(self, tag: str) -> dict[str, float]:
+    def tagged_values(self, tag: str) -> dict[str, float]:
         """Loss, both rates and the ends of their intervals; the tag is that of the rate that counts."""
         loss, texts, clusters = mean_loss(self._losses, self._sizes), self._texts(), self._clusters_of_utterances()
         if logging.style == "nemo":
@@ -197,9 +197,9 @@ class ScoredClasses(Metric):
         interval = bootstrap_interval(class_errors(np.arange(sum(self._sizes)) >= self._num_correct))
         return interval.low, interval.high
 
-    def values(self, tag: str) -> dict[str, float]:
+    def tagged_values(self, tag: str) -> dict[str, float]:
         """The loss, the error rate by its tag, and the ends of its interval."""
         loss = mean_loss(self._losses, self._sizes)
         if logging.style == "nemo":
             log_accuracies({1: self._num_correct / sum(self._sizes)}, loss, self._name)
-        return {"loss": loss, **super().values(tag)}
+        return {"loss": loss, **super().tagged_values(tag)}
