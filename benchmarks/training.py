@@ -34,7 +34,7 @@ from torch import nn
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.data.order import Batching, Shard, training_plan
+from nemo_lite.backends.pytorch.data.order import Batching, Shard, training_rounds
 from nemo_lite.core.callbacks.action_state import ActionState
 
 CONFIGS = Path(__file__).resolve().parents[1] / "examples/asr/configs"
@@ -209,7 +209,10 @@ def lost(durations: npt.NDArray[np.float32], batch_size: int, bucketing: bool, w
     batching, seconds = Batching(batch_size, shuffle=True, bucketing=bucketing), 0.0
     for epoch in range(3):
         shards = [Shard(rank, world_size) for rank in range(world_size)]
-        plans = [training_plan(len(durations), batching, shard, epoch, durations).batches for shard in shards]
+        plans = [
+            training_rounds(len(durations), batching, shard, epoch, durations).of_rank(shard.rank).batches
+            for shard in shards
+        ]
         for batches in zip(*plans, strict=True):
             seconds += world_size * max(float(durations[rows].max()) * len(rows) for rows in batches)
     return 1 - 3 * float(durations.sum(dtype=np.float64)) / seconds

@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import io
 import os
+import pkgutil
 import re
 import shlex
 import shutil
@@ -215,6 +216,31 @@ def test_every_path_that_the_pages_about_the_code_name_is_there(page):
     paths = set(re.findall(r"`((?:nemo_lite|nemo_asr|tests|benchmarks)/[\w/.]*)`", page.read_text(encoding="utf-8")))
     assert len(paths) > 20
     assert [name for name in sorted(paths) if not source_path(name).exists()] == []
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_test_that_a_page_names_is_there(path):
+    tests = re.findall(r"`(tests/[\w/]+\.py)`", path.read_text(encoding="utf-8"))
+    assert [name for name in tests if not (ROOT / name).exists()] == []
+
+
+def test_names_with_their_place_in_docstrings_are_there():
+    names = {
+        (str(path.relative_to(ROOT)), name)
+        for path in PACKAGES
+        for name in re.findall(r"(?<!`)`(nemo_(?:lite|asr)(?:\.\w+)+)`(?!`)", path.read_text(encoding="utf-8"))
+    }
+    assert len(names) > 50
+    assert [(file, name) for file, name in sorted(names) if not is_there(name)] == []
+
+
+def is_there(name: str) -> bool:
+    """Whether a dotted name leads to a module, or to what is in one."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 WHAT_IS_THERE = {

@@ -212,7 +212,7 @@ def test_an_evaluation_that_fails_at_the_end_costs_no_weights(lines, corpus, tmp
             raise DataError("the disk of the evaluation set is gone")
         return {}
 
-    monkeypatch.setattr("nemo_asr.commands.training.ScoredSet.values", score)
+    monkeypatch.setattr("nemo_asr.commands.training.ScoredSet.tagged_values", score)
     assert "the disk of the evaluation set is gone" in refusal(corpus, "--eval_datasets", corpus / "dev.json")
     assert (tmp_path / "runs/Jasper/checkpoints/checkpoint-STEP-2/record.json").is_file()
 

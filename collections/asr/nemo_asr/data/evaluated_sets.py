@@ -45,7 +45,7 @@ class ScoredSet(Metric):
         data_layer: where it comes from.
         folder: of ``NAME.transcripts.jsonl``; ``None`` writes none.
         metric: ``wer`` or ``cer``: the rate that counts.
-        normalizer: a score normaliser, see `nemo_asr.data.speech_data_layer.texts_to_score`.
+        normalizer: a score normaliser, see `nemo_asr.data.scored_texts.texts_to_score`.
     """
 
     higher_is_better = False

@@ -64,7 +64,7 @@ def propose_labels(texts: Iterable[str], language: str | None = None, punctuated
 
     Args:
         texts: the texts of a training set.
-        language: see `nemo_asr.run.text.labels.language_code`; None: what the letters tell.
+        language: see `nemo_asr.run.text.languages.language_code`; None: what the letters tell.
         punctuated: capitals, and marks such as the comma that are no rarer than letters may be, are labels too.
 
     Raises:

@@ -254,7 +254,7 @@ class TrainedModel:
         """As :meth:`align`, with the reasons of recordings that cannot be aligned in the place of an error.
 
         Args:
-            audio: also `nemo_asr.transcribe`'s ``Recording`` objects.
+            audio: also `nemo_asr.run.transcribe.inputs`'s ``Recording`` objects.
             texts: what is said in each.
             audio_rate: samples a second of arrays.
             channel: of recordings with several: one from 0, or ``mix``; None: the average of all.

@@ -77,7 +77,7 @@ class StepValues:
             self._values = {}
 
     def get_tensor(self, wire: str | NmTensor, compute: bool = True) -> Any:
-        """See :class:`nemo_lite.core.callbacks.base.StepTensors`."""
+        """See :class:`nemo_lite.core.callbacks.action_state.StepTensors`."""
         if isinstance(wire, str):
             if wire == "loss" and wire not in self.names:
                 return None if self._loss is None else self._loss.detach()
@@ -150,7 +150,7 @@ class ValuesOfLanes:
         return next((lane for lane in self._lanes if name in lane.names), self.latest).wire(name)
 
     def get_tensor(self, wire: str | NmTensor, compute: bool = True) -> Any:
-        """See :class:`nemo_lite.core.callbacks.base.StepTensors`."""
+        """See :class:`nemo_lite.core.callbacks.action_state.StepTensors`."""
         if isinstance(wire, str) and wire == "loss" and not any("loss" in lane.names for lane in self._lanes):
             return self.latest.get_tensor("loss")
         wire = self.wire(wire) if isinstance(wire, str) else wire

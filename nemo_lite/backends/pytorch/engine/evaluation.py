@@ -412,7 +412,7 @@ class InferenceRun(ItemsComputed, Iterator[WireValues]):
 
 
 class EvaluationRun(ItemsComputed):
-    """An evaluation on all ranks while and after it runs; see :class:`nemo_lite.core.callbacks.base.Evaluated`.
+    """An evaluation on all ranks while and after it runs; see :class:`nemo_lite.core.callbacks.action_state.Evaluated`.
 
     Args:
         evaluation: what to run.

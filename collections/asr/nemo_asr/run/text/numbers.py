@@ -151,7 +151,7 @@ def speak_numbers(text: str, language: str, can_write: Callable[[str], bool]) ->
 
     Args:
         text: any text.
-        language: a code of `nemo_asr.run.text.labels.LANGUAGES`.
+        language: a code of `nemo_asr.run.text.languages.LANGUAGES`.
         can_write: whether the labels have all letters of some words.
     """
     if language == "zh":

@@ -86,7 +86,7 @@ class CharParser:
 
     Normalising strips the text, makes one space of any white space, composes accents (NFC) and changes the case; no
     letter becomes another one. Apostrophes, hyphens, digits, full and half width and other forms of a letter take the
-    form that the labels have, and punctuation that is no label becomes a space: see `nemo_asr.run.text.labels.Forms`.
+    form that the labels have, and punctuation that is no label becomes a space: see `nemo_asr.run.text.forms.Forms`.
     Marks that are no words and no labels, such as ``[laughter]``, are left out and counted. Labels of several
     characters match whole words, before any normalising, so ``<noise>`` survives in running text; a letter with its
     accents is a label like any other, also where Unicode has no single code point for it.
@@ -366,7 +366,7 @@ class SpokenNumbersParser(CharParser):
     as lost.
 
     Args:
-        language: a code of `nemo_asr.run.text.labels.LANGUAGES` other than ``en``.
+        language: a code of `nemo_asr.run.text.languages.LANGUAGES` other than ``en``.
     """
 
     def __init__(self, labels: Sequence[str], language: str, **settings: Any) -> None:
@@ -440,8 +440,8 @@ def make_parser(
     label: the model can write numbers as they are. ``labels`` default to printable ASCII.
 
     Args:
-        language: of the texts, with ``auto``: see `nemo_asr.run.text.labels.language_code`. None: what the labels tell,
-            see :func:`nemo_asr.run.text.labels.language_of`.
+        language: of the texts, with ``auto``: see `nemo_asr.run.text.languages.language_code`. None: what the labels
+            tell, see :func:`nemo_asr.run.text.languages.language_of`.
 
     The other arguments: see :class:`CharParser`.
 

@@ -24,7 +24,7 @@ def read_out(text: str, language: str, can_write: Callable[[str], bool]) -> str:
 
     Args:
         text: any text.
-        language: a code of `nemo_asr.run.text.labels.LANGUAGES`.
+        language: a code of `nemo_asr.run.text.languages.LANGUAGES`.
         can_write: whether the labels have all letters of some words.
     """
     for pattern, say in rules_of(language):
