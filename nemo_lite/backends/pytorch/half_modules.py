@@ -358,4 +358,5 @@ def _has_any(value: object, tensors: Container[Tensor]) -> bool:
 
 
 def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
+    """What an optimizer updates, in the order of its groups."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -11,7 +11,7 @@ from torch import nn
 
 from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, Comm, Replica, ReplicaOptions
 from nemo_lite.backends.pytorch.engine.module_state import modules_of
-from nemo_lite.backends.pytorch.half_modules import float32_parts
+from nemo_lite.backends.pytorch.half_modules import float32_parts, parameters_of
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.nm import LossNM
 from nemo_lite.backends.pytorch.optimizers import (
@@ -118,7 +118,7 @@ class Objectives:
         optimizer = self.create_optimizer(
             objective.optimizer, objective.modules or losses, objective.optimizer_params(params)
         )
-        if not {*_updated_by(optimizer)} & {*_parameters(Dag(losses).modules.values())}:
+        if not {*parameters_of(optimizer)} & {*_parameters(Dag(losses).modules.values())}:
             raise UsageError(
                 "the optimizer holds no weight that these losses depend on",
                 place=type(optimizer).__name__,
@@ -148,7 +148,7 @@ class Objectives:
             [*dag.inputs, *losses, *extra],
             {node.call for node in part.nodes},
             optimizer,
-            _updated_by(optimizer),
+            parameters_of(optimizer),
             [group["lr"] for group in optimizer.param_groups],
             [module for module in reached.modules.values() if isinstance(module, LossNM)],
             precision.halves_of(optimizer),
@@ -213,10 +213,6 @@ class Objectives:
         if is_decay_of_weights_only(optimizer_params.get(DECAY_WEIGHTS_ONLY)):
             groups = decaying_weights_only(groups or [{"params": parameters}])
         return create_optimizer(optimizer, groups or parameters, dict(optimizer_params))
-
-
-def _updated_by(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _groups(modules: Iterable[nn.Module], optimizer_params: Mapping[str, object]) -> list[dict[str, object]]:
