@@ -28,7 +28,13 @@ def args_of(**options):
 
 @pytest.mark.parametrize(
     ("settings", "problem"),
-    [({"batch_seconds": 0.0}, "batch_seconds must be above 0: got 0"), ({"batch_size": 0}, "batch_size must be 1")],
+    [
+        ({"batch_seconds": 0.0}, "batch_seconds is 0.0, wanted float above 0, up to 1000000"),
+        ({"batch_seconds": float("inf")}, "batch_seconds is Infinity, wanted float above 0, up to 1000000"),
+        ({"batch_size": 0}, "batch_size is 0, wanted int from 1 to 1000000 or -1"),
+        ({"batch_size": "4"}, 'batch_size is "4", wanted int'),
+        ({"num_workers": -1}, "num_workers is -1, wanted int from 0 to 1024"),
+    ],
 )
 def test_settings_out_of_range_are_refused(settings, problem):
     with pytest.raises(UsageError, match=problem):

@@ -208,7 +208,7 @@ def test_nothing_runs_where_no_recording_can_be_read(run, tmp_path):
 
 
 def test_numbers_out_of_range_are_refused(run):
-    with pytest.raises(UsageError, match="batch_seconds must be above 0: got 0"):
+    with pytest.raises(UsageError, match="batch_seconds is 0, wanted float above 0"):
         run([np.zeros(100)], audio_rate=16000, batch_seconds=0)
     with pytest.raises(UsageError, match="batch_size"):
         run([np.zeros(100)], audio_rate=16000, batch_size=0)

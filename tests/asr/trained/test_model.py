@@ -21,11 +21,12 @@ from nemo_asr.commands.cli import models
 from nemo_asr.export import onnx_export
 from nemo_asr.export.onnx_export import exported_files, metadata_of
 from nemo_asr.run.cli.transcribe import main as transcribe_command
+from nemo_asr.run.search.text_search import TextSearch
 from nemo_asr.trained.calibrating import heard_words
 from nemo_asr.trained.folder import about_checkpoint, read_model
 from nemo_asr.trained.model import TrainedModel, describe, trained_modules
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
-from nemo_lite.base.errors import CheckpointError, ConfigError, DataError
+from nemo_lite.base.errors import CheckpointError, ConfigError, DataError, UsageError
 
 STORED = Path(__file__).parent / "stored_model_1"
 
@@ -72,6 +73,21 @@ def test_a_model_transcribes_arrays_and_files_and_names_all_that_are_bad(model, 
         DataError, match=r"^2 of the recordings cannot be read: the audio file none\.wav .*; the audio file no\.wav"
     ):
         model.transcribe(["none.wav", tmp_path / "a.wav", "no.wav"])
+
+
+def test_settings_without_an_effect_are_refused_at_each_door(model):
+    noise = np.random.default_rng(0).normal(0, 0.1, 16000)
+    with pytest.raises(UsageError, match=r"align: settings without an effect: got nbest, wanted batch_size, "):
+        model.align([noise], ["a"], sample_rate=16000, nbest=3)
+    with pytest.raises(UsageError, match=r"stream: settings without an effect: got num_workers, wanted batch_s"):
+        model.stream(by="segments", num_workers=2)
+    with pytest.raises(UsageError, match=r"batch_transcriber: settings without an effect: got cutting, wanted "):
+        model.batch_transcriber(cutting=None)
+
+
+def test_a_search_that_is_no_module_is_refused_with_its_class(model):
+    with pytest.raises(UsageError, match=r"no search of a model in torch: got TextSearch, wanted a module, such as"):
+        model.transcribe([np.zeros(16000)], sample_rate=16000, decoder=TextSearch(model.card.labels))
 
 
 _TRIMS = ("AudioToTextDataLayer:\n", "AudioToTextDataLayer:\n  trim_silence: true\n")

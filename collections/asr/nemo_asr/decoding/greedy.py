@@ -21,9 +21,9 @@ from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape
 
 # From a decoder's ids to texts. Nothing in here runs a model.
-# Here a decoder is a search: a module in the role ``greedy``, see :class:`Decoder`. The role ``decoder`` is something
+# Here a decoder is a search: a module in the role ``search``, see :class:`Decoder`. The role ``decoder`` is something
 # else: the layer from encoded frames to log-probabilities. A beam search that is registered (``nemo_asr.register``)
-# and has a section in a model's YAML takes the place of greedy decoding in every script, also as ``Model.greedy``.
+# and has a section in a model's YAML takes the place of greedy decoding in every script, also as ``Model.search``.
 
 
 class HypothesesType(PredictionsType):

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias,
 import numpy as np
 import numpy.typing as npt
 
+from nemo_asr.run.arguments import BatchSeconds, BatchSize, Workers
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Detector, Samples
 from nemo_asr.run.options import SearchOptions
 from nemo_lite.base.errors import UsageError
+from nemo_lite.base.ranges import check_number
 
 if TYPE_CHECKING:
     from nemo_asr.run.calibration import Calibration
@@ -37,7 +39,7 @@ class TranscriptionSettings:
     """How recordings are transcribed.
 
     Attributes:
-        batch_size: most recordings in a batch.
+        batch_size: most recordings in a batch; -1: as many as ``batch_seconds`` allow.
         batch_seconds: most seconds of audio that are computed at once. In torch it bounds memory: longer rows are
             computed in overlapping windows. A batch of several rows is not longer in any engine, padding included.
         num_workers: processes that read audio, where the engine has some.
@@ -53,9 +55,9 @@ class TranscriptionSettings:
         UsageError: numbers out of range.
     """
 
-    batch_size: int = BATCH_SIZE
-    batch_seconds: float = BATCH_SECONDS
-    num_workers: int = 0
+    batch_size: BatchSize = BATCH_SIZE
+    batch_seconds: BatchSeconds = BATCH_SECONDS
+    num_workers: Workers = 0
     worker_timeout: float | None = None
     search: object = None
     nbest: int = 1
@@ -65,10 +67,9 @@ class TranscriptionSettings:
     verbose: bool = False
 
     def __post_init__(self) -> None:
-        if not self.batch_seconds > 0:
-            raise UsageError("batch_seconds must be above 0", got=f"{self.batch_seconds:g}")
-        if not self.batch_size >= 1:
-            raise UsageError("batch_size must be 1 or more", got=f"{self.batch_size}")
+        check_number("batch_size", self.batch_size, BatchSize)
+        check_number("batch_seconds", self.batch_seconds, BatchSeconds)
+        check_number("num_workers", self.num_workers, Workers)
 
 
 class Row(NamedTuple, Generic[T]):

@@ -431,7 +431,9 @@ class TorchEngine:
 
     def _searching(self, settings: TranscriptionSettings) -> _Task[Hypotheses]:
         search = settings.search or self._model.search
-        assert isinstance(search, NeuralModule | None), "one of `new_search`"
+        if not isinstance(search, NeuralModule | None):
+            wanted = "a module, such as nemo_asr.BeamSearchCTCDecoder(labels)"
+            raise UsageError("this is no search of a model in torch", got=type(search).__name__, wanted=wanted)
         if settings.nbest > 1 and search is not None:
             search = with_nbest(search, settings.nbest)
         return _Task(replace(self._model, search=search), partial(_search_wires, self.labels), hypotheses_of)

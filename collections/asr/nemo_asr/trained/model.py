@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -60,6 +60,10 @@ from nemo_lite.utils import logging
 
 if TYPE_CHECKING:
     from nemo_lite import NeuralModule, NeuralModuleFactory
+
+# Settings that have an effect where no recording is cut, and where a text is known.
+_OF_ONE_BATCH = ("batch_seconds", "decoder", "calibration")
+_OF_ALIGNMENT = ("batch_size", "batch_seconds", "num_workers", "worker_timeout", "cutting", "detector", "verbose")
 
 
 class TrainedModel:
@@ -162,6 +166,7 @@ class TrainedModel:
             return FrameStream(self.streamed(settings.pop("factory", None)), rate, rules, **settings)
         of_stream = {name: settings.pop(name) for name in ("cutting", "partial_seconds", "name") if name in settings}
         engine = ModelEngine(self, settings.pop("factory", None))
+        _refuse_others(settings, _OF_ONE_BATCH, "stream")
         return segment_stream(engine, self._settings(**settings), rate, **of_stream)
 
     def set_att_context_size(self, att_context_size: Sequence[int]) -> None:
@@ -210,6 +215,7 @@ class TrainedModel:
             factory: where and in which precision to run; by default the one made last, or a new one, in float32.
             settings: ``batch_seconds``, ``decoder`` and ``calibration``, as of :meth:`transcribed`.
         """
+        _refuse_others(settings, _OF_ONE_BATCH, "batch_transcriber")
         return row_transcriber(ModelEngine(self, factory), self._settings(**settings))
 
     def align(
@@ -254,16 +260,19 @@ class TrainedModel:
         """As :meth:`align`, with the reasons of recordings that cannot be aligned in the place of an error.
 
         Args:
-            audio: also `nemo_asr.run.transcribe.inputs`'s ``Recording`` objects.
+            audio: also `Recording` objects, see `recordings_in`.
             texts: what is said in each.
             audio_rate: samples a second of arrays.
             channel: of recordings with several: one from 0, or ``mix``; None: the average of all.
             factory: where and in which precision to run, as of :meth:`transcribed`.
             sentences: how sentences become segments: at pauses, not too long and not too short; None: each is one.
             delay: seconds by which the model writes labels behind their sounds; None: measured where speech begins.
-            settings: ``batch_size``, ``batch_seconds``, ``num_workers``, ``cutting`` and ``detector`` of
-                `TranscriptionSettings`.
+            settings: of `TranscriptionSettings`, but for those of a search and of its results.
+
+        Raises:
+            UsageError: a setting has no effect on an alignment; numbers out of range.
         """
+        _refuse_others(settings, _OF_ALIGNMENT, "align")
         recordings = recordings_in(audio, audio_rate, one_channel(channel))
         settings_of_all = TranscriptionSettings(**settings)
         return align_texts(ModelEngine(self, factory), recordings, texts, settings_of_all, sentences, delay)
@@ -555,6 +564,11 @@ def _first_difference(mine: list[str], theirs: list[str]) -> tuple[str, str]:
         return f"{len(mine)} labels{listed}", f"{len(theirs)} labels"
     index = next(i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b)
     return f"{mine[index]!r} as label {index}", repr(theirs[index])
+
+
+def _refuse_others(settings: Mapping[str, Any], known: Sequence[str], place: str) -> None:
+    if others := [name for name in settings if name not in known]:
+        raise UsageError("settings without an effect", place=place, got=", ".join(others), wanted=", ".join(known))
 
 
 # What `nemo_asr.run.engines` asks of a runtime.
