@@ -48,7 +48,8 @@ def test_heard_words_are_right_where_the_text_as_the_model_spells_it_has_them(mo
 
 def test_calibrated_confidences_are_the_shares_of_right_words(model, dev, tmp_path):
     (tmp_path / "test.json").write_text((tmp_path / "dev.json").read_text())
-    calibration, sets = calibrate(model, dev, [str(tmp_path / "test.json")])
+    done = calibrate(model, dev, [str(tmp_path / "test.json")])
+    calibration, sets = done.calibration, done.sets
     assert calibration(0.8) == pytest.approx(1.0, abs=0.03)
     assert calibration(0.6) == pytest.approx(0.5, abs=0.03)
     assert [each.name for each in sets] == ["dev (held out)", "test"]

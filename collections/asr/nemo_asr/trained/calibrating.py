@@ -13,6 +13,7 @@ import numpy.typing as npt
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.run.calibration import (
     Calibration,
+    CalibrationRecord,
     Floats,
     Mask,
     MeasuredSet,
@@ -79,14 +80,7 @@ class HeardWords(NamedTuple):
     utterances: npt.NDArray[np.int64]
 
 
-class Calibrated(NamedTuple):
-    """A calibration, and how reliable confidences are before and after it, on each set."""
-
-    calibration: Calibration
-    sets: list[MeasuredSet]
-
-
-def calibrate(model: TrainedModel, manifest: str, tests: Sequence[str] = (), batch_size: int = 16) -> Calibrated:
+def calibrate(model: TrainedModel, manifest: str, tests: Sequence[str] = (), batch_size: int = 16) -> CalibrationRecord:
     """Learn a calibration on one set; measure it there, on held-out fifths of the utterances, and on other sets.
 
     Args:
@@ -109,7 +103,7 @@ def calibrate(model: TrainedModel, manifest: str, tests: Sequence[str] = (), bat
     for test_name, test in zip(test_names, tests, strict=True):
         other = heard_words(model, test, batch_size)
         sets.append(_measured(test_name, other, calibration.of(other.confidences)))
-    return Calibrated(calibration, sets)
+    return CalibrationRecord(calibration=calibration, sets=sets)
 
 
 def heard_words(model: TrainedModel, manifest: str, batch_size: int = 16) -> HeardWords:

@@ -20,7 +20,7 @@ from nemo_asr.export.sherpa_export import export_sherpa, export_sherpa_stream
 from nemo_asr.export.stream_export import export_stream
 from nemo_asr.export.torch_export import export_torch
 from nemo_asr.run.audio.reading import Samples
-from nemo_asr.run.calibration import FILE_NAME, CalibrationRecord
+from nemo_asr.run.calibration import FILE_NAME
 from nemo_asr.run.onnx.onnx_model import SUFFIX
 from nemo_asr.run.options import OwnModules
 from nemo_asr.run.transcribe.inputs import recordings_of
@@ -149,7 +149,7 @@ def _calibrate(options: Namespace) -> None:
     check_output(place, _CALIBRATE, remedy=_REMEDY)
     done = calibrate(load_model(options.model), options.manifest, options.test, options.batch_size)
     store_calibration(card, done.calibration)
-    record = msgspec.json.encode(CalibrationRecord(calibration=done.calibration, sets=done.sets))
+    record = msgspec.json.encode(done)
     content = msgspec.json.format(record, indent=1)
     write_output(place, lambda file: file.write_bytes(content), _CALIBRATE, remedy=_REMEDY)
     for each in done.sets:
