@@ -223,7 +223,7 @@ class TrainedModel:
         audio: Sequence[Any],
         texts: Sequence[str],
         sample_rate: int | None = None,
-        batch_size: int = 16,
+        batch_size: int = BATCH_SIZE,
         **settings: Any,
     ) -> list[Alignment]:
         """When the words of known texts are said in recordings, in the order given.

@@ -218,7 +218,7 @@ class OnnxModel(DescribedFile):
             sentences, delay: as of `align_texts`.
 
         Raises:
-            CheckpointError: the labels are subwords, and the file, of an older version, has no tokenizer.
+            CheckpointError: the labels are subwords, and the file has no tokenizer.
             UsageError: not as many texts as recordings, and as of :meth:`transcribe`.
         """
         from nemo_asr.run.transcribe.alignment import align_texts
@@ -236,12 +236,7 @@ class OnnxModel(DescribedFile):
     def of_one_batch(self, settings: TranscriptionSettings) -> ComputeRows:
         """See `Engine`."""
         search: Any = settings.search or self.new_search()
-
-        def recognise(states: States) -> Hypotheses:
-            found: Hypotheses = search.recognise(states, settings.nbest)
-            return found
-
-        return partial(self._computed, recognise)
+        return partial(self._computed, lambda states: search.recognise(states, settings.nbest))
 
     def log_probs_of(
         self, rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
@@ -318,7 +313,7 @@ def states_of(outputs: Mapping[tuple[str, int | None], Any]) -> list[States]:
 
 
 def _flag(metadata: Mapping[str, str], name: str) -> bool:
-    """Whether the file says so; one that says nothing, as those of older versions, says no."""
+    """Whether the file says so; where it says nothing, no."""
     value = metadata.get(name, "false")
     if value not in ("true", "false"):
         raise ValueError(f"{name} {value[:20]!r}")

@@ -37,8 +37,7 @@ class OnnxStreamedModel(DescribedFile):
     format = STREAM_FORMAT
 
     def _read(self) -> None:
-        self._chunk, self._before = int(self.metadata[CHUNK]), int(self.metadata[BEFORE])
-        self._late = int(self.metadata.get(LATE, "0"))  # files of before had none
+        self._chunk, self._before, self._late = (int(self.metadata[name]) for name in (CHUNK, BEFORE, LATE))
         self.hop_samples, self.frame_samples = (
             int(self.metadata[f"{name}_stride_samples"]) for name in ("feature", "frame")
         )

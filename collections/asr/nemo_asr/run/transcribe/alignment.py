@@ -16,13 +16,14 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, LONG_PAUSE, Cutting, Detector, Span
 from nemo_asr.run.engines import Engine, TranscriptionSettings
+from nemo_asr.run.manifest import Entry
 from nemo_asr.run.search.ctc import align, check_probabilities, labels_of_path
 from nemo_asr.run.search.search import TimedLabels
 from nemo_asr.run.text.forms import plain_letters
@@ -32,9 +33,6 @@ from nemo_asr.run.transcribe.inputs import Recording, named
 from nemo_asr.run.transcribe.segments import SpeechActivity
 from nemo_asr.run.transcribe.transcript import Transcript, Word, as_srt
 from nemo_lite.base.errors import DataError, UsageError, counted
-
-if TYPE_CHECKING:  # it imports what fetches archives, which takes longer than to transcribe
-    from nemo_asr.run.manifest import Entry
 
 Floats: TypeAlias = "npt.NDArray[np.floating[Any]]"
 
