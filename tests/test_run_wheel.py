@@ -97,7 +97,7 @@ def test_what_needs_pytorch_says_so_in_one_line(command, recording, tmp_path):
     for words, line in (
         (
             ["transcribe", tmp_path / "model", recording],
-            "this model needs PyTorch, which is not installed; pip install",
+            "this model needs all of nemo-lite; install nemo-lite in the place of nemo-lite-run",
         ),
         (["train"], '"train" is not a subcommand; known: align, serve, transcribe; others come with nemo-lite in'),
     ):
