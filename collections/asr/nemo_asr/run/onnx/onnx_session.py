@@ -45,7 +45,7 @@ def open_session(path: Path, providers: Sequence[str] = (), threads: int | None 
     Args:
         path: the file.
         providers: of ONNX Runtime, the first one first, as ``CUDA`` or ``CUDAExecutionProvider``; what they lack is
-            computed on the CPU. None: all is.
+            computed on the CPU; (): all is.
         threads: that share an operation on the CPU; None: one for each core.
 
     Raises:
