@@ -33,13 +33,8 @@ from nemo_lite.base.errors import (
     nearest,
 )
 from nemo_lite.base.files import FileKind, read_text
-from nemo_lite.base.ranges import Between as Between
-from nemo_lite.base.ranges import annotations_of as annotations_of
-from nemo_lite.base.ranges import cut, ranges_of
-from nemo_lite.base.ranges import is_out_of_range as is_out_of_range
-from nemo_lite.base.ranges import refuse_out_of_range as refuse_out_of_range
+from nemo_lite.base.ranges import annotations_of, cut, is_out_of_range, ranges_of, wanted
 from nemo_lite.base.ranges import shown as shown
-from nemo_lite.base.ranges import wanted as wanted
 
 # Config: a read-only mapping that knows the line and column of each key. No reading of files and no checks here.
 

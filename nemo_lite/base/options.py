@@ -28,11 +28,15 @@ from nemo_lite.base.files import names_in
 from nemo_lite.base.helpers import parse_checkpoint_name, tag_of_folder
 from nemo_lite.base.launch import LAUNCHERS, ProcessInfo, forget_launcher, who_am_i
 from nemo_lite.base.nemo_logging import logging
-from nemo_lite.base.ranges import NotNegativeFloat as NotNegativeFloat
-from nemo_lite.base.ranges import NotNegativeInt as NotNegativeInt
-from nemo_lite.base.ranges import PositiveFloat as PositiveFloat
-from nemo_lite.base.ranges import PositiveInt as PositiveInt
-from nemo_lite.base.ranges import WaitingSeconds, fits, ranges_of
+from nemo_lite.base.ranges import (
+    NotNegativeFloat,
+    NotNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    WaitingSeconds,
+    fits,
+    ranges_of,
+)
 
 # Any: argparse's values and namespaces have no types.
 

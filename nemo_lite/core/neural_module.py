@@ -19,17 +19,7 @@ from uuid import uuid4
 from ruamel.yaml import YAML
 
 from nemo_lite.base.aliases import substitute_of, value_of_ours
-from nemo_lite.base.config import (
-    Config,
-    Keys,
-    Source,
-    build,
-    load_config,
-    raise_if,
-    refuse_out_of_range,
-    shown,
-    unknown_key,
-)
+from nemo_lite.base.config import Config, Keys, Source, build, load_config, raise_if, shown, unknown_key
 from nemo_lite.base.errors import (
     CheckpointError,
     ConfigError,
@@ -40,6 +30,7 @@ from nemo_lite.base.errors import (
     did_you_mean,
 )
 from nemo_lite.base.files import write_atomically
+from nemo_lite.base.ranges import refuse_out_of_range
 from nemo_lite.core.app_state import AppState
 from nemo_lite.core.neural_types import ElementType, ModuleCall, NestedUse, NmTensor, Value
 from nemo_lite.core.ports import (

@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from nemo_lite.base.options import (
-    Launch,
-    LaunchedParser,
-    Names,
-    NotNegativeFloat,
-    PositiveInt,
-    option,
-    option_group,
-)
+from nemo_lite.base.options import Launch, LaunchedParser, Names, option, option_group
+from nemo_lite.base.ranges import NotNegativeFloat, PositiveInt
 from nemo_lite.utils.lr_policies import get_all_lr_classes
 from nemo_lite.utils.optimizers import OPTIMIZERS
 

@@ -5,7 +5,8 @@ from typing import ClassVar
 
 import pytest
 
-from nemo_lite.base.options import OneLineParser, PositiveInt, option, positive_int
+from nemo_lite.base.options import OneLineParser, option, positive_int
+from nemo_lite.base.ranges import PositiveInt
 
 
 @dataclass(frozen=True)

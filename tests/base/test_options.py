@@ -10,8 +10,8 @@ import pytest
 from nemo_asr.argparse import AsrArgParser
 from nemo_asr.commands.cli.eval import EvalParser
 from nemo_asr.run.cli.transcribe import TranscribeParser
-from nemo_lite.base.config import Between
 from nemo_lite.base.options import OneLineParser, arguments_of, names_of, option
+from nemo_lite.base.ranges import Between
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,18 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pytest
 
-from nemo_lite.base.config import (
+from nemo_lite.base.config import Checked, Config, check_call, parse_config
+from nemo_lite.base.errors import OutOfRangeError
+from nemo_lite.base.ranges import (
     Between,
-    Checked,
-    Config,
+    PositiveInt,
+    StepsBetween,
+    WaitingSeconds,
     annotations_of,
-    check_call,
-    parse_config,
+    numbers_checked,
     refuse_out_of_range,
     wanted,
 )
-from nemo_lite.base.errors import OutOfRangeError
-from nemo_lite.base.ranges import PositiveInt, StepsBetween, WaitingSeconds, numbers_checked
 from nemo_lite.core.neural_module import NeuralModule
 
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import pytest
 
 import nemo_lite
-from nemo_lite.base.config import Between
 from nemo_lite.base.errors import ConfigError, UsageError
+from nemo_lite.base.ranges import Between
 from nemo_lite.core.neural_module import NeuralModule
 
 Write = Callable[[str], Path]

@@ -11,9 +11,9 @@ import pytest
 from toys.launchers import no_launcher, openmpi, slurm_batch, slurm_task, torchrun
 from toys.sources import ROOT
 
-from nemo_lite.base.config import Between
 from nemo_lite.base.launch import rank_in
 from nemo_lite.base.options import Device, launch_arguments, number_type, option_in_place_of
+from nemo_lite.base.ranges import Between
 from nemo_lite.utils.argparse import NemoArgParser
 
 LAUNCHED = {"torchrun": torchrun(1, 1), "slurm": slurm_task(5), "openmpi": openmpi(1)}

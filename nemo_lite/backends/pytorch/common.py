@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
 from nemo_lite.backends.pytorch.nm import DataLayerNM, LossNM, NonTrainableNM, TrainableNM
-from nemo_lite.base.config import Between
 from nemo_lite.base.errors import CountError, MissingOptionError, UnknownNameError, UsageError
+from nemo_lite.base.ranges import Between
 from nemo_lite.core.neural_types import (
     AxisKind,
     ChannelType,

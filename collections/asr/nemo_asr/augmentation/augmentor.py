@@ -29,10 +29,10 @@ from nemo_asr.augmentation.recordings import (
 from nemo_asr.augmentation.segment import AnyFile, AudioSegment
 from nemo_asr.augmentation.speed import SpeedPerturbation, TimeStretchPerturbation
 from nemo_asr.rng import NumbersRng, generator_from, generators_of, reseed, seed_from, seeded_from
-from nemo_asr.run.arguments import Share
-from nemo_asr.run.audio.reading import Samples
-from nemo_lite.base.config import Checked, Config, check_call, refuse_out_of_range, unknown_key
+from nemo_asr.run.audio.files import Samples
+from nemo_lite.base.config import Checked, Config, check_call, unknown_key
 from nemo_lite.base.errors import UnknownNameError, UsageError, did_you_mean
+from nemo_lite.base.ranges import Share, refuse_out_of_range
 
 perturbation_types: dict[str, type[Perturbation]] = {
     "speed": SpeedPerturbation,

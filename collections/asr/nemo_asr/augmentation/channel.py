@@ -12,11 +12,11 @@ import soxr
 
 from nemo_asr.augmentation.perturbation import Perturbation, ordered
 from nemo_asr.rng import NumbersRng
-from nemo_asr.run.arguments import Share, look_up
+from nemo_asr.run.arguments import look_up
 from nemo_asr.run.audio import kinds
-from nemo_asr.run.audio.reading import Samples, scaled
-from nemo_lite.base.config import Between
+from nemo_asr.run.audio.files import Samples, scaled
 from nemo_lite.base.errors import UsageError
+from nemo_lite.base.ranges import Between, Share
 
 Hertz: TypeAlias = Annotated[float, Between(1, 384_000)]
 

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from nemo_asr.augmentation.perturbation import Perturbation, amplitude, coloured_noise, ordered
 from nemo_asr.rng import NumbersRng
-from nemo_asr.run.arguments import Duration, Share
-from nemo_asr.run.audio.reading import Samples
-from nemo_lite.base.config import Between
+from nemo_asr.run.arguments import Duration
+from nemo_asr.run.audio.files import Samples
 from nemo_lite.base.errors import UsageError
+from nemo_lite.base.ranges import Between, Share
 
 PauseSeconds: TypeAlias = Annotated[float, Between(0, 60)]
 

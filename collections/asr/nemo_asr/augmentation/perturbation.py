@@ -14,7 +14,7 @@ import numpy as np
 
 from nemo_asr.augmentation.segment import AudioSegment
 from nemo_asr.rng import NumbersRng, generator_from, generators_of, seeded_from
-from nemo_asr.run.audio.reading import Samples
+from nemo_asr.run.audio.files import Samples
 from nemo_lite.base.errors import UsageError
 
 

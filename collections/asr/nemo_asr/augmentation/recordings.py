@@ -9,10 +9,11 @@ import numpy as np
 
 from nemo_asr.augmentation.perturbation import Perturbation, amplitude, ordered, rms, with_noise
 from nemo_asr.rng import NumbersRng
-from nemo_asr.run.audio.reading import Samples, audio_seconds, excess_of, read_audio
+from nemo_asr.run.audio.files import Samples
+from nemo_asr.run.audio.reading import audio_seconds, excess_of, read_audio
 from nemo_asr.run.manifest import read_lines
-from nemo_lite.base.config import Between
 from nemo_lite.base.errors import DataError, listed
+from nemo_lite.base.ranges import Between
 
 _CHECKED = 20_000
 

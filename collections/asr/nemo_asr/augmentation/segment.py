@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
-from nemo_asr.run.audio.reading import MAX_CONTENT_BYTES, Samples, read_audio, scaled, trimmed
+from nemo_asr.run.audio.files import Samples, scaled
+from nemo_asr.run.audio.reading import MAX_CONTENT_BYTES, read_audio, trimmed
 from nemo_lite.base.errors import DataError, UsageError
 
 AnyFile: TypeAlias = str | os.PathLike[str] | BinaryIO

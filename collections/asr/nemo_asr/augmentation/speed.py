@@ -12,10 +12,11 @@ import torch
 
 from nemo_asr.augmentation.perturbation import Perturbation
 from nemo_asr.rng import NumbersRng
-from nemo_asr.run.arguments import FrameSamples, Rates, SampleRate, Share, SpeedRate, look_up
-from nemo_asr.run.audio.reading import Samples
+from nemo_asr.run.arguments import FrameSamples, Rates, SampleRate, SpeedRate, look_up
+from nemo_asr.run.audio.files import Samples
 from nemo_lite import NonTrainableNM
 from nemo_lite.base.errors import UsageError
+from nemo_lite.base.ranges import Share
 from nemo_lite.core.neural_types import AudioSignal, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol

@@ -24,7 +24,7 @@ from nemo_asr.data.dataset import Item, Reading, SpeechDataset, collate
 from nemo_asr.data.file_spans import FileSpans
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.run.arguments import BatchSize, Duration, Unusable, Workers
-from nemo_asr.run.audio.reading import Samples
+from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.manifest_kinds import Problems
 from nemo_asr.run.text.parser import parser_maker
 from nemo_asr.run.utterances import ByteRange, Integers, Mask, Utterance, Utterances, check_limits

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from nemo_asr.corpora.listed import SUFFIXES, Listed, best_first, files_below
+from nemo_asr.corpora.listed import Listed, best_first, files_below
+from nemo_asr.run.audio.kinds import ALL_SUFFIXES
 from nemo_lite.base.errors import DataError
 from nemo_lite.base.files import FileKind, read_text
 
@@ -16,7 +17,7 @@ _NO_TEXT_OF_A_RECORDING = re.compile(r"(?i)(readme|licen[cs]e|copying|changes|au
 
 def recordings_in(path: Path) -> Iterator[Path]:
     """The recordings in this folder and in those inside."""
-    return files_below(path, SUFFIXES)
+    return files_below(path, ALL_SUFFIXES)
 
 
 def folder_utterances(path: Path) -> Iterator[Listed | DataError]:

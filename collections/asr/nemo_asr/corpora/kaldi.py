@@ -8,7 +8,8 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from nemo_asr.corpora.listed import SUFFIXES, Listed, channel_of, lines_of
+from nemo_asr.corpora.listed import Listed, channel_of, lines_of
+from nemo_asr.run.audio.kinds import ALL_SUFFIXES
 from nemo_lite.base.errors import DataError
 from nemo_lite.base.files import names_in, path_in_list
 
@@ -130,7 +131,7 @@ def _kaldi_audio(written: str, folder: Path, place: str) -> tuple[Path, int | st
         words = shlex.split(written[:-1])
     except ValueError:
         words = []
-    files = [word for word in words[1:] if Path(word).suffix.lower() in SUFFIXES]
+    files = [word for word in words[1:] if Path(word).suffix.lower() in ALL_SUFFIXES]
     program = Path(words[0]).name if words else ""
     is_part = program in _PARTS and any(map(_PARTS[program].fullmatch, words[1:]))
     if program not in _UNPACKERS or len(files) != 1 or "|" in words or is_part:

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from nemo_asr.run.audio.kinds import AUDIO_SUFFIXES, CONTAINER_SUFFIXES
+from nemo_asr.run.audio.kinds import ALL_SUFFIXES
 from nemo_lite.base.errors import DataError
 from nemo_lite.base.files import FileKind, decode_text, numbered_lines
 
 # Also of files that need a package to be decoded: where it is missing, their lines say so.
-SUFFIXES = AUDIO_SUFFIXES | CONTAINER_SUFFIXES
 
 
 class Listed(NamedTuple):
@@ -126,7 +125,7 @@ class Recordings:
 
 def _folder_of(audio: Path) -> Path:
     """The folder of a recording; the one around, where it is named for the format: ``wav``, ``flac``."""
-    is_of_format = f".{audio.parent.name.lower()}" in SUFFIXES
+    is_of_format = f".{audio.parent.name.lower()}" in ALL_SUFFIXES
     return audio.parent.parent if is_of_format else audio.parent
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from nemo_asr.corpora.listed import (
-    SUFFIXES,
     Listed,
     Recordings,
     decoded_lines,
@@ -15,6 +14,7 @@ from nemo_asr.corpora.listed import (
     lines_of,
 )
 from nemo_asr.corpora.writing import check_id
+from nemo_asr.run.audio.kinds import ALL_SUFFIXES
 from nemo_lite.base.errors import DataError
 
 _NAMES = re.compile(r".+\.trans\.txt|transcripts\.txt|PROMPTS")
@@ -30,7 +30,7 @@ def list_utterances(path: Path) -> Iterator[Listed | DataError]:
     """The utterances of the lists below a folder: ``ID WORDS`` of each line, the recording by the id's last part."""
     for file in sorted(list_files(path)):
         folder = file.parent.parent if file.parent.name == "etc" else file.parent  # as VoxForge has them
-        recordings = Recordings(files_below(folder, SUFFIXES))
+        recordings = Recordings(files_below(folder, ALL_SUFFIXES))
         texts: dict[str, int] = {}  # by their hashes: a list may have millions
         twice = {name for name, words, _ in _ids(file) if texts.setdefault(name, hash(words)) != hash(words)}
         for name, words, place in _ids(file):

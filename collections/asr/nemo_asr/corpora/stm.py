@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from nemo_asr.corpora.listed import (
-    SUFFIXES,
     Listed,
     Recordings,
     channel_of,
     decoded_lines,
     files_below,
 )
+from nemo_asr.run.audio.kinds import ALL_SUFFIXES
 from nemo_asr.scoring import sclite
 from nemo_lite.base.errors import DataError
 
@@ -50,7 +50,7 @@ def _audio_of(folders: Sequence[Path]) -> Iterator[Path]:
     """The recordings of the first of these folders that has some of a name."""
     stems: dict[str, Path] = {}
     for folder in folders:
-        for audio in files_below(folder, SUFFIXES):
+        for audio in files_below(folder, ALL_SUFFIXES):
             if stems.setdefault(audio.stem, folder) == folder:
                 yield audio
 

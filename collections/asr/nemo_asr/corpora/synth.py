@@ -26,10 +26,10 @@ from numpy.random import Generator, default_rng
 from nemo_asr.corpora.espeak import Synthesizer, Voice
 from nemo_asr.corpora.writing import describe, filling_folder, write_recording
 from nemo_asr.run.manifest import Entry, write_manifest
-from nemo_lite.base.config import Between
 from nemo_lite.base.errors import DataError, UsageError, reported_to_user
 from nemo_lite.base.files import FileKind, numbered_lines, read_json
 from nemo_lite.base.options import OneLineParser, not_negative_int, number_type
+from nemo_lite.base.ranges import Between
 
 
 def _words(text: str) -> tuple[str, ...]:

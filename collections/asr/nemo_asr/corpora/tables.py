@@ -12,7 +12,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from nemo_asr.corpora.listed import SUFFIXES, Listed, by_set_name, channel_of
+from nemo_asr.corpora.listed import Listed, by_set_name, channel_of
+from nemo_asr.run.audio.kinds import ALL_SUFFIXES
 from nemo_lite.base.errors import DataError
 from nemo_lite.base.files import FileKind, names_in, open_file, path_in_list
 
@@ -289,7 +290,7 @@ def _audio_beside(table: Path, name: str) -> Path:
     """The file that a table names: beside it or in one of the usual folders, with its ending or without."""
     if "\0" in name or not name:
         return table.parent / "no name"
-    endings = ("",) if Path(name).suffix.lower() in SUFFIXES else ("", ".wav", ".mp3", ".flac")
+    endings = ("",) if Path(name).suffix.lower() in ALL_SUFFIXES else ("", ".wav", ".mp3", ".flac")
     folders = [table.parent / folder for folder in _FOLDERS if (table.parent / folder).is_dir()]
     candidates = [folder / f"{name}{ending}" for folder in folders for ending in endings]
     if found := next((candidate for candidate in candidates if candidate.is_file()), None):

@@ -13,7 +13,8 @@ from torch.utils.data import Dataset
 
 from nemo_asr.data.copied import CopiedFiles
 from nemo_asr.run.arguments import BatchSize, SampleRate
-from nemo_asr.run.audio.reading import KINDS, read_audio
+from nemo_asr.run.audio.kinds import KINDS
+from nemo_asr.run.audio.reading import read_audio
 from nemo_lite import DataLayerNM
 from nemo_lite.backends.pytorch.nm import Copied
 from nemo_lite.base.errors import DataError

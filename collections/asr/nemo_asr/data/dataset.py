@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from nemo_asr.augmentation import AudioAugmentor, JoinPerturbation
-from nemo_asr.run.audio.reading import Samples, read_audio
+from nemo_asr.run.audio.files import Samples
+from nemo_asr.run.audio.reading import read_audio
 from nemo_asr.run.text.parser import CharParser
 from nemo_asr.run.utterances import R, Utterance, UtteranceReader, Utterances
 from nemo_lite.backends.pytorch.data.items import Counts, ItemDataset, Request

@@ -10,7 +10,9 @@ from functools import partial
 
 import numpy as np
 
-from nemo_asr.run.audio.reading import check_channel, excess_of, open_audio
+from nemo_asr.run.audio.files import check_channel
+from nemo_asr.run.audio.opening import open_audio
+from nemo_asr.run.audio.reading import excess_of
 from nemo_asr.run.manifest import Manifest
 from nemo_lite.base.errors import DataError, listed
 from nemo_lite.utils import logging

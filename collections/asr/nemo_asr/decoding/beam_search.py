@@ -34,9 +34,9 @@ from nemo_asr.run.search.words import Alpha, Beta, HotwordWeight, UnknownScore, 
 from nemo_asr.run.text.labels import text_of
 from nemo_lite import NeuralModule, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.nm import NonTrainableNM
-from nemo_lite.base.config import Between
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import write_atomically
+from nemo_lite.base.ranges import Between
 from nemo_lite.core.neural_types import LengthsType, LogprobsType, NeuralType, PredictionsType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from nemo_asr.data.audio_files import audio_ports
 from nemo_asr.decoding.greedy import post_process_predictions
-from nemo_asr.run.audio.reading import Samples
+from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.onnx.onnx_model import FORMAT, INPUTS, OUTPUTS
 from nemo_asr.run.search.ctc import LOG_PROBS
 from nemo_asr.run.transcribe.inputs import padded

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from nemo_asr.decoding.greedy import post_process_predictions
 from nemo_asr.export.onnx_export import TOLERANCE, log_probs_of_frames
-from nemo_asr.run.audio.reading import Samples
+from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.text.labels import WORD_MARK
 from nemo_asr.tasks.family import Exported, Wires
 from nemo_asr.trained.engine import stride_of

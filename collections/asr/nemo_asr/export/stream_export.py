@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from nemo_asr.export.onnx_export import TOLERANCE, OutputComparison, example_signals, log_probs_of_frames, metadata_of
 from nemo_asr.features.audio_preprocessor import AudioPreprocessor
-from nemo_asr.run.audio.reading import Samples
+from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.onnx.onnx_model import STREAM_FORMAT
 from nemo_asr.run.onnx.onnx_stream import BEFORE, CHUNK, LATE, NEXT, OnnxStreamedModel
 from nemo_asr.tasks.family import Exported, Wires

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nemo_asr.export.onnx_export import OutputComparison, compare, compared_batches, metadata_of
 from nemo_asr.export.runner_export import RunnerParts
-from nemo_asr.run.audio.reading import Samples
+from nemo_asr.run.audio.files import Samples
 from nemo_asr.trained.model import TrainedModel
 from nemo_lite.backends.pytorch.export import reason_of
 from nemo_lite.base.errors import UsageError

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 
 from nemo_asr.rng import NumbersRng, seed_from
-from nemo_asr.run.arguments import Share
 from nemo_lite import NonTrainableNM
-from nemo_lite.base.config import Between
 from nemo_lite.base.errors import UsageError
+from nemo_lite.base.ranges import Between, Share
 from nemo_lite.core.neural_types import AxisKind, AxisType, LabelsType, LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape

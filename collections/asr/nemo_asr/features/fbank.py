@@ -18,8 +18,8 @@ from nemo_asr.features.preprocessors import Dither, LogMelPreprocessor, Normaliz
 from nemo_asr.features.spectra import SPECTRUM_VALUES, blocks, window_function
 from nemo_asr.run.arguments import Features, FrameSamples, FrameSeconds, SampleRate
 from nemo_lite.backends.pytorch.streaming import Delay, SlidingWindow, State, num_new
-from nemo_lite.base.config import Between
 from nemo_lite.base.errors import UsageError
+from nemo_lite.base.ranges import Between
 
 _FULL_SCALE = 32768.0  # of samples of 16 bits
 _SMALLEST_POWER = torch.finfo(torch.float32).eps

@@ -14,8 +14,8 @@ from nemo_asr.features.framing import FRAMINGS, Generation, fill_beyond_
 from nemo_asr.features.normalization import normalize_, normalize_by_speech_, normalized_by_window, with_squares
 from nemo_asr.run.arguments import Features, FrameSamples, FrameSeconds, SampleRate, Splicing
 from nemo_lite.backends.pytorch.streaming import SlidingWindow, State
-from nemo_lite.base.config import Between
 from nemo_lite.base.errors import OutOfRangeError, UnknownFeatureTypeError, UnknownNameError, UsageError
+from nemo_lite.base.ranges import Between
 from nemo_lite.core.neural_types import AudioSignal, MelSpectrogramType, MFCCSpectrogramType, SpectrogramType
 from nemo_lite.utils import logging
 

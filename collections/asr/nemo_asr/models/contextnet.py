@@ -13,7 +13,7 @@ from nemo_asr.models.jasper import Blocks, JasperEncoder, frames_type, init_weig
 from nemo_asr.run.arguments import Channels, Classes, Splicing, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.streaming import Delay, State
-from nemo_lite.base.config import Between
+from nemo_lite.base.ranges import Between
 from nemo_lite.core.neural_types import AcousticEncodedRepresentation, AxisKind, AxisType, LogprobsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape

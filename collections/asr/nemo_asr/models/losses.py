@@ -13,7 +13,7 @@ from torch import Tensor
 from nemo_asr.models.jasper import JasperDecoderForCTC, valid_frames
 from nemo_asr.run.arguments import Channels, Classes
 from nemo_lite.backends.pytorch.nm import LossNM
-from nemo_lite.base.config import Between
+from nemo_lite.base.ranges import Between
 from nemo_lite.core.neural_types import AxisKind, AxisType, LabelsType, LengthsType, LogprobsType, LossType, NeuralType
 from nemo_lite.core.ports import Ports
 

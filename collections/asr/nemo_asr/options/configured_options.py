@@ -11,8 +11,8 @@ from typing import Any
 from nemo_lite import logging
 from nemo_lite.base.config import Config, check_call, load_config, override, raise_if
 from nemo_lite.base.errors import counted, did_you_mean
-from nemo_lite.base.options import NotNegativeFloat, NotNegativeInt, OneLineParser, PositiveInt
-from nemo_lite.base.ranges import ShareBelow1
+from nemo_lite.base.options import OneLineParser
+from nemo_lite.base.ranges import NotNegativeFloat, NotNegativeInt, PositiveInt, ShareBelow1
 from nemo_lite.utils.lr_policies import LRPolicy, NoamAnnealing, WarmupLR, get_all_lr_classes, get_lr_policy
 from nemo_lite.utils.optimizers import OPTIMIZERS
 

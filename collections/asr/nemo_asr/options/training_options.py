@@ -7,18 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 from nemo_asr.run.arguments import Workers
 from nemo_asr.run.options import Terminal
-from nemo_lite.base.options import (
-    Names,
-    NotNegativeFloat,
-    NotNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    not_negative_float,
-    option,
-    option_group,
-    user_path,
-)
-from nemo_lite.base.ranges import Between, ShareBelow1
+from nemo_lite.base.options import Names, not_negative_float, option, option_group, user_path
+from nemo_lite.base.ranges import Between, NotNegativeFloat, NotNegativeInt, PositiveFloat, PositiveInt, ShareBelow1
 from nemo_lite.core.trackers import TRACKERS
 from nemo_lite.utils.argparse import LR_POLICY, OPTIMIZER
 

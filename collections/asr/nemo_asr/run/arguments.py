@@ -9,7 +9,6 @@ from typing import Annotated, TypeAlias, TypeVar
 
 from nemo_lite.base.errors import UnknownNameError, UsageError
 from nemo_lite.base.ranges import Between
-from nemo_lite.base.ranges import Share as Share
 
 # Each range is far beyond any real model, and keeps what a file asks for within memory and time.
 SampleRate: TypeAlias = Annotated[int, Between(1, 768_000)]  # Hz; converters of audio end there

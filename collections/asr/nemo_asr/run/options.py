@@ -18,14 +18,8 @@ from nemo_asr.run.text.labels import METRICS, SCORE_NORMALIZERS
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import FileKind, names_in, read_json
 from nemo_lite.base.nemo_logging import LEVELS, STYLES
-from nemo_lite.base.options import (
-    OneLineParser,
-    PositiveInt,
-    option,
-    option_group,
-    user_path,
-)
-from nemo_lite.base.ranges import Between
+from nemo_lite.base.options import OneLineParser, option, option_group, user_path
+from nemo_lite.base.ranges import Between, PositiveInt
 
 # Any: values of a namespace.
 

@@ -19,9 +19,10 @@ from nemo_asr.tasks.registry import DATA_ROLES, MODEL_KEYS, ModuleSection
 from nemo_asr.text.proposal import AUTO, PUNCTUATED
 from nemo_lite import NeuralModule, NmTensor, TrainableNM, logging
 from nemo_lite.backends.pytorch.nm import without_weights
-from nemo_lite.base.config import Config, annotations_of, check_call, is_out_of_range, shown, unknown_key
+from nemo_lite.base.config import Config, check_call, shown, unknown_key
 from nemo_lite.base.errors import ConfigError, NemoLiteError, NeuralTypeError, UnknownNameError, with_line
 from nemo_lite.base.files import path_in_list
+from nemo_lite.base.ranges import annotations_of, is_out_of_range
 from nemo_lite.core import AxisKind, Reference
 from nemo_lite.core.neural_module import keywords_of
 

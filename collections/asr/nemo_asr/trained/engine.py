@@ -15,7 +15,8 @@ from torch import Tensor
 from nemo_asr.data.audio_files import audio_ports
 from nemo_asr.decoding.times import frame_labels, labels_of_frames, says_times, timed_labels
 from nemo_asr.run.arguments import BatchSeconds, BatchSize, SampleRate, Workers
-from nemo_asr.run.audio.reading import Audio, Samples
+from nemo_asr.run.audio.files import Samples
+from nemo_asr.run.audio.reading import Audio
 from nemo_asr.run.audio.segments import Decisions, in_chunks
 from nemo_asr.run.engines import ComputeRows, LogProbs, Row, TranscriptionSettings
 from nemo_asr.run.options import SearchOptions

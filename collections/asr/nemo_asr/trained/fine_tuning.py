@@ -19,7 +19,7 @@ from nemo_asr.tasks.registry import TASKS
 from nemo_asr.trained.folder import CARD, StoredModel, find_model, foreign_format, read_card, read_model
 from nemo_asr.trained.model import trained_modules
 from nemo_lite import NeuralModule
-from nemo_lite.backends.pytorch.checkpoint.fitting import with_todays_names
+from nemo_lite.backends.pytorch.checkpoint.fitting import shape_text, with_todays_names
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.base.errors import CheckpointError
 from nemo_lite.utils import logging
@@ -318,7 +318,7 @@ def _fill(
                 value[rows[0].to(value.device)] = theirs[rows[1]].to(value)
             by_label.append(key)
         elif value.shape != theirs.shape:
-            new.append(f"{key} (is {_shape(value)}, was {_shape(theirs)})")
+            new.append(f"{key} (is {shape_text(value)}, was {shape_text(theirs)})")
         else:
             with torch.no_grad():
                 value.copy_(theirs)
@@ -331,10 +331,6 @@ def _has_row_for_each_label(value: Tensor, theirs: Tensor, rows: tuple[Tensor, T
         return False
     mine, old = rows
     return value.shape[0] == mine[-1] + 1 and theirs.shape[0] == old[-1] + 1
-
-
-def _shape(tensor: Tensor) -> str:
-    return f"({', '.join(map(str, tensor.shape))})"
 
 
 def _labels(labels: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from torch import Tensor
 
-from nemo_asr.run.audio.reading import AUDIO_SUFFIXES
+from nemo_asr.run.audio.kinds import AUDIO_SUFFIXES
 from nemo_asr.run.calibration import Calibration, usual_confidence
 from nemo_asr.run.text.subwords import Subwords, load_subwords
 from nemo_asr.tasks.registry import TASKS

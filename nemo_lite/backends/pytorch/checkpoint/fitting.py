@@ -102,8 +102,8 @@ def check_fit(module: nn.Module, tensors: Mapping[str, Tensor], place: str) -> N
         )
     both = wanted.keys() & tensors.keys()
     problems = [
-        _listed("missing", [f"{name} {_shape(wanted[name])}" for name in wanted if name not in tensors]),
-        _listed("unexpected", [f"{name} {_shape(tensors[name])}" for name in tensors if name not in wanted]),
+        _listed("missing", [f"{name} {shape_text(wanted[name])}" for name in wanted if name not in tensors]),
+        _listed("unexpected", [f"{name} {shape_text(tensors[name])}" for name in tensors if name not in wanted]),
         _listed("different", [_difference(name, tensors[name], wanted[name]) for name in wanted if name in both]),
         _listed("tied in the module but not in the file", _wrongly_untied(wanted, tensors)),
     ]
@@ -117,7 +117,7 @@ def check_fit(module: nn.Module, tensors: Mapping[str, Tensor], place: str) -> N
 
 def _difference(name: str, got: Tensor, wanted: Tensor) -> str:
     if got.shape != wanted.shape:
-        return f"{name} is {_shape(got)}, the module has {_shape(wanted)}"
+        return f"{name} is {shape_text(got)}, the module has {shape_text(wanted)}"
     if got.is_floating_point() != wanted.is_floating_point():
         return f"{name} is {got.dtype}, the module has {wanted.dtype}"
     return ""
@@ -141,7 +141,8 @@ def _listed(title: str, entries: list[str]) -> str:
     return f"{title}: {', '.join(entries[:_MAX_LISTED])}{more}"
 
 
-def _shape(tensor: Tensor) -> str:
+def shape_text(tensor: Tensor) -> str:
+    """A shape for a message: ``(64, 3)``."""
     return f"({', '.join(map(str, tensor.shape))})"
 
 

@@ -16,7 +16,8 @@ import soundfile
 from nemo_asr.data.examined import examine
 from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
 from nemo_asr.run.audio import containers, decoded, kinds
-from nemo_asr.run.audio.reading import audio_seconds, audio_suffixes, open_part, read_audio
+from nemo_asr.run.audio.kinds import audio_suffixes
+from nemo_asr.run.audio.reading import audio_seconds, open_part, read_audio
 from nemo_asr.run.transcribe.inputs import recordings_of
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.base.errors import DataError, UsageError

@@ -17,17 +17,9 @@ import soxr
 from toys.hostile_audio import RATE, chunk, encoded, format_chunk, speech_like, wav
 
 from nemo_asr.run.audio import files, opening, reading
-from nemo_asr.run.audio.kinds import CONTAINER_KINDS
+from nemo_asr.run.audio.kinds import ALL_KINDS, CONTAINER_KINDS, KINDS
 from nemo_asr.run.audio.opening import check_head
-from nemo_asr.run.audio.reading import (
-    ALL_KINDS,
-    KINDS,
-    audio_seconds,
-    open_part,
-    read_audio,
-    tolerance,
-    trimmed,
-)
+from nemo_asr.run.audio.reading import audio_seconds, open_part, read_audio, tolerance, trimmed
 from nemo_asr.run.cli.transcribe import TranscribeParser
 from nemo_lite.base.errors import DataError
 

@@ -46,7 +46,7 @@ from nemo_asr.trained.texts import (
     texts_of,
     train_language_model,
 )
-from nemo_lite.base.config import Between, Config
+from nemo_lite.base.config import Config
 from nemo_lite.base.errors import UsageError, counted, did_you_mean
 from nemo_lite.base.files import make_writable_folder, refuse_existing, write_atomically
 from nemo_lite.base.options import (
@@ -58,6 +58,7 @@ from nemo_lite.base.options import (
     positive_int,
 )
 from nemo_lite.base.outputs import InputFiles, check_output, write_output
+from nemo_lite.base.ranges import Between
 from nemo_lite.utils import logging
 
 _PICTURE, _LM = "nemo-lite data --picture", "nemo-lite data lm"

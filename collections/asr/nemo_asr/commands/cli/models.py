@@ -19,7 +19,7 @@ from nemo_asr.export.runner_export import Written, greedy_texts
 from nemo_asr.export.sherpa_export import export_sherpa, export_sherpa_stream
 from nemo_asr.export.stream_export import export_stream
 from nemo_asr.export.torch_export import export_torch
-from nemo_asr.run.audio.reading import Samples
+from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.calibration import FILE_NAME
 from nemo_asr.run.onnx.onnx_model import SUFFIX
 from nemo_asr.run.options import OwnModules

@@ -13,8 +13,9 @@ from nemo_asr.models.jasper import JasperBlockSpec
 from nemo_asr.run.arguments import source_argument
 from nemo_asr.tasks.family import FAMILIES, FAMILY_OF_TASK
 from nemo_asr.tasks.registry import KNOWN, TASKS, Known
-from nemo_lite.base.config import Between, annotations_of, shown
+from nemo_lite.base.config import shown
 from nemo_lite.base.options import OneLineParser
+from nemo_lite.base.ranges import Between, annotations_of
 
 # Arguments that are no keys of a file: the script gives them.
 _NOT_IN_FILES = ("name", "rng", "batch_size")

@@ -35,8 +35,8 @@ from nemo_asr.models.jasper.frames import Frames, are_full, frames_type
 from nemo_asr.run.arguments import Channels, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.streaming import ChunkFrames, Delay, State, keyed, num_new, prefixed
-from nemo_lite.base.config import Between
 from nemo_lite.base.errors import UsageError
+from nemo_lite.base.ranges import Between
 from nemo_lite.core.neural_types import LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape

@@ -9,18 +9,9 @@ from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
 
 from nemo_asr.run.arguments import Channels
-from nemo_lite.base.config import (
-    Between,
-    Checked,
-    Config,
-    Keys,
-    Source,
-    check_call,
-    raise_if,
-    refuse_out_of_range,
-    unknown_key,
-)
+from nemo_lite.base.config import Checked, Config, Keys, Source, check_call, raise_if, unknown_key
 from nemo_lite.base.errors import UsageError
+from nemo_lite.base.ranges import Between, refuse_out_of_range
 from nemo_lite.utils import logging
 
 ResidualMode = Literal["add", "max", "stride_add", "stride_last"]

@@ -18,8 +18,8 @@ from nemo_asr.models.jasper.frames import Frames, frames_type
 from nemo_asr.run.arguments import Channels, Splicing, look_up, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.streaming import ChunkFrames, Delay, State, keyed, num_new, prefixed
-from nemo_lite.base.config import Between
 from nemo_lite.base.errors import UnknownNameError, UsageError
+from nemo_lite.base.ranges import Between
 from nemo_lite.core.neural_types import AcousticEncodedRepresentation, LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, ceil_div

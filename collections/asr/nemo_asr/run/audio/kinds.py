@@ -108,6 +108,7 @@ CONTAINER_SUFFIXES = frozenset(
     {".m4a", ".m4b", ".mp4", ".mov", ".3gp", ".webm", ".mka", ".mkv", ".amr", ".awb", ".aac", ".wma"}
     | {".m2ts", ".avi", ".ac3", ".eac3", ".mp2"}
 )
+ALL_SUFFIXES = AUDIO_SUFFIXES | CONTAINER_SUFFIXES
 
 
 def has_av() -> bool:
@@ -117,7 +118,7 @@ def has_av() -> bool:
 
 def audio_suffixes() -> frozenset[str]:
     """The ends of names of audio files in small letters: of all that can be read with what is installed."""
-    return AUDIO_SUFFIXES | CONTAINER_SUFFIXES if has_av() else AUDIO_SUFFIXES
+    return ALL_SUFFIXES if has_av() else AUDIO_SUFFIXES
 
 
 # Whose first bytes may as well be samples.

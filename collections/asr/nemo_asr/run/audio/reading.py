@@ -16,19 +16,9 @@ import numpy as np
 import soxr
 
 from nemo_asr.run.audio.decoded import Watch
-from nemo_asr.run.audio.files import MAX_VALUES, AudioFile
-from nemo_asr.run.audio.files import Samples as Samples
-from nemo_asr.run.audio.files import check_channel as check_channel
-from nemo_asr.run.audio.files import scaled as scaled
-from nemo_asr.run.audio.kinds import ALL_KINDS as ALL_KINDS
-from nemo_asr.run.audio.kinds import AUDIO_SUFFIXES as AUDIO_SUFFIXES
-from nemo_asr.run.audio.kinds import KINDS as KINDS
-from nemo_asr.run.audio.kinds import audio_suffixes as audio_suffixes
-from nemo_asr.run.audio.kinds import kind_of_start as kind_of_start
-from nemo_asr.run.audio.opening import forget_audio as forget_audio
-from nemo_asr.run.audio.opening import open_audio as open_audio
+from nemo_asr.run.audio.files import MAX_VALUES, AudioFile, Samples
+from nemo_asr.run.audio.opening import open_audio
 from nemo_lite.base.errors import DataError
-from nemo_lite.base.files import kind_unless_file as kind_unless_file
 
 TOLERANCE_SECONDS = 0.1
 TOLERANCE_SHARE = 0.01

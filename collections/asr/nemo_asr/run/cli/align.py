@@ -42,20 +42,9 @@ from nemo_asr.run.utterances import Utterance
 from nemo_lite.base.errors import UsageError, counted, marked, printable
 from nemo_lite.base.files import make_writable_folder
 from nemo_lite.base.nemo_logging import logging
-from nemo_lite.base.options import (
-    Device,
-    NotNegativeFloat,
-    NotNegativeInt,
-    OneLineParser,
-    PositiveFloat,
-    PositiveInt,
-    fold_precision,
-    option,
-    option_group,
-    seconds,
-)
+from nemo_lite.base.options import Device, OneLineParser, fold_precision, option, option_group, seconds
 from nemo_lite.base.outputs import InputFiles, check_output, write_output
-from nemo_lite.base.ranges import Between
+from nemo_lite.base.ranges import Between, NotNegativeFloat, NotNegativeInt, PositiveFloat, PositiveInt
 
 # Any: a namespace has no types.
 

@@ -21,17 +21,8 @@ from nemo_asr.run.onnx.voice_activity import load_detector
 from nemo_asr.run.options import OnnxRuntime, OwnModules, SearchArguments, check_search_options, search_options
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.nemo_logging import logging
-from nemo_lite.base.options import (
-    Device,
-    OneLineParser,
-    PositiveFloat,
-    PositiveInt,
-    fold_precision,
-    option,
-    option_group,
-    seconds,
-)
-from nemo_lite.base.ranges import Between
+from nemo_lite.base.options import Device, OneLineParser, fold_precision, option, option_group, seconds
+from nemo_lite.base.ranges import Between, PositiveFloat, PositiveInt
 
 # Any: a namespace has no types, and neither have packages that may be missing.
 

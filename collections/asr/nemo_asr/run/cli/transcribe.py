@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from nemo_asr.run.audio.kinds import CONTAINER_SUFFIXES
-from nemo_asr.run.audio.reading import ALL_KINDS, AUDIO_SUFFIXES
+from nemo_asr.run.audio.kinds import ALL_KINDS, ALL_SUFFIXES, AUDIO_SUFFIXES
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting
 from nemo_asr.run.engines import BATCH_SECONDS, BATCH_SIZE, TranscriptionSettings, open_engines
 from nemo_asr.run.onnx.voice_activity import load_detector
@@ -35,11 +34,7 @@ from nemo_lite.base.options import (
     Device,
     Launch,
     LaunchedParser,
-    NotNegativeFloat,
-    NotNegativeInt,
     OneLineParser,
-    PositiveFloat,
-    PositiveInt,
     arguments_of,
     fold_precision,
     names_of,
@@ -49,6 +44,7 @@ from nemo_lite.base.options import (
     seconds,
 )
 from nemo_lite.base.outputs import InputFiles, check_output, write_output
+from nemo_lite.base.ranges import NotNegativeFloat, NotNegativeInt, PositiveFloat, PositiveInt
 
 if TYPE_CHECKING:
     from nemo_asr.run.transcribe.alignment import Alignment
@@ -60,7 +56,6 @@ MODEL_HELP = (
     "a run's folder, a model folder, a folder of checkpoints, a file of nemo-lite export, a .nemo file, or a folder of "
     "Hugging Face or WeNet"
 )
-_AUDIO_ENDINGS = AUDIO_SUFFIXES | CONTAINER_SUFFIXES
 _MOST_DIGITS = 5  # of a channel
 # Words of which the model is unsure: so many times the doubt (1 - confidence) that is usual for it, and some more. The
 # demo's model: 0.94 for its own set, 0.66 to 0.86 for sentences of other words. One by one, 8 of 1200 recordings of its
@@ -253,7 +248,7 @@ class TranscribeParser(LaunchedParser):
         add("audio", metavar="AUDIO", nargs="+", help=audio_help)
 
     def _remedies(self, unknown: Sequence[str], words: Sequence[str]) -> str:
-        is_audio = any(Path(word).suffix.lower() in _AUDIO_ENDINGS for word in unknown)
+        is_audio = any(Path(word).suffix.lower() in ALL_SUFFIXES for word in unknown)
         remedy = "; AUDIO comes before the options; a shell makes several names of a pattern such as *.wav"
         return super()._remedies(unknown, words) + (remedy if is_audio else "")
 
@@ -325,7 +320,7 @@ def _check_out(args: Namespace, recordings: Sequence[Recording]) -> None:
 
 def refuse_name_of_audio(out: Path) -> None:
     """UsageError for a text with the name of a recording: a shell has made ``--out a.wav b.wav`` of ``--out *.wav``."""
-    if out.suffix.lower() in _AUDIO_ENDINGS:
+    if out.suffix.lower() in ALL_SUFFIXES:
         problem, wanted = "this is the name of a recording", "the name of a text file"
         remedy = "a shell makes several names of *.wav, of which --out takes the first"
         raise UsageError(problem, place=str(out), wanted=wanted, remedy=remedy)

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.run.audio.reading import Samples
+from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Detector
 from nemo_asr.run.calibration import Calibration, usual_confidence
 from nemo_asr.run.engines import BATCH_SECONDS, BATCH_SIZE, ComputeRows, FrameModel, Row, TranscriptionSettings

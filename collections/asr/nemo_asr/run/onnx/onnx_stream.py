@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nemo_asr.run.audio.reading import Samples
+from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.onnx.onnx_model import STREAM_FORMAT, DescribedFile, states_of
 from nemo_asr.run.search.search import Search, States, num_frames_of
 

@@ -21,8 +21,8 @@ from nemo_asr.run.search.words import (
     WordScores,
 )
 from nemo_asr.run.text.labels import spelled, text_of
-from nemo_lite.base.config import Between, refuse_out_of_range
 from nemo_lite.base.errors import UsageError
+from nemo_lite.base.ranges import Between, refuse_out_of_range
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -17,9 +17,9 @@ from nemo_asr.run.options import ALPHAS, BETAS, HOTWORD_WEIGHTS
 from nemo_asr.run.search.ngram import UNKNOWN, Ids, LanguageModel, Scores, load_language_model
 from nemo_asr.run.text.forms import APOSTROPHES, CLOSING_MARKS, folded
 from nemo_asr.run.text.labels import OTHER_CASES, case_of, is_without_spaces, spelled
-from nemo_lite.base.config import Between, refuse_out_of_range
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import FileKind, read_text
+from nemo_lite.base.ranges import Between, refuse_out_of_range
 
 # Spelling: what each label adds to a text, for searches over words. No scores and no search in this file.
 

@@ -23,9 +23,9 @@ from nemo_asr.run.text.labels import (
     is_letter,
     is_one_letter,
     is_piece,
+    shown_symbols,
     spoken,
 )
-from nemo_asr.run.text.labels import shown_symbols as shown_symbols
 from nemo_asr.run.text.languages import NO_LANGUAGE, language_code, language_of
 from nemo_asr.run.text.readings import read_out
 from nemo_asr.run.text.subwords import Subwords

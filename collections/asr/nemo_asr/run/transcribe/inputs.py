@@ -18,19 +18,9 @@ import soxr
 from nemo_asr.run.audio import decoded
 from nemo_asr.run.audio.containers import REMEDY
 from nemo_asr.run.audio.decoded import Watch
-from nemo_asr.run.audio.kinds import CONTAINER_SUFFIXES
-from nemo_asr.run.audio.reading import (
-    AUDIO_SUFFIXES,
-    MAX_CONTENT_BYTES,
-    Audio,
-    AudioPart,
-    Samples,
-    audio_suffixes,
-    check_channel,
-    loud_part,
-    open_part,
-    read_audio,
-)
+from nemo_asr.run.audio.files import Samples, check_channel
+from nemo_asr.run.audio.kinds import ALL_SUFFIXES, audio_suffixes
+from nemo_asr.run.audio.reading import MAX_CONTENT_BYTES, Audio, AudioPart, loud_part, open_part, read_audio
 from nemo_asr.run.audio.segments import ChannelEnergies, Span
 from nemo_asr.run.manifest import read_lines
 from nemo_asr.run.manifest_kinds import MIX, kind_of
@@ -470,7 +460,6 @@ def _of_full_scale(audio: npt.NDArray[Any], place: str) -> Samples:
 
 
 STDIN, MICROPHONE = "-", "microphone"
-_ALL_SUFFIXES = AUDIO_SUFFIXES | CONTAINER_SUFFIXES
 _NOT_DECODED = "the recordings in this folder can be decoded by PyAV only"
 
 
@@ -502,7 +491,7 @@ def _named(name: str) -> Iterator[Recording]:
             audio = source.resolve(line.path)
             yield Recording(audio, audio, offset=line.start, duration=line.duration, channel=line.channel_number)
     elif path.is_dir():
-        every = sorted(file for file in path.rglob("*") if file.suffix.lower() in _ALL_SUFFIXES and file.is_file())
+        every = sorted(file for file in path.rglob("*") if file.suffix.lower() in ALL_SUFFIXES and file.is_file())
         suffixes = audio_suffixes()
         files = [file for file in every if file.suffix.lower() in suffixes]
         if not files and every:

@@ -21,7 +21,8 @@ import torch
 from nemo_asr.features.filterbank import mel_filterbank
 from nemo_asr.features.framing import frame_count
 from nemo_asr.features.spectra import centred, extended_signal, own_samples, power_spectra, window_function
-from nemo_asr.run.audio.reading import Samples, read_audio
+from nemo_asr.run.audio.files import Samples
+from nemo_asr.run.audio.reading import read_audio
 
 SAMPLE_RATE = 16000  # of the players; what speech recognition hears
 MAX_SECONDS = 15.0  # of a recording; the rest is left out
