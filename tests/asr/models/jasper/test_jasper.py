@@ -11,7 +11,7 @@ from nemo_asr.models.jasper import (
     JasperDecoderForCTC,
     JasperEncoder,
     MaskedConv1d,
-    frames,
+    layers,
     valid_frames,
 )
 from nemo_lite.backends.pytorch.nm import DataLayerNM
@@ -148,7 +148,7 @@ def test_an_encoder_equals_torch_s_own_layers_in_outputs_gradients_and_running_s
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_the_mask_of_a_batch_is_made_once_for_each_frame_rate(device, monkeypatch):
     made = []
-    monkeypatch.setattr(frames, "valid_frames", lambda lengths, n: made.append(n) or valid_frames(lengths, n))
+    monkeypatch.setattr(layers, "valid_frames", lambda lengths, n: made.append(n) or valid_frames(lengths, n))
     keys = {**SMALL, "separable": True, "se": True}
     encoder = JasperEncoder([PROLOGUE, keys, {**keys, "residual_dense": True}], "relu", 4).to(device)
     x, lengths = torch.randn(2, 4, 40, device=device), torch.tensor([40, 21], device=device)

@@ -1,29 +1,14 @@
 """Conformer: subsampling, attention, layers, encoder; NVIDIA's and WeNet's are settings of one. Re-exports."""
 
-from nemo_asr.models.conformer.convolution import ConvolutionModule as ConvolutionModule
-from nemo_asr.models.conformer.convolution import PointwiseConv1d as PointwiseConv1d
 from nemo_asr.models.conformer.encoder import AttentionName as AttentionName
 from nemo_asr.models.conformer.encoder import ConformerEncoder as ConformerEncoder
-from nemo_asr.models.conformer.encoder import Context as Context
 from nemo_asr.models.conformer.encoder import ContextStyle as ContextStyle
-from nemo_asr.models.conformer.encoder import Probability as Probability
-from nemo_asr.models.conformer.encoder import SubsamplingName as SubsamplingName
-from nemo_asr.models.conformer.layer import ConformerLayer as ConformerLayer
 from nemo_asr.models.conformer.layer import FeedForward as FeedForward
 from nemo_asr.models.conformer.self_attention import FULL_CONTEXT as FULL_CONTEXT
 from nemo_asr.models.conformer.self_attention import AttentionContext as AttentionContext
-from nemo_asr.models.conformer.self_attention import Hidden as Hidden
-from nemo_asr.models.conformer.self_attention import RelPositionAttention as RelPositionAttention
 from nemo_asr.models.conformer.self_attention import add_dropped as add_dropped
 from nemo_asr.models.conformer.self_attention import attention as attention
 from nemo_asr.models.conformer.self_attention import drawn_context as drawn_context
 from nemo_asr.models.conformer.self_attention import hidden_frames as hidden_frames
 from nemo_asr.models.conformer.self_attention import kept_at_random as kept_at_random
-from nemo_asr.models.conformer.self_attention import new_pos_biases as new_pos_biases
-from nemo_asr.models.conformer.self_attention import position_embeddings as position_embeddings
 from nemo_asr.models.conformer.self_attention import shifted as shifted
-from nemo_asr.models.conformer.subsampling import ConvSubsampling as ConvSubsampling
-from nemo_asr.models.conformer.subsampling import HalvingConv2d as HalvingConv2d
-from nemo_asr.models.conformer.subsampling import LinearInput as LinearInput
-from nemo_asr.models.conformer.subsampling import StackingSubsampling as StackingSubsampling
-from nemo_asr.models.jasper.frames import are_full as are_full

@@ -6,9 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nemo_asr.models.jasper.convolution import TimeConv1d
-from nemo_asr.models.jasper.frames import Frames
-from nemo_asr.models.jasper.normalization import BatchNorm, MaskedGroupNorm
+from nemo_asr.models.jasper.layers import BatchNorm, Frames, MaskedGroupNorm, TimeConv1d
 from nemo_lite.backends.pytorch.streaming import ChunkFrames
 
 

@@ -31,7 +31,7 @@ from nemo_asr.models.conformer.self_attention import (
 )
 from nemo_asr.models.conformer.subsampling import ConvSubsampling, LinearInput, StackingSubsampling
 from nemo_asr.models.jasper.encoder import encoded_ports, intermediate_of
-from nemo_asr.models.jasper.frames import Frames, are_full, frames_type
+from nemo_asr.models.jasper.layers import Frames, are_full, frames_type
 from nemo_asr.run.arguments import Channels, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.streaming import ChunkFrames, Delay, State, keyed, num_new, prefixed

@@ -11,7 +11,7 @@ from torch.amp import custom_bwd, custom_fwd
 
 from nemo_asr.models.conformer.convolution import ConvolutionModule
 from nemo_asr.models.conformer.self_attention import Hidden, RelPositionAttention, add_dropped, kept_at_random
-from nemo_asr.models.jasper.frames import Frames, runs_on_cpu
+from nemo_asr.models.jasper.layers import Frames, runs_on_cpu
 from nemo_lite.backends.pytorch.streaming import ChunkFrames, State
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.amp import custom_bwd, custom_fwd
 
-from nemo_asr.models.jasper.frames import are_full, runs_on_cpu, valid_frames
+from nemo_asr.models.jasper.layers import are_full, runs_on_cpu, valid_frames
 
 
 class Hidden(NamedTuple):

@@ -14,9 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from nemo_asr.models.jasper.block_spec import JasperBlockSpec, ResidualMode
-from nemo_asr.models.jasper.convolution import MaskedConv1d, TimeConv1d
-from nemo_asr.models.jasper.frames import Frames, clear, is_time_major, runs_on_cpu
-from nemo_asr.models.jasper.normalization import MaskedGroupNorm, make_normalization
+from nemo_asr.models.jasper.layers import (
+    Frames,
+    MaskedConv1d,
+    MaskedGroupNorm,
+    TimeConv1d,
+    clear,
+    is_time_major,
+    make_normalization,
+    runs_on_cpu,
+)
 from nemo_asr.models.jasper.squeeze_excite import SqueezeExcite
 from nemo_lite.backends.pytorch.streaming import ChunkFrames, Delay, State, in_step
 from nemo_lite.base.errors import UsageError

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nemo_asr.models.jasper.convolution import TimeConv1d, init_weights
-from nemo_asr.models.jasper.frames import BATCH, TIME, frames_type, valid_frames
+from nemo_asr.models.jasper.layers import BATCH, TIME, TimeConv1d, frames_type, init_weights, valid_frames
 from nemo_asr.run.arguments import Channels, Classes, refuse_too_large
 from nemo_asr.run.text.labels import is_piece
 from nemo_lite.backends.pytorch.nm import TrainableNM

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from nemo_asr.models.jasper.block import ACTIVATIONS, JasperBlock
 from nemo_asr.models.jasper.block_spec import RESIDUAL_MODES, Blocks, JasperBlockSpec, read_blocks
-from nemo_asr.models.jasper.convolution import init_weights
-from nemo_asr.models.jasper.frames import Frames, frames_type
+from nemo_asr.models.jasper.layers import Frames, frames_type, init_weights
 from nemo_asr.run.arguments import Channels, Splicing, look_up, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.streaming import ChunkFrames, Delay, State, keyed, num_new, prefixed

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nemo_asr.models.jasper.frames import Frames
+from nemo_asr.models.jasper.layers import Frames
 from nemo_asr.run.arguments import look_up
 from nemo_lite.backends.pytorch.streaming import SlidingWindow
 

@@ -1,25 +1,104 @@
-"""1-D convolutions over time with same padding, with a fast depthwise form on CPU; and how weights are drawn.
+"""Layers over the frames of a padded batch: which frames are valid, convolution over time, normalisation of channels.
 
-Weights keep the shape of ``nn.Conv1d``, (C_out, C_in / groups, K).
+Between the layers of an encoder a tensor is zero behind each utterance wherever a convolution reads it.
+Weights of convolutions keep the shape of ``nn.Conv1d``, (C_out, C_in / groups, K).
 On CPU, tensors (B, C, T) that leave a depthwise convolution lie in memory as (B, T, C): a pointwise convolution is then
 one matrix product. The order in memory never changes a result, and no caller needs to know it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.amp import custom_bwd, custom_fwd
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from nemo_asr.models.jasper.frames import Frames, clear, is_time_major, runs_on_cpu
 from nemo_asr.run.arguments import look_up
 from nemo_lite.backends.pytorch.streaming import SlidingWindow
 from nemo_lite.base.errors import UsageError
+from nemo_lite.core.neural_types import AxisKind, AxisType, ElementType, NeuralType
+
+BATCH, TIME = AxisType(AxisKind.Batch), AxisType(AxisKind.Time)
+
+
+def frames_type(size: int, element: ElementType) -> NeuralType:
+    """(B, size, T) of an element: what encoders take and give."""
+    return NeuralType((BATCH, AxisType(AxisKind.Dimension, size), TIME), element)
+
+
+def valid_frames(lengths: Tensor, num_frames: int) -> Tensor:
+    """(B, 1, T): True where a frame belongs to the utterance."""
+    return (torch.arange(num_frames, device=lengths.device) < lengths.unsqueeze(1)).unsqueeze(1)
+
+
+def runs_on_cpu(x: Tensor) -> bool:
+    """Whether kernels made for the CPU may be called; compilers and exporters are to see plain operations."""
+    # Compiling comes before tracing: a compiler ends its graph at the call that torch.jit.is_tracing() makes too.
+    return x.device.type == "cpu" and not torch.compiler.is_compiling() and not torch._C._is_tracing()
+
+
+def are_full(lengths: Tensor, num_frames: int) -> bool:
+    """Whether it is known that no utterance is shorter than its batch; only on CPU is it looked at."""
+    return runs_on_cpu(lengths) and int(lengths.min()) >= num_frames
+
+
+def is_time_major(x: Tensor) -> bool:
+    """Whether (B, C, T) lies in memory as (B, T, C)."""
+    return x.transpose(1, 2).is_contiguous()
+
+
+class Frames:
+    """Of a padded batch (B, C, T), each utterance has the first ``lengths`` frames.
+
+    What is made of the lengths is made once, for all layers at one frame rate.
+
+    Args:
+        lengths: (B,), whole numbers.
+        is_masking: False: what lies behind an utterance is left as it is.
+    """
+
+    def __init__(self, lengths: Tensor, is_masking: bool = True) -> None:
+        self.lengths, self.is_masking = lengths, is_masking
+        self._valid: Tensor | None = None
+        self._padding: Tensor | None = None
+        self._strided: dict[int, Frames] = {}
+
+    def strided(self, stride: int) -> Frames:
+        """Of the output of a convolution with same padding: ``ceil(length / stride)``."""
+        if stride == 1:
+            return self
+        if stride not in self._strided:
+            self._strided[stride] = Frames((self.lengths - 1) // stride + 1, self.is_masking)
+        return self._strided[stride]
+
+    def valid(self, num_frames: int) -> Tensor:
+        """(B, 1, T): True where a frame belongs to the utterance."""
+        if self._valid is None:
+            self._valid = valid_frames(self.lengths, num_frames)
+        return self._valid
+
+    def padding(self, num_frames: int) -> Tensor | None:
+        """(N,): ``b * T + t`` of each frame behind an utterance; None if nothing is masked. For tensors on CPU only."""
+        if self._padding is None and self.is_masking:
+            self._padding = torch.from_numpy(np.flatnonzero(~self.valid(num_frames).numpy()))
+        return self._padding
+
+    def masked(self, x: Tensor) -> Tensor:
+        """(B, C, T) with zeros behind each utterance."""
+        return torch.where(self.valid(x.shape[2]), x, 0.0) if self.is_masking else x
+
+
+def clear(rows: Tensor, padding: Tensor | None) -> Tensor:
+    """Write zeros into the frames ``padding`` of contiguous (B, T, C), in place, and return it."""
+    if padding is not None:
+        rows.view(-1, rows.shape[2]).index_fill_(0, padding, 0.0)  # a view, or an error: never a copy
+    return rows
 
 
 def same_padding(kernel_size: int, dilation: int) -> int:
@@ -208,6 +287,83 @@ def _weight_gradient(rows: Tensor, gradient: Tensor, weight: Tensor) -> Tensor:
     of_weight: Tensor = torch.ops.aten.convolution_backward(*images, weight.unsqueeze(3), None, *convolution)[1]
     # Flat first: an axis of one element may have any stride, and DDP wants those of the weights.
     return of_weight.flatten().view(weight.shape)
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """``nn.BatchNorm1d`` over (B, C, T) that does not slow down where channels are the innermost axis in memory."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, T) -> (B, C, T)."""
+        if not runs_on_cpu(x) or not is_time_major(x):
+            return super().forward(x)
+        rows = super().forward(x.transpose(1, 2).flatten(0, 1))
+        return rows.view(x.shape[0], x.shape[2], x.shape[1]).transpose(1, 2)
+
+
+def set_batch_norm_momentum(modules: Iterable[object], momentum: float | None) -> None:
+    """Set the weight of a new batch in the running mean and variance of all batch normalisation.
+
+    The statistics are ``(1 - momentum) * before + momentum * batch``. A short run on few steps needs a larger one than
+    the usual 0.1.
+
+    Args:
+        modules: of a model; those that are no torch modules are passed over.
+        momentum: above 0, up to 1; None changes nothing.
+
+    Raises:
+        UsageError: none of the modules has batch normalisation, or the momentum is out of range.
+    """
+    if momentum is None:
+        return
+    if not 0 < momentum <= 1:
+        raise UsageError("momentum of batch normalisation is out of range", got=f"{momentum:g}", wanted="above 0, to 1")
+    torch_modules = [module for module in modules if isinstance(module, nn.Module)]
+    layers = [layer for module in torch_modules for layer in module.modules() if isinstance(layer, _BatchNorm)]
+    if not layers:
+        raise UsageError("the model has no batch normalisation, so bn_momentum has no effect", remedy="leave it out")
+    for layer in layers:
+        layer.momentum = momentum
+
+
+class MaskedGroupNorm(nn.GroupNorm):
+    """``nn.GroupNorm`` whose mean and variance are those of the valid frames, so that padding does not change them."""
+
+    def forward(self, x: Tensor, frames: Frames | None = None) -> Tensor:
+        """(B, C, T) -> (B, C, T); without frames all are valid."""
+        if frames is None or not frames.is_masking:
+            return super().forward(x)
+        valid = frames.valid(x.shape[2]).unsqueeze(1)
+        grouped = x.reshape(x.shape[0], self.num_groups, -1, x.shape[2])
+        grouped = grouped.to(torch.promote_types(x.dtype, torch.float32))
+        count = valid.sum((2, 3), keepdim=True).clamp(min=1) * grouped.shape[2]
+        mean = torch.where(valid, grouped, 0.0).sum((2, 3), keepdim=True) / count
+        centred = grouped - mean
+        variance = torch.where(valid, centred.square(), 0.0).sum((2, 3), keepdim=True) / count
+        normalised = (centred * torch.rsqrt(variance + self.eps)).flatten(1, 2).to(x.dtype)
+        return normalised * self.weight.unsqueeze(1) + self.bias.unsqueeze(1)
+
+
+# BatchNorm's numbers are NeMo's; "group" alone has a choice of groups.
+_NORMALIZATIONS: dict[str, Callable[[int, int], nn.Module]] = {
+    "batch": lambda channels, groups: BatchNorm(channels, eps=1e-3, momentum=0.1),
+    "layer": lambda channels, groups: MaskedGroupNorm(1, channels),
+    "group": lambda channels, groups: MaskedGroupNorm(groups, channels),
+    "instance": lambda channels, groups: MaskedGroupNorm(channels, channels),
+}
+
+
+def make_normalization(mode: str, num_channels: int, norm_groups: int, place: str) -> nn.Module:
+    """The normalisation of this mode over ``num_channels``; ``norm_groups`` -1 means one group for each channel.
+
+    Raises:
+        UnknownNameError: there is no such mode.
+        UsageError: ``norm_groups`` does not divide the channels.
+    """
+    make = look_up("normalization_mode", mode, _NORMALIZATIONS, place)
+    groups = num_channels if norm_groups == -1 else norm_groups
+    if mode == "group" and (groups < 1 or num_channels % groups):
+        raise UsageError("norm_groups must divide the channels", place=place, got=f"{norm_groups} for {num_channels}")
+    return make(num_channels, groups)
 
 
 INIT_MODES: dict[str, Callable[[Tensor], Any]] = {
