@@ -46,10 +46,11 @@ from nemo_lite.core.neural_module import (
     NeuralModule,
     Recorder,
     active_recorder,
+    refuse_unconnected,
     write_configuration,
 )
 from nemo_lite.core.neural_types import LossType, ModuleCall, NestedUse, NeuralType, NmTensor
-from nemo_lite.core.ports import NeuralInterface, OperationMode, refuse_unconnected
+from nemo_lite.core.ports import NeuralInterface, OperationMode
 from nemo_lite.core.run_options import DeviceType
 from nemo_lite.utils import logging
 

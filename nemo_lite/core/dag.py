@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nemo_lite.base.errors import DagError
-from nemo_lite.core.neural_module import NeuralModule
+from nemo_lite.core.neural_module import NeuralModule, refuse_unconnected
 from nemo_lite.core.neural_types import ModuleCall, NmTensor
-from nemo_lite.core.ports import refuse_unconnected
 
 
 @dataclass(frozen=True)

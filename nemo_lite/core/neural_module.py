@@ -1,19 +1,20 @@
-"""NeuralModule: the check of its class, its calls on wires, the graphs that record them, its configuration as YAML."""
+"""NeuralModule: the checks of its class and ports, its calls on wires, the graphs that record them, its YAML."""
 
 from __future__ import annotations
 
 import inspect
+import keyword
 import os
 import re
 import sys
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache, lru_cache
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 from uuid import uuid4
 
 from ruamel.yaml import YAML
@@ -25,6 +26,8 @@ from nemo_lite.base.errors import (
     ConfigError,
     ConfigStructureError,
     NeuralPortNameMismatchError,
+    NeuralPortNmTensorMismatchError,
+    NeuralTypeError,
     NotAWireError,
     UnknownClassError,
     did_you_mean,
@@ -32,23 +35,25 @@ from nemo_lite.base.errors import (
 from nemo_lite.base.files import write_atomically
 from nemo_lite.base.ranges import refuse_out_of_range
 from nemo_lite.core.app_state import AppState
-from nemo_lite.core.neural_types import ElementType, ModuleCall, NestedUse, NmTensor, Value
+from nemo_lite.core.neural_types import (
+    ElementType,
+    ModuleCall,
+    NestedUse,
+    NeuralType,
+    NeuralTypeComparisonResult,
+    NmTensor,
+    Value,
+)
 from nemo_lite.core.ports import (
     HasType,
     NeuralInterface,
     OperationMode,
     Ports,
     PretrainedModelInfo,
-    check_ports,
-    refuse_unless_connectable,
 )
 from nemo_lite.core.shapes import Shape, shape_of
 from nemo_lite.package_info import __version__
 from nemo_lite.utils import logging
-
-if TYPE_CHECKING:
-    from nemo_lite.core.neural_types import NeuralType
-
 
 M = TypeVar("M", bound="NeuralModule")
 
@@ -112,10 +117,55 @@ class NeuralModuleMeta(type):
         return signature.replace(parameters=[*signature.parameters.values()][1:], return_annotation=cls)
 
     def _check_ports(cls, attribute: str, ports: Ports) -> None:
+        """Refuse ports that are no ports, or input ports whose names differ from the parameters of the function.
+
+        Judging is pure and gives a reason; raising happens here and in ``refuse_unless_connectable``.
+
+        Raises:
+            NeuralTypeError: ``ports`` is not a dictionary of NeuralTypes, or a name that no parameter can have.
+            NeuralPortNameMismatchError: a port without a parameter of its name, a needed parameter without a port, or
+                an optional port whose parameter has no default.
+        """
+        owner = cls.__name__
         function: Callable[..., Any] | None = None
         if attribute == "input_ports":
             function = getattr(cls, cls.port_function, None)  # type: ignore[attr-defined]  # an attribute of the class
-        check_ports(cls.__name__, ports, function)
+        if not isinstance(ports, Mapping) or any(not isinstance(t, NeuralType) for t in ports.values()):
+            raise NeuralTypeError("ports must be a dictionary of NeuralTypes", place=owner, got=repr(ports)[:120])
+        for port in ports:
+            if function is None and isinstance(port, str) and port.isdecimal():
+                continue  # an output is no parameter: NeMo's joined data layers may number theirs
+            if not str(port).isidentifier() or keyword.iskeyword(port) or port.startswith("_"):
+                raise NeuralTypeError(
+                    f'"{port}" cannot name a port', place=owner, remedy="use a name that a parameter could have"
+                )
+        if function is None:
+            return
+        parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+        if any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters):
+            return
+        for problem, remedy in _differences(ports, parameters, function.__name__):
+            raise NeuralPortNameMismatchError(problem, place=owner, remedy=remedy)
+
+
+def _differences(
+    ports: Mapping[str, NeuralType], parameters: Sequence[inspect.Parameter], function: str
+) -> Iterator[tuple[str, str]]:
+    """Problem and remedy where ports and parameters of a function differ."""
+    names = sorted(parameter.name for parameter in parameters)
+    for port in ports:
+        if port not in names:
+            remedy = f"parameters: {', '.join(names) or 'none'}{did_you_mean(port, names)}"
+            yield f'input port "{port}" is not a parameter of {function}', remedy
+    for parameter in parameters:
+        name = parameter.name
+        if parameter.default is not parameter.empty:
+            continue
+        if name not in ports:
+            yield f'parameter "{name}" of {function} has no input port', "add the port, or give the parameter a default"
+        elif ports[name].optional:
+            remedy = "give the parameter a default: what it is when the port is not connected"
+            yield f'the optional input port "{name}" is a parameter of {function} without a default', remedy
 
 
 @lru_cache(maxsize=1024)  # of each constructor once: reading it takes longer than making a small module
@@ -203,6 +253,75 @@ def refuse_foreign(owner: str, inputs: Mapping[str, NmTensor]) -> None:
             raise NeuralPortNameMismatchError(
                 f'"{port}" is given the input of a graph that is not active', place=owner, got=wire.name, remedy=remedy
             )
+
+
+def refuse_unless_connectable(owner: str, ports: Ports, wires: Mapping[str, NmTensor]) -> None:
+    """Check a connecting call: names, superfluous inputs, types, and that something is connected.
+
+    Args:
+        owner: the module's name, for the message.
+        ports: the module's input ports.
+        wires: port name -> wire.
+
+    Raises:
+        NeuralPortNameMismatchError: a superfluous input, or none at all where some are needed.
+        NeuralPortNmTensorMismatchError: a type that does not fit; shows both ends, both types and the known remedy.
+    """
+    if not wires:
+        refuse_unconnected(owner, ports, wires)
+    for name, wire in wires.items():
+        if name not in ports:
+            remedy = f"input ports: {', '.join(ports) or 'none'}{did_you_mean(name, ports)}"
+            raise NeuralPortNameMismatchError(f'"{name}" is not an input port', place=owner, remedy=remedy)
+        comparison = ports[name].takes(wire.ntype)
+        if not comparison.fits:
+            remedy = _remedy(comparison.result, ports[name], wire.ntype)
+            raise NeuralPortNmTensorMismatchError(
+                f"{owner}.{name} cannot take {wire.place}",
+                got=wire.ntype.brief,
+                wanted=ports[name].brief,
+                remedy=f"{comparison.reason}. {remedy}".strip(),
+            )
+
+
+def refuse_unconnected(owner: str, ports: Ports, wires: Mapping[str, NmTensor]) -> None:
+    """Check that all inputs which a module needs are connected: when a DAG is made, not at the call.
+
+    Raises:
+        NeuralPortNameMismatchError: a missing input.
+    """
+    missing = [name for name, ntype in ports.items() if name not in wires and not ntype.optional]
+    if missing:
+        listed = ", ".join(f"{name} ({ports[name].brief})" for name in missing)
+        raise NeuralPortNameMismatchError(
+            "input ports are not connected", place=owner, got=", ".join(wires) or "nothing", wanted=listed
+        )
+
+
+def _remedy(result: NeuralTypeComparisonResult, port: NeuralType, wire: NeuralType) -> str:
+    if result is NeuralTypeComparisonResult.TRANSPOSE_SAME:
+        if [axis.kind for axis in port.axes or ()] == [axis.kind for axis in wire.axes or ()]:
+            return f"Convert between lists and tensors to {' '.join(map(str, port.axes or ()))}."
+        return f"Transpose the axes to {' '.join(axis.letter for axis in port.axes or ())}."
+    preprocessors = sorted(set(_converters(wire.elements_type, port.elements_type)))
+    if preprocessors:
+        return f"A preprocessor is missing: {' or '.join(preprocessors)} turns one into the other."
+    mine, other = port.elements_type.type_parameters, wire.elements_type.type_parameters
+    if result is NeuralTypeComparisonResult.SAME_TYPE_INCOMPATIBLE_PARAMS and "freq" in mine:
+        return (
+            f"Use one sample rate for both: resample to {mine['freq']} Hz, or build the module for {other['freq']} Hz."
+        )
+    if result is NeuralTypeComparisonResult.DIM_INCOMPATIBLE:
+        return "Give both modules the same size."
+    if result is NeuralTypeComparisonResult.LESS:
+        return f"Declare the output as {port.elements_type}, or let the port take {wire.elements_type}."
+    return ""
+
+
+def _converters(source: ElementType, target: ElementType) -> Iterator[str]:
+    for cls in subclasses(NeuralModule):
+        if cls.converts and isinstance(source, cls.converts[0]) and issubclass(cls.converts[1], type(target)):
+            yield cls.__name__
 
 
 # Any: arguments of constructors, which YAML and users give.
@@ -402,7 +521,7 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
     def called_on(self, inputs: Mapping[str, NmTensor], nested_in: tuple[NestedUse, ...] = ()) -> ModuleCall:
         """A checked call on wires by port; ``nested_in`` is the use of a graph that repeats it. Raises as connect."""
         refuse_foreign(self.label, inputs)
-        refuse_unless_connectable(self.label, self.input_ports, inputs, _converters)
+        refuse_unless_connectable(self.label, self.input_ports, inputs)
         call = ModuleCall(self, inputs, self.output_ports, nested_in)
         recorder = active_recorder()
         if recorder is not None:
@@ -610,12 +729,6 @@ def unique_names(modules: Iterable[M], place: str = "") -> dict[str, M]:
             problem = f'two modules would be saved as "{name}"'
             raise CheckpointError(problem, place=place, remedy="give each its own name=")
     return named
-
-
-def _converters(source: ElementType, target: ElementType) -> Iterator[str]:
-    for cls in subclasses(NeuralModule):
-        if cls.converts and isinstance(source, cls.converts[0]) and issubclass(cls.converts[1], type(target)):
-            yield cls.__name__
 
 
 @cache

@@ -24,7 +24,7 @@ from nemo_lite.core import (
     NeuralType,
     SpectrogramType,
 )
-from nemo_lite.core.ports import refuse_unconnected
+from nemo_lite.core.neural_module import refuse_unconnected
 
 Elements = tuple[type[ElementType], ...]
 
