@@ -359,7 +359,12 @@ def _misfits(keys: Keys, value: object, annotation: object) -> list[Misfit]:
         misfits = _misfits(keys, value, options[0])
         return [(where, item, wanted(annotation) if where == keys else text) for where, item, text in misfits]
     if origin in (Union, types.UnionType):
-        return _union_misfits(keys, value, annotation)
+        by_option = [_misfits(keys, value, option) for option in options]
+        if not all(by_option):
+            return []
+        # If exactly one alternative fits the list but not an item in it, report the item, not the list.
+        inside_of = [of_one for of_one in by_option if all(where != keys for where, _, _ in of_one)]
+        return inside_of[0] if len(inside_of) == 1 else [(keys, value, wanted(annotation))]
     if origin is Literal:
         fits = any(value == option and type(value) is type(option) for option in options)
         return [] if fits else [(keys, value, wanted(annotation))]
@@ -373,15 +378,6 @@ def _misfits(keys: Keys, value: object, annotation: object) -> list[Misfit]:
     if inside is None:
         return [(keys, value, wanted(annotation))]
     return [misfit for key, item, option in inside for misfit in _misfits((*keys, key), item, option)]
-
-
-def _union_misfits(keys: Keys, value: object, annotation: object) -> list[Misfit]:
-    misfits = [_misfits(keys, value, option) for option in get_args(annotation)]
-    if not all(misfits):
-        return []
-    # If exactly one alternative fits the list but not an item in it, report the item, not the list.
-    inside = [of_one for of_one in misfits if all(where != keys for where, _, _ in of_one)]
-    return inside[0] if len(inside) == 1 else [(keys, value, wanted(annotation))]
 
 
 def _inside(value: object, kind: type, options: tuple[object, ...]) -> Iterable[tuple[Key, object, object]] | None:
@@ -492,7 +488,11 @@ def _compose(text: str, name: str) -> Node:
     try:
         node = yaml.compose(text)
     except MarkedYAMLError as error:
-        raise ConfigError(_yaml_problem(error, name)) from None
+        mark, context = error.problem_mark or error.context_mark, ""
+        if error.context and error.context_mark:
+            context = f"{error.context} (line {error.context_mark.line + 1}): "
+        place = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
+        raise ConfigError(f"{place}: cannot be parsed: {' '.join(f'{context}{error.problem}'.split())}") from None
     except AssertionError:  # ruamel.yaml's, for a version other than 1.1 and 1.2
         raise ConfigError(f"{name}: its %YAML line asks for a version that is not read here; take it out") from None
     except ReaderError as error:
@@ -549,7 +549,11 @@ class _Values:
         if node.tag not in (_TEXTS | _NUMBERS if isinstance(node, ScalarNode) else _COLLECTIONS):
             self._problem(node, f"{dotted(keys)} has the tag {_short(node.tag)}, which is not read here")
         if isinstance(node, MappingNode):
-            return self._mapping(node, keys)
+            values = {}
+            for key, (key_node, value_node) in self._entries(node, keys).items():
+                self.source.marks[(*keys, key)] = _mark(key_node)
+                values[key] = self.value(value_node, (*keys, key))
+            return Config(values, self.source, keys)
         if isinstance(node, SequenceNode):
             return [self.value(item, (*keys, index)) for index, item in enumerate(node.value)]
         return self._number(node, keys) if node.tag in _NUMBERS else self._text(node, keys)
@@ -561,13 +565,6 @@ class _Values:
         if len(keys) > MAX_DEPTH:
             self._stop(node, f"nested deeper than {MAX_DEPTH} levels once aliases are filled in")
 
-    def _mapping(self, node: MappingNode, keys: Keys) -> Config:
-        values = {}
-        for key, (key_node, value_node) in self._entries(node, keys).items():
-            self.source.marks[(*keys, key)] = _mark(key_node)
-            values[key] = self.value(value_node, (*keys, key))
-        return Config(values, self.source, keys)
-
     def _entries(self, node: MappingNode, keys: Keys, merges: int = 0) -> dict[str, tuple[Node, Node]]:
         """The nodes of keys and values, by key: a mapping's own, then those it merges; the first one counts."""
         if merges > MAX_DEPTH:
@@ -578,8 +575,12 @@ class _Values:
             self._spend(key_node, keys)
             key, is_scalar = key_node.value, isinstance(key_node, ScalarNode)
             if key_node.tag == _MERGE:
-                for source in self._merge_sources(value_node):
-                    merged = self._entries(source, keys, merges + 1) | merged
+                sources = value_node.value if isinstance(value_node, SequenceNode) else [value_node]
+                if all(isinstance(source, MappingNode) for source in sources):
+                    for source in sources:
+                        merged = self._entries(source, keys, merges + 1) | merged
+                else:
+                    self._problem(value_node, "<< can merge a mapping or a list of mappings only")
             elif is_scalar and _UNUSABLE.search(key):
                 self._text(key_node, (*keys, key))
             elif not is_scalar or key_node.tag not in self._key_tags:
@@ -591,13 +592,6 @@ class _Values:
             else:
                 entries[key] = (key_node, value_node)
         return entries | {key: pair for key, pair in merged.items() if key not in entries}
-
-    def _merge_sources(self, node: Node) -> list[MappingNode]:
-        sources = node.value if isinstance(node, SequenceNode) else [node]
-        if all(isinstance(source, MappingNode) for source in sources):
-            return list(sources)
-        self._problem(node, "<< can merge a mapping or a list of mappings only")
-        return []
 
     def _text(self, node: Node, keys: Keys) -> str:
         text = str(node.value)
@@ -650,13 +644,6 @@ def _missing(path: Path, name: str) -> str:
     return f"{name}: no such file; {folder} {listing}"
 
 
-def _yaml_problem(error: MarkedYAMLError, name: str) -> str:
-    mark = error.problem_mark or error.context_mark
-    place = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
-    context = f"{error.context} (line {error.context_mark.line + 1}): " if error.context and error.context_mark else ""
-    return f"{place}: cannot be parsed: {' '.join(f'{context}{error.problem}'.split())}"
-
-
 # override: a configuration with some values set from outside, as ``--set KEY=VALUE`` does. No checks of keys here.
 
 
@@ -676,6 +663,8 @@ def override(config: Config, settings: Sequence[str]) -> Config:
         ConfigError: one line for each setting that cannot be read, leads to no item of a list, leads through a value
             that holds no others, or sets what another one sets.
     """
+    if not settings:
+        return config
     source = Source(config.source.name, config.source.marks, config.source.anchored)
     values = config.plain()
     problems: list[str] = []

@@ -78,14 +78,6 @@ def _ports_of_class(cls: type, attribute: str) -> Ports | None:
 _serials = count()
 
 
-def _ports_of_object(module: NeuralModule, attribute: str) -> Ports:
-    """The ports of an object. An AttributeError in a property stays that one: torch makes another of it."""
-    declared: Any = inspect.getattr_static(type(module), attribute)
-    is_computed = isinstance(declared, property) and declared.fget is not None
-    ports: Ports = declared.fget(module) if is_computed else getattr(module, attribute)
-    return ports
-
-
 class NeuralModuleMeta(type):
     """Checks ports when a class is made; checks and records the constructor's arguments when an object is made."""
 
@@ -107,7 +99,10 @@ class NeuralModuleMeta(type):
         object.__setattr__(module, "_unique_name", AppState().register_module(module, module._name))
         for attribute in ("input_ports", "output_ports"):
             if _ports_of_class(cls, attribute) is None:
-                cls._check_ports(attribute, _ports_of_object(module, attribute))
+                # Not getattr: torch makes another error of an AttributeError in a property.
+                declared: Any = inspect.getattr_static(type(module), attribute)
+                is_computed = isinstance(declared, property) and declared.fget is not None
+                cls._check_ports(attribute, declared.fget(module) if is_computed else getattr(module, attribute))
         return module
 
     @property

@@ -526,7 +526,11 @@ class NeuralType:
 
     def __str__(self) -> str:
         """NeMo's text, which is also in its graph files: ``axes: (batch, time); elements_type: LabelsType``."""
-        axes = None if self.axes is None else f"({', '.join(map(_spelt_out, self.axes))}{',' * (len(self.axes) == 1)})"
+        spelt_out = []
+        for axis in self.axes or ():  # ``time``, ``dimension:64``, ``batch_listdim``
+            size = "" if axis.size is None else f":{axis.size}"
+            spelt_out.append(f"{axis.kind.name.lower()}{size}{'_listdim' if axis.is_list else ''}")
+        axes = None if self.axes is None else f"({', '.join(spelt_out)}{',' * (len(spelt_out) == 1)})"
         return f"axes: {axes}; elements_type: {type(self.elements_type).__name__}"
 
     @property
@@ -590,12 +594,6 @@ def _compare_tags(first: Axes, second: Axes) -> tuple[NeuralTypeComparisonResult
     if all(issubclass(mine, theirs) for mine, theirs in pairs):
         return NeuralTypeComparisonResult.LESS, reason
     return NeuralTypeComparisonResult.INCOMPATIBLE, reason
-
-
-def _spelt_out(axis: AxisType) -> str:
-    """An axis as NeMo prints it: ``time``, ``dimension:64``, ``batch_listdim``."""
-    size = "" if axis.size is None else f":{axis.size}"
-    return f"{axis.kind.name.lower()}{size}{'_listdim' if axis.is_list else ''}"
 
 
 def _compare_axes(first: Axes | None, second: Axes | None) -> tuple[NeuralTypeComparisonResult, str]:
@@ -691,7 +689,7 @@ class ModuleCall:
             port: NmTensor(module, self.inputs, port, ntype, call=self) for port, ntype in output_types.items()
         }
         for port, wire in self.inputs.items():
-            wire.add_reader(self, port)
+            wire._readers.append((ref(self), port))
 
     @property
     def module(self) -> NeuralModule:
@@ -780,10 +778,6 @@ class NmTensor(NeuralType):
         if len(readers) < len(self._readers):
             self._readers = [(ref(call), port) for call, port in readers]
         return readers
-
-    def add_reader(self, call: ModuleCall, port: str) -> None:
-        """Note a call that takes it."""
-        self._readers.append((ref(call), port))
 
     @property
     def graph(self) -> Recorder | None:

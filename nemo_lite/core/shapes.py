@@ -220,10 +220,16 @@ def frames_of(dag: Dag, wire: NmTensor, axis: AxisKind = AxisKind.Time) -> AxisL
     symbols = symbols_of(size)
     from_data = {name for wire_of_data in dag.inputs for part in shapes[wire_of_data] for name in symbols_of(part)}
     if len(symbols) != 1 or not symbols <= from_data or any(map(is_unknown, symbols)):
+        unknown = (
+            type(node.module).__name__
+            for node in (dag.data_node, *dag.nodes)
+            for of_node in node.outputs.values()
+            if any(is_unknown(name) for part in shapes[of_node] for name in symbols_of(part))
+        )
         raise UsageError(
             f"the {axis} axis of {wire.place} does not follow from one size of the data",
             got=written(shapes[wire]),
-            remedy=f"give an output_shapes to {_first_without_rule(dag, shapes)}",
+            remedy=f"give an output_shapes to {next(unknown, 'the modules')}",
         )
     return AxisLength(size, next(iter(symbols)))
 
@@ -256,12 +262,3 @@ def _formula(size: Size) -> str:
         return str(size) if isinstance(size, int) else size.text
     operands = ", ".join(map(_formula, size.operands))
     return f"{size.operation.__module__}.{size.operation.__qualname__}({operands})"
-
-
-def _first_without_rule(dag: Dag, shapes: dict[NmTensor, Shape]) -> str:
-    """The first node that gives unknown sizes."""
-    for node in (dag.data_node, *dag.nodes):
-        sizes = (size for wire in node.outputs.values() for size in shapes[wire])
-        if any(is_unknown(name) for size in sizes for name in symbols_of(size)):
-            return type(node.module).__name__
-    return "the modules"

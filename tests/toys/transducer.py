@@ -15,7 +15,7 @@ import nemo_asr
 from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.search import FrameByFrame, Hypotheses, States, TimedLabels
 from nemo_asr.tasks.families import SPEECH_ROLES, Data, Exported, Modules, augmented_features
-from nemo_asr.trained.engine import StandIn
+from nemo_asr.trained.windows import StandIn
 from nemo_lite import LossNM, NeuralModule, NonTrainableNM, TrainableNM
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core import Reference

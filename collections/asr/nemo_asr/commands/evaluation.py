@@ -50,9 +50,9 @@ from nemo_asr.tasks.families import connect_classifier
 from nemo_asr.tasks.family import Wires, connect, search_of
 from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.trained.certificate import certify_streams, store_stream_rates, stream_table
-from nemo_asr.trained.engine import stride_of
 from nemo_asr.trained.folder import CARD, StreamRate, find_model
 from nemo_asr.trained.model import ModelEngine, TrainedModel, load_classifier, load_model
+from nemo_asr.trained.windows import stride_of
 from nemo_lite import DataLayerNM, NeuralModule, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.data.items import Loaded, UnusableItems
 from nemo_lite.base.errors import DataError, UsageError

@@ -29,9 +29,9 @@ from nemo_asr.run.search.ctc import LOG_PROBS
 from nemo_asr.run.transcribe.inputs import padded
 from nemo_asr.tasks.family import FAMILIES, Exported, Wires, connect, family_of, is_lengths
 from nemo_asr.tasks.registry import defaults_of
-from nemo_asr.trained.engine import StandIn, stride_of
 from nemo_asr.trained.folder import ModelCard
 from nemo_asr.trained.model import TrainedModel, trained_modules, versions
+from nemo_asr.trained.windows import StandIn, stride_of
 from nemo_lite import Dag, logging
 from nemo_lite.backends.pytorch.export import OnnxRun, export_wires
 from nemo_lite.base.errors import CheckpointError, UsageError

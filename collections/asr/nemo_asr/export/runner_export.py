@@ -27,8 +27,8 @@ from nemo_asr.export.onnx_export import TOLERANCE, log_probs_of_frames
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.text.labels import WORD_MARK
 from nemo_asr.tasks.family import Exported, Wires
-from nemo_asr.trained.engine import stride_of
 from nemo_asr.trained.model import TrainedModel
+from nemo_asr.trained.windows import stride_of
 from nemo_lite import NmTensor
 from nemo_lite.backends.pytorch.export import Argument, OnnxRun, evaluated_part, write_onnx
 from nemo_lite.base.errors import FileInTheWayError, UsageError

@@ -27,11 +27,7 @@ from nemo_asr.run.transcribe.transcript import Transcribed, Transcript
 from nemo_asr.tasks.family import Model, connect
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.tasks.registry import TASKS
-from nemo_asr.trained.engine import (
-    SpeechDetector,
-    TorchEngine,
-    stride_of,
-)
+from nemo_asr.trained.engine import SpeechDetector, TorchEngine
 from nemo_asr.trained.folder import (
     CARD,
     FORMATS,
@@ -45,6 +41,7 @@ from nemo_asr.trained.folder import (
     write_model,
 )
 from nemo_asr.trained.streamed_model import StreamedModel, streamed_model
+from nemo_asr.trained.windows import stride_of
 from nemo_lite.backends.pytorch.checkpoint.fitting import fill_fitted
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.backends.pytorch.checkpoint.storage import save_module
