@@ -17,8 +17,6 @@ from nemo_lite.base.ranges import Between
 from nemo_lite.core.neural_types import AxisKind, AxisType, LabelsType, LengthsType, LogprobsType, LossType, NeuralType
 from nemo_lite.core.ports import Ports
 
-# The CTC loss.
-
 
 class CTCLossNM(LossNM):
     """Connectionist temporal classification: the mean over the batch of each utterance's negative log-likelihood.
@@ -88,15 +86,25 @@ class CTCLossNM(LossNM):
         labels, frames, num_labels = targets.long(), input_length.long(), target_length.long()
         aligned = log_probs
         if self._skip_start and self.training:
-            needed = num_labels + _num_repeats(labels, num_labels)
+            # A blank stands between equal neighbours: labels of each target that follow an equal one.
+            is_label = torch.arange(1, labels.shape[1], device=labels.device) < num_labels.unsqueeze(1)
+            needed = num_labels + ((labels[:, 1:] == labels[:, :-1]) & is_label).sum(1)
             skipped = torch.randint(self._skip_start + 1, frames.shape, device=frames.device)
             skipped = skipped.minimum((frames - needed).clamp(min=0) // 2)
-            aligned, frames = _from_frame(skipped, log_probs), frames - skipped
+            # Each utterance from its frame ``skipped`` on; its last one fills up.
+            num_frames = log_probs.shape[1]
+            numbers = skipped.unsqueeze(1) + torch.arange(num_frames, device=skipped.device)
+            numbers = numbers.clamp(max=num_frames - 1).unsqueeze(2)
+            aligned, frames = log_probs.gather(1, numbers.expand_as(log_probs)), frames - skipped
         losses = ctc_losses(aligned.transpose(0, 1), labels, frames, num_labels, self._blank)
         if self._zero_infinity:
             losses = torch.where(losses.isinf(), 0.0, losses)
         if self._smoothing and self.training:
-            losses = (1 - self._smoothing) * losses + self._smoothing * _distance_from_uniform(log_probs, input_length)
+            # The sum over an utterance's frames of KL(U || P).
+            divergence = -math.log(log_probs.shape[2]) - log_probs.mean(2)
+            is_valid = valid_frames(input_length, log_probs.shape[1]).squeeze(1)
+            distance_from_uniform = torch.where(is_valid, divergence, 0.0).sum(1)
+            losses = (1 - self._smoothing) * losses + self._smoothing * distance_from_uniform
         return self.mean_over_items(losses)
 
 
@@ -119,30 +127,10 @@ def ctc_losses(log_probs: Tensor, targets: Tensor, input_length: Tensor, target_
     return losses
 
 
-def _num_repeats(targets: Tensor, lengths: Tensor) -> Tensor:
-    """(B, U), (B,) -> (B,): labels of each target that follow an equal one."""
-    repeats = targets[:, 1:] == targets[:, :-1]
-    return (repeats & (torch.arange(1, targets.shape[1], device=targets.device) < lengths.unsqueeze(1))).sum(1)
-
-
-def _from_frame(first: Tensor, log_probs: Tensor) -> Tensor:
-    """(B,), (B, T, classes) -> (B, T, classes): each utterance from its frame ``first`` on; its last one fills up."""
-    num_frames = log_probs.shape[1]
-    frames = first.unsqueeze(1) + torch.arange(num_frames, device=first.device)
-    return log_probs.gather(1, frames.clamp(max=num_frames - 1).unsqueeze(2).expand_as(log_probs))
-
-
-def _distance_from_uniform(log_probs: Tensor, lengths: Tensor) -> Tensor:
-    """(B, T, classes), valid frames (B,) -> (B,): sum over an utterance's frames of KL(U || P), U the same for all."""
-    of_frames = -math.log(log_probs.shape[2]) - log_probs.mean(2)
-    return torch.where(valid_frames(lengths, log_probs.shape[1]).squeeze(1), of_frames, 0.0).sum(1)
-
-
-# The decoder of intermediate CTC. How its loss is added is in `nemo_asr/tasks/families.py`.
-
-
 class IntermediateDecoderForCTC(JasperDecoderForCTC):
     """From the intermediate output of an encoder to log-probabilities; used in training only.
+
+    How its loss is added is in `nemo_asr/tasks/families.py`.
 
     It is a `JasperDecoderForCTC` under another name: checkpoints name files by the class, and the model's own decoder
     keeps its name. Its input has the channels of a block in the middle, so it cannot share the weights of that decoder,

@@ -151,13 +151,14 @@ class JasperDecoderForClassification(TrainableNM):
 
     def forward(self, encoder_output: Tensor, encoded_lengths: Tensor | None = None) -> Tensor:
         """(B, C, U) and valid frames (B,) -> (B, num_classes)."""
-        logits: Tensor = self.decoder_layers(self._pooled(encoder_output, encoded_lengths))
+        x, is_mean = encoder_output, self._pooling_type == "avg"
+        if encoded_lengths is None:
+            pooled = x.mean(2) if is_mean else x.amax(2)
+        else:
+            valid = valid_frames(encoded_lengths, x.shape[2])
+            if is_mean:
+                pooled = torch.where(valid, x, 0.0).sum(2) / encoded_lengths.clamp(min=1).unsqueeze(1).to(x.dtype)
+            else:
+                pooled = torch.where(valid, x, -torch.inf).amax(2)
+        logits: Tensor = self.decoder_layers(pooled)
         return logits if self._return_logits else torch.softmax(logits, dim=-1)
-
-    def _pooled(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        if lengths is None:
-            return x.mean(2) if self._pooling_type == "avg" else x.amax(2)
-        valid = valid_frames(lengths, x.shape[2])
-        if self._pooling_type == "avg":
-            return torch.where(valid, x, 0.0).sum(2) / lengths.clamp(min=1).unsqueeze(1).to(x.dtype)
-        return torch.where(valid, x, -torch.inf).amax(2)
