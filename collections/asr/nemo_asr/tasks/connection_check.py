@@ -17,7 +17,7 @@ from nemo_asr.tasks.families import ClassWires
 from nemo_asr.tasks.family import Data, Family, Signal, Wires, connect_by_type, signals_of
 from nemo_asr.tasks.registry import DATA_ROLES, MODEL_KEYS, ModuleSection
 from nemo_asr.text.proposal import AUTO, PUNCTUATED
-from nemo_lite import NeuralModule, NmTensor, TrainableNM, logging
+from nemo_lite import NeuralModule, TrainableNM, logging
 from nemo_lite.backends.pytorch.nm import without_weights
 from nemo_lite.base.config import Config, check_call, shown, unknown_key
 from nemo_lite.base.errors import ConfigError, NemoLiteError, NeuralTypeError, UnknownNameError, with_line
@@ -284,8 +284,14 @@ class ConnectionCheck:
         if known is not None and len(known) < len(parameters_of(part.target)):  # a base leaves out what it gets
             problems += [unknown_key(part.params, key, known) for key in part.params if key not in known]
         without_size = f"{part.params.place()}: {part.params.path_of('feat_in')} is missing"
-        remedy = f"; {_how_to_say_the_size(source.values)}" if source else ""
-        self.problems += [f"{problem}{remedy if problem == without_size else ''}" for problem in problems]
+        if source and without_size in problems:  # the wire does not say how large its D axis is
+            wire = source.values
+            axes = [str(axis) for axis in wire.ntype.axes or ()]
+            with_size = " ".join("D=64" if axis == "D" else axis for axis in axes)
+            in_port = f'write it there, as in "{with_size}", or feat_in here' if "D" in axes else "write feat_in here"
+            port = f'{type(wire.producer).__name__}.{wire.output_port_name} is "{" ".join(axes)}"'
+            problems[problems.index(without_size)] += f"; {port}, which has no size of D: {in_port}"
+        self.problems += problems
         return not problems
 
     def _try_to_build(self, role: str) -> NeuralModule | None:
@@ -356,15 +362,6 @@ def references_in(target: type) -> list[str]:
     """The parameters of a constructor that take a ``Reference``: to the module in the role of that name."""
     annotations = annotations_of(target.__init__)  # type: ignore[misc]  # of the class itself
     return [name for name, annotation in annotations.items() if Reference in (annotation, get_origin(annotation))]
-
-
-def _how_to_say_the_size(wire: NmTensor) -> str:
-    """What to write where a wire does not say how large its D axis is."""
-    port = f"{type(wire.producer).__name__}.{wire.output_port_name}"
-    axes = [str(axis) for axis in wire.ntype.axes or ()]
-    with_size = " ".join("D=64" if axis == "D" else axis for axis in axes)
-    in_port = f'write it there, as in "{with_size}", or feat_in here' if "D" in axes else "write feat_in here"
-    return f'{port} is "{" ".join(axes)}", which has no size of D: {in_port}'
 
 
 def constructor_problem(part: ModuleSection, error: Exception) -> str:

@@ -320,10 +320,15 @@ def _recipe(
         overrides = [re.sub(f"^{re.escape(LOSS_SETTING)}", f"{name}.", setting) for setting in overrides]
     config = override(config, overrides)
     parts = ModuleSections(config)
-    checked = {
-        role: part if for_training or role not in DATA_ROLES else _without_unknown_perturbations(part)
-        for role, part in parts.by_role.items()
-    }
+    checked = dict(parts.by_role)
+    if not for_training:
+        for role in DATA_ROLES:
+            # Perturbations of which some are not registered are not looked at, unless one was set from outside.
+            params = checked[role].params
+            perturbations = params.get("augmentor")
+            are_known = not isinstance(perturbations, Config) or perturbations.keys() <= perturbation_types.keys()
+            if not are_known and not params.overridden("augmentor"):
+                checked[role] = replace(checked[role], params=params.without("augmentor"))
     check = ConnectionCheck(config, checked, family_of(parts.family), folder, carried)
     problems = [*parts.problems, *check.problems]
     raise_if(problem.replace(f"--set {name}.{_SMOOTHING}=", f"--{_SMOOTHING} ") for problem in problems)
@@ -336,14 +341,6 @@ def _recipe(
     return Recipe(
         name, check.sample_rate, check.labels, resolved, parts.family, by_role, check.derived, check.tokenizer
     )
-
-
-def _without_unknown_perturbations(part: ModuleSection) -> ModuleSection:
-    """A data layer without its perturbations, if some of them are not registered and none was set from outside."""
-    perturbations = part.params.get("augmentor")
-    if not isinstance(perturbations, Config) or perturbations.keys() <= perturbation_types.keys():
-        return part
-    return part if part.params.overridden("augmentor") else replace(part, params=part.params.without("augmentor"))
 
 
 # What is known of a configuration before its recipe is made: its task, and the classes that its data decide.
@@ -371,7 +368,11 @@ def load_class_recipe(path: str | os.PathLike[str], manifest: ManifestPaths, ove
     """
     overrides = [setting for setting in overrides if setting != f"labels={AUTO}"]
     set_keys = [setting.split("=")[0] for setting in overrides]
-    if "labels" not in set_keys and not _has_labels(load_config(config_path(path))):
+    config = load_config(config_path(path))
+    sections = [config, *(value for value in config.values() if isinstance(value, Config))]
+    sections += [inner for section in sections if isinstance(inner := section.get("init_params"), Config)]
+    has_labels = any(section.get("labels", AUTO) != AUTO for section in sections)
+    if "labels" not in set_keys and not has_labels:
         classes = sorted(set(classes_of(Manifest.open(manifest, lenient=True))))
         overrides = [*overrides, f"labels={json.dumps(classes, ensure_ascii=False)}"]
     return load_recipe(path, overrides)
@@ -424,9 +425,3 @@ def labels_for(manifest: ManifestPaths, overrides: Sequence[str] = (), path: str
     config = override(load_config(config_path(path)), overrides) if path else {}
     language, labels = (_setting(key, overrides) or config.get(key) for key in ("language", "labels"))
     return propose_labels(Manifest.open(manifest, lenient=True).texts(), language, labels == PUNCTUATED)
-
-
-def _has_labels(config: Config) -> bool:
-    sections = [config, *(value for value in config.values() if isinstance(value, Config))]
-    inner = [section.get("init_params") for section in sections]
-    return any(isinstance(section, Config) and section.get("labels", AUTO) != AUTO for section in [*sections, *inner])
