@@ -103,7 +103,7 @@ def test_a_file_that_is_not_the_one_that_was_written_is_named(damage, tmp_path):
         content[-1] ^= 1
         path.write_bytes({"flip": bytes(content), "cut": bytes(content[:-1]), "other": b""}[damage])
     difference = {"gone": "lacks ", "cut": r".* were written; copy the whole folder", "flip": r".*SHA-256 differs"}
-    told = rf"a file of the model is not the one that was written: got {difference.get(damage, '')}"
+    told = rf"a file of the model is missing or damaged: got {difference.get(damage, '')}"
     with pytest.raises(CheckpointError, match=told) as caught:
         read_model(tmp_path)
     assert str(path) in str(caught.value)

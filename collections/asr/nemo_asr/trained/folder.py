@@ -310,7 +310,7 @@ def read_model(path: str | Path) -> StoredModel:
     """Read what :func:`find_model` finds: a model folder, the newest checkpoint of a folder, another toolkit's model.
 
     Raises:
-        CheckpointError: there is none, or a file of it is missing or not the one that was written.
+        CheckpointError: there is none, or a file of it is missing or damaged.
     """
     folder = find_model(path)
     if (folder / CARD).is_file():
@@ -346,7 +346,7 @@ def _read_files(folder: Path, card: ModelCard) -> StoredModel:
             problem = "the card lists a name that no model file has"
             raise CheckpointError(problem, place=str(folder / CARD), got=file.name)
         if difference := file.problem(folder, contents=True):
-            problem, remedy = "a file of the model is not the one that was written", "copy the whole folder again"
+            problem, remedy = "a file of the model is missing or damaged", "copy the whole folder again"
             raise CheckpointError(problem, place=str(folder / file.name), got=difference, remedy=remedy)
     config = read_text(folder / card.config.name, _CONFIG)
     weights = {name: read_safetensors(folder / file.name) for name, file in card.weights.items()}
