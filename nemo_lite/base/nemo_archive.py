@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, did_you_mean
-from nemo_lite.base.files import FileKind, TarLimits, open_file, open_tar, write_atomically
+from nemo_lite.base.files import FileKind, open_file, write_atomically
+from nemo_lite.base.tar_files import TarLimits, open_tar
 
 SUFFIX = ".nemo"
 CONFIG_0, CONFIG_1 = "module.yaml", "model_config.yaml"

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from nemo_lite.base.errors import DataError
-from nemo_lite.base.files import FileKind, TarLimits, open_tar, write_atomically
+from nemo_lite.base.files import FileKind, write_atomically
+from nemo_lite.base.tar_files import TarLimits, open_tar
 
 _CHUNK_BYTES = 1 << 20
 _OTHERS = 4  # what is not wanted of an archive may be so many times as large as what is wanted can be

@@ -19,14 +19,9 @@ import soundfile
 from nemo_asr.run.audio.reading import AudioPart, open_part
 from nemo_asr.run.manifest import Entry
 from nemo_lite.base.errors import DataError, FileInTheWayError
-from nemo_lite.base.files import (
-    digest_of_file,
-    make_writable_folder,
-    problem_of_name,
-    temporary_name,
-    unwritable,
-)
+from nemo_lite.base.files import digest_of_file, make_writable_folder, temporary_name, unwritable
 from nemo_lite.base.outputs import check_ours, check_output, list_outputs, remove_outputs, write_output
+from nemo_lite.base.tar_files import problem_of_name
 
 CORPUS = "nemo-lite data make"
 """What wrote a corpus, as its record says."""

@@ -13,13 +13,8 @@ import bracex
 
 from nemo_asr.run.arguments import ManyPaths
 from nemo_lite.base.errors import DataError, UsageError
-from nemo_lite.base.files import (
-    FileKind,
-    TarGuard,
-    TarLimits,
-    kind_unless_file,
-    open_file,
-)
+from nemo_lite.base.files import FileKind, kind_unless_file, open_file
+from nemo_lite.base.tar_files import TarGuard, TarLimits
 
 ShardPaths: TypeAlias = ManyPaths
 
