@@ -26,7 +26,7 @@ ELSEWHERE = [
         "asr/augmentation/test_augmentor.py",
     ),
     ("nemo_asr.commands", "training", "asr/commands/test_asr_tracking.py"),
-    ("nemo_asr.options", "configured_options training_options", "asr/test_argparse.py"),
+    ("nemo_asr", "options", "asr/test_argparse.py"),
     ("nemo_asr.compat", "kaldi_matrices", "asr/compat/test_kaldi.py"),
     ("nemo_asr.corpora", "cuts folders kaldi listed lists stm tables", "asr/corpora/test_conversion.py"),
     ("nemo_asr.corpora", "archives", "asr/corpora/test_writing.py"),

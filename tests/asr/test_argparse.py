@@ -8,7 +8,7 @@ from toys.lion import registered_lion
 
 import nemo_asr
 from nemo_asr.argparse import AsrArgParser, EvalArgParser, evaluation_steps
-from nemo_asr.options.configured_options import policy_of
+from nemo_asr.options import policy_of
 from nemo_asr.shipped import config_path
 from nemo_lite import DeviceType, logging
 from nemo_lite.base.errors import CheckpointError, ConfigError

@@ -9,8 +9,7 @@ import torch
 from safetensors.torch import load_file
 from toys.tone_corpus import Finished, run_script
 
-from nemo_asr.options.configured_options import policy_of, policy_problem
-from nemo_asr.options.training_options import Optimisation
+from nemo_asr.options import Optimisation, policy_of, policy_problem
 from nemo_lite.base.options import OneLineParser
 from nemo_lite.utils.lr_policies import get_all_lr_classes
 

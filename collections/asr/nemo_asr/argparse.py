@@ -1,6 +1,6 @@
 """The command lines of the speech scripts, in the spellings of both NeMo generations. No training in here.
 
-`nemo_asr/run/options.py` and `commands/training_options.py` have the options; here is what they mean together.
+`nemo_asr/run/options.py` and `nemo_asr/options.py` have the options; here is what they mean together.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
-from nemo_asr.options.configured_options import policy_problem, take_from_configuration
-from nemo_asr.options.training_options import (
+from nemo_asr.options import (
     FirstGeneration,
     Logging,
     Optimisation,
@@ -19,6 +18,8 @@ from nemo_asr.options.training_options import (
     SavingOptions,
     TrainedModelOptions,
     TrainingData,
+    policy_problem,
+    take_from_configuration,
 )
 from nemo_asr.run.options import (
     LOSS_SETTING,

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nemo_asr.commands.training import plain_arguments
-from nemo_asr.options.training_options import Logging, SavingOptions
+from nemo_asr.options import Logging, SavingOptions
 from nemo_asr.scoring.report.records import METRICS_FILE as METRICS
 from nemo_asr.scoring.report.records import RunRecords, read_records
 from nemo_asr.scoring.report.seed_table import read_result, seed_table, write_seeds

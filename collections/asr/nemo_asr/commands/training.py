@@ -21,7 +21,7 @@ from nemo_asr.data.check import warn_of_leaks, warn_of_long
 from nemo_asr.data.evaluated_sets import ScoredClasses, ScoredSet
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.models.jasper import set_batch_norm_momentum
-from nemo_asr.options.configured_options import policy_of
+from nemo_asr.options import policy_of
 from nemo_asr.run.options import unique_tags
 from nemo_asr.run.text.labels import main_metric
 from nemo_asr.scoring.nemo_lines import monitor_asr_train_progress, monitor_classification_training_progress

@@ -1,1 +1,0 @@
-"""Options of training: groups, and what a configuration gives in their place."""
