@@ -81,10 +81,10 @@ PUBLIC = {
     """,
     # What a module that streams, and a family of models, are made of.
     "nemo_lite.backends.pytorch.streaming": "Delay SlidingWindow State StreamedDag Streams lower_to_stream",
-    "nemo_asr.tasks.families": """
-        CTC ClassWires Classification Data Exported Family Model Modules Role SPEECH_ROLES Signal Weighted Wires
-        augmented_features
-        connect connect_by_type connect_classifier family_of register_family signals_of
+    "nemo_asr.tasks.families": "CTC ClassWires Classification connect_classifier",
+    "nemo_asr.tasks.family": """
+        Data Exported Family Model Modules Role SPEECH_ROLES Signal Weighted Wires augmented_features connect
+        connect_by_type family_of register_family signals_of
     """,
     "nemo_asr": """
         contextnet

@@ -17,7 +17,8 @@ import nemo_asr
 from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.ctc import align, labels_of_path, path_scores
 from nemo_asr.run.search.search import Hypotheses, SearchStream, States, TimedLabels
-from nemo_asr.tasks.families import CTC, Data, Modules, Weighted, augmented_features
+from nemo_asr.tasks.families import CTC
+from nemo_asr.tasks.family import Data, Modules, Weighted, augmented_features
 from nemo_lite import LossNM, NeuralModule, NonTrainableNM, TrainableNM
 from nemo_lite.core import Reference
 from nemo_lite.core.neural_types import (

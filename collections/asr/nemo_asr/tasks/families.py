@@ -1,4 +1,4 @@
-"""The families ``ctc`` and ``classification``, and what a user's family is made of. What a family is: `family`."""
+"""The families ``ctc`` and ``classification``. What a family is, and what a user's is made of: `family`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from typing import Any, ClassVar
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.models.losses import IntermediateDecoderForCTC, ctc_frames_needed
 from nemo_asr.run.options import SearchOptions
-from nemo_asr.tasks.family import SPEECH_ROLES as SPEECH_ROLES
-from nemo_asr.tasks.family import Data as Data
-from nemo_asr.tasks.family import Exported as Exported
-from nemo_asr.tasks.family import Family as Family
-from nemo_asr.tasks.family import Model as Model
-from nemo_asr.tasks.family import Modules as Modules
-from nemo_asr.tasks.family import Role as Role
-from nemo_asr.tasks.family import Signal as Signal
-from nemo_asr.tasks.family import Weighted as Weighted
-from nemo_asr.tasks.family import Wires as Wires
-from nemo_asr.tasks.family import augmented_features as augmented_features
-from nemo_asr.tasks.family import connect as connect
-from nemo_asr.tasks.family import connect_by_type as connect_by_type
-from nemo_asr.tasks.family import family_of as family_of
-from nemo_asr.tasks.family import register_family as register_family
-from nemo_asr.tasks.family import signals_of as signals_of
+from nemo_asr.tasks.family import (
+    SPEECH_ROLES,
+    Data,
+    Exported,
+    Family,
+    Model,
+    Modules,
+    Role,
+    Signal,
+    Weighted,
+    Wires,
+    augmented_features,
+    connect,
+)
 from nemo_lite import DataLayerNM, NeuralModule, NmTensor
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core import (
