@@ -10,7 +10,7 @@ import soundfile
 from toys.hostile_audio import encoded, speech_like
 
 from nemo_asr.corpora import aishell
-from nemo_asr.run.audio import opening
+from nemo_asr.run.audio import files
 from nemo_asr.run.text.labels import main_metric
 from nemo_asr.tasks.recipe import load_recipe
 from nemo_lite.base.errors import ConfigError, DataError, FileInTheWayError, UsageError
@@ -171,8 +171,8 @@ def test_an_adpcm_header_that_contradicts_itself_never_reaches_the_decoder(corpu
     content = bytearray(encoded(speech_like(3000), "WAV", "IMA_ADPCM"))
     content[content.index(b"fmt ") + 26] ^= 1  # of the samples in a block
     path.write_bytes(content)
-    opened, sound_file = [], opening._SoundFile
-    monkeypatch.setattr(opening, "_SoundFile", lambda file, **named: opened.append(file) or sound_file(file, **named))
+    opened, sound_file = [], files._SoundFile
+    monkeypatch.setattr(files, "_SoundFile", lambda file, **named: opened.append(file) or sound_file(file, **named))
     told = (
         r"v0\.8\.txt:3: the recording cannot be read: got .*W0121\.wav is damaged: its ADPCM header contradicts itself"
     )

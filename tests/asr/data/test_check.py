@@ -20,7 +20,7 @@ from nemo_asr.data.check import (
 )
 from nemo_asr.data.examined import distribution, examine, statistics_of
 from nemo_asr.data.shown_sets import as_text, draw_histograms
-from nemo_asr.run.audio import opening
+from nemo_asr.run.audio import files
 from nemo_asr.run.manifest import Manifest
 from nemo_lite.base.errors import DataError
 
@@ -99,7 +99,7 @@ def test_what_training_cannot_read_into_one_array_is_told(folder, monkeypatch):
 
 def test_without_audio_nothing_is_opened(folder, monkeypatch):
     line = add(folder, "a.wav", sound(1))
-    monkeypatch.setattr(opening, "_SoundFile", None)
+    monkeypatch.setattr(files, "_SoundFile", None)
     (item,) = examine(write_set(folder, "train.json", line), with_audio=False).items
     assert (item.seconds, item.digest, item.problem) == (0.5, b"", "")
 
@@ -359,7 +359,7 @@ def shared(folder, train, evaluation):
 def test_the_same_file_and_a_copy_of_the_same_name_are_found_without_decoding(folder, monkeypatch):
     train = [add(folder, f"a/{number}.wav", sound(number)) for number in range(4)]
     copy, other = add(folder, "b/1.wav", sound(1)), add(folder, "b/2.wav", sound(99))
-    monkeypatch.setattr(opening, "_SoundFile", None)
+    monkeypatch.setattr(files, "_SoundFile", None)
     found = shared(folder, train, [train[3], copy, other])
     assert found == [
         ("dev.json:2", "train.json:2"),

@@ -27,7 +27,7 @@ from nemo_asr.data.file_durations import with_file_durations
 from nemo_asr.data.scored_texts import texts_to_score
 from nemo_asr.data.speech_data_layer import _tell_counts, lengths_in_samples, unwritable
 from nemo_asr.models.losses import ctc_frames_needed
-from nemo_asr.run.audio.opening import open_audio
+from nemo_asr.run.audio.files import open_audio
 from nemo_asr.run.manifest import Manifest
 from nemo_asr.run.text.parser import CharParser, make_parser
 from nemo_lite import DeviceType, NeuralModuleFactory

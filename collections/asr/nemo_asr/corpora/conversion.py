@@ -23,7 +23,7 @@ from tqdm import tqdm
 from nemo_asr.corpora import cuts, folders, kaldi, lists, stm, tables
 from nemo_asr.corpora.listed import CorpusKind, Listed, Sets, Utterances
 from nemo_asr.corpora.writing import CORPUS, as_written
-from nemo_asr.run.audio.opening import open_audio
+from nemo_asr.run.audio.files import open_audio
 from nemo_asr.run.manifest import Entry, write_manifest
 from nemo_asr.run.text.labels import Marks, shown_symbols
 from nemo_lite.base.errors import DataError, FileInTheWayError, UnknownNameError, counted, listed

@@ -10,8 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from nemo_asr.run.audio.files import check_channel
-from nemo_asr.run.audio.opening import open_audio
+from nemo_asr.run.audio.files import check_channel, open_audio
 from nemo_asr.run.audio.reading import excess_of
 from nemo_asr.run.manifest import Manifest
 from nemo_lite.base.errors import DataError, listed

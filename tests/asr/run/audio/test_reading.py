@@ -16,9 +16,9 @@ import soundfile
 import soxr
 from toys.hostile_audio import RATE, chunk, encoded, format_chunk, speech_like, wav
 
-from nemo_asr.run.audio import files, opening, reading
+from nemo_asr.run.audio import files, reading
+from nemo_asr.run.audio.files import check_head
 from nemo_asr.run.audio.kinds import ALL_KINDS, CONTAINER_KINDS, KINDS
-from nemo_asr.run.audio.opening import check_head
 from nemo_asr.run.audio.reading import audio_seconds, open_part, read_audio, tolerance, trimmed
 from nemo_asr.run.cli.transcribe import TranscribeParser
 from nemo_lite.base.errors import DataError
@@ -430,7 +430,7 @@ def test_a_decoder_that_reads_nothing_and_reports_nothing_is_noticed(num_channel
         assert file.frames == 3000
         (block,) = file.blocks(1 << 16, dtype="int16", always_2d=True)
         assert (block == LEFT_BEHIND).all()
-    monkeypatch.setattr(opening, "check_head", lambda *_: "FLAC")
+    monkeypatch.setattr(files, "check_head", lambda *_: "FLAC")
     with pytest.raises(DataError, match="the audio is damaged: 3000 samples promised, 0 could be read"):
         read_audio(lost, sample_rate=None)
 

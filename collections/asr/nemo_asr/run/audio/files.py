@@ -1,4 +1,6 @@
-"""Open audio files, and their samples in pieces.
+"""Opens audio files, a path or the content of a file, after a look at what it is; and their samples in pieces.
+
+Before the decoder sees anything, the file has to be a regular one with a sound head (`check_head`).
 
 libsndfile takes the end of a file for the end of the samples and may hand out fewer without an error: what was read is
 compared with what the head promises, which its log of the head has.
@@ -6,20 +8,37 @@ compared with what the head promises, which its log of the head has.
 
 from __future__ import annotations
 
+import ctypes
+import io
+import os
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from functools import partial
-from typing import Any, TypeAlias
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import cache, partial
+from itertools import accumulate
+from threading import Lock
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import soundfile
 
-from nemo_asr.run.audio.decoded import Decoded, Watch, decode_pieces, num_bytes
-from nemo_asr.run.audio.parts import FilePart, ReadAt, is_small_lack
+from nemo_asr.run.audio.decoded import Decoded, Watch, decode, decode_pieces, forget, num_bytes
+from nemo_asr.run.audio.flac import check_flac
+from nemo_asr.run.audio.heads import check_adpcm, check_boxes, ends_ogg, parts_of
+from nemo_asr.run.audio.kinds import (
+    CONTAINER_KINDS,
+    KINDS,
+    FilePart,
+    ReadAt,
+    Stretch,
+    is_small_lack,
+    kind_of,
+    kind_of_container,
+)
 from nemo_lite.base.errors import DataError, counted
+from nemo_lite.base.files import FileKind, open_descriptor
 from nemo_lite.base.nemo_logging import LogMode, logging
 
 Samples: TypeAlias = "npt.NDArray[np.float32]"
@@ -55,7 +74,7 @@ class AudioFile:
 
     Args:
         file: libsndfile's.
-        kind: WAV, FLAC, ...: see `nemo_asr.run.audio.opening.check_head`.
+        kind: WAV, FLAC, ...: see `check_head`.
         read_at: reads its bytes.
         size: how many it has.
         path: what messages call it.
@@ -265,7 +284,7 @@ class ExactFile(AudioFile):
 
 
 class DecodedFile(AudioFile):
-    """A file of a kind that libsndfile does not read: see `nemo_asr.run.audio.containers`. All of it is decoded.
+    """A file of a kind that libsndfile does not read: see `decode`. All of it is decoded.
 
     Args:
         decoded: its samples.
@@ -389,3 +408,306 @@ def scaled(samples: npt.NDArray[Any]) -> Samples:
     if samples.dtype.kind == "i":
         floats *= np.float32(2.0 ** (1 - 8 * samples.dtype.itemsize))
     return floats
+
+
+_AUDIO_FILE = FileKind("the audio file", 1 << 40)  # of any size: what counts is how much of it is decoded
+_HEAD_BYTES = 4096  # read at once; most heads end within them
+# libsndfile's SFE_BAD_FILE. By then it is known that there is such a file, and that it is a regular one.
+_REASONS = {7: "no samples can be found in it"}
+
+
+def check_head(read_at: ReadAt, path: str, place: str) -> str:
+    """Refuse an audio file that libsndfile must not see, or would read wrongly without an error.
+
+    That is: an empty one, all but ``KINDS``, FLAC whose head is damaged, and WAV and W64 whose sizes of ADPCM blocks
+    contradict each other, which libsndfile believes (CVE-2026-37555).
+
+    Args:
+        read_at: reads the file.
+        path: what messages call it.
+        place: where it is named.
+
+    Returns:
+        The kind: WAV, FLAC, ...
+
+    Raises:
+        DataError: what is wrong with ``path``, at ``place``.
+    """
+    start = read_at(_HEAD_BYTES, 0)
+    if not start:
+        raise DataError(f"{path} is empty (0 bytes)", place=place)
+    kind = kind_of(start)
+    if kind is None:
+        problem = f"{path} is not a {KINDS} file, nor {CONTAINER_KINDS}"
+        raise DataError(problem, place=place, remedy=REMEDY)
+    try:
+        if kind == "FLAC":
+            check_flac(read_at)
+        elif kind in ("WAV", "W64"):
+            check_adpcm(read_at, kind)
+    except DataError as error:
+        raise DataError(f"{path} {error.problem}", place=place, got=error.got, wanted=error.wanted) from None
+    return kind
+
+
+class Window(io.RawIOBase):
+    """Stretches of a file as a file of their own, for a decoder.
+
+    Args:
+        read_at: reads the file.
+        stretches: what it has, in this order.
+    """
+
+    def __init__(self, read_at: ReadAt, stretches: Sequence[Stretch]) -> None:
+        super().__init__()
+        self._read_at, self._stretches, self._position = read_at, list(stretches), 0
+        self._ends = list(accumulate(map(len, stretches)))
+        self.size = self._ends[-1] if self._ends else 0
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """The position in bytes."""
+        return self._position
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        """As of a file; a place before the beginning leaves the position as it is, which libsndfile notices."""
+        target = position + (0, self._position, self.size)[whence]
+        if target >= 0:
+            self._position = target
+        return self._position
+
+    def readinto(self, buffer: object) -> int:
+        """Fill a buffer as far as there are bytes."""
+        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]  # Buffer has no name before 3.12
+        content = self.read_at(len(view), self._position)
+        view[: len(content)] = content
+        self._position += len(content)
+        return len(content)
+
+    def read_at(self, count: int, position: int) -> bytes:
+        """Bytes from a position on; fewer at the end."""
+        content = b""
+        while len(content) < count and 0 <= position < self.size:
+            number = bisect_right(self._ends, position)
+            stretch = self._stretches[number]
+            first = position - self._ends[number] + len(stretch)
+            num_bytes = min(count - len(content), len(stretch) - first)
+            at = stretch[first : first + num_bytes]
+            some = at if isinstance(at, bytes) else self._read_at(num_bytes, at.start)
+            if not some:
+                break
+            content, position = content + some, position + len(some)
+        return content
+
+
+class _SoundFile(soundfile.SoundFile):  # type: ignore[misc]
+    """Of soundfile, which seeks behind each read to where it is; decoders of MP3 then give other samples."""
+
+    def seekable(self) -> bool:
+        """False: read on as libsndfile does. `seek` works all the same."""
+        return False
+
+
+@contextmanager
+def open_audio(
+    source: str | bytes, path: str, place: str, exact: bool = False, watch: Watch | None = None
+) -> Iterator[AudioFile]:
+    """The path or the content of an audio file, opened after a look at what it is.
+
+    By libsndfile; MP4, WebM and others are decoded as a whole, see `decode`. Where recordings begin and end in it,
+    and which heads cannot be right: see `parts_of`.
+
+    Args:
+        source: path or content.
+        path: what messages call it.
+        place: where it is named.
+        exact: parts of MP3, Vorbis and Opus are to the bit those of the whole, which is decoded once for all of them.
+        watch: may end the decoding, and the reading of pieces.
+
+    Raises:
+        DataError: it is missing, empty, damaged or of another kind; also inside the block.
+    """
+    try:
+        with _opened(source, place) as opened:
+            opened = opened.with_head(opened.read_at(_HEAD_BYTES, 0))
+            parts = parts_of(opened.read_at, opened.size, opened.identity)
+            if any(part.is_longer for part in parts):
+                problem = "holds more than its head counts, as a file that grew: it is read to its end"
+                logging.warning(f"{path} {problem}", mode=LogMode.ONCE)
+            if parts and parts[-1].end < opened.size:
+                rest = counted(opened.size - parts[-1].end, "byte")
+                problem = f"is read up to byte {parts[-1].end}: the {rest} behind it are left out"
+                logging.warning(f"{path} {problem}", mode=LogMode.ONCE)
+            if len(parts) < 2:
+                with _opened_one(opened.part(*parts), path, place, exact, watch) as file:
+                    yield file
+                return
+            with ExitStack() as stack:
+
+                def open_one(part: FilePart, num_before: int) -> AbstractContextManager[AudioFile]:
+                    behind = None if watch is None else lambda count: watch(num_before + count)
+                    return _opened_one(opened.part(part), path, place, exact, behind)
+
+                joined = JoinedFile(parts, open_one, stack, path, place)
+                joined.watch = watch
+                yield joined
+    except (soundfile.SoundFileError, OSError) as error:
+        # The whole text of a libsndfile error would name our descriptor as the file.
+        text = getattr(error, "error_string", str(error)).rstrip(".")
+        reason = _REASONS.get(getattr(error, "code", 0), text)
+        raise DataError(f"{path} is damaged ({reason})", place=place) from None
+
+
+@contextmanager
+def _opened_one(opened: _Opened, path: str, place: str, exact: bool, watch: Watch | None) -> Iterator[AudioFile]:
+    """A file, or a part of one, that is one recording; see `open_audio`."""
+    handle, read_at, size, identity, _ = opened
+    if (container := kind_of_container(read_at(_HEAD_BYTES, 0))) is not None:
+        file = DecodedFile(_decoded(opened, container, path, place, watch), container, path, place)
+        file.watch = watch
+        yield file
+        return
+    kind = check_head(read_at, path, place)
+    with _quiet(kind), _SoundFile(handle, closefd=False) as sound:
+        if kind == "OGG" and not ends_ogg(read_at, size):
+            problem = "ends without its last page: what is there is read, the rest was cut off"
+            logging.warning(f"{path} {problem}", mode=LogMode.ONCE)
+        about = sound, kind, read_at, size, path, place
+        audio = ExactFile(*about, identity) if exact else AudioFile(*about)
+        audio.watch = watch
+        yield audio
+
+
+# libmpg123 tells of damage in words of its own, on the standard error of C, of which libsndfile has no switch. What is
+# missing is told by us: the samples are compared with those that the head promises.
+_LIBC = ctypes.CDLL(None)
+_quiet_lock, _num_quiet, _loud = Lock(), 0, ctypes.c_void_p()
+
+
+@contextmanager
+def _quiet(kind: str) -> Iterator[None]:
+    """While an MP3 file is open, C's ``stderr`` is /dev/null, in all threads; Python's is not touched."""
+    global _num_quiet
+    try:
+        stderr = ctypes.c_void_p.in_dll(_LIBC, "stderr")
+    except ValueError:  # another C library than those of Linux
+        kind = ""
+    if kind != "MP3":
+        yield
+        return
+    with _quiet_lock:
+        if not _num_quiet:
+            _loud.value, stderr.value = stderr.value, _null_stream()
+        _num_quiet += 1
+    try:
+        yield
+    finally:
+        with _quiet_lock:
+            _num_quiet -= 1
+            if not _num_quiet:
+                stderr.value = _loud.value
+
+
+@cache
+def _null_stream() -> int | None:
+    """C's stream to /dev/null."""
+    open_stream = _LIBC.fopen
+    open_stream.restype = ctypes.c_void_p
+    stream: int | None = open_stream(os.devnull.encode(), b"w")
+    return stream
+
+
+def forget_audio(source: str | bytes) -> None:
+    """Drop the temporary file of an audio file that was decoded as a whole, if there is one: it is not read again.
+
+    Args:
+        source: as `read_audio` takes it; it must still be there.
+    """
+    with _opened(source, "") as opened:
+        forget(opened.identity)
+
+
+def _decoded(opened: _Opened, kind: str, path: str, place: str, watch: Watch | None) -> Decoded:
+    try:
+        if kind == "MP4":
+            check_boxes(opened.read_at, opened.size)
+        samples = decode(opened.handle, kind, opened.identity, watch, is_behind=opened.is_behind)
+        if samples.jump:
+            problem = f"{path}: times in it jump by {samples.jump:.0f} s, which is no silence: it is read without them"
+            logging.warning(problem, mode=LogMode.ONCE)
+        return samples
+    except DataError as error:
+        problem = f"{path} {error.problem}"
+        raise DataError(problem, place=place, got=error.got, wanted=error.wanted, remedy=error.remedy) from None
+
+
+class _BytesFile(io.BytesIO):
+    """Bytes as a file for libsndfile, which is called from C: an error here would be a traceback on stderr."""
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        """As of a file: a place before the beginning leaves the position as it is, which libsndfile notices."""
+        with suppress(ValueError, OverflowError):
+            super().seek(position, whence)
+        return self.tell()
+
+
+class _Opened(NamedTuple):
+    """An open file, or content.
+
+    Attributes:
+        handle: for the decoder.
+        read_at: reads bytes without moving the decoder's position.
+        size: bytes.
+        identity: of the content.
+        is_behind: it follows another recording in the same file.
+    """
+
+    handle: int | io.BytesIO | Window
+    read_at: ReadAt
+    size: int
+    identity: Hashable
+    is_behind: bool = False
+
+    def with_head(self, head: bytes) -> _Opened:
+        """Itself, whose first bytes are read already: one call of the system in the place of four."""
+        read_at, end = self.read_at, len(head)
+
+        def read(size: int, start: int) -> bytes:
+            return head[start : start + size] if start + size <= end else read_at(size, start)
+
+        return _Opened(self.handle, read, self.size, self.identity, self.is_behind)
+
+    def part(self, part: FilePart | None = None) -> _Opened:
+        """One recording of it as a file of its own; without one, itself."""
+        if part is None:
+            return self
+        window = Window(self.read_at, part.stretches)
+        opened = _Opened(window, window.read_at, window.size, (self.identity, part.start), part.start > 0)
+        return opened.with_head(window.read_at(_HEAD_BYTES, 0))
+
+
+@contextmanager
+def _opened(source: str | bytes, place: str) -> Iterator[_Opened]:
+    identity: tuple[object, ...]
+    if isinstance(source, bytes):
+        identity = ("content", len(source), hash(source))  # Python keeps the hash of an object: many parts cost one
+        yield _Opened(_BytesFile(source), lambda size, start: source[start : start + size], len(source), identity)
+        return
+    try:
+        descriptor = open_descriptor(source, _AUDIO_FILE)
+    except DataError as error:
+        problem = error.problem.replace(_AUDIO_FILE.name, f"{_AUDIO_FILE.name} {source}", 1)
+        raise DataError(problem, place=place, got=error.got, wanted=error.wanted, remedy=error.remedy) from None
+    try:
+        status = os.fstat(descriptor)
+        identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        yield _Opened(descriptor, partial(os.pread, descriptor), status.st_size, identity)
+    finally:
+        os.close(descriptor)

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from nemo_asr.run.audio.kinds import MARKS
-from nemo_asr.run.audio.parts import FilePart, ReadAt, is_small_lack, positions, whole
+from nemo_asr.run.audio.kinds import MARKS, FilePart, ReadAt, is_small_lack, positions, whole
 from nemo_lite.base.errors import DataError, counted
 
 _INFO_BYTES = 34  # of the properties, behind four bytes of the file's name and four of their block

@@ -14,7 +14,8 @@ from typing import BinaryIO, NamedTuple
 import soundfile
 
 from nemo_asr.run.audio.files import Samples, check_channel
-from nemo_asr.run.audio.kinds import audio_suffixes, kind_of_start
+from nemo_asr.run.audio.heads import kind_of_start
+from nemo_asr.run.audio.kinds import audio_suffixes
 from nemo_lite.base.errors import DataError
 from nemo_lite.base.files import FileKind, open_file
 

@@ -1,19 +1,34 @@
-"""WAV, AIFF, AU, CAF, W64 and SPHERE: one head says where the samples end, and it may be wrong.
+"""Heads of audio files: where a recording in a file begins and ends, and which heads cannot be right.
 
-Where a size was never written, or sound follows behind the samples that the head counts, the recording gets a head
-that is right. Of ADPCM the sizes of blocks are checked, which libsndfile believes (CVE-2026-37555).
+Files joined by ``cat`` have several recordings (`parts_of`). WAV, AIFF, AU, CAF, W64 and SPHERE count their samples;
+where a size was never written, or sound follows behind the samples, the recording gets a head that is right. Nothing is
+decoded here, and no file is changed. FLAC and MP3, which have a head for each frame, are in files of their own.
+
+Sources: MP4, ISO/IEC 14496-12, 4.2; pages of OGG, RFC 3533, section 6.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from threading import Lock
+from typing import NamedTuple, TypeAlias
 
-from nemo_asr.run.audio.kinds import MARKS, kind_within
-from nemo_asr.run.audio.mp3 import mp3_part
-from nemo_asr.run.audio.parts import FilePart, ReadAt, Stretch, whole
+from nemo_asr.run.audio.flac import flac_part
+from nemo_asr.run.audio.kinds import (
+    MARKS,
+    FilePart,
+    ReadAt,
+    Stretch,
+    kind_of,
+    kind_of_container,
+    kind_within,
+    positions,
+    whole,
+)
+from nemo_asr.run.audio.mp3 import behind_tags, frame_of, mp3_part
 from nemo_lite.base.errors import DataError
 
 HEAD_BYTES = 64  # enough to tell what kind of recording begins there
@@ -86,6 +101,8 @@ _WAV_CHUNKS_AT, _W64_CHUNKS_AT = 12, 40
 
 def check_adpcm(read_at: ReadAt, kind: str) -> None:
     """See that the samples of an ADPCM block of WAV or W64 are those that its bytes can hold, for one or two channels.
+
+    libsndfile believes what the head says of them (CVE-2026-37555).
 
     Raises:
         DataError: they are not, or there is no format. Its text completes "a.wav ...".
@@ -286,3 +303,197 @@ def sphere_part(read: ReadAt, start: int, size: int) -> FilePart:
         return (changed[: int(head_bytes)].ljust(int(head_bytes)),)
 
     return _part_of(read, start, size, _DataChunk(at, num_bytes, frame_bytes, numbers[b"sample_rate"], head_of, _PLAIN))
+
+
+# Whose first bytes may as well be samples.
+_SHORT_MARKS = ("MP3", "AAC", "AC-3", "E-AC-3", "MP2", "MPEG-TS")
+_TS_BYTES = 188  # of a packet
+
+
+def kind_of_start(start: bytes) -> str | None:
+    """The kind of file that begins so, where samples without a header are wanted; None: these may be samples.
+
+    Args:
+        start: the first bytes; of kinds with short marks, as MP3 and AAC, enough for a frame and the next one's mark.
+    """
+    kind = kind_of(start) or kind_of_container(start)
+    if kind not in _SHORT_MARKS or start.startswith(b"ID3"):
+        return kind
+    frame = frame_of(start[:4]) if kind == "MP3" else None
+    num_bytes = frame.num_bytes if frame else 0
+    if kind == "AAC" and len(start) > 5:
+        num_bytes = (start[3] & 3) << 11 | start[4] << 3 | start[5] >> 5
+    if kind == "MPEG-TS":
+        return kind if set(start[: 4 * _TS_BYTES : _TS_BYTES]) == {start[0]} and len(start) > 3 * _TS_BYTES else None
+    return kind if num_bytes > 4 and start[num_bytes : num_bytes + 2] == start[:2] else None
+
+
+_MOST_BOXES = 1000  # that are looked at; a fragmented file has two for each second, behind its index
+_MOST_JOINED_BOXES = 100_000
+
+
+def _boxes(read: ReadAt, position: int, size: int, most: int) -> Iterator[tuple[bytes, int, int]]:
+    """Of each box from a byte of the file on its name, where it begins, and its size."""
+    for _ in range(most):
+        if position >= size:
+            return
+        length, name, longer = struct.unpack(">I4sQ", read(16, position).ljust(16, b"\0"))
+        length = {0: size - position, 1: longer}.get(length, length)
+        yield name, position, length
+        position += max(length, 8)
+
+
+def check_boxes(read_at: ReadAt, size: int) -> None:
+    """See that an MP4 file has its index, and the samples that its boxes promise: of both, decoders say "invalid data".
+
+    Args:
+        read_at: (number of bytes, position) -> bytes, as ``os.pread``.
+        size: bytes of the file.
+
+    Raises:
+        DataError: one is missing. Its text completes "a.m4a ...".
+    """
+    end, has_index = 0, False
+    for name, position, length in _boxes(read_at, 0, size, _MOST_BOXES):
+        if name in (b"moov", b"mdat") and position + length > size:
+            problem = f"is damaged: {position + length} bytes promised, {size} are there"
+            raise DataError(problem, remedy="copy it anew: its end is missing")
+        has_index |= name == b"moov"
+        end = position + max(length, 8)
+    if end >= size and not has_index:
+        problem = "is damaged: the index of its samples (moov) is missing"
+        raise DataError(problem, remedy="copy it anew; a recording that was broken off may never have had it")
+
+
+def mp4_part(read: ReadAt, start: int, size: int) -> FilePart:
+    """A recording of MP4, which ends where another one begins."""
+    has_samples = False
+    for name, position, _ in _boxes(read, start, size, _MOST_JOINED_BOXES):
+        if name == b"ftyp" and has_samples:
+            return whole(start, position)
+        has_samples |= name in (b"mdat", b"moov")
+    return whole(start, size)
+
+
+_HEAD_BYTES, _MOST_PAGE_BYTES = 27, 65307  # of a page, behind which the sizes of its pieces stand
+_FIRST, _LAST = 2, 4  # flags
+_MOST_PAGES = 2_000_000  # ten hours of 20 ms each
+_MOST_REST = 1 << 16  # bytes that are no pages, behind which pages are looked for
+
+
+def _page_bytes(page: bytes) -> int:
+    return _HEAD_BYTES + page[26] + sum(page[_HEAD_BYTES : _HEAD_BYTES + page[26]])
+
+
+def ends_ogg(read_at: ReadAt, size: int) -> bool:
+    """Whether the last page is whole and says that it is the last one."""
+    end = read_at(min(size, _MOST_PAGE_BYTES), max(0, size - _MOST_PAGE_BYTES))
+    page = end[end.rfind(b"OggS") :]
+    return len(page) > _HEAD_BYTES and len(page) >= _page_bytes(page) and bool(page[5] & _LAST)
+
+
+def ogg_part(read: ReadAt, start: int, size: int) -> FilePart:
+    """A recording of OGG: its streams end where another one begins behind samples."""
+    position, has_samples = start, False
+    for _ in range(_MOST_PAGES):
+        page = read(_HEAD_BYTES + 255, position)
+        if len(page) <= _HEAD_BYTES:
+            break
+        if not page.startswith(b"OggS"):
+            position = next(positions(read, MARKS["OGG"], position, min(size, position + _MOST_REST), 8), size)
+            continue
+        is_beginning = bool(page[5] & _FIRST)
+        if is_beginning and has_samples:
+            return whole(start, position)
+        has_samples |= not is_beginning
+        position += _page_bytes(page)
+    return whole(start, size)
+
+
+# (reads the file, where a recording begins, bytes of the file) -> the recording
+Finder: TypeAlias = "Callable[[ReadAt, int, int], FilePart]"
+
+_MOST_PARTS = 10_000
+_KEPT_PLANS = 4096
+
+_plans: OrderedDict[Hashable, list[FilePart]] = OrderedDict()
+_lock = Lock()
+
+
+def parts_of(read_at: ReadAt, size: int, identity: Hashable) -> list[FilePart]:
+    """The recordings of a file; none where it is one, and is decoded as it stands.
+
+    Args:
+        read_at: reads the file.
+        size: how many bytes it has.
+        identity: of its content.
+    """
+    kind = kind_within(read_at(HEAD_BYTES, 0))
+    if kind is None:
+        return []
+    with _lock:
+        if (parts := _plans.get(identity)) is not None:
+            _plans.move_to_end(identity)
+            return parts
+    parts = []
+    position = 0
+    while kind is not None and position < size and len(parts) < _MOST_PARTS:
+        parts.append(_FINDERS[kind](read_at, position, size))
+        position = parts[-1].end
+        kind = kind_within(read_at(HEAD_BYTES, position)) if position < size else None
+    if len(parts) == 1 and not parts[0].is_changed and parts[0].end == size:
+        parts = []
+    with _lock:
+        _plans[identity] = parts
+        if len(_plans) > _KEPT_PLANS:
+            _plans.popitem(last=False)
+    return parts
+
+
+def _tagged(read: ReadAt, start: int, size: int) -> FilePart:
+    """MP3, or what else stands behind its tags: FLAC, AAC or others."""
+    first = behind_tags(read, start)
+    head = read(HEAD_BYTES, first) if first > start else b""
+    kind = kind_within(head)
+    if kind not in (None, "MP3"):
+        return _FINDERS[str(kind)](read, first, size)._replace(start=start, is_changed=True)
+    if kind_of_container(head) in ("AAC", "MP2"):
+        return whole(first, size)._replace(start=start, is_changed=True)
+    return mp3_part(read, start, size)
+
+
+def _marked(kind: str) -> Finder:
+    """Finds recordings that begin with a mark which nothing else has: they end where another one begins."""
+
+    def find(read: ReadAt, start: int, size: int) -> FilePart:
+        return whole(start, next(positions(read, MARKS[kind], start + 16, size), size))
+
+    return find
+
+
+def _avi_part(read: ReadAt, start: int, size: int) -> FilePart:
+    position = start
+    while position == start or read(12, position)[8:] == b"AVIX":  # a long one goes on so
+        position += 8 + int.from_bytes(read(4, position + 4).ljust(4, b"\0"), "little")
+        position += position % 2
+        if position == start + 8 or position >= size:
+            return whole(start, size)
+    return whole(start, position if MARKS["AVI"].match(read(12, position)) else size)
+
+
+_FINDERS: dict[str, Finder] = {
+    "WAV": wav_part,
+    "FLAC": flac_part,
+    "OGG": ogg_part,
+    "MP3": _tagged,
+    "AIFF": aiff_part,
+    "AU": au_part,
+    "CAF": caf_part,
+    "W64": w64_part,
+    "SPHERE": sphere_part,
+    "WebM": _marked("WebM"),
+    "WMA": _marked("WMA"),
+    "MP4": mp4_part,
+    "AMR": _marked("AMR"),
+    "AVI": _avi_part,
+}

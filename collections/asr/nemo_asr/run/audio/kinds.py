@@ -1,12 +1,14 @@
-"""Kinds of audio files, told by their first bytes: those that libsndfile reads, and those that PyAV reads."""
+"""Kinds of audio files, told by their first bytes: those that libsndfile reads, and those that PyAV reads.
+
+And a recording in a file of any kind, as stretches of its bytes (`FilePart`).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
-
-from nemo_asr.run.audio.mp3 import frame_of
+from typing import NamedTuple, TypeAlias
 
 _MP3 = rb"ID3|\xff[\xe2\xe3\xea\xeb\xf2\xf3\xfa\xfb]"  # a tag, or the header of an MPEG frame of layer III
 _WAV, _AIFF, _AU = rb"(?:RIFF|RIFX|RF64)....WAVE", rb"FORM....AIF[FC]", rb"\.snd|dns\."
@@ -121,24 +123,54 @@ def audio_suffixes() -> frozenset[str]:
     return ALL_SUFFIXES if has_av() else AUDIO_SUFFIXES
 
 
-# Whose first bytes may as well be samples.
-_SHORT_MARKS = ("MP3", "AAC", "AC-3", "E-AC-3", "MP2", "MPEG-TS")
-_TS_BYTES = 188  # of a packet
+ReadAt: TypeAlias = "Callable[[int, int], bytes]"  # (number of bytes, position) -> bytes, as os.pread
+Stretch: TypeAlias = "bytes | range"  # bytes that stand in the place of others, or positions in the file
+
+_SEARCH_BYTES = 1 << 20  # read at a time
+_LACKING_SECONDS, _LACKING_SHARE = 0.1, 0.1  # that are no damage: recorders count their head, or a block not written
 
 
-def kind_of_start(start: bytes) -> str | None:
-    """The kind of file that begins so, where samples without a header are wanted; None: these may be samples.
+class FilePart(NamedTuple):
+    """A recording in a file.
+
+    Attributes:
+        stretches: its bytes.
+        start, end: where it begins in the file, and where another one does, or the file ends.
+        is_changed: ``stretches`` are not just the bytes between both.
+        is_longer: it holds more than its head counts.
+    """
+
+    stretches: tuple[Stretch, ...]
+    start: int
+    end: int
+    is_changed: bool = False
+    is_longer: bool = False
+
+
+def whole(start: int, end: int) -> FilePart:
+    """The recording that has all bytes of the file from ``start`` to ``end``."""
+    return FilePart((range(start, end),), start, end)
+
+
+def positions(read: ReadAt, pattern: re.Pattern[bytes], first: int, size: int, most: int = 128) -> Iterator[int]:
+    """Where a pattern of at most so many bytes is in a file, between two positions."""
+    position = first
+    while position < size:
+        content = read(min(_SEARCH_BYTES + most, size - position), position)
+        if not content:
+            return
+        for match in pattern.finditer(content):
+            if match.start() < _SEARCH_BYTES:
+                yield position + match.start()
+        position += _SEARCH_BYTES
+
+
+def is_small_lack(lack: float, promised: float, in_a_second: float) -> bool:
+    """Whether a file lacks so little of what its head promises that it is taken as it is: at most 0.1 s, and a tenth.
 
     Args:
-        start: the first bytes; of kinds with short marks, as MP3 and AAC, enough for a frame and the next one's mark.
+        lack: bytes or samples that are missing; below 0: there are more.
+        promised: by the head.
+        in_a_second: how many of them last a second.
     """
-    kind = kind_of(start) or kind_of_container(start)
-    if kind not in _SHORT_MARKS or start.startswith(b"ID3"):
-        return kind
-    frame = frame_of(start[:4]) if kind == "MP3" else None
-    num_bytes = frame.num_bytes if frame else 0
-    if kind == "AAC" and len(start) > 5:
-        num_bytes = (start[3] & 3) << 11 | start[4] << 3 | start[5] >> 5
-    if kind == "MPEG-TS":
-        return kind if set(start[: 4 * _TS_BYTES : _TS_BYTES]) == {start[0]} and len(start) > 3 * _TS_BYTES else None
-    return kind if num_bytes > 4 and start[num_bytes : num_bytes + 2] == start[:2] else None
+    return lack <= 0 or lack <= min(_LACKING_SECONDS * in_a_second, _LACKING_SHARE * promised)

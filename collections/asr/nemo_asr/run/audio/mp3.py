@@ -10,7 +10,7 @@ import struct
 from functools import lru_cache
 from typing import NamedTuple
 
-from nemo_asr.run.audio.parts import FilePart, ReadAt, Stretch, is_small_lack, positions, whole
+from nemo_asr.run.audio.kinds import FilePart, ReadAt, Stretch, is_small_lack, positions, whole
 
 _SEARCH_BYTES = 1 << 20  # read at a time
 _MOST_REST = 1 << 16  # bytes that are no frames, behind which frames are looked for

@@ -16,8 +16,7 @@ import numpy as np
 import soxr
 
 from nemo_asr.run.audio.decoded import Watch
-from nemo_asr.run.audio.files import MAX_VALUES, AudioFile, Samples
-from nemo_asr.run.audio.opening import open_audio
+from nemo_asr.run.audio.files import MAX_VALUES, AudioFile, Samples, open_audio
 from nemo_lite.base.errors import DataError
 
 TOLERANCE_SECONDS = 0.1

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from nemo_asr.run.audio.kinds import kind_of_start
+from nemo_asr.run.audio.heads import kind_of_start
 from nemo_asr.run.audio.segments import Samples
 from nemo_asr.run.serve.models import ServedModel
 from nemo_asr.run.serve.openai_api import ApiError, checked_keywords, json_of

@@ -18,7 +18,7 @@ from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from nemo_asr.run.audio.opening import forget_audio
+from nemo_asr.run.audio.files import forget_audio
 from nemo_asr.run.serve.openai_api import ApiError
 from nemo_lite.base.errors import DataError
 

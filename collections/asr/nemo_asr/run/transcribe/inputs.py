@@ -16,8 +16,7 @@ import numpy.typing as npt
 import soxr
 
 from nemo_asr.run.audio import decoded
-from nemo_asr.run.audio.containers import REMEDY
-from nemo_asr.run.audio.decoded import Watch
+from nemo_asr.run.audio.decoded import REMEDY, Watch
 from nemo_asr.run.audio.files import Samples, check_channel
 from nemo_asr.run.audio.kinds import ALL_SUFFIXES, audio_suffixes
 from nemo_asr.run.audio.reading import MAX_CONTENT_BYTES, Audio, AudioPart, loud_part, open_part, read_audio

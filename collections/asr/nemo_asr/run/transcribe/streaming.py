@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from nemo_asr.run.audio.growing import growing_audio
-from nemo_asr.run.audio.kinds import kind_of_start
+from nemo_asr.run.audio.heads import kind_of_start
 from nemo_asr.run.audio.segments import Samples, in_chunks
 from nemo_asr.run.engines import FrameModel, TranscriptionSettings, open_engines, open_stream_engine
 from nemo_asr.run.options import search_options

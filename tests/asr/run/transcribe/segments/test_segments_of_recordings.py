@@ -11,7 +11,7 @@ from toys.tone_corpus import record
 from toys.tone_model import train_tones
 from toys.transcribing import transcribe
 
-from nemo_asr.run.audio import opening, reading
+from nemo_asr.run.audio import files, reading
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Span
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.segments import Segmented, SpeechActivity, best_of_all, joined
@@ -175,7 +175,7 @@ def test_segments_of_an_mp3_file_are_to_the_bit_those_of_the_whole_in_any_order(
 @pytest.fixture
 def opened(monkeypatch):
     """The sources of all files that are opened."""
-    sources, open_it = [], opening.open_audio
+    sources, open_it = [], files.open_audio
     monkeypatch.setattr(
         reading, "open_audio", lambda source, *rest: (sources.append(source), open_it(source, *rest))[1]
     )

@@ -11,7 +11,7 @@ import soundfile
 from toys.hostile_audio import RATE, chunk, encoded, format_chunk, rf64, speech_like
 from toys.hostile_audio import wav as wav_of
 
-from nemo_asr.run.audio.opening import check_head
+from nemo_asr.run.audio.files import check_head
 from nemo_asr.run.audio.reading import read_audio
 from nemo_lite.base.errors import DataError
 

@@ -15,7 +15,7 @@ import soundfile
 
 from nemo_asr.data.examined import examine
 from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
-from nemo_asr.run.audio import containers, decoded, kinds
+from nemo_asr.run.audio import decoded, kinds
 from nemo_asr.run.audio.kinds import audio_suffixes
 from nemo_asr.run.audio.reading import audio_seconds, open_part, read_audio
 from nemo_asr.run.transcribe.inputs import recordings_of
@@ -134,8 +134,8 @@ def test_telephones_amr_is_read(decoder, tmp_path):
 
 def test_a_long_file_is_decoded_once_and_a_changed_one_again(decoder, tmp_path, monkeypatch):
     path = make(tmp_path / "a.m4a", tones(RATE))
-    calls, decode = [], containers._decode
-    monkeypatch.setattr(containers, "_decode", lambda *given: calls.append(1) or decode(*given))
+    calls, decode = [], decoded._decode
+    monkeypatch.setattr(decoded, "_decode", lambda *given: calls.append(1) or decode(*given))
     with open_part(path) as one, open_part(path, offset=0.5) as other:  # both at once
         assert [len(next(part.pieces())) for part in (one, other)] == [RATE, RATE // 2]
     assert len(calls) == 1

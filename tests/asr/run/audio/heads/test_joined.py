@@ -11,10 +11,10 @@ import pytest
 import soundfile
 from toys.hostile_audio import RATE, chunk, encoded, format_chunk, rf64, speech_like, wav
 
-from nemo_asr.run.audio import joined
+from nemo_asr.run.audio import heads
+from nemo_asr.run.audio.files import Window
 from nemo_asr.run.audio.flac import FlacStream
 from nemo_asr.run.audio.mp3 import frame_of
-from nemo_asr.run.audio.parts import Window
 from nemo_asr.run.audio.reading import audio_seconds, read_audio
 from nemo_lite.base.errors import DataError
 
@@ -42,7 +42,7 @@ def samples_of(content, **options):
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch):
-    monkeypatch.setattr(joined, "_plans", type(joined._plans)())
+    monkeypatch.setattr(heads, "_plans", type(heads._plans)())
 
 
 @pytest.mark.parametrize(("kind", "subtype"), KINDS)
@@ -331,6 +331,6 @@ def test_mp3_with_a_hole_is_read_on_and_what_is_no_sound_at_its_end_is_told(caps
 def test_many_recordings_in_one_file_are_read_and_those_beyond_are_told(monkeypatch, capsys):
     content = encoded(speech_like(50))
     np.testing.assert_array_equal(samples_of(300 * content), np.tile(samples_of(content), 300))
-    monkeypatch.setattr(joined, "_MOST_PARTS", 5)
+    monkeypatch.setattr(heads, "_MOST_PARTS", 5)
     assert len(samples_of(9 * content, name="c.wav")) == 5 * 50
     assert f"c.wav is read up to byte {5 * len(content)}" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from nemo_asr.run.audio.kinds import kind_of_start
+from nemo_asr.run.audio.heads import kind_of_start
 
 NOISE = np.random.default_rng(0).normal(0.0, 0.1, 8000)
 

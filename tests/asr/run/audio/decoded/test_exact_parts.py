@@ -11,7 +11,7 @@ import pytest
 import soundfile
 from toys.hostile_audio import speech_like
 
-from nemo_asr.run.audio import decoded, files, opening
+from nemo_asr.run.audio import decoded, files
 from nemo_asr.run.audio.files import AudioFile
 from nemo_asr.run.audio.reading import open_part, read_audio
 from nemo_asr.run.transcribe.inputs import Recording, batches_of
@@ -61,9 +61,9 @@ def test_what_is_decoded_of_a_file_is_kept_until_it_is_forgotten(path):
     for source in (path, Path(path).read_bytes()):
         read_audio(source, sample_rate=None, offset=1.0, duration=1.0, exact=True)
         assert len(decoded._kept) == 1
-        opening.forget_audio(source)
+        files.forget_audio(source)
         assert not decoded._kept
-        opening.forget_audio(source)
+        files.forget_audio(source)
 
 
 def test_a_channel_of_a_part_is_that_channel_of_the_whole(tmp_path):
