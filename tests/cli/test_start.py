@@ -53,7 +53,7 @@ def test_an_onnx_file_transcribes_without_packages_that_are_slow_to_import(tmp_p
     soundfile.write(tmp_path / "a.wav", np.concatenate([sound, np.zeros(16000, np.float32)]), 16000, subtype="FLOAT")
     slow = ("nemo_asr.run.text.english", "numpy.ma", "rapidfuzz", "urllib.request", "http.client", "tqdm", "onnx")
     slow += ("ruamel.yaml", "multiprocessing", "nemo_lite.core.neural_types", "nemo_asr.run.search.prefix_beam_search")
-    slow += ("nemo_asr.run.text.parser", "nemo_asr.run.transcribe.alignment", "nemo_asr.run.transcribe.frame_stream")
+    slow += ("nemo_asr.run.text.parser", "nemo_asr.run.transcribe.alignment", "nemo_asr.run.transcribe.stream")
     script = SCRIPT.replace("sys.exit(main())", f"code = main()\nprint([n for n in {slow} if n in sys.modules], code)")
     words = ["transcribe", str(model), str(tmp_path / "a.wav")]
     ended = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True)

@@ -42,7 +42,7 @@ from nemo_asr.models.jasper import JasperEncoder as JasperEncoder
 from nemo_asr.models.jasper import set_batch_norm_momentum as set_batch_norm_momentum
 from nemo_asr.models.losses import CTCLossNM as CTCLossNM
 from nemo_asr.models.speaker import JasperDecoderForSpkrClass as JasperDecoderForSpkrClass
-from nemo_asr.run.transcribe.frame_stream import EndpointRules as EndpointRules
+from nemo_asr.run.transcribe.stream import EndpointRules as EndpointRules
 from nemo_asr.scoring.rates import word_error_rate as word_error_rate
 from nemo_asr.scoring.word_error_rate import WordErrorRate as WordErrorRate
 from nemo_asr.tasks.families import Classifier as Classifier

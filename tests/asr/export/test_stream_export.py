@@ -19,7 +19,7 @@ from nemo_asr.export import stream_export
 from nemo_asr.export.stream_export import export_stream
 from nemo_asr.run.cli.transcribe import main as transcribe
 from nemo_asr.run.onnx.onnx_stream import OnnxStreamedModel
-from nemo_asr.run.transcribe.frame_stream import FrameStream
+from nemo_asr.run.transcribe.stream import FrameStream
 from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.trained.model import TrainedModel, describe
 from nemo_lite.base.errors import CheckpointError, FileInTheWayError, UsageError

@@ -25,7 +25,7 @@ from nemo_asr.export.stream_export import export_stream
 from nemo_asr.export.torch_export import export_torch
 from nemo_asr.run.onnx.onnx_model import OnnxModel
 from nemo_asr.run.options import SearchOptions
-from nemo_asr.run.transcribe.frame_stream import FrameStream
+from nemo_asr.run.transcribe.stream import FrameStream
 from nemo_asr.tasks import registry
 from nemo_asr.tasks.family import FAMILIES, search_of
 from nemo_asr.trained.model import TrainedModel, describe

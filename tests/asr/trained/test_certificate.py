@@ -11,8 +11,8 @@ from toys.tone_model import train_tones
 import nemo_asr
 from nemo_asr.commands.cli.eval import EvalParser
 from nemo_asr.models.conformer import ConformerEncoder
-from nemo_asr.run.transcribe.frame_stream import FrameStream
 from nemo_asr.run.transcribe.inputs import recordings_of
+from nemo_asr.run.transcribe.stream import FrameStream
 from nemo_asr.trained.certificate import certify_streams, store_stream_rates, stream_table
 from nemo_asr.trained.folder import StreamRate, read_card
 from nemo_asr.trained.model import TrainedModel, describe

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from nemo_asr.run.text.labels import main_metric
-from nemo_asr.run.transcribe.frame_stream import EndpointRules, FrameStream
 from nemo_asr.run.transcribe.inputs import Recording
+from nemo_asr.run.transcribe.stream import EndpointRules, FrameStream
 from nemo_asr.scoring.intervals import paired_test, utterance_errors
 from nemo_asr.trained.folder import StreamRate, card_file, read_card, write_card
 from nemo_asr.trained.model import TrainedModel

@@ -20,9 +20,8 @@ from nemo_asr.run.options import OnnxRuntime
 from nemo_asr.run.text.parser import CharParser
 from nemo_asr.run.transcribe.alignment import Aligned, Alignment, SentenceCutting, align_texts
 from nemo_asr.run.transcribe.driver import row_transcriber, segment_stream, transcribe
-from nemo_asr.run.transcribe.frame_stream import EndpointRules, FrameStream
 from nemo_asr.run.transcribe.inputs import Recording, one_channel, recordings_in
-from nemo_asr.run.transcribe.stream import Stream
+from nemo_asr.run.transcribe.stream import EndpointRules, FrameStream, Stream
 from nemo_asr.run.transcribe.transcript import Transcribed, Transcript
 from nemo_asr.tasks.family import Model, connect
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text

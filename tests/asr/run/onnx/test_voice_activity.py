@@ -11,8 +11,8 @@ from toys.silero import write_silero
 
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING
 from nemo_asr.run.onnx.voice_activity import load_detector
+from nemo_asr.run.transcribe.driver import SpeechActivity
 from nemo_asr.run.transcribe.inputs import Recording
-from nemo_asr.run.transcribe.segments import SpeechActivity
 from nemo_asr.tasks.recipe import load_recipe, recipe_from_text
 from nemo_asr.trained.model import TrainedModel, describe
 from nemo_lite.base.errors import UsageError

@@ -14,9 +14,8 @@ from nemo_asr.run.engines import Engine, TranscriptionSettings
 from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.serve.batching import Batcher
 from nemo_asr.run.transcribe.driver import row_transcriber
-from nemo_asr.run.transcribe.frame_stream import FrameStream
 from nemo_asr.run.transcribe.inputs import Recording
-from nemo_asr.run.transcribe.stream import Stream
+from nemo_asr.run.transcribe.stream import FrameStream, Stream
 from nemo_asr.run.transcribe.transcript import Transcribed
 from nemo_lite.base.errors import UsageError
 

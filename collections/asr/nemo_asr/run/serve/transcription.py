@@ -13,8 +13,8 @@ from nemo_asr.run.serve.models import ServedModel
 from nemo_asr.run.serve.openai_api import ApiError, Asked
 from nemo_asr.run.serve.uploads import IN_MEMORY_BYTES, Upload, disk_is_full
 from nemo_asr.run.serve.watching import Watch
+from nemo_asr.run.transcribe.driver import Segmented
 from nemo_asr.run.transcribe.inputs import Recording
-from nemo_asr.run.transcribe.segments import Segmented
 from nemo_asr.run.transcribe.transcript import Transcript
 from nemo_lite.base.errors import DataError, UsageError
 

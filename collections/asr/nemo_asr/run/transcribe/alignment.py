@@ -29,9 +29,9 @@ from nemo_asr.run.search.search import TimedLabels
 from nemo_asr.run.text.forms import plain_letters
 from nemo_asr.run.text.labels import separator_of, shown_symbols, spelled
 from nemo_asr.run.text.parser import CharParser
+from nemo_asr.run.transcribe.driver import SpeechActivity
 from nemo_asr.run.transcribe.inputs import Recording, named
-from nemo_asr.run.transcribe.segments import SpeechActivity
-from nemo_asr.run.transcribe.transcript import Transcript, Word, as_srt
+from nemo_asr.run.transcribe.transcript import Transcript, Word, as_srt, refuse_faults
 from nemo_lite.base.errors import DataError, UsageError, counted
 
 Floats: TypeAlias = "npt.NDArray[np.floating[Any]]"
@@ -493,9 +493,7 @@ class Aligned(NamedTuple):
         Raises:
             DataError: some recordings could not be aligned; all are named.
         """
-        if self.faults:
-            problems = "; ".join(self.faults[position] for position in sorted(self.faults))
-            raise DataError(f"{len(self.faults)} of the recordings cannot be aligned: {problems}")
+        refuse_faults(self.faults, "aligned")
         return self.alignments
 
 

@@ -1,4 +1,7 @@
-"""Transcripts: words with times and confidences from timed labels; as text, JSON lines and subtitles. No torch here."""
+"""Transcripts: words with times and confidences from timed labels; as text, JSON lines and subtitles (SRT, WebVTT).
+
+No models and no files in here.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,6 @@ from nemo_asr.run.search.search import TimedLabels
 from nemo_asr.run.text.labels import separator_of, spelled, text_of
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_lite.base.errors import DataError
-
-# Transcript: what was said in a recording, and when. From labels with times to words; no models and no files in here.
-
 
 _DIGITS = 3  # of seconds and confidences
 
@@ -126,10 +126,15 @@ class Transcribed(NamedTuple):
         Raises:
             DataError: some recordings could not be read; all are named.
         """
-        if self.faults:
-            problems = "; ".join(self.faults[position] for position in sorted(self.faults))
-            raise DataError(f"{len(self.faults)} of the recordings cannot be read: {problems}")
+        refuse_faults(self.faults, "read")
         return self.transcripts
+
+
+def refuse_faults(faults: Mapping[int, str], verb: str) -> None:
+    """Raise DataError if some recordings cannot be "read", "aligned", ...; all are named."""
+    if faults:
+        problems = "; ".join(faults[position] for position in sorted(faults))
+        raise DataError(f"{len(faults)} of the recordings cannot be {verb}: {problems}")
 
 
 def transcribed(by_row: Mapping[int, Transcript], faults: Mapping[int, str]) -> Transcribed:
@@ -182,9 +187,6 @@ def scored_texts(hypotheses: Iterable[tuple[Sequence[int], float]], labels: Sequ
     return tuple(
         ScoredText(text_of(ids, labels), round(score, _DIGITS)) for ids, score in hypotheses if score > -np.inf
     )
-
-
-# Transcripts as text, JSON lines and subtitles (SRT, WebVTT). Strings only: where they go is decided elsewhere.
 
 
 MAX_LINE_WIDTH = 42  # characters; 21 of scripts whose characters take two columns

@@ -26,8 +26,8 @@ from nemo_asr.run.search.known_searches import ctc_search
 from nemo_asr.run.search.ngram import NgramCounter, estimate, load_language_model, write_arpa
 from nemo_asr.run.search.text_search import TextSearch
 from nemo_asr.run.serve.models import Searches, names_of_models, serve_model
+from nemo_asr.run.transcribe.driver import Segmented
 from nemo_asr.run.transcribe.inputs import recordings_in
-from nemo_asr.run.transcribe.segments import Segmented
 from nemo_asr.trained.model import ModelEngine, TrainedModel, describe
 from nemo_lite.base.errors import UsageError
 

@@ -10,8 +10,7 @@ from toys.tone_corpus import CONFIG
 
 import nemo_asr
 from nemo_asr.run.search.ngram import NgramCounter, estimate, write_arpa
-from nemo_asr.run.transcribe.frame_stream import EndpointRules, FrameStream
-from nemo_asr.run.transcribe.stream import SegmentStream
+from nemo_asr.run.transcribe.stream import EndpointRules, FrameStream, SegmentStream
 from nemo_asr.trained.streamed_model import StreamedModel, streamed_model
 from nemo_lite.backends.pytorch.streaming import Delay
 from nemo_lite.base.errors import UsageError

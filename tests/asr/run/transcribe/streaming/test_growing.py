@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from nemo_asr.run.audio.growing import growing_audio
+from nemo_asr.run.transcribe.streaming import growing_audio
 from nemo_lite.base.errors import DataError
 
 RATE = 8000

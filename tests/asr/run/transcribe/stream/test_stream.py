@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from nemo_asr.run.audio.segments import Cutting
+from nemo_asr.run.transcribe.driver import SpeechActivity
 from nemo_asr.run.transcribe.inputs import Recording
-from nemo_asr.run.transcribe.segments import SpeechActivity
 from nemo_asr.run.transcribe.stream import STREAM_CUTTING, SegmentStream
 from nemo_asr.run.transcribe.transcript import Transcript, Word
 

@@ -13,8 +13,8 @@ from toys.transcribing import transcribe
 
 from nemo_asr.run.audio import files, reading
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Span
+from nemo_asr.run.transcribe.driver import Segmented, SpeechActivity, best_of_all, joined
 from nemo_asr.run.transcribe.inputs import Recording
-from nemo_asr.run.transcribe.segments import Segmented, SpeechActivity, best_of_all, joined
 from nemo_asr.run.transcribe.transcript import ScoredText, Transcript, Word, as_json, as_srt
 from nemo_lite import DeviceType, NeuralModuleFactory
 
