@@ -20,11 +20,7 @@ FOLDERS = {"nemo_lite": "", "nemo_lite.backends.pytorch": "backends", "nemo_asr"
 # are, a line says: of a package, the files without tests of their own, and where their tests are.
 ELSEWHERE = [
     ("nemo_asr", "rng", "asr/augmentation/test_own_generators.py"),
-    (
-        "nemo_asr.augmentation",
-        "channel pauses perturbation recordings speed",
-        "asr/augmentation/test_augmentor.py",
-    ),
+    ("nemo_asr.augmentation", "channel pauses perturbation recordings speed", "asr/augmentation/test_augmentor.py"),
     ("nemo_asr.commands", "training", "asr/commands/test_asr_tracking.py"),
     ("nemo_asr", "options", "asr/test_argparse.py"),
     ("nemo_asr.compat", "kaldi_matrices", "asr/compat/test_kaldi.py"),
@@ -47,8 +43,7 @@ ELSEWHERE = [
         "asr/models/test_conformer.py",
     ),
     ("nemo_asr.models.jasper", "decoders encoder", "asr/models/jasper/test_jasper.py"),
-    ("nemo_asr.run", "utterances", "asr/data/test_dataset.py"),
-    ("nemo_asr.run", "json_lines manifest_kinds", "asr/run/test_manifest.py"),
+    ("nemo_asr.run", "manifest_kinds", "asr/run/test_manifest.py"),
     ("nemo_asr.run.audio", "kinds mp3", "asr/run/audio/test_reading.py"),
     ("nemo_asr.run.onnx", "onnx_stream", "asr/export/test_stream_export.py"),
     ("nemo_asr.run.onnx", "onnx_session runtime", "asr/run/onnx/test_onnx_model.py"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from nemo_asr.run.manifest import Line, Source, register_manifest
+from nemo_asr.run.manifest_kinds import Line, Source, register_manifest
 
 
 @register_manifest

@@ -16,8 +16,8 @@ import numpy as np
 import nemo_asr
 from nemo_asr.data.dataset import Reading
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
+from nemo_asr.run.manifest import Utterance, Utterances
 from nemo_asr.run.text.parser import make_parser
-from nemo_asr.run.utterances import Utterance, Utterances
 from nemo_lite.backends.pytorch.data.order import Batching
 from nemo_lite.base.errors import DataError
 

@@ -30,9 +30,8 @@ from nemo_asr.data.copied import CopiedRecordings
 from nemo_asr.data.dataset import JoinedRef, Reading, RepeatedRef, SpeechDataset, collate
 from nemo_asr.data.file_spans import FileSpans
 from nemo_asr.data.tarred import TarredAudioToTextDataLayer
-from nemo_asr.run.manifest import Manifest
+from nemo_asr.run.manifest import ByteRange, Manifest
 from nemo_asr.run.text.parser import make_parser
-from nemo_asr.run.utterances import ByteRange
 from nemo_lite.backends.pytorch.data.items import Request
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.replicas import CopyComparison

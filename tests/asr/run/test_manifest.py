@@ -19,9 +19,8 @@ from nemo_asr.augmentation import read_recordings
 from nemo_asr.commands.cli.data import main as data_command
 from nemo_asr.compat.parts import ASRAudioText, ASRSpeechLabel, CharParser
 from nemo_asr.run import manifest_kinds
-from nemo_asr.run.json_lines import JsonLines
 from nemo_asr.run.manifest import Manifest
-from nemo_asr.run.manifest_kinds import kind_of
+from nemo_asr.run.manifest_kinds import JsonLines, kind_of
 from nemo_asr.run.transcribe.inputs import recordings_of
 from nemo_asr.tasks.recipe import load_class_recipe
 from nemo_lite.backends.pytorch.data.order import Shard
@@ -131,7 +130,7 @@ def test_of_many_bad_lines_the_first_five_are_listed_and_the_rest_counted(folder
 
 
 def test_line_numbers_are_right_across_block_borders(folder, monkeypatch):
-    monkeypatch.setattr("nemo_asr.run.json_lines._BLOCK_BYTES", 256)
+    monkeypatch.setattr("nemo_asr.run.manifest_kinds._BLOCK_BYTES", 256)
     lines = [entry(text=f"number {number}") for number in range(1, 100)]
     lines[70] = entry(duration=-1)
     assert refusal(*lines, folder=folder).startswith("train.json:71: duration -1 s")
@@ -208,8 +207,8 @@ def test_a_long_line_is_read_again_whole(folder):
 
 
 def test_a_file_without_line_ends_is_refused_before_it_fills_the_memory(folder, monkeypatch):
-    monkeypatch.setattr("nemo_asr.run.json_lines.MAX_LINE_BYTES", 1000)
-    monkeypatch.setattr("nemo_asr.run.json_lines._BLOCK_BYTES", 100)
+    monkeypatch.setattr("nemo_asr.run.manifest_kinds.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("nemo_asr.run.manifest_kinds._BLOCK_BYTES", 100)
     assert "a line of more than 1000 bytes starts at byte 0" in refusal(b"x" * 5000, folder=folder)
 
 
@@ -262,7 +261,7 @@ def test_scanning_in_blocks_finds_the_same_as_in_one(folder, monkeypatch):
     lines = [entry(text="x" * int(rng.integers(1, 300)), duration=float(rng.uniform(1, 9))) for _ in range(300)]
     write(folder / "train.json", *lines)
     whole = Manifest.open("train.json")
-    monkeypatch.setattr("nemo_asr.run.json_lines._BLOCK_BYTES", 700)
+    monkeypatch.setattr("nemo_asr.run.manifest_kinds._BLOCK_BYTES", 700)
     parts = Manifest.open("train.json")
     for name in ("offsets", "lines", "durations"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(parts, name))

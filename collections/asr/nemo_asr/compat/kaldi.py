@@ -25,9 +25,9 @@ from nemo_asr.data.file_spans import FileSpans
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.run.arguments import BatchSize, Duration, Unusable, Workers
 from nemo_asr.run.audio.files import Samples
-from nemo_asr.run.manifest_kinds import Problems
+from nemo_asr.run.manifest import ByteRange, Mask, Utterance, Utterances, check_limits
+from nemo_asr.run.manifest_kinds import Integers, Problems
 from nemo_asr.run.text.parser import parser_maker
-from nemo_asr.run.utterances import ByteRange, Integers, Mask, Utterance, Utterances, check_limits
 from nemo_lite.backends.pytorch.data.items import Counts
 from nemo_lite.backends.pytorch.data.order import Batching, CostWords
 from nemo_lite.base.errors import DataError, UsageError

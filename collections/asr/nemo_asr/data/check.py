@@ -16,9 +16,8 @@ from nemo_asr.data.examined import examine as examine
 from nemo_asr.data.examined import statistics_of as statistics_of
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.run.audio.segments import LONG_PAUSE
-from nemo_asr.run.manifest import Manifest
+from nemo_asr.run.manifest import Manifest, Utterance
 from nemo_asr.run.text.labels import Marks
-from nemo_asr.run.utterances import Utterance
 from nemo_lite import DataLayerNM
 from nemo_lite.base.errors import MAX_LISTED, counted
 from nemo_lite.utils import logging

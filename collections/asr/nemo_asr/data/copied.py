@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.run.utterances import UtteranceReader, Utterances
+from nemo_asr.run.manifest import UtteranceReader, Utterances
 from nemo_lite.backends.pytorch.nm import Copied
 from nemo_lite.base.errors import NemoLiteError
 from nemo_lite.base.files import digest_of, digest_of_file, digest_of_files

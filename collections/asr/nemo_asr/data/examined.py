@@ -17,8 +17,7 @@ from tqdm import tqdm
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.audio.reading import open_part
 from nemo_asr.run.audio.segments import LONG_PAUSE, ChannelEnergies, frame_levels, frame_samples, longest_pause
-from nemo_asr.run.manifest import Manifest
-from nemo_asr.run.utterances import Utterance
+from nemo_asr.run.manifest import Manifest, Utterance
 from nemo_lite.base.errors import DataError
 
 _CHUNK_ROWS = 32

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from nemo_asr.run.utterances import ByteRange
+from nemo_asr.run.manifest import ByteRange
 from nemo_lite.base.errors import DataChangedError, DataError
 
 _MOST_OPEN = 8  # files at a time in one process

@@ -16,8 +16,7 @@ from nemo_asr.data.file_durations import with_file_durations
 from nemo_asr.data.speech_data_layer import SpeechDataLayer, SpeechPorts
 from nemo_asr.run.arguments import BatchSeconds, BatchSize, Duration, SampleRate, Unusable, Workers
 from nemo_asr.run.audio.files import Samples
-from nemo_asr.run.manifest import Manifest, ManifestPaths
-from nemo_asr.run.utterances import R, UtteranceReader, check_limits
+from nemo_asr.run.manifest import Manifest, ManifestPaths, R, UtteranceReader, check_limits
 from nemo_lite.backends.pytorch.data.items import Counts, Request
 from nemo_lite.backends.pytorch.data.order import Batching, CostWords
 from nemo_lite.base.files import Content, digest_of

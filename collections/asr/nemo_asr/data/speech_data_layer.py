@@ -31,10 +31,9 @@ from nemo_asr.data.dataset import (
 )
 from nemo_asr.data.file_durations import with_file_durations
 from nemo_asr.run.arguments import BatchSeconds, BatchSize, Duration, SampleRate, Unusable, Workers, source_argument
-from nemo_asr.run.manifest import Manifest, ManifestPaths
+from nemo_asr.run.manifest import Manifest, ManifestPaths, Mask, R, Utterance, Utterances, check_limits
 from nemo_asr.run.text.labels import shown_symbols
 from nemo_asr.run.text.parser import EMPTY, CharParser, parser_maker
-from nemo_asr.run.utterances import Mask, R, Utterance, Utterances, check_limits
 from nemo_lite.backends.pytorch.data.items import Counts, UnusableItems, budget_of
 from nemo_lite.backends.pytorch.data.loaders import PlannedLoader
 from nemo_lite.backends.pytorch.data.order import Batching, CostWords, Plan, Shard, WeightedSets, plans

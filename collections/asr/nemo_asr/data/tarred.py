@@ -20,9 +20,19 @@ from nemo_asr.data.tar_matching import IN_NO_SHARD, match
 from nemo_asr.data.tar_shards import ShardPaths, expanded
 from nemo_asr.run.arguments import BatchSize, Duration, SampleRate, Unusable, Workers
 from nemo_asr.run.audio.reading import MAX_CONTENT_BYTES
-from nemo_asr.run.manifest import LineReader, LineRef, Manifest, ManifestPaths
+from nemo_asr.run.manifest import (
+    ByteRange,
+    LineReader,
+    LineRef,
+    Manifest,
+    ManifestPaths,
+    Mask,
+    Utterance,
+    Utterances,
+    check_limits,
+)
+from nemo_asr.run.manifest_kinds import Integers
 from nemo_asr.run.text.parser import parser_maker
-from nemo_asr.run.utterances import ByteRange, Integers, Mask, Utterance, Utterances, check_limits
 from nemo_lite.backends.pytorch.data.order import Batching, Plan, Shard, WeightedSets, sequential_plans
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import (

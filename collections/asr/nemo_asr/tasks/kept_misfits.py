@@ -20,8 +20,7 @@ import msgspec
 
 import nemo_lite
 from nemo_asr.data.speech_data_layer import AudioToTextDataLayer, Misfit, SpeechDataLayer
-from nemo_asr.run.json_lines import JsonLines
-from nemo_asr.run.manifest_kinds import Source
+from nemo_asr.run.manifest_kinds import JsonLines, Source
 from nemo_asr.run.text.subwords import Subwords
 from nemo_lite import NeuralModule
 from nemo_lite.base.errors import NemoLiteError

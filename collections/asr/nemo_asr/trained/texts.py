@@ -11,12 +11,11 @@ import numpy as np
 
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.run.arguments import parameters_of, paths_in
-from nemo_asr.run.manifest import Manifest
+from nemo_asr.run.manifest import Manifest, Utterances
 from nemo_asr.run.search.ngram import UNKNOWN, Estimated, LanguageModel, NgramCounter, estimate
 from nemo_asr.run.text.forms import APOSTROPHES, plain_letters
 from nemo_asr.run.text.labels import has_words, spelled
 from nemo_asr.run.text.parser import CharParser, make_parser
-from nemo_asr.run.utterances import Utterances
 from nemo_asr.tasks.recipe import Recipe, load_recipe
 from nemo_asr.trained.folder import foreign_format
 from nemo_asr.trained.model import read_with_recipe

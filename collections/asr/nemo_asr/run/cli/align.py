@@ -23,7 +23,7 @@ from nemo_asr.run.cli.transcribe import (
     to_file,
 )
 from nemo_asr.run.engines import BATCH_SECONDS, BATCH_SIZE, TranscriptionSettings, open_engines
-from nemo_asr.run.manifest import Manifest, write_manifest
+from nemo_asr.run.manifest import Manifest, Utterance, write_manifest
 from nemo_asr.run.onnx.voice_activity import load_detector
 from nemo_asr.run.options import OnnxRuntime, OwnModules, named_files
 from nemo_asr.run.transcribe.alignment import (
@@ -38,7 +38,6 @@ from nemo_asr.run.transcribe.alignment import (
     manifest_lines,
 )
 from nemo_asr.run.transcribe.inputs import Recording, recording_of_utterance
-from nemo_asr.run.utterances import Utterance
 from nemo_lite.base.errors import UsageError, counted, marked, printable
 from nemo_lite.base.files import make_writable_folder
 from nemo_lite.base.nemo_logging import logging

@@ -21,9 +21,8 @@ from nemo_asr.run.audio.files import Samples, check_channel
 from nemo_asr.run.audio.kinds import ALL_SUFFIXES, audio_suffixes
 from nemo_asr.run.audio.reading import MAX_CONTENT_BYTES, Audio, AudioPart, loud_part, open_part, read_audio
 from nemo_asr.run.audio.segments import ChannelEnergies, Span
-from nemo_asr.run.manifest import read_lines
+from nemo_asr.run.manifest import Utterance, UtteranceReader, read_lines
 from nemo_asr.run.manifest_kinds import MIX, kind_of
-from nemo_asr.run.utterances import Utterance, UtteranceReader
 from nemo_lite.base.errors import MAX_LISTED, DataError, UsageError, counted
 from nemo_lite.base.files import is_address
 from nemo_lite.base.nemo_logging import logging
