@@ -22,8 +22,8 @@ ORDERS = {
         < common, engine < export, precision_check < actions
     """,
     "nemo_asr.run": """
-        arguments, calibration < text, utterances < manifest_kinds < json_lines < manifest < audio
-        < options < search, engines < transcribe < onnx < serve < cli
+        arguments, calibration < text, manifest_kinds < manifest < audio < options
+        < search, engines < transcribe < onnx < serve < cli
     """,
     "nemo_asr": """
         rng, shipped < options < argparse, text, augmentation, features

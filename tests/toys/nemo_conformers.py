@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nemo_asr.features.framing import generation_of
+from nemo_asr.features.spectra import generation_of
 from toys.nemo_archives import packed, write_tar
 from toys.nemo_source import FOLDER, nemo_module
 

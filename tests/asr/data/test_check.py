@@ -11,6 +11,8 @@ from toys.checked_sets import add, sound, write_set
 from nemo_asr import AudioToTextDataLayer
 from nemo_asr.data.check import (
     Finding,
+    as_text,
+    draw_histograms,
     findings_among,
     findings_between,
     findings_in,
@@ -19,7 +21,6 @@ from nemo_asr.data.check import (
     warn_of_long,
 )
 from nemo_asr.data.examined import distribution, examine, statistics_of
-from nemo_asr.data.shown_sets import as_text, draw_histograms
 from nemo_asr.run.audio import files
 from nemo_asr.run.manifest import Manifest
 from nemo_lite.base.errors import DataError

@@ -28,8 +28,7 @@ from nemo_asr.compat.kaldi import KaldiFeatureDataLayer
 from nemo_asr.data.audio_files import AudioFilesDataLayer
 from nemo_asr.data.copied import CopiedRecordings
 from nemo_asr.data.dataset import JoinedRef, Reading, RepeatedRef, SpeechDataset, collate
-from nemo_asr.data.file_spans import FileSpans
-from nemo_asr.data.tarred import TarredAudioToTextDataLayer
+from nemo_asr.data.tarred import FileSpans, TarredAudioToTextDataLayer
 from nemo_asr.run.manifest import ByteRange, Manifest
 from nemo_asr.run.text.parser import make_parser
 from nemo_lite.backends.pytorch.data.items import Request

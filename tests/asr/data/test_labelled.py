@@ -8,8 +8,7 @@ import pytest
 import soundfile
 import torch
 
-from nemo_asr.data.classes import ClassParser, UnknownLabelError, class_names
-from nemo_asr.data.labelled import AudioToSpeechLabelDataLayer, of_length
+from nemo_asr.data.labelled import AudioToSpeechLabelDataLayer, ClassParser, UnknownLabelError, class_names, of_length
 from nemo_asr.run.manifest import class_of
 from nemo_asr.run.manifest_kinds import Line
 from nemo_lite.backends.pytorch.data.order import Shard

@@ -21,11 +21,9 @@ from toys.tar_shards import make_tarred_set, write_shard
 import nemo_asr
 from nemo_asr import TarredAudioToTextDataLayer
 from nemo_asr.commands.cli.data import main
-from nemo_asr.data.file_spans import FileSpans
 from nemo_asr.data.made_shards import make_shards
-from nemo_asr.data.tar_matching import match
-from nemo_asr.data.tar_shards import expanded, members_of
-from nemo_asr.data.tarred import TarredUtterances
+from nemo_asr.data.tar_shards import expanded, match, members_of
+from nemo_asr.data.tarred import FileSpans, TarredUtterances
 from nemo_asr.run.audio.reading import read_audio
 from nemo_asr.run.manifest import Manifest
 from nemo_lite import logging

@@ -11,9 +11,9 @@ from toys.conformer_cases import SMALL, fill
 
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
 from nemo_asr.features.fbank import AudioToKaldiFbankPreprocessor
-from nemo_asr.features.framing import FRAMINGS
 from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor, AudioToMFCCPreprocessor
 from nemo_asr.features.preprocessors import AudioToSpectrogramPreprocessor as Spectrogram
+from nemo_asr.features.spectra import FRAMINGS
 from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.models.contextnet import ContextNetDecoderForCTC
 from nemo_asr.models.jasper import JasperDecoderForCTC, JasperEncoder

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from nemo_asr.compat.kaldi_matrices import HEADER_BYTES, Header, header_of, matrix_of
 from nemo_asr.data.dataset import Item, Reading, SpeechDataset, collate
-from nemo_asr.data.file_spans import FileSpans
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
+from nemo_asr.data.tarred import FileSpans
 from nemo_asr.run.arguments import BatchSize, Duration, Unusable, Workers
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.manifest import ByteRange, Mask, Utterance, Utterances, check_limits

@@ -27,10 +27,9 @@ from nemo_asr.compat.kaldi import KaldiUtterances
 from nemo_asr.compat.kaldi_matrices import matrix_of
 from nemo_asr.data.labelled import of_length
 from nemo_asr.features.augmentation import Rng, SpectrogramAugmentation
-from nemo_asr.features.framing import frame_count
-from nemo_asr.features.framing import splice_frames as spliced
-from nemo_asr.features.normalization import STD_FLOOR, normalize_
-from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor
+from nemo_asr.features.preprocessors import STD_FLOOR, AudioToMelSpectrogramPreprocessor, normalize_
+from nemo_asr.features.spectra import frame_count
+from nemo_asr.features.spectra import splice_frames as spliced
 from nemo_asr.models.jasper import Frames, read_blocks, same_padding
 from nemo_asr.models.speaker import pooled
 from nemo_asr.run.arguments import look_up

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from nemo_asr.corpora import cuts, folders, kaldi, lists, stm, tables
+from nemo_asr.corpora import cuts, kaldi, lists, stm, tables
 from nemo_asr.corpora.listed import CorpusKind, Listed, Sets, Utterances
 from nemo_asr.corpora.writing import CORPUS, as_written
 from nemo_asr.run.audio.files import open_audio
@@ -60,8 +60,8 @@ KINDS = {  # the first one that recognises a path reads it
     "table": CorpusKind("CSV or TSV files with columns for audio and text", tables.tables_in, tables.told_utterances),
     "folder": CorpusKind(
         "a folder of audio with a .txt of the same name beside each",
-        folders.recordings_in,
-        folders.folder_utterances,
+        lists.recordings_in,
+        lists.folder_utterances,
         by_folder=True,
     ),
 }
@@ -221,7 +221,7 @@ def kind_of(path: Path) -> str:
 
 
 def _corpus_near(folder: Path) -> str:
-    """A corpus of another kind in one of its folders, or around ``clips``, as the end of a message; "" for none."""
+    """A corpus of another kind in one of its lists, or around ``clips``, as the end of a message; "" for none."""
     inside = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     for path in ([folder.parent] if folder.name == "clips" else []) + inside:
         name = kind_of(path) if any(kind.recognises(path) for kind in KINDS.values()) else "folder"

@@ -1,4 +1,7 @@
-"""Lists of ids and texts with recordings below them: LibriSpeech, Multilingual LibriSpeech, VoxForge."""
+"""Lists of ids and texts with recordings below them: LibriSpeech, Multilingual LibriSpeech, VoxForge.
+
+And folders without a list, where each recording has a text file of its name beside it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from nemo_asr.corpora.listed import (
     Listed,
     Recordings,
+    best_first,
     decoded_lines,
     files_below,
     lines_of,
@@ -16,6 +20,7 @@ from nemo_asr.corpora.listed import (
 from nemo_asr.corpora.writing import check_id
 from nemo_asr.run.audio.kinds import ALL_SUFFIXES
 from nemo_lite.base.errors import DataError
+from nemo_lite.base.files import FileKind, read_text
 
 _NAMES = re.compile(r".+\.trans\.txt|transcripts\.txt|PROMPTS")
 _WITH_SPEAKER = re.compile("([0-9]+)[-_][0-9]+[-_][0-9]+")  # SPEAKER-CHAPTER-NUMBER
@@ -74,3 +79,40 @@ def transcripts(file: Path) -> Iterator[tuple[str, str, str]]:
             raise DataError(problem, place=place, got=repr(line[:60]), wanted=wanted)
         check_id(name, place)
         yield place, name, words[0]
+
+
+_TEXT = FileKind("the text", 1 << 20, remedy="save it as UTF-8 text")
+_NO_TEXT_OF_A_RECORDING = re.compile(r"(?i)(readme|licen[cs]e|copying|changes|authors?|credits)\b.*")
+
+
+def recordings_in(path: Path) -> Iterator[Path]:
+    """The recordings in this folder and in those inside."""
+    return files_below(path, ALL_SUFFIXES)
+
+
+def folder_utterances(path: Path) -> Iterator[Listed | DataError]:
+    """The recordings of a folder and of those inside, by name."""
+    recordings: dict[Path, Path] = {}
+    for audio in sorted(recordings_in(path), key=best_first):
+        stem = audio.with_suffix("")
+        if stem in recordings:
+            problem = f"two recordings have one text: {recordings[stem].name} is used"
+            yield DataError(problem, place=str(audio), remedy="give it another name, or remove it")
+            continue
+        recordings[stem] = audio
+        yield _with_text(audio)
+    for text in sorted(files_below(path, frozenset({".txt"}))):
+        if text.with_suffix("") not in recordings and not _NO_TEXT_OF_A_RECORDING.fullmatch(text.name):
+            yield DataError(
+                "the text has no recording beside it", place=str(text), wanted=f"{text.stem}.wav or the like"
+            )
+
+
+def _with_text(audio: Path) -> Listed | DataError:
+    text = audio.with_suffix(".txt")
+    if not text.is_file():
+        return DataError("the recording has no text beside it", place=str(audio), wanted=text.name)
+    try:
+        return Listed(str(text), audio, read_text(text, _TEXT))
+    except DataError as error:
+        return error

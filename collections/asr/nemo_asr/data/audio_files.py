@@ -12,23 +12,15 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from nemo_asr.data.copied import CopiedFiles
+from nemo_asr.features.audio_preprocessor import audio_ports
 from nemo_asr.run.arguments import BatchSize, SampleRate
 from nemo_asr.run.audio.kinds import KINDS
 from nemo_asr.run.audio.reading import read_audio
 from nemo_lite import DataLayerNM
 from nemo_lite.backends.pytorch.nm import Copied
 from nemo_lite.base.errors import DataError
-from nemo_lite.core.neural_types import AudioSignal, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
-
-
-def audio_ports(sample_rate: int) -> Ports:
-    """The output ports of data layers of recordings without texts."""
-    return {
-        "audio_signal": NeuralType("B T", AudioSignal(freq=sample_rate)),
-        "a_sig_length": NeuralType("B", LengthsType()),
-    }
 
 
 class AudioFilesDataLayer(DataLayerNM):

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nemo_asr.data.audio_files import audio_ports
 from nemo_asr.decoding.greedy import post_process_predictions
+from nemo_asr.features.audio_preprocessor import audio_ports
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.onnx.onnx_model import FORMAT, INPUTS, OUTPUTS
 from nemo_asr.run.search.ctc import LOG_PROBS

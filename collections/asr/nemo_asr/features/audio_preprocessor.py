@@ -9,10 +9,23 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 import torch.nn.functional as F
 
-from nemo_asr.features.exported import exported_chunk_power, exported_power_spectra
-from nemo_asr.features.framing import OWN_FRAMING, Framing, fill_beyond_, frame_count, splice_frames
-from nemo_asr.features.spectra import blocks, centred, extended_signal, own_samples, power_spectra, window_function
-from nemo_asr.features.streamed import first_samples, next_samples
+from nemo_asr.features.spectra import (
+    OWN_FRAMING,
+    Framing,
+    blocks,
+    centred,
+    exported_chunk_power,
+    exported_power_spectra,
+    extended_signal,
+    fill_beyond_,
+    first_samples,
+    frame_count,
+    next_samples,
+    own_samples,
+    power_spectra,
+    splice_frames,
+    window_function,
+)
 from nemo_asr.run.arguments import FrameSamples, FrameSeconds, SampleRate
 from nemo_lite import NonTrainableNM
 from nemo_lite.backends.pytorch.streaming import Delay, SlidingWindow, State, num_new
@@ -40,6 +53,14 @@ MAX_SECONDS = 16.7
 FRAMES_MULTIPLE = 16
 _MOST_SAMPLES = 65_536
 _MOST_SPECTRUM_VALUES = 2**24  # of a second; speech at 16 kHz has 100 frames of 512
+
+
+def audio_ports(sample_rate: int) -> Ports:
+    """The output ports of data layers of recordings without texts."""
+    return {
+        "audio_signal": NeuralType("B T", AudioSignal(freq=sample_rate)),
+        "a_sig_length": NeuralType("B", LengthsType()),
+    }
 
 
 class AudioPreprocessor(NonTrainableNM):

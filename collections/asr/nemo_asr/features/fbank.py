@@ -12,10 +12,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from nemo_asr.features.exported import fourier_basis
 from nemo_asr.features.filterbank import band_blocks
 from nemo_asr.features.preprocessors import Dither, LogMelPreprocessor, Normalization, PadTo
-from nemo_asr.features.spectra import SPECTRUM_VALUES, blocks, window_function
+from nemo_asr.features.spectra import SPECTRUM_VALUES, blocks, fourier_basis, window_function
 from nemo_asr.run.arguments import Features, FrameSamples, FrameSeconds, SampleRate
 from nemo_lite.backends.pytorch.streaming import Delay, SlidingWindow, State, num_new
 from nemo_lite.base.errors import UsageError

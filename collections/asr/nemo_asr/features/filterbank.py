@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from nemo_asr.features.framing import reads_sizes
+from nemo_asr.features.spectra import reads_sizes
 
 MelScale = Literal["slaney", "htk"]
 BandBlocks: TypeAlias = tuple[tuple[slice, slice], ...]

@@ -1,14 +1,127 @@
-"""Power spectra of whole utterances: windows, pre-emphasis, what stands at both ends, the transform in blocks."""
+"""From samples to power spectra: which frames there are, what they see at both ends, windows, pre-emphasis.
+
+Of whole utterances, by a transform in blocks; of streams, whose samples come in pieces; and in operations that an
+exported graph runs fast.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from nemo_asr.features.framing import OWN_FRAMING, Framing, fill_beyond_, longest, shortest
+from nemo_lite.backends.pytorch.streaming import State
 from nemo_lite.base.errors import UnknownNameError
+
+Count = TypeVar("Count", int, torch.Tensor)
+
+
+def frame_count(num_samples: Count, hop: int) -> Count:
+    """Frames of so many samples: one at the beginning and one after each further hop, ceil(samples / hop)."""
+    return (num_samples + hop - 1) // hop
+
+
+Generation: TypeAlias = Literal["nemo_lite", "nemo_0.11", "nemo_1.0", "nemo_2.5"]
+
+
+class Framing(NamedTuple):
+    """Which frames a generation of NeMo computes, and what they see beyond the ends of an utterance.
+
+    Attributes:
+        extra: frames of a whole number of hops beyond one for each hop.
+        valid: the frames that count as the utterance's: ``ceil(samples / hop)``, ``floor(samples / hop)``, or
+            ``floor + 1``.
+        mirrors_start: the samples before the first are the first ones mirrored; else zeros.
+        mirrors_end: those behind the last are the last ones mirrored; else zeros.
+        is_masked: pre-emphasis leaves nothing behind the last sample.
+        files: the versions of NeMo whose files were trained with it.
+    """
+
+    extra: int
+    valid: Literal["ceil", "floor", "floor + 1"]
+    mirrors_start: bool
+    mirrors_end: bool
+    is_masked: bool
+    files: str
+
+    def valid_frames(self, num_samples: Count, hop: int) -> Count:
+        """The frames that belong to so many samples."""
+        if self.valid == "ceil":
+            return frame_count(num_samples, hop)
+        floor = num_samples // hop
+        return floor if self.valid == "floor" else (floor + 1) * (num_samples > 0)
+
+    def num_frames(self, num_samples: int, hop: int) -> int:
+        """The frames that are computed of so many samples."""
+        return frame_count(num_samples + self.extra, hop)
+
+
+# NeMo's changes of its featurizer: since 1.0 one frame more counts; since 2.5 (its pull request 13827) zeros stand at
+# both ends, and the last frame does not count.
+FRAMINGS: Mapping[Generation, Framing] = {
+    "nemo_lite": Framing(0, "ceil", mirrors_start=True, mirrors_end=False, is_masked=False, files="nemo_lite"),
+    "nemo_0.11": Framing(0, "ceil", mirrors_start=True, mirrors_end=True, is_masked=False, files="NeMo up to 0.11"),
+    "nemo_1.0": Framing(1, "floor + 1", mirrors_start=True, mirrors_end=True, is_masked=False, files="NeMo 1.0 to 2.4"),
+    "nemo_2.5": Framing(1, "floor", mirrors_start=False, mirrors_end=False, is_masked=True, files="NeMo 2.5 and later"),
+}
+OWN_FRAMING = FRAMINGS["nemo_lite"]
+
+
+def generation_of(nemo_version: str) -> Generation:
+    """The features with which files of a version of NeMo were trained; of no version, those of the first files.
+
+    Raises:
+        ValueError: it is no version.
+    """
+    major, minor = (int(number) for number in f"{nemo_version or '0.11'}.0".split(".")[:2])
+    if major == 0:
+        return "nemo_0.11"
+    return "nemo_1.0" if (major, minor) < (2, 5) else "nemo_2.5"
+
+
+def reads_sizes(device: torch.device) -> bool:
+    """Whether sizes may follow from the values of tensors: on a CPU, and not in a graph that is exported."""
+    return device.type == "cpu" and not torch.compiler.is_exporting()
+
+
+def shortest(length: torch.Tensor) -> int:
+    """A length that no row falls short of: the smallest one, where reading it costs nothing, else 0 (on a GPU)."""
+    return int(length.min()) if reads_sizes(length.device) else 0
+
+
+def longest(length: torch.Tensor, limit: int) -> int:
+    """A length that no row exceeds: the largest one, where reading it costs nothing, else ``limit`` (on a GPU)."""
+    return min(limit, int(length.max())) if reads_sizes(length.device) else limit
+
+
+def fill_beyond_(values: torch.Tensor, length: torch.Tensor, fill: float) -> torch.Tensor:
+    """Set what lies beyond each row's length to ``fill``, in place: (B, ..., T), lengths (B,) along the last axis."""
+    first, num_columns = shortest(length), values.shape[-1]
+    if first < num_columns:
+        columns = torch.arange(first, num_columns, device=values.device)
+        last_columns = values[..., first:] if first else values
+        last_columns.masked_fill_(columns >= length.view(-1, *[1] * (values.dim() - 1)), fill)
+    return values
+
+
+def splice_frames(features: torch.Tensor, factor: int) -> torch.Tensor:
+    """Stack each ``factor`` neighbouring frames into one: (B, D, T) -> (B, factor * D, T / factor).
+
+    Row j * D + d of output frame t is feature d of frame t * factor + j.
+
+    Args:
+        features: T is a multiple of ``factor``.
+        factor: frames in one.
+    """
+    num_rows, num_features, num_frames = features.shape
+    grouped = features.view(num_rows, num_features, num_frames // factor, factor)
+    return grouped.permute(0, 3, 1, 2).reshape(num_rows, factor * num_features, num_frames // factor)
+
 
 # On CPU, how many windowed samples are transformed at once (512 frames of 512: they and their spectrum stay in the
 # cache, and in memory that is used again instead of being handed out anew by the system, page by page). Measured, as
@@ -150,3 +263,175 @@ def blocks(number: int, num_values: int, limit: int, device: torch.device) -> It
     """Cut ``number`` things of ``num_values`` values each into blocks of ``limit`` values; on a GPU into one block."""
     step = max(1, limit // max(1, num_values)) if device.type == "cpu" else max(1, number)
     return (slice(first, min(first + step, number)) for first in range(0, number, step))
+
+
+def first_samples(batch: int, window: torch.Tensor) -> State:
+    """What :func:`next_samples` keeps between chunks, before the first one; on the device of ``window``."""
+    zeros = torch.zeros(1, dtype=torch.int64, device=window.device)
+    samples = window.new_zeros(batch, 0)
+    # Samples after pre-emphasis: those from the start of the next frame on; and all before the first frame.
+    return {"samples": samples, "previous": samples.new_zeros(batch, 1), "num_samples": zeros, "num_frames": zeros}
+
+
+def next_samples(
+    input_signal: torch.Tensor,
+    state: State,
+    last: bool,
+    n_fft: int,
+    hop: int,
+    preemph: float | None,
+    framing: Framing,
+) -> tuple[torch.Tensor, int, State]:
+    """The samples of the frames that a chunk completes: those that `spectra.extended_signal` gives of the whole.
+
+    Args:
+        input_signal: (B, T) the next samples.
+        state: of :func:`first_samples`, or what the chunk before kept.
+        last: whether the recording ends with this chunk.
+        n_fft: samples of a frame.
+        hop: samples from frame to frame.
+        preemph: as in `extended_signal`.
+        framing: what stands at the ends, and which frames count.
+
+    Returns:
+        Samples (B, S), frame t of which begins at column t * hop; the number of frames; and what is kept.
+    """
+    signal = torch.cat([state["previous"], input_signal.to(torch.float32)], dim=1)
+    body = signal[:, 1:]
+    if preemph:
+        body = torch.sub(body, signal[:, :-1], alpha=preemph)
+    samples = torch.cat([state["samples"], body], dim=1)
+    num_samples, num_frames = int(state["num_samples"]) + body.shape[1], int(state["num_frames"])
+    margin = n_fft // 2
+    if last:
+        samples = torch.cat([samples, _behind(samples, signal[:, -1:], n_fft, preemph, framing)], dim=1)
+    is_started = int(state["num_samples"]) > margin  # before, nobody knows what to mirror
+    if not is_started and (last or num_samples > margin):
+        start = samples[:, 1 : margin + 1].flip(1)
+        samples = torch.cat([start if framing.mirrors_start else torch.zeros_like(start), samples], dim=1)
+        is_started = True
+    number = (samples.shape[1] - n_fft) // hop + 1 if is_started else 0
+    number = max(min(number, framing.valid_frames(num_samples, hop) - num_frames), 0)
+    new_state = {
+        "samples": samples[:, number * hop :],
+        "previous": signal[:, -1:],
+        "num_samples": torch.full_like(state["num_samples"], num_samples),
+        "num_frames": torch.full_like(state["num_frames"], num_frames + number),
+    }
+    return samples, number, new_state
+
+
+def _behind(
+    samples: torch.Tensor, last_sample: torch.Tensor, n_fft: int, preemph: float | None, framing: Framing
+) -> torch.Tensor:
+    """(B, n_fft): what frames see behind the last sample, which comes without pre-emphasis."""
+    behind, margin = samples.new_zeros(samples.shape[0], n_fft), n_fft // 2
+    if framing.mirrors_end:
+        mirrored = samples[:, max(samples.shape[1] - 1 - margin, 0) : max(samples.shape[1] - 1, 0)].flip(1)
+        behind[:, : mirrored.shape[1]] = mirrored
+    elif preemph and not framing.is_masked:
+        behind[:, :1] = -preemph * last_sample
+    return behind
+
+
+def fourier_basis(n_fft: int, num_samples: int) -> npt.NDArray[np.float64]:
+    """Cosines and, behind them, sines of all frequencies: (2 * (n_fft // 2 + 1), num_samples).
+
+    Of NumPy: an exported graph holds it as it is, and not how to compute it. In float64, or it would be further from
+    the truth than the transform's own rounding.
+    """
+    angles = np.outer(np.arange(n_fft // 2 + 1), np.arange(num_samples)) % n_fft * (2 * math.pi / n_fft)
+    return np.concatenate([np.cos(angles), np.sin(angles)])
+
+
+def _power(signal: torch.Tensor, window: torch.Tensor, hop: int, weighted: slice = slice(None)) -> torch.Tensor:
+    """Power (B, frames, n_fft // 2 + 1) of the frames of a signal (B, T), one every ``hop`` samples.
+
+    A convolution with cosines and sines: runtimes have no fast Fourier transform.
+
+    Args:
+        weighted: the samples of a window that the signal's frames hold; the window is zero at the others.
+    """
+    n_fft, num_bins = window.numel(), window.numel() // 2 + 1
+    waves = fourier_basis(n_fft, n_fft)[:, weighted].astype(np.float32)
+    basis = torch.from_numpy(waves).to(signal.device) * window[weighted]
+    parts = F.conv1d(signal.unsqueeze(1), basis.unsqueeze(1), stride=hop).square()
+    return (parts[:, :num_bins] + parts[:, num_bins:]).mT
+
+
+def exported_power_spectra(
+    signal: torch.Tensor,
+    window: torch.Tensor,
+    win_length: int,
+    hop: int,
+    num_frames: int,
+    preemph: float | None = None,
+    *,
+    length: torch.Tensor | None = None,
+    framing: Framing = OWN_FRAMING,
+) -> torch.Tensor:
+    """Power (B, frames, n_fft // 2 + 1) of :func:`own_samples`, in operations that an exported graph runs fast.
+
+    The same as :func:`extended_signal` and :func:`power_spectra`, but nothing is written into parts of a tensor.
+    """
+    n_fft, margin = window.numel(), window.numel() // 2
+    body = F.pad(signal, (0, n_fft))
+    if preemph:
+        body = body - preemph * F.pad(signal, (1, n_fft - 1))
+    if framing.is_masked and length is not None:
+        body = fill_beyond_(body, length, 0.0)
+    if framing.mirrors_end and length is not None:
+        body = mirrored_ends(body, length, margin)
+    # Exactly the samples of the frames: of a slice that may be cut short, exporters get later sizes wrong.
+    before = (n_fft - win_length) // 2  # samples of a frame that the window leaves out, as behind it
+    num_samples = (num_frames - 1) * hop + before + win_length - margin
+    exact = F.pad(body, (0, num_samples - body.shape[1]))
+    start = body[:, 1 : margin + 1 - before].flip(1)
+    extended = torch.cat([start if framing.mirrors_start else torch.zeros_like(start), exact], dim=1)
+    return _power(extended, window, hop, slice(before, before + win_length))
+
+
+def exported_chunk_power(
+    signal: torch.Tensor,
+    length: torch.Tensor,
+    at_start: torch.Tensor,
+    window: torch.Tensor,
+    hop: int,
+    preemph: float | None = None,
+    *,
+    framing: Framing = OWN_FRAMING,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Power (B, U, n_fft // 2 + 1) of the frames of a chunk, and how many there are to the end of the recording.
+
+    Args:
+        signal: (B, T) samples; one of pre-emphasis and half a frame stand before the middle of the first frame.
+        length: (B,) samples from that middle to the end of the recording.
+        at_start: (B,) whether the first frame is that of the recording.
+        window: (n_fft,) weights of a frame's samples.
+        hop: samples from frame to frame.
+        preemph: as in `extended_signal`.
+        framing: what stands at the ends, and which frames count.
+    """
+    margin = window.numel() // 2
+    positions = torch.arange(signal.shape[1], device=signal.device) - 1 - margin
+    ends, positions = length.unsqueeze(1), positions.unsqueeze(0)
+    samples = torch.where(positions < ends, signal, 0.0)
+    body, positions = samples[:, 1:], positions[:, 1:]
+    if preemph:
+        body = body - preemph * samples[:, :-1]
+    if framing.is_masked:
+        body = torch.where(positions < ends, body, 0.0)
+    if framing.mirrors_end:
+        behind = positions - ends
+        source = ends - 2 - behind + margin
+        is_known = (source >= 0) & (behind < margin)
+        mirrored = body.gather(1, source.clamp(0, body.shape[1] - 1)).where(is_known, torch.zeros_like(body))
+        body = torch.where(behind >= 0, mirrored, body)
+    if framing.mirrors_start:
+        start = body[:, margin + 1 : 2 * margin + 1].flip(1)
+        start = torch.where(at_start.unsqueeze(1), start, body[:, :margin])
+        body = torch.cat([start, body[:, margin:]], dim=1)
+    power = _power(body, window, hop)
+    # Not `valid_frames`, which counts from the start of the recording, where no samples have no frames.
+    surplus = {"ceil": hop - 1, "floor": 0, "floor + 1": hop}[framing.valid]
+    return power, (length + surplus) // hop

@@ -1,8 +1,9 @@
 """Kinds of manifests: JSON lines, the usual one; and what people give in place of it.
 
-A new kind is a subclass of `Source` in a file of its own, under `register_manifest`. Then all commands and data layers read it. A line has ``audio_filepath`` (or ``audio_filename``), ``duration`` in
-seconds, ``text`` (or ``text_filepath``, or ``normalized_text``), perhaps ``offset`` in seconds, ``channel``,
-``speaker`` of any type, and a class. Relative paths start at the manifest's folder, or else at the working directory.
+A new kind is a subclass of `Source` in a file of its own, under `register_manifest`. Then all commands and data layers
+read it. A line has ``audio_filepath`` (or ``audio_filename``), ``duration`` in seconds, ``text`` (or ``text_filepath``,
+or ``normalized_text``), perhaps ``offset`` in seconds, ``channel``, ``speaker`` of any type, and a class. Relative
+paths start at the manifest's folder, or else at the working directory.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, get_origin
 
-from nemo_asr.data.classes import class_names
-from nemo_asr.data.labelled import LabelPorts
+from nemo_asr.data.labelled import LabelPorts, class_names
 from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.run.arguments import MOST_WEIGHTS, SampleRate, parameters_of, source_argument
 from nemo_asr.run.text.languages import language_code

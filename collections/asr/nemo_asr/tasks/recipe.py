@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from nemo_asr.augmentation import perturbation_types
-from nemo_asr.data.classes import classes_of
 from nemo_asr.data.dataset import Reading
+from nemo_asr.data.labelled import classes_of
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.run.arguments import source_argument
 from nemo_asr.run.manifest import Manifest, ManifestPaths, weighted_paths

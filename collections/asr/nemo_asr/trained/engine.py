@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
-from nemo_asr.data.audio_files import audio_ports
 from nemo_asr.decoding.times import frame_labels, labels_of_frames, says_times, timed_labels
+from nemo_asr.features.audio_preprocessor import audio_ports
 from nemo_asr.run.arguments import BatchSeconds, BatchSize, SampleRate, Workers
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.audio.reading import Audio

@@ -14,8 +14,8 @@ from typing import Any, get_args
 from torch import Tensor
 
 from nemo_asr.features.augmentation import SpectrogramAugmentation
-from nemo_asr.features.framing import generation_of
 from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor, AudioToMFCCPreprocessor
+from nemo_asr.features.spectra import generation_of
 from nemo_asr.models.conformer import AttentionName, ConformerEncoder, ContextStyle
 from nemo_asr.models.jasper import JasperBlockSpec, JasperDecoderForCTC, JasperEncoder
 from nemo_asr.run.text.subwords import Subwords, SubwordsByLanguage, WordPieces, marked_piece

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from nemo_asr.data.audio_files import audio_ports
+from nemo_asr.features.audio_preprocessor import audio_ports
 from nemo_asr.run.audio.segments import Samples
 from nemo_asr.run.search.search import Search, States
 from nemo_asr.tasks.family import Model, connect, is_lengths

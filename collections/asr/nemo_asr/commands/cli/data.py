@@ -20,10 +20,9 @@ from typing import Annotated, Any
 
 from nemo_asr.corpora.conversion import KINDS, summary
 from nemo_asr.corpora.conversion import make as make_manifests
-from nemo_asr.data.check import Finding, findings_among, findings_between, findings_in
+from nemo_asr.data.check import Finding, as_text, draw_histograms, findings_among, findings_between, findings_in
 from nemo_asr.data.examined import ExaminedSet, examine, statistics_of
 from nemo_asr.data.made_shards import make_shards
-from nemo_asr.data.shown_sets import as_text, draw_histograms
 from nemo_asr.run.options import Overrides, OwnModules, named_files
 from nemo_asr.run.search.ngram import NgramModel, write_arpa
 from nemo_asr.run.text.forms import APOSTROPHES, plain_letters

@@ -19,8 +19,7 @@ import soundfile
 import torch
 
 from nemo_asr.features.filterbank import mel_filterbank
-from nemo_asr.features.framing import frame_count
-from nemo_asr.features.spectra import centred, extended_signal, own_samples, power_spectra, window_function
+from nemo_asr.features.spectra import centred, extended_signal, frame_count, own_samples, power_spectra, window_function
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.audio.reading import read_audio
 

@@ -10,7 +10,7 @@ import torch
 from toys.nemo_source import needs_nemo, nemo_module
 
 from nemo_asr import AudioToMelSpectrogramPreprocessor
-from nemo_asr.features.framing import FRAMINGS, Generation, generation_of
+from nemo_asr.features.spectra import FRAMINGS, Generation, generation_of
 from nemo_lite.base.errors import UnknownNameError
 
 RATE, HOP, WINDOW, N_FFT = 16000, 160, 400, 512

@@ -6,7 +6,7 @@ import pytest
 import scipy.fft
 import torch
 
-from nemo_asr.features import filterbank, framing, normalization, spectra
+from nemo_asr.features import filterbank, preprocessors, spectra
 from nemo_lite.base.errors import UnknownNameError
 
 N_FFT, HOP = 512, 160
@@ -21,7 +21,7 @@ def all_power(signal, length, *, preemph=None, window=None):
     window = spectra.window_function("hann", N_FFT, periodic=True) if window is None else window
     own = spectra.own_samples(signal, length)
     extended = spectra.extended_signal(own, len(window), preemph)
-    num_frames = framing.frame_count(own.shape[1], HOP)
+    num_frames = spectra.frame_count(own.shape[1], HOP)
     return torch.cat([power for _, power in spectra.power_spectra(extended, window, HOP, num_frames)], 1)
 
 
@@ -141,8 +141,8 @@ def test_what_stands_beyond_an_utterance_is_ignored_even_if_it_is_not_a_number()
 def test_a_deviation_below_the_least_one_counts_as_that():
     values = noise(2, 3, 50)
     values[:, 1] *= 1e-3
-    plain = normalization.normalize_(values.clone(), torch.tensor([50, 40]), (2,))
-    bounded = normalization.normalize_(values.clone(), torch.tensor([50, 40]), (2,), 0.1)
+    plain = preprocessors.normalize_(values.clone(), torch.tensor([50, 40]), (2,))
+    bounded = preprocessors.normalize_(values.clone(), torch.tensor([50, 40]), (2,), 0.1)
     assert torch.equal(bounded[:, [0, 2]], plain[:, [0, 2]])
     assert bounded[0, 1].std() == pytest.approx(values[0, 1].std() / 0.1, rel=1e-3)
 
@@ -157,7 +157,7 @@ def test_dither_has_its_deviation_and_stays_within_the_utterance():
 @pytest.mark.parametrize("over", [(2,), (1, 2)])
 def test_normalising_gives_the_mean_and_the_unbiased_deviation_of_the_valid_frames(over):
     values, lengths = noise(3, 4, 50) * 3 + 7, [50, 20, 2]
-    normalized = normalization.normalize_(values.clone(), torch.tensor(lengths), over)
+    normalized = preprocessors.normalize_(values.clone(), torch.tensor(lengths), over)
     for row, length in enumerate(lengths):
         own = values[row, :, :length]
         axes = (1,) if over == (2,) else (0, 1)
@@ -167,7 +167,7 @@ def test_normalising_gives_the_mean_and_the_unbiased_deviation_of_the_valid_fram
 
 
 def test_one_frame_is_normalised_to_zero():
-    normalized = normalization.normalize_(noise(2, 3, 4), torch.tensor([1, 4]), (2,))
+    normalized = preprocessors.normalize_(noise(2, 3, 4), torch.tensor([1, 4]), (2,))
     assert normalized.isfinite().all()
     assert not normalized[0].any()
 
@@ -176,22 +176,22 @@ def test_one_frame_is_normalised_to_zero():
 @pytest.mark.parametrize("num_frames", [3, 7, 1000])
 def test_a_feature_that_never_changes_is_normalised_to_exactly_zero(over, num_frames):
     constant = torch.full((1, 2, num_frames), -16.635532)
-    assert not normalization.normalize_(constant, torch.tensor([num_frames]), over).any()
+    assert not preprocessors.normalize_(constant, torch.tensor([num_frames]), over).any()
 
 
 def test_an_utterance_without_frames_is_all_zero():
-    assert not normalization.normalize_(noise(1, 3, 4), torch.tensor([0]), (2,)).any()
+    assert not preprocessors.normalize_(noise(1, 3, 4), torch.tensor([0]), (2,)).any()
 
 
 def test_splicing_stacks_neighbouring_frames():
-    spliced = framing.splice_frames(torch.arange(8.0).view(1, 2, 4), 2)
+    spliced = spectra.splice_frames(torch.arange(8.0).view(1, 2, 4), 2)
     assert spliced.tolist() == [[[0, 2], [4, 6], [1, 3], [5, 7]]]
 
 
 @pytest.mark.parametrize(("samples", "frames"), [(0, 0), (1, 1), (160, 1), (161, 2), (16000, 100)])
 def test_frames_are_counted_by_rounding_up(samples, frames):
-    assert framing.frame_count(samples, HOP) == frames
-    assert framing.frame_count(torch.tensor([samples]), HOP).tolist() == [frames]
+    assert spectra.frame_count(samples, HOP) == frames
+    assert spectra.frame_count(torch.tensor([samples]), HOP).tolist() == [frames]
 
 
 @pytest.mark.parametrize("num_bands", [8, 40, 64, 80, 128])
