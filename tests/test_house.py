@@ -33,7 +33,7 @@ ELSEWHERE = [
     ("nemo_asr.export", "onnx_asr_export sherpa_export torch_export", "asr/export/test_runner_export.py"),
     (
         "nemo_asr.features",
-        "audio_preprocessor filterbank",
+        "audio_preprocessor",
         "asr/features/test_preprocessors.py",
     ),
     (

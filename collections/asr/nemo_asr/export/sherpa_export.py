@@ -26,9 +26,8 @@ from nemo_asr.export.runner_export import (
 )
 from nemo_asr.export.stream_export import StreamedParts
 from nemo_asr.features.audio_preprocessor import AudioPreprocessor
-from nemo_asr.features.filterbank import mel_filterbank
 from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor
-from nemo_asr.features.spectra import centred, window_function
+from nemo_asr.features.spectra import centred, mel_filterbank, window_function
 from nemo_asr.trained.model import TrainedModel
 from nemo_lite.backends.pytorch.export import Argument, OnnxRun, evaluated_part, write_onnx
 from nemo_lite.backends.pytorch.streaming import State

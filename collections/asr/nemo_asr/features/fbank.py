@@ -12,9 +12,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from nemo_asr.features.filterbank import band_blocks
 from nemo_asr.features.preprocessors import Dither, LogMelPreprocessor, Normalization, PadTo
-from nemo_asr.features.spectra import SPECTRUM_VALUES, blocks, fourier_basis, window_function
+from nemo_asr.features.spectra import SPECTRUM_VALUES, band_blocks, blocks, fourier_basis, window_function
 from nemo_asr.run.arguments import Features, FrameSamples, FrameSeconds, SampleRate
 from nemo_lite.backends.pytorch.streaming import Delay, SlidingWindow, State, num_new
 from nemo_lite.base.errors import UsageError
@@ -27,7 +26,7 @@ _SMALLEST_POWER = torch.finfo(torch.float32).eps
 def kaldi_filterbank(sample_rate: int, n_fft: int, num_mels: int, low_hz: float, high_hz: float) -> torch.Tensor:
     """Kaldi's mel filters (n_fft // 2 + 1, num_mels), float32: triangles over mels, of height 1.
 
-    Those of :func:`nemo_asr.features.filterbank.mel_filterbank` are triangles over Hz. A mel is 1127 ln(1 + f / 700).
+    Those of :func:`nemo_asr.features.spectra.mel_filterbank` are triangles over Hz. A mel is 1127 ln(1 + f / 700).
     """
 
     def mel(hz: np.ndarray) -> np.ndarray:

@@ -9,8 +9,17 @@ import torch
 import torch.nn.functional as F
 
 from nemo_asr.features.audio_preprocessor import AudioPreprocessor
-from nemo_asr.features.filterbank import BandBlocks, MelScale, band_blocks, dct_matrix, into_bands, mel_filterbank
-from nemo_asr.features.spectra import FRAMINGS, Generation, fill_beyond_
+from nemo_asr.features.spectra import (
+    FRAMINGS,
+    BandBlocks,
+    Generation,
+    MelScale,
+    band_blocks,
+    dct_matrix,
+    fill_beyond_,
+    into_bands,
+    mel_filterbank,
+)
 from nemo_asr.run.arguments import Features, FrameSamples, FrameSeconds, SampleRate, Splicing
 from nemo_lite.backends.pytorch.streaming import SlidingWindow, State
 from nemo_lite.base.errors import OutOfRangeError, UnknownFeatureTypeError, UnknownNameError, UsageError

@@ -6,7 +6,7 @@ import pytest
 import scipy.fft
 import torch
 
-from nemo_asr.features import filterbank, preprocessors, spectra
+from nemo_asr.features import preprocessors, spectra
 from nemo_lite.base.errors import UnknownNameError
 
 N_FFT, HOP = 512, 160
@@ -57,7 +57,7 @@ def test_a_window_is_centred_where_librosa_puts_it(size, n_fft):
 )
 @pytest.mark.parametrize(("scale", "equal_area"), [("slaney", True), ("htk", False)])
 def test_mel_filters_are_those_of_librosa(rate, n_fft, num_mels, low, high, scale, equal_area):
-    filters = filterbank.mel_filterbank(rate, n_fft, num_mels, low, high, scale=scale, equal_area=equal_area)
+    filters = spectra.mel_filterbank(rate, n_fft, num_mels, low, high, scale=scale, equal_area=equal_area)
     expected = librosa.filters.mel(
         sr=rate,
         n_fft=n_fft,
@@ -73,15 +73,15 @@ def test_mel_filters_are_those_of_librosa(rate, n_fft, num_mels, low, high, scal
 @pytest.mark.parametrize("scale", ["slaney", "htk"])
 def test_mel_scales_are_those_of_librosa_and_have_an_inverse(scale):
     hz = np.array([0.0, 20.0, 999.9, 1000.0, 1000.1, 8000.0, 22050.0])
-    mel = filterbank.hz_to_mel(hz, scale)
+    mel = spectra.hz_to_mel(hz, scale)
     np.testing.assert_allclose(mel, librosa.hz_to_mel(hz, htk=scale == "htk"))
-    np.testing.assert_allclose(filterbank.mel_to_hz(mel, scale), hz, rtol=1e-12)
+    np.testing.assert_allclose(spectra.mel_to_hz(mel, scale), hz, rtol=1e-12)
 
 
 @pytest.mark.parametrize("norm", ["ortho", None])
 def test_the_dct_is_that_of_scipy(norm):
     values = noise(3, 40)
-    matrix = filterbank.dct_matrix(13, 40, orthonormal=norm == "ortho")
+    matrix = spectra.dct_matrix(13, 40, orthonormal=norm == "ortho")
     expected = scipy.fft.dct(values.numpy(), type=2, norm=norm)[:, :13]
     np.testing.assert_allclose(values @ matrix.T, expected, rtol=1e-4, atol=1e-4)
 
@@ -196,17 +196,17 @@ def test_frames_are_counted_by_rounding_up(samples, frames):
 
 @pytest.mark.parametrize("num_bands", [8, 40, 64, 80, 128])
 def test_bands_of_blocks_are_those_of_one_product(num_bands):
-    filters = filterbank.mel_filterbank(16000, N_FFT, num_bands, 0.0, 8000.0).t().contiguous()
+    filters = spectra.mel_filterbank(16000, N_FFT, num_bands, 0.0, 8000.0).t().contiguous()
     power = noise(2, 30, filters.shape[0]).square()
-    blocks = filterbank.band_blocks(filters)
+    blocks = spectra.band_blocks(filters)
     assert len(blocks) == (1 if num_bands < 48 else 3)
-    torch.testing.assert_close(filterbank.into_bands(power, filters, blocks), power @ filters)
+    torch.testing.assert_close(spectra.into_bands(power, filters, blocks), power @ filters)
 
 
 def test_bands_above_half_the_sample_rate_are_zero():
-    filters = filterbank.mel_filterbank(16000, N_FFT, 64, 0.0, 30000.0).t().contiguous()
+    filters = spectra.mel_filterbank(16000, N_FFT, 64, 0.0, 30000.0).t().contiguous()
     power = noise(2, 30, filters.shape[0]).square()
-    bands = filterbank.into_bands(power, filters, filterbank.band_blocks(filters))
+    bands = spectra.into_bands(power, filters, spectra.band_blocks(filters))
     assert not bands[:, :, -16:].any()
     torch.testing.assert_close(bands, power @ filters)
 

@@ -18,8 +18,15 @@ import numpy.typing as npt
 import soundfile
 import torch
 
-from nemo_asr.features.filterbank import mel_filterbank
-from nemo_asr.features.spectra import centred, extended_signal, frame_count, own_samples, power_spectra, window_function
+from nemo_asr.features.spectra import (
+    centred,
+    extended_signal,
+    frame_count,
+    mel_filterbank,
+    own_samples,
+    power_spectra,
+    window_function,
+)
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.audio.reading import read_audio
 
