@@ -215,10 +215,10 @@ class AudioPreprocessor(NonTrainableNM):
     def forward(self, input_signal: torch.Tensor, length: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Features (B, D, T) and the valid frames of each utterance (B,)."""
         length = length.to(input_signal.device, torch.int64)
+        num_valid, num_frames = self._valid_frames(length), self._num_frames(input_signal.shape[1])
         if torch.compiler.is_exporting():
-            return self._exported(input_signal, length)
-        num_valid = self._valid_frames(length)
-        num_frames = self._num_frames(input_signal.shape[1])
+            power = self._exported_power(own_samples(input_signal, length), length, num_frames)
+            return self._spliced(self.of_bands(self._bands(power).mT, num_valid), num_valid)
         shape = (input_signal.shape[0], self.num_features, self._padded(num_frames))
         features = torch.full(shape, self.pad_value, dtype=torch.float32, device=input_signal.device)
         cost, limit = num_frames * self.n_fft, ROWS_VALUES
@@ -226,12 +226,6 @@ class AudioPreprocessor(NonTrainableNM):
             block = self._features(input_signal[rows], length[rows], num_valid[rows])
             features[rows, :, : block.shape[2]] = block
         return self._spliced(features, num_valid)
-
-    def _exported(self, signal: torch.Tensor, length: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same for exporters."""
-        num_valid, num_frames = self._valid_frames(length), self._num_frames(signal.shape[1])
-        power = self._exported_power(own_samples(signal, length), length, num_frames)
-        return self._spliced(self.of_bands(self._bands(power).mT, num_valid), num_valid)
 
     def of_bands(self, bands: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
         """Features (B, D, T) of the powers (B, num_bands, U) of all bands; for exporters.

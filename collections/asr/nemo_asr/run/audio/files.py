@@ -154,10 +154,6 @@ class AudioFile:
         """The error about this file."""
         return DataError(f"{self.path} {problem}", place=self.place, got=got, wanted=wanted, remedy=remedy)
 
-    def check_channel(self, channel: int | None) -> None:
-        """Raise DataError if there is no such channel, counted from 0; None is the average of all."""
-        check_channel(channel, self.num_channels, self.path, self.place)
-
     def pieces(
         self,
         first: int,
@@ -203,7 +199,12 @@ class AudioFile:
                 with np.errstate(over="ignore", invalid="ignore"):  # told by the check of their range
                     piece = piece.mean(axis=1)
             if are_floats:
-                self._check_range(piece)
+                least, most = float(piece.min()), float(piece.max())  # NaN where one is
+                if not (np.isfinite(least) and np.isfinite(most)):
+                    raise self.refusal("has samples that are NaN or infinite")
+                if max(-least, most) > MAX_AMPLITUDE:
+                    got, wanted = f"{max(-least, most):.3g}", "floats of full scale 1, or whole numbers of 32 bits"
+                    raise self.refusal("has samples that are too large", got=got, wanted=wanted)
             yield np.clip(piece, -1.0, 1.0) if are_floats and int_values else piece
 
     def _seek(self, first: int) -> None:
@@ -218,14 +219,6 @@ class AudioFile:
         shape = count if self.num_channels == 1 else (count, self.num_channels)
         samples = np.empty(shape, dtype)
         return samples[: self._file.buffer_read_into(samples, dtype)]
-
-    def _check_range(self, samples: npt.NDArray[Any]) -> None:
-        least, most = float(samples.min()), float(samples.max())  # NaN where one is
-        if not (np.isfinite(least) and np.isfinite(most)):
-            raise self.refusal("has samples that are NaN or infinite")
-        if max(-least, most) > MAX_AMPLITUDE:
-            got, wanted = f"{max(-least, most):.3g}", "floats of full scale 1, or whole numbers of 32 bits"
-            raise self.refusal("has samples that are too large", got=got, wanted=wanted)
 
 
 class ExactFile(AudioFile):

@@ -16,7 +16,7 @@ import numpy as np
 import soxr
 
 from nemo_asr.run.audio.decoded import Watch
-from nemo_asr.run.audio.files import MAX_VALUES, AudioFile, Samples, open_audio
+from nemo_asr.run.audio.files import MAX_VALUES, AudioFile, Samples, check_channel, open_audio
 from nemo_lite.base.errors import DataError
 
 TOLERANCE_SECONDS = 0.1
@@ -230,12 +230,21 @@ def audio_seconds(source: str | bytes, *, name: str = "the audio", place: str = 
 def _chosen(
     file: AudioFile, offset: float | None, duration: float | None, channel: int | None, strict: bool
 ) -> AudioPart:
-    """The part that is asked for; see `read_audio`."""
-    file.check_channel(channel)
+    """The part that is asked for, of which the head alone is read; see `read_audio`."""
+    check_channel(channel, file.num_channels, file.path, file.place)
     excess = 0.0 if duration is None else _excess(file, offset, duration, strict)
     longer = duration is not None and file.seconds - duration > _ROUNDING_SECONDS
-    is_whole = offset is None and duration is not None and (strict or not longer)
-    first, count = (0, file.frames) if is_whole else _part(file, offset, duration)
+    first, count = 0, file.frames
+    if offset is not None or duration is None or (longer and not strict):
+        start = offset or 0.0
+        # Compared before it becomes a whole number: 1e308 s is a number, and has infinitely many samples.
+        first = round(start * file.rate) if 0.0 <= start < file.seconds else file.frames
+        count = file.frames - first
+        if duration is not None and duration < file.seconds:
+            count = min(round(duration * file.rate), count)
+        if count <= 0:
+            problem = f"offset {start:g} s leaves nothing of {file.path} ({file.seconds:.3f} s)"
+            raise DataError(problem, place=file.place)
     if count > _MOST_FRAMES:
         remedy = "write it again with a program that says it in the head"
         raise file.refusal("does not say how long it is", remedy=remedy)
@@ -254,19 +263,6 @@ def _excess(file: AudioFile, offset: float | None, duration: float, strict: bool
         remedy = f"correct the duration (within {tolerance(duration):.2g} s), or add an offset to take a part"
         raise DataError(problem, place=file.place, remedy=remedy)
     return excess
-
-
-def _part(file: AudioFile, offset: float | None, duration: float | None) -> tuple[int, int]:
-    """First frame and number of frames to decode, from the header alone."""
-    start = offset or 0.0
-    # Compared before it becomes a whole number: 1e308 s is a number, and has infinitely many samples.
-    first = round(start * file.rate) if 0.0 <= start < file.seconds else file.frames
-    count = file.frames - first
-    if duration is not None and duration < file.seconds:
-        count = min(round(duration * file.rate), count)
-    if count <= 0:
-        raise DataError(f"offset {start:g} s leaves nothing of {file.path} ({file.seconds:.3f} s)", place=file.place)
-    return first, count
 
 
 def trimmed(samples: Samples, top_db: float = 60.0) -> Samples:

@@ -29,14 +29,11 @@ def _check_file(path: Path) -> None:
         if file.read(1) != _FIRST_BYTE:
             raise CheckpointError("this is no ONNX file", place=str(path), wanted="a file of nemo-lite export")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            if any(_names_file(content, match.start()) for match in re.finditer(b"location", content)):
+            # Where a text begins so, it is the key under which a tensor names its file; it may be within another.
+            places = (match.start() for match in re.finditer(b"location", content))
+            if any(at > 0 and not 0x20 <= content[at - 1] < 0x80 for at in places):
                 problem, remedy = "the ONNX file keeps tensors in another file", "export it again, as one file"
                 raise CheckpointError(problem, place=str(path), remedy=remedy)
-
-
-def _names_file(content: mmap.mmap, at: int) -> bool:
-    """Whether a text begins here, which is the key under which a tensor names its file; it may be within another."""
-    return at > 0 and not 0x20 <= content[at - 1] < 0x80
 
 
 def open_session(path: Path, providers: Sequence[str] = (), threads: int | None = None) -> Any:

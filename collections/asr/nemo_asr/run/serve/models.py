@@ -116,7 +116,7 @@ class Searches:
             self._made.move_to_end(words)
         if is_new:
             try:
-                made.set_result(self._new(words))
+                made.set_result(self._new_search(self._options.with_hotwords(words)))
             except BaseException as error:
                 with self._lock:
                     self._made.pop(words, None)
@@ -128,9 +128,6 @@ class Searches:
         """Whether requests may come that use it again."""
         with self._lock:
             return search is self._always or any(search is one for one in self._finished())
-
-    def _new(self, words: tuple[str, ...]) -> Any:
-        return self._new_search(self._options.with_hotwords(words))
 
     def _finished(self) -> list[Any]:
         return [made.result() for made in self._made.values() if made.done() and not made.exception()]

@@ -27,8 +27,6 @@ from nemo_lite.base.errors import MAX_LISTED, DataError, UsageError, counted
 from nemo_lite.base.files import is_address
 from nemo_lite.base.nemo_logging import logging
 
-# Recording: audio to be transcribed, measured and read; which ones go together. No torch in this file.
-
 
 @dataclass(frozen=True)
 class Recording:
@@ -167,25 +165,22 @@ class Recording:
             if self.sample_rate != sample_rate:
                 samples = soxr.resample(samples, self.sample_rate, sample_rate)
             loud = loud_part(samples) if trim_silence else slice(0, len(samples))
-            return _with_a_sample(Audio(samples[loud], self.sample_rate, 1, start=loud.start))
-        audio = read_audio(
-            self.audio,
-            sample_rate=sample_rate,
-            offset=self.offset,
-            duration=self.duration,
-            channel=self.channel,
-            int_values=int_values,
-            trim_silence=trim_silence,
-            strict=False,
-            exact=True,
-            watch=self.watch,
-        )
-        return _with_a_sample(audio)
-
-
-def _with_a_sample(audio: Audio) -> Audio:
-    """Few samples of a high rate are none at a low one, and models take one at least."""
-    return audio if len(audio.samples) else replace(audio, samples=np.zeros(1, np.float32))
+            audio = Audio(samples[loud], self.sample_rate, 1, start=loud.start)
+        else:
+            audio = read_audio(
+                self.audio,
+                sample_rate=sample_rate,
+                offset=self.offset,
+                duration=self.duration,
+                channel=self.channel,
+                int_values=int_values,
+                trim_silence=trim_silence,
+                strict=False,
+                exact=True,
+                watch=self.watch,
+            )
+        # Few samples of a high rate are none at a low one, and models take one at least.
+        return audio if len(audio.samples) else replace(audio, samples=np.zeros(1, np.float32))
 
 
 def recording_of_utterance(
@@ -309,9 +304,6 @@ def batches_of(recordings: Mapping[int, Recording], batch_size: int, batch_secon
         num_bytes, num_files = num_bytes + size, num_files + bool(size)
         groups[-1].update({position: recordings[position].seconds for position in positions})
     return [batch for group in groups for batch in batches_by_length(group, batch_size, batch_seconds)]
-
-
-# Channels, and what Python hands over: paths, content, arrays.
 
 
 EACH = "each"  # channel of a recording, one after the other
@@ -452,9 +444,6 @@ def _of_full_scale(audio: npt.NDArray[Any], place: str) -> Samples:
     # In float64: a whole number of 32 bits loses its last bits only once it is a small float.
     floats = ((audio.astype(np.float64) - middle) * 2.0 ** (1 - bits)).astype(np.float32)
     return floats
-
-
-# Which recordings a command line names: files, folders, manifests and stdin. None of them is decoded in here.
 
 
 STDIN, MICROPHONE = "-", "microphone"
