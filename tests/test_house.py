@@ -23,7 +23,6 @@ ELSEWHERE = [
     ("nemo_asr.augmentation", "channel pauses perturbation recordings speed", "asr/augmentation/test_augmentor.py"),
     ("nemo_asr.commands", "training", "asr/commands/test_asr_tracking.py"),
     ("nemo_asr", "options", "asr/test_argparse.py"),
-    ("nemo_asr.compat", "kaldi_matrices", "asr/compat/test_kaldi.py"),
     ("nemo_asr.corpora", "cuts kaldi listed lists stm tables", "asr/corpora/test_conversion.py"),
     ("nemo_asr.corpora", "archives", "asr/corpora/test_writing.py"),
     ("nemo_asr.data", "audio_files copied", "asr/data/test_dataset.py"),
@@ -31,11 +30,7 @@ ELSEWHERE = [
     ("nemo_asr.data", "made_shards tar_shards", "asr/data/test_tarred.py"),
     ("nemo_asr.data", "file_durations scored_texts", "asr/data/test_speech_data_layer.py"),
     ("nemo_asr.export", "onnx_asr_export sherpa_export torch_export", "asr/export/test_runner_export.py"),
-    (
-        "nemo_asr.features",
-        "audio_preprocessor",
-        "asr/features/test_preprocessors.py",
-    ),
+    ("nemo_asr.features", "audio_preprocessor", "asr/features/test_preprocessors.py"),
     (
         "nemo_asr.models.conformer",
         "convolution encoder layer self_attention subsampling",

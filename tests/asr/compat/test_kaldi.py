@@ -14,8 +14,7 @@ from toys.manifests import LABELS
 
 import nemo_asr
 from nemo_asr import KaldiFeatureDataLayer
-from nemo_asr.compat.kaldi import KaldiUtterances
-from nemo_asr.compat.kaldi_matrices import HEADER_BYTES, header_of, matrix_of
+from nemo_asr.compat.kaldi import HEADER_BYTES, KaldiUtterances, header_of, matrix_of
 from nemo_lite import logging
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.base.errors import DataError, UsageError

@@ -23,8 +23,7 @@ from torch.utils.data import Dataset
 
 import nemo_asr.models.jasper as jasper_blocks
 from nemo_asr.augmentation import WaveformFeaturizer as WaveformFeaturizer
-from nemo_asr.compat.kaldi import KaldiUtterances
-from nemo_asr.compat.kaldi_matrices import matrix_of
+from nemo_asr.compat.kaldi import KaldiUtterances, matrix_of
 from nemo_asr.data.labelled import of_length
 from nemo_asr.features.augmentation import Rng, SpectrogramAugmentation
 from nemo_asr.features.preprocessors import STD_FLOOR, AudioToMelSpectrogramPreprocessor, normalize_
