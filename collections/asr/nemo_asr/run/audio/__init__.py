@@ -1,1 +1,1 @@
-"""Reading of recordings: files, containers, pieces, growing files."""
+"""Reading of recordings: files, containers, pieces."""
