@@ -14,7 +14,7 @@ ORDERS = {
     "nemo_lite": "package_info, utils < core < backends < factory < cli < __main__",
     "nemo_lite.core": """
         app_state < neural_types < ports, shapes < neural_module < dag, run_options
-        < callbacks.action_state < callbacks.base < trackers, view < callbacks, mermaid, picture < show
+        < callbacks.action_state < callbacks.base < trackers < callbacks, picture < show
     """,
     "nemo_lite.backends.pytorch": """
         tensor_codec, lowering < generators, streaming, placement, half_modules, data.order < precision < distributed

@@ -11,12 +11,10 @@ from typing import Any
 
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.ranges import PositiveInt, numbers_checked
-from nemo_lite.core.callbacks.action_callback import ActionCallback, as_wires, older_names
 from nemo_lite.core.callbacks.action_state import ActionState, TbWriter
-from nemo_lite.core.callbacks.base import NeMoCallback
-from nemo_lite.core.callbacks.numbers import curves_of, fetch_number, is_number
+from nemo_lite.core.callbacks.base import ActionCallback, NeMoCallback, as_wires, older_names
 from nemo_lite.core.neural_types import NmTensor
-from nemo_lite.core.trackers import TensorboardTracker, Tracker, WandbTracker
+from nemo_lite.core.trackers import TensorboardTracker, Tracker, WandbTracker, curves_of, fetch_number, is_number
 from nemo_lite.utils import logging
 
 # Any: values of tensors are handed to functions of the script.

@@ -25,7 +25,7 @@ PATHS = {
         utils.neural_graph utils.app_state utils.metaclasses utils.neural_graph.connection
         utils.neural_graph.neural_graph_manager utils.neural_graph.object_registry utils.nmtensor_registry
     """,
-    "core.callbacks.action_callback": "core.deprecated_callbacks",
+    "core.callbacks.base": "core.deprecated_callbacks",
     "core.callbacks.checkpoint": "core.deprecated_callbacks",
     "core.callbacks.evaluator": "core.deprecated_callbacks",
     "core.callbacks.schedules": "core.deprecated_callbacks",

@@ -11,14 +11,13 @@ from nemo_lite.base.errors import counted
 from nemo_lite.base.files import make_writable_folder
 from nemo_lite.base.outputs import write_output
 from nemo_lite.core.dag import Dag, Node
-from nemo_lite.core.mermaid import as_mermaid as as_mermaid
 from nemo_lite.core.neural_types import NmTensor
-from nemo_lite.core.picture import Note
+from nemo_lite.core.picture import Note, View
+from nemo_lite.core.picture import as_mermaid as as_mermaid
 from nemo_lite.core.picture import as_svg as as_svg
 from nemo_lite.core.picture import write_svg as write_svg
 from nemo_lite.core.shapes import frames_of as frames_of
 from nemo_lite.core.shapes import symbolic_shapes as symbolic_shapes
-from nemo_lite.core.view import View
 from nemo_lite.utils import logging
 
 _HEADER = ("node", "module, and where its ports lead", "shapes and types", "parameters")

@@ -1,6 +1,6 @@
 """Trackers: records of a run, and what gets them: terminal, `metrics.jsonl`, TensorBoard, Weights & Biases, MLflow.
 
-No callback in this file: those that make records and numbers are in `callbacks/`.
+No callback in this file: those that make records and numbers are in `callbacks/`, and read them by `fetch_number`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nemo_lite.base.files import (
 from nemo_lite.utils import logging
 
 if TYPE_CHECKING:  # a command that shows its options starts sooner without it
-    from nemo_lite.core.callbacks.action_state import TbWriter
+    from nemo_lite.core.callbacks.action_state import ActionState, TbWriter
 
 # A record is a mapping with ``kind``, ``time`` (ISO 8601, UTC) and, by kind:
 #
@@ -597,3 +597,29 @@ def duration_text(seconds: float) -> str:
     minutes, whole_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole_seconds} s"
+
+
+def is_number(value: object) -> bool:
+    """Whether it is one number, plain or in a tensor; the tensor is not read."""
+    if isinstance(value, (int, float)):
+        return True
+    return hasattr(value, "item") and (value.numel() if hasattr(value, "numel") else getattr(value, "size", 0)) == 1
+
+
+def fetch_number(value: object, name: str, place: str, remedy: str = "") -> float:
+    """The number in a tensor of one element. A host sync: logging steps only.
+
+    Raises:
+        UsageError: it is not a single number.
+    """
+    if isinstance(value, (int, float)):
+        return float(value)
+    if is_number(value) and hasattr(value, "item"):
+        return float(value.item())
+    got = f"shape {tuple(value.shape)}" if hasattr(value, "shape") else type(value).__name__
+    raise UsageError(f'"{name}" is not a single number', place=place, got=got, remedy=remedy)
+
+
+def curves_of(tb_writer: TbWriter | None, state: ActionState) -> TensorboardTracker:
+    """What writes curves: by the callback's own writer, or the factory's; without either it writes nothing."""
+    return TensorboardTracker(state.tb_writer if tb_writer is None else tb_writer)

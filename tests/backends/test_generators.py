@@ -15,8 +15,7 @@ from toys.nets import BD, build, train
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, save_training_state
-from nemo_lite.backends.pytorch.data.items import Request
-from nemo_lite.backends.pytorch.data.loaders import SeededDataset
+from nemo_lite.backends.pytorch.data.loaders import Request, SeededDataset
 from nemo_lite.backends.pytorch.generators import generator_states, generators_set_aside, set_generator_states
 
 CPU = torch.device("cpu")

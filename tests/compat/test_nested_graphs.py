@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 from toys.dags import Add, Cutout, Decoder, Encoder, Layer, MelFeatures, SequenceLoss, SoundLayer, Source
 
 from nemo_lite.core import Dag, NeuralGraph
+from nemo_lite.core.picture import GraphFrame, View
 from nemo_lite.core.show import as_mermaid, as_svg, as_text
-from nemo_lite.core.view import GraphFrame, View
 
 SVG = "{http://www.w3.org/2000/svg}"
 Rect = tuple[float, float, float, float]  # left, top, right, bottom

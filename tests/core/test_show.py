@@ -17,8 +17,8 @@ from toys.names import forget_names
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import NmTensor
+from nemo_lite.core.picture import ModuleKind, View
 from nemo_lite.core.show import as_mermaid, as_svg, as_text, write_svg
-from nemo_lite.core.view import ModuleKind, View
 
 SVG = "{http://www.w3.org/2000/svg}"
 

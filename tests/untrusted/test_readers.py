@@ -29,7 +29,7 @@ IMPORTS_BY_NAME = {
 # Files that name pickle, and what for; none reads a file with it.
 PICKLING = {
     "nemo_lite/backends/pytorch/checkpoint/torch_files.py": "torch raises one of its errors",
-    "nemo_lite/backends/pytorch/data/worker_server.py": "data sets go to this process's workers, as in multiprocessing",
+    "nemo_lite/backends/pytorch/data/workers.py": "data sets go to this process's workers, as in multiprocessing",
 }
 # Files that read without the policy, and why that is right there.
 READERS = {
@@ -82,7 +82,7 @@ def runs_code(path: Path) -> Iterator[str]:
             yield f"{call.lineno}: {owner}.{name}"
         if keyword(call, "shell") not in (None, False):
             yield f"{call.lineno}: {name}(shell)"
-        if owner in PICKLES and not (name in OF_OWN_BYTES and path.name == "worker_server.py"):
+        if owner in PICKLES and not (name in OF_OWN_BYTES and path.name == "workers.py"):
             yield f"{call.lineno}: {owner}.{name}"
         is_load = (owner, name) in {("torch", "load"), ("np", "load"), ("yaml", "load")}
         if is_load and (owner, keyword(call, "weights_only")) != ("torch", True):

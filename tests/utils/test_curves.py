@@ -10,7 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
-from nemo_lite.utils.curves import curve_writer
+from nemo_lite.utils.exp_logging import curve_writer
 
 
 def curves_in(folder):

@@ -51,7 +51,7 @@ from nemo_lite.base.files import unused_name
 from nemo_lite.base.interruption import Interrupted, flags_of, signal_in, stop_signals
 from nemo_lite.core.callbacks.action_state import EvaluationResult, TbWriter
 from nemo_lite.core.callbacks.base import Callback, CallbackList
-from nemo_lite.core.callbacks.progress_bar import ProgressBar
+from nemo_lite.core.callbacks.tracking import ProgressBar
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import NmTensor, Value

@@ -5,7 +5,7 @@ from nemo_lite.compat.loggers import SimpleLossLoggerCallback as SimpleLossLogge
 from nemo_lite.compat.loggers import TensorboardLogger as TensorboardLogger
 from nemo_lite.compat.loggers import WandbCallback as WandbCallback
 from nemo_lite.compat.loggers import WandBLogger as WandBLogger
-from nemo_lite.core.callbacks.action_callback import ActionCallback as ActionCallback
+from nemo_lite.core.callbacks.base import ActionCallback as ActionCallback
 from nemo_lite.core.callbacks.base import CallbackList as CallbackList
 from nemo_lite.core.callbacks.base import NeMoCallback as NeMoCallback
 from nemo_lite.core.callbacks.base import on_action_end as on_action_end

@@ -12,9 +12,8 @@ from typing import Literal
 from nemo_lite.base.errors import CheckpointError, UnknownNameError, UsageError
 from nemo_lite.base.files import json_text, make_writable_folder
 from nemo_lite.base.ranges import PositiveInt, StepsBetween, numbers_checked
-from nemo_lite.core.callbacks.action_callback import ActionCallback, older_names
 from nemo_lite.core.callbacks.action_state import ActionState, Best
-from nemo_lite.core.callbacks.base import NeMoCallback, TagOwners
+from nemo_lite.core.callbacks.base import ActionCallback, NeMoCallback, TagOwners, older_names
 from nemo_lite.core.callbacks.metrics import higher_is_better
 from nemo_lite.core.neural_module import NeuralModule, unique_names
 from nemo_lite.utils import logging

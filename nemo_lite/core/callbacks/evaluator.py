@@ -10,15 +10,13 @@ from typing import Any
 
 from nemo_lite.base.errors import UsageError, counted
 from nemo_lite.base.ranges import PositiveInt, numbers_checked
-from nemo_lite.core.callbacks.action_callback import ActionCallback, as_wires, older_names
 from nemo_lite.core.callbacks.action_state import ActionState, Evaluated, EvaluationResult, TbWriter
-from nemo_lite.core.callbacks.base import TagOwners
+from nemo_lite.core.callbacks.base import ActionCallback, TagOwners, as_wires, older_names
 from nemo_lite.core.callbacks.metrics import Metric, directions_of
-from nemo_lite.core.callbacks.numbers import curves_of, fetch_number, is_number
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import NmTensor
-from nemo_lite.core.trackers import WandbTracker, number
+from nemo_lite.core.trackers import WandbTracker, curves_of, fetch_number, is_number, number
 from nemo_lite.utils import logging
 
 # Any: values of wires and results are what the user's functions make of them.

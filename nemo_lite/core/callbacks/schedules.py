@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nemo_lite.base.errors import UnknownNameError, UsageError
-from nemo_lite.core.callbacks.action_callback import ActionCallback
 from nemo_lite.core.callbacks.action_state import TbWriter
-from nemo_lite.core.callbacks.numbers import curves_of
+from nemo_lite.core.callbacks.base import ActionCallback
+from nemo_lite.core.trackers import curves_of
 from nemo_lite.utils import logging
 
 # Any: an attribute may have any value.

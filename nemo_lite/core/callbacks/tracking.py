@@ -1,17 +1,28 @@
-"""TrackingCallback: the records of a run of training. With several ranks rank 0 makes them; trackers get them."""
+"""Callbacks that report a run: its records, which trackers get, and a progress bar, which only a terminal shows.
+
+With several ranks rank 0 does. Nothing of the bar goes to logs or files.
+"""
 
 from __future__ import annotations
 
+import io
+import math
+import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, TextIO, TypeVar, cast
+
+from tqdm import tqdm
 
 from nemo_lite.base.ranges import PositiveInt, numbers_checked
-from nemo_lite.core.callbacks.action_state import ActionState, EvaluationResult
+from nemo_lite.core.callbacks.action_state import ActionState, EvaluationResult, StepTiming
 from nemo_lite.core.callbacks.base import NeMoCallback, TagOwners
-from nemo_lite.core.callbacks.numbers import fetch_number
 from nemo_lite.core.neural_types import NmTensor
-from nemo_lite.core.trackers import FAILED, FINISHED, PART_OF_LOSS, Trackers
+from nemo_lite.core.trackers import FAILED, FINISHED, PART_OF_LOSS, Trackers, fetch_number, is_number
+from nemo_lite.utils import logging
+
+T = TypeVar("T")
 
 
 class TrackingCallback(NeMoCallback):
@@ -119,3 +130,121 @@ class TrackingCallback(NeMoCallback):
         if result.higher_is_better:
             fields["higher_is_better"] = dict(result.higher_is_better)
         self._trackers.record("evaluation", step=result.step, set=result.name, **{**result.values, **fields})
+
+
+# For tqdm: short enough for 80 columns, with a bar, in runs of 100,000 steps and a day.
+_SHAPE = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{remaining} left{postfix}]"
+_SHAPE_WITHOUT_END = "{n_fmt} steps [{elapsed}{postfix}]"
+
+
+class ProgressBar(NeMoCallback):
+    """A bar with the time left, the moving loss, the speed as log lines have it, and the share of waiting for data.
+
+    Without a terminal on stderr it shows and reads nothing. Log lines appear above it. With several ranks rank 0
+    shows it.
+
+    Args:
+        seconds_between_readings: how often the loss is read, a host sync; the bar itself moves at every step.
+
+    Attributes:
+        smoothing: weight of what was before in the moving loss, at each reading.
+    """
+
+    smoothing = 0.7
+
+    def __init__(self, seconds_between_readings: float = 0.5) -> None:
+        self._interval = seconds_between_readings
+        self._bar: tqdm[Any] | None = None
+        self._held = ExitStack()
+        self._loss: float | None = None
+        self._next_reading = 0.0
+
+    def on_action_start(self, state: ActionState) -> None:
+        """Show the bar, where there is a terminal."""
+        self.close()
+        self._loss, self._next_reading = None, 0.0
+        state.on_first(lambda: self._open(state))
+
+    def on_step_end(self, state: ActionState) -> None:
+        """Move on; every now and then read the loss and the times."""
+        bar = self._bar
+        if bar is None:
+            return
+        now = time.perf_counter()
+        if now >= self._next_reading:
+            self._next_reading = now + self._interval
+            self._read_loss(state)
+            bar.set_postfix_str(self._text(state.timing(self)), refresh=False)
+        bar.update()
+
+    def on_action_end(self, state: ActionState) -> None:
+        """Leave the bar as it is."""
+        self.close()
+
+    def close(self) -> None:
+        """End the bar's line, and let log lines go their usual way."""
+        self._bar = None
+        self._held.close()
+
+    def _open(self, state: ActionState) -> None:
+        if not _on_terminal():  # asked here: the ranks' terminals differ, what they call must not
+            return
+        state.timing(self)
+        shape = _SHAPE if state.total_steps else _SHAPE_WITHOUT_END
+        bar = tqdm(total=state.total_steps, initial=state.step, file=sys.stderr, dynamic_ncols=True, bar_format=shape)
+        self._bar = self._held.enter_context(bar)
+        self._held.enter_context(_log_lines_above())
+
+    def _read_loss(self, state: ActionState) -> None:
+        value = state.tensors.get_tensor("loss")
+        if not is_number(value):
+            return
+        loss = fetch_number(value, "loss", "ProgressBar")  # host sync: not at every step
+        # A loss that is not finite is shown, but does not stay in the mean.
+        before = loss if self._loss is None or not math.isfinite(self._loss) else self._loss
+        self._loss = self.smoothing * before + (1 - self.smoothing) * loss
+
+    def _text(self, timing: StepTiming) -> str:
+        loss = [] if self._loss is None else [f"loss {self._loss:.4g}"]
+        speed = f"{timing.amount_per_second:.3g} {timing.amount_unit}/s"
+        return ", ".join([*loss, speed, f"data {timing.data_wait_share:.0%}"])
+
+    @staticmethod
+    @contextmanager
+    def over(items: Iterable[T], verbose: bool, title: str, unit: str = "batch") -> Iterator[Iterable[T]]:
+        """``items``, with a bar while they are taken; without one where there is no terminal, or not ``verbose``.
+
+        With several ranks, the caller is ``verbose`` on rank 0 only.
+        """
+        if not (verbose and _on_terminal()):
+            yield items
+            return
+        with _log_lines_above(), tqdm(items, desc=title, unit=unit, file=sys.stderr, dynamic_ncols=True) as bar:
+            yield bar
+
+
+class _AboveBar(io.TextIOBase):
+    """Replaces a standard stream of the log, so that lines are printed above the bar."""
+
+    def __init__(self, name: str) -> None:
+        self._name_in_sys = name
+
+    def isatty(self) -> bool:
+        return bool(getattr(sys, self._name_in_sys).isatty())
+
+    def write(self, text: str) -> int:
+        tqdm.write(text, file=getattr(sys, self._name_in_sys), end="")
+        return len(text)
+
+
+@contextmanager
+def _log_lines_above() -> Iterator[None]:
+    with (
+        logging.patch_stdout_handler(cast("TextIO", _AboveBar("stdout"))),
+        logging.patch_stderr_handler(cast("TextIO", _AboveBar("stderr"))),
+    ):
+        yield
+
+
+def _on_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()

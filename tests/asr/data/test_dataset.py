@@ -31,7 +31,7 @@ from nemo_asr.data.dataset import JoinedRef, Reading, RepeatedRef, SpeechDataset
 from nemo_asr.data.tarred import FileSpans, TarredAudioToTextDataLayer
 from nemo_asr.run.manifest import ByteRange, Manifest
 from nemo_asr.run.text.parser import make_parser
-from nemo_lite.backends.pytorch.data.items import Request
+from nemo_lite.backends.pytorch.data.loaders import Request
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.replicas import CopyComparison
 from nemo_lite.base.errors import DataChangedError, DataError, UsageError

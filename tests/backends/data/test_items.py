@@ -9,7 +9,7 @@ import pytest
 from toys.ranks import on_ranks
 
 from nemo_lite import DeviceType, NeuralModuleFactory
-from nemo_lite.backends.pytorch.data.items import Counts, Loaded, UnusableItems, budget_of
+from nemo_lite.backends.pytorch.data.loaders import Counts, Loaded, UnusableItems, budget_of
 from nemo_lite.backends.pytorch.distributed.comm import Comm, SingleProcess
 from nemo_lite.base.errors import DataError, listed
 

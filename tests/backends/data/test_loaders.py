@@ -9,8 +9,17 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from nemo_lite.backends.pytorch.data.items import Counts, ItemDataset, Request, UnusableItems
-from nemo_lite.backends.pytorch.data.loaders import Batch, DatasetLoader, IteratorLoader, PlannedLoader, as_values
+from nemo_lite.backends.pytorch.data.loaders import (
+    Batch,
+    Counts,
+    DatasetLoader,
+    ItemDataset,
+    IteratorLoader,
+    PlannedLoader,
+    Request,
+    UnusableItems,
+    as_values,
+)
 from nemo_lite.backends.pytorch.data.order import Batching, Leftover, Plan, Shard
 from nemo_lite.backends.pytorch.data.order import plans as plans_by_cost
 from nemo_lite.backends.pytorch.distributed.comm import Comm, SingleProcess

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from nemo_lite.backends.pytorch.data.items import Counts, ItemDataset, Loaded, Request
-from nemo_lite.backends.pytorch.data.loaders import Batch, DatasetLoader
+from nemo_lite.backends.pytorch.data.loaders import Batch, Counts, DatasetLoader, ItemDataset, Loaded, Request
 from nemo_lite.backends.pytorch.data.order import (
     Batching,
     Leftover,

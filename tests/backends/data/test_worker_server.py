@@ -18,7 +18,7 @@ from torch.utils import data
 from toys.interruptible import is_alive
 from toys.nets import Points
 
-from nemo_lite.backends.pytorch.data import worker_server, workers
+from nemo_lite.backends.pytorch.data import workers
 from nemo_lite.backends.pytorch.data.loaders import DatasetLoader, PlannedLoader
 from nemo_lite.backends.pytorch.data.order import Batching, Shard, plans
 from nemo_lite.base.errors import DataWorkerError
@@ -83,7 +83,7 @@ def test_workers_get_the_environment_that_this_process_has_when_they_start(monke
 @pytest.fixture
 def warnings_of(monkeypatch):
     told: list[str] = []
-    monkeypatch.setattr(worker_server, "_reasons_of_forks", set())
+    monkeypatch.setattr(workers, "_reasons_of_forks", set())
     monkeypatch.setattr(logging, "warning", told.append)
     return told
 
@@ -114,7 +114,7 @@ class Large(Variables):
 
 
 def test_a_large_data_set_is_shared_and_not_copied(warnings_of, monkeypatch):
-    monkeypatch.setattr(worker_server, "MOST_BYTES", 500)
+    monkeypatch.setattr(workers, "MOST_BYTES", 500)
     assert facts_of(Large())[1] == os.getpid()
     assert "it is larger than" in warnings_of[0]
 

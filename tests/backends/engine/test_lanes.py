@@ -9,7 +9,7 @@ from toys.rank_training import rank_factory
 from toys.ranks import results_of
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.data.items import Loaded, UnusableItems
+from nemo_lite.backends.pytorch.data.loaders import Loaded, UnusableItems
 from nemo_lite.base.errors import CheckpointError, UsageError
 
 

@@ -27,7 +27,7 @@ from nemo_lite.core.callbacks import (
     WandbCallback,
     WandBLogger,
 )
-from nemo_lite.core.callbacks.progress_bar import ProgressBar
+from nemo_lite.core.callbacks.tracking import ProgressBar
 
 WORLD_SIZE = 2
 WIRES = Source().connect()

@@ -4,7 +4,7 @@ import pytest
 from toys.fake_action_state import FakeState, Scalar, Vector, Writer
 
 from nemo_lite.base.errors import UsageError
-from nemo_lite.core.callbacks.numbers import curves_of, fetch_number, is_number
+from nemo_lite.core.trackers import curves_of, fetch_number, is_number
 
 
 def test_a_number_is_plain_or_in_a_tensor_of_one_element_which_is_read_once():

@@ -13,7 +13,7 @@ from nemo_lite.core.callbacks import (
     CallbackList,
     on_step_end,
 )
-from nemo_lite.core.callbacks.progress_bar import ProgressBar
+from nemo_lite.core.callbacks.tracking import ProgressBar
 from nemo_lite.utils import logging
 
 
@@ -124,9 +124,7 @@ def test_after_the_run_log_lines_go_their_usual_way(on_terminal, monkeypatch):
     terminal = on_terminal()
     patched = []
     train(FakeState(), [ProgressBar()])
-    monkeypatch.setattr(
-        "nemo_lite.core.callbacks.progress_bar.tqdm.write", lambda *args, **kwargs: patched.append(args)
-    )
+    monkeypatch.setattr("nemo_lite.core.callbacks.tracking.tqdm.write", lambda *args, **kwargs: patched.append(args))
     logging.warning("after")
     assert patched == []
     assert "after" in terminal.getvalue()

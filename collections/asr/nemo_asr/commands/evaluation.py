@@ -54,7 +54,7 @@ from nemo_asr.trained.folder import CARD, StreamRate, find_model
 from nemo_asr.trained.model import ModelEngine, TrainedModel, load_classifier, load_model
 from nemo_asr.trained.windows import stride_of
 from nemo_lite import DataLayerNM, NeuralModule, NeuralModuleFactory, NmTensor
-from nemo_lite.backends.pytorch.data.items import Loaded, UnusableItems
+from nemo_lite.backends.pytorch.data.loaders import Loaded, UnusableItems
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import make_writable_folder
 from nemo_lite.base.options import factory_arguments

@@ -33,7 +33,7 @@ from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.manifest import ByteRange, Mask, Utterance, Utterances, check_limits
 from nemo_asr.run.manifest_kinds import Integers, Problems
 from nemo_asr.run.text.parser import parser_maker
-from nemo_lite.backends.pytorch.data.items import Counts
+from nemo_lite.backends.pytorch.data.loaders import Counts
 from nemo_lite.backends.pytorch.data.order import Batching, CostWords
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import FileKind, decode_text, numbered_lines, open_descriptor

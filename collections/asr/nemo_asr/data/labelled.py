@@ -23,7 +23,7 @@ from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.manifest import LineReader, Manifest, ManifestPaths, R, UtteranceReader, check_limits, class_of
 from nemo_asr.run.manifest_kinds import CLASS_KEYS
 from nemo_asr.run.text.parser import CharParser
-from nemo_lite.backends.pytorch.data.items import Counts, Request
+from nemo_lite.backends.pytorch.data.loaders import Counts, Request
 from nemo_lite.backends.pytorch.data.order import Batching, CostWords
 from nemo_lite.base.errors import MAX_LISTED, ConfigError, DataError, did_you_mean, listed
 from nemo_lite.base.files import Content, digest_of

@@ -36,8 +36,7 @@ from nemo_asr.tasks.family import (
 )
 from nemo_asr.trained.windows import GUESSED_CONTEXT_SECONDS, Behind, StandIn, context_frames, plan_windows, stride_of
 from nemo_lite import Dag, DataLayerNM, DeviceType, NeuralModule, NeuralModuleFactory, NmTensor
-from nemo_lite.backends.pytorch.data.items import Counts, ItemDataset, Request, UnusableItems
-from nemo_lite.backends.pytorch.data.loaders import PlannedLoader
+from nemo_lite.backends.pytorch.data.loaders import Counts, ItemDataset, PlannedLoader, Request, UnusableItems
 from nemo_lite.backends.pytorch.data.order import Plan, Shard
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core.neural_types import (

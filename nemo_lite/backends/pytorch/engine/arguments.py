@@ -15,7 +15,7 @@ from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core.callbacks.base import Callback
-from nemo_lite.core.callbacks.progress_bar import ProgressBar
+from nemo_lite.core.callbacks.tracking import ProgressBar
 from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.core.run_options import WITHOUT_CUDA_GRAPHS, CompileOptions, Objective, RunOptions
 from nemo_lite.utils import logging

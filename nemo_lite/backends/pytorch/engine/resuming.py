@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from nemo_lite.backends.pytorch.checkpoint.fitting import as_count, misfits_told
-from nemo_lite.backends.pytorch.data.items import UnusableItems
+from nemo_lite.backends.pytorch.data.loaders import UnusableItems
 from nemo_lite.backends.pytorch.data.order import Stretch
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.generators import generator_states, set_generator_states
