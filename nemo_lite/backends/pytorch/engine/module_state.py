@@ -92,7 +92,7 @@ def _set_modes(modes: Iterable[tuple[nn.Module, bool]]) -> None:
             part.training = training
 
 
-class RunningStatistics:
+class RunningStatistics(Snapshot):
     """Means, variances and counts that a forward in training mode moves, as they were before it.
 
     A NaN in one batch would stay in them for ever, and evaluation reads them.
@@ -105,25 +105,12 @@ class RunningStatistics:
     def __init__(self, modules: Iterable[nn.Module], own_only: bool = False) -> None:
         parts = (part for module in modules for part in module.modules() if isinstance(part, _NormBase))
         layers = {part: None for part in parts if not (own_only and is_synced(part))}
-        self._buffers = list(dict.fromkeys(buffer for layer in layers for buffer in layer.buffers(recurse=False)))
-        self._before = Snapshot(self._buffers)
-
-    def keep(self) -> None:
-        """Remember the statistics as they are."""
-        self._before.keep()
+        super().__init__(dict.fromkeys(buffer for layer in layers for buffer in layer.buffers(recurse=False)))
 
     def make_equal(self, comm: Comm) -> None:
         """Make means and variances their mean over the ranks, and remember those of before. All ranks call it."""
         self.keep()
-        comm.average([buffer for buffer in self._buffers if buffer.is_floating_point()])
-
-    def put_back(self) -> None:
-        """Make them what they were when :meth:`keep` was called."""
-        self._before.put_back()
-
-    def put_back_where(self, flag: torch.Tensor) -> None:
-        """The same if ``flag``, one number on the device, is not 0; the host does not learn which."""
-        self._before.put_back_where(flag)
+        comm.average([buffer for buffer in self._tensors if buffer.is_floating_point()])
 
 
 def make_statistics_equal(modules: Iterable[nn.Module], comm: Comm) -> None:

@@ -25,7 +25,6 @@ from nemo_lite.backends.pytorch.optimizers import (
 )
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.base.errors import UsageError
-from nemo_lite.core.callbacks.base import is_overridden
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_module import NeuralModule, unique_names
 from nemo_lite.core.neural_types import ModuleCall, NmTensor
@@ -58,16 +57,6 @@ class LoweredObjective:
     initial_lrs: Sequence[float]
     loss_modules: Sequence[LossNM] = ()
     halves: Sequence[torch.Tensor] = ()
-
-    def clear_gradients(self) -> None:
-        """Let the gradients of the weights go, also those of the half weights that the optimizer does not hold."""
-        for half in self.halves:
-            half.grad = None
-        if is_overridden(self.optimizer, "zero_grad", torch.optim.Optimizer):  # by its class, or by apex on the object
-            self.optimizer.zero_grad(set_to_none=True)
-            return
-        for parameter in self.parameters:  # zero_grad itself takes 6 microseconds more, for torch's profiler
-            parameter.grad = None
 
 
 class Objectives:

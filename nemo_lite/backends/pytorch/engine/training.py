@@ -47,7 +47,7 @@ from nemo_lite.backends.pytorch.tensor_codec import Tree
 from nemo_lite.base.errors import CheckpointError, UsageError, counted
 from nemo_lite.base.interruption import name_of
 from nemo_lite.base.launch import as_typed
-from nemo_lite.core.callbacks.base import CallbackList
+from nemo_lite.core.callbacks.base import CallbackList, is_overridden
 from nemo_lite.core.run_options import LrPolicy, RunOptions, Uneven
 from nemo_lite.utils import logging
 
@@ -517,7 +517,13 @@ class Training:
         rate = self._rates.set(objective, state.step, state.epoch)
         if lane is self._main:
             state.learning_rate = rate
-        objective.clear_gradients()
+        for half in objective.halves:  # the optimizer does not hold them
+            half.grad = None
+        if is_overridden(objective.optimizer, "zero_grad", torch.optim.Optimizer):  # by its class, or on it by apex
+            objective.optimizer.zero_grad(set_to_none=True)
+        else:  # zero_grad itself takes 6 microseconds more, for torch's profiler
+            for parameter in objective.parameters:
+                parameter.grad = None
         self._before_step.keep()
         computed = ComputedStep(state.step, objective, taken, lane.data_layer.place_of)
         for number, (batch, factor) in enumerate(zip(taken.batches, taken.loss_factors(), strict=True), 1):
@@ -550,27 +556,23 @@ class Training:
                 outputs = objective.module(*batch.values)
             loss = _total(outputs[: objective.num_losses])
             if objective.module.needs_reach_check:
-                self._check_reach(objective, loss)
+                objective.module.needs_reach_check = False
+                reached: set[object] = {call.module for call in objective.calls}
+                refuse_unreached(loss, [(module.label, module) for module in self._modules if module in reached])
             weighted = computed.weighted(batch, loss, factor)
             if is_last and self._agrees_early:
-                self._agree_early(lane, computed)
+                # The exchange between the ranks runs beside the last backward pass. What is not known before that pass
+                # needs none: averaged gradients are the same on all ranks, so each sees whether they are finite.
+                are_finite = self._verdict.allows_losses(computed)
+                if are_finite is not None:
+                    left_out = computed.num_of_this_rank()
+                    lane.batches.start(are_finite=are_finite, wishes=state.wishes, num_left_out=left_out)
             with BACKWARD:  # marks the activity, for reports about ranks that hang
                 self._precision.backward(weighted, is_last)
         if isinstance(self._tensors, ValuesOfLanes):
             self._tensors.latest = lane.tensors
         lane.tensors.set(loss, objective.calls, objective.returned_wires, (*batch.values, *outputs))
         self._callbacks.notify("on_batch_end", state)
-
-    def _agree_early(self, lane: Lane, computed: ComputedStep) -> None:
-        """Begin the exchange between the ranks, which then runs beside the last backward pass.
-
-        What is not known before that pass needs no exchange: averaged gradients are the same on all ranks, so each sees
-        by itself whether they are finite.
-        """
-        are_finite = self._verdict.allows_losses(computed)
-        if are_finite is not None:
-            left_out = computed.num_of_this_rank()
-            lane.batches.start(are_finite=are_finite, wishes=self._state.wishes, num_left_out=left_out)
 
     def _run_for_statistics(self, next_batch: Callable[[bool], None]) -> None:
         """Run the batches of an epoch, of the first steps of a long one, without gradients. All ranks call it.
@@ -603,11 +605,6 @@ class Training:
         with adding_nothing(self._modules):
             yield
         self._before_zero_weight_batch.put_back()
-
-    def _check_reach(self, objective: LoweredObjective, loss: torch.Tensor) -> None:
-        objective.module.needs_reach_check = False
-        reached: set[object] = {call.module for call in objective.calls}
-        refuse_unreached(loss, [(module.label, module) for module in self._modules if module in reached])
 
 
 def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:

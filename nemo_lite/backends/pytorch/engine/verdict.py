@@ -78,8 +78,11 @@ class ComputedStep:
             loss: their mean, a single number.
             factor: what the loss counts if no item is left out.
         """
-        item_losses = [losses for module in self.objective.loss_modules for losses in module.item_losses or ()]
-        status = _status_of(item_losses, batch.num_items) if item_losses else None
+        status: Tensor | None = None  # (B,) of all losses that have one number for each item
+        for losses in chain.from_iterable(module.item_losses or () for module in self.objective.loss_modules):
+            if losses.shape == (batch.num_items,):
+                status_of_loss = losses.isinf() * INFINITE + losses.isnan() * NAN
+                status = status_of_loss if status is None else status.maximum(status_of_loss)
         self.statuses.append(status)
         detached = loss.detach()
         if status is None:
@@ -123,16 +126,6 @@ class ComputedStep:
     def is_nothing_left(self) -> Tensor | None:
         """On the device: whether all items of the step are left out; None if no loss tells."""
         return None if self.num_left_out is None else self.num_left_out >= self.taken.num_items
-
-
-def _status_of(item_losses: Iterable[Tensor], num_items: int) -> Tensor | None:
-    """(B,) of all losses (B,) of a batch together; None if none has one number for each item."""
-    status = None
-    for losses in item_losses:
-        if losses.shape == (num_items,):
-            status_of_loss = losses.isinf() * INFINITE + losses.isnan() * NAN
-            status = status_of_loss if status is None else status.maximum(status_of_loss)
-    return status
 
 
 # Any: states and groups of optimizers hold tensors, numbers and lists.
