@@ -51,7 +51,7 @@ class VerifiedFile(msgspec.Struct, frozen=True):
             if status.st_size != self.bytes:
                 return f"{self.name} has {status.st_size} bytes, {self.bytes} were written"
             if contents and digest_of_file(path) != self.sha256:
-                return f"{self.name} is not what was written (SHA-256 differs)"
+                return f"{self.name} has changed (SHA-256 differs)"
         except FileNotFoundError:
             return f"lacks {self.name}"
         except (OSError, UsageError) as error:

@@ -379,7 +379,7 @@ def test_checkpoints_of_another_model_another_optimizer_or_damaged_ones_are_name
     weights = checkpoints / "checkpoint-STEP-1" / "JasperEncoder-STEP-1.safetensors"
     weights.write_bytes(b"?" * weights.stat().st_size)
     told = refusal(corpus, load_dir=checkpoints)
-    problem = "JasperEncoder-STEP-1.safetensors is not what was written (SHA-256 differs)"
+    problem = "JasperEncoder-STEP-1.safetensors has changed (SHA-256 differs)"
     assert f"every checkpoint is damaged: got checkpoint-STEP-1: {problem}" in told
     weights.unlink()
     told = refusal(corpus, load_dir=checkpoints)

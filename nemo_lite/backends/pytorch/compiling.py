@@ -84,7 +84,9 @@ class Compiler:
     """
 
     def __init__(self, options: CompileOptions) -> None:
-        check_backend(options)
+        backends = [*torch.compiler.list_backends(), *_FOR_TESTS]
+        if options.backend not in backends:
+            raise UnknownNameError("backend", str(options.backend), backends, place="compile")
         self.options, self.log = options, CompileLog()
 
     def lower(self, part: Slice, name: str) -> fx.GraphModule:
@@ -264,13 +266,6 @@ def region_of(part: Slice, nodes: tuple[Node, ...]) -> Slice:
     return Slice(
         tuple(wire for wire in taken if wire not in produced), nodes, tuple(wire for wire in produced if wire in needed)
     )
-
-
-def check_backend(options: CompileOptions) -> None:
-    """Raise UnknownNameError where torch has no such backend."""
-    backends = [*torch.compiler.list_backends(), *_FOR_TESTS]
-    if options.backend not in backends:
-        raise UnknownNameError("backend", str(options.backend), backends, place="compile")
 
 
 def _can_be_compiled(node: Node) -> bool:

@@ -63,11 +63,6 @@ def stays_float32(part: nn.Module, norms_too: bool) -> bool:
     return bool(getattr(part, "keep_float32", False)) or (norms_too and isinstance(part, _NORMS))
 
 
-def takes_halves(part: nn.Module) -> bool:
-    """Whether a part with float32 weights takes half inputs as they are: torch's kernels of batch normalisation do."""
-    return isinstance(part, _NormBase) and not getattr(part, "keep_float32", False)
-
-
 def half_parts(module: nn.Module, norms_too: bool) -> Iterator[nn.Module]:
     """The parts of a module, itself first, without those that stay in float32."""
     if not stays_float32(module, norms_too):
@@ -251,7 +246,9 @@ class HalfModules:
 
     def _cast_around_float32(self, module: nn.Module) -> Iterator[RemovableHandle]:
         for part in float32_parts(module, self._norms_in_float32):
-            if part is not module and not takes_halves(part):
+            # Torch's kernels of batch normalisation take half inputs beside float32 weights as they are.
+            takes_halves = isinstance(part, _NormBase) and not getattr(part, "keep_float32", False)
+            if part is not module and not takes_halves:
                 yield casting_inputs(part, HALVES, torch.float32)
                 yield part.register_forward_hook(lambda part, args, out: cast(out, (torch.float32,), self._dtype))
 

@@ -92,8 +92,9 @@ class TorchModule(NeuralModule, nn.Module):
         self._device = torch.device("cpu") if factory is None else factory.device
 
     def __call__(self, *args: Value, force_pt: bool = False, **kwargs: Value) -> Value:
-        # NeMo's force_pt asked for running; what the arguments are says so already.
-        if not force_pt and _is_connecting(args, kwargs):
+        # NeMo's force_pt asked for running. Without it wires, graphs in their place, or nothing at all are connected.
+        values = (*args, *kwargs.values())
+        if not force_pt and (not values or any(isinstance(value, (NmTensor, Recorder)) for value in values)):
             return self.connect(*args, **kwargs)
         return self.on_values(*args, **kwargs)
 
@@ -174,11 +175,6 @@ class TorchModule(NeuralModule, nn.Module):
         """Whether it has weights and none of them is trained."""
         parameters = list(self.parameters())
         return bool(parameters) and not any(p.requires_grad for p in parameters)
-
-
-def _is_connecting(args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
-    """Whether a call has wires, or graphs in their place, or nothing at all."""
-    return not (args or kwargs) or any(isinstance(value, (NmTensor, Recorder)) for value in (*args, *kwargs.values()))
 
 
 def _widened(value: object) -> object:

@@ -68,7 +68,7 @@ def test_every_flipped_bit_and_every_shortening_of_a_record_is_noticed(folder):
     [
         (lambda path: path.unlink(), f"lacks {NAME}"),
         (lambda path: path.write_bytes(b"ab"), f"{NAME} has 2 bytes, 3 were written"),
-        (lambda path: path.write_bytes(b"abb"), f"{NAME} is not what was written (SHA-256 differs)"),
+        (lambda path: path.write_bytes(b"abb"), f"{NAME} has changed (SHA-256 differs)"),
         (lambda path: (path.unlink(), os.mkfifo(path)), f"{NAME} is no file"),
         (lambda path: (path.unlink(), path.mkdir()), f"{NAME} is no file"),
         (lambda path: (path.unlink(), path.symlink_to(path)), f"{NAME} cannot be read (Too many levels"),

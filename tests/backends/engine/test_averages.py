@@ -217,7 +217,7 @@ def test_a_damaged_checkpoint_is_told_and_not_averaged_and_the_ones_before_count
         f"{tmp_path}/checkpoint-STEP-2 is damaged and not used: Net-STEP-2.safetensors has "
         f"{(size := (tmp_path / 'checkpoint-STEP-2/Net-STEP-2.safetensors').stat().st_size)} bytes, "
         f"{size + 1} were written; {taking}",
-        f"{tmp_path}/checkpoint-STEP-4 is damaged and not used: Net-STEP-4.safetensors is not what was written "
+        f"{tmp_path}/checkpoint-STEP-4 is damaged and not used: Net-STEP-4.safetensors has changed "
         f"(SHA-256 differs); {taking}",
     ]
     for stored in CheckpointFolder(tmp_path).sets():

@@ -189,7 +189,7 @@ def test_a_damaged_or_missing_part_is_named_and_the_checkpoint_before_is_taken(
     content[-1] ^= 1
     part.write_bytes(content)
     assert read_checkpoint(folder).step == 3
-    assert "trainer-STEP-4.part-2-of-2.safetensors is not what was written (SHA-256 differs)" in caplog.text
+    assert "trainer-STEP-4.part-2-of-2.safetensors has changed (SHA-256 differs)" in caplog.text
     part.unlink()
     assert read_checkpoint(folder).step == 3
     assert "lacks trainer-STEP-4.part-2-of-2.safetensors" in caplog.text

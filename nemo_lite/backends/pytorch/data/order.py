@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from nemo_lite.base.errors import UnknownNameError, UsageError
+from nemo_lite.base.errors import UnknownNameError, UsageError, counted
 from nemo_lite.core.run_options import Uneven as Uneven
 
 Rows: TypeAlias = "npt.NDArray[np.int64]"
@@ -239,7 +239,12 @@ def evened_out(rounds: Iterable[Rows], shard: Shard, num_dropped: int = 0) -> Ro
     short = [items for items in rounds if len(items) < world_size]
     num_repeated = 0
     if short and shard.uneven == "error":
-        raise _left_over(sum(map(len, short)), world_size)
+        raise UsageError(
+            f"{counted(sum(map(len, short)), 'item is', 'items are')} left over at the end of an epoch, for "
+            f"{world_size} ranks",
+            place="uneven=error",
+            remedy="choose uneven=pad, drop or join, another batch_size, or drop_last",
+        )
     if short and shard.uneven == "pad":
         rounds = [items if len(items) >= world_size else np.resize(items, world_size) for items in rounds]
         num_repeated = sum(world_size - len(items) for items in short)
@@ -251,15 +256,6 @@ def evened_out(rounds: Iterable[Rows], shard: Shard, num_dropped: int = 0) -> Ro
         else:
             num_dropped += sum(map(len, short))
     return Rounds(rounds, world_size, Leftover(num_repeated, num_dropped))
-
-
-def _left_over(num_items: int, world_size: int) -> UsageError:
-    items = "1 item is" if num_items == 1 else f"{num_items} items are"
-    return UsageError(
-        f"{items} left over at the end of an epoch, for {world_size} ranks",
-        place="uneven=error",
-        remedy="choose uneven=pad, drop or join, another batch_size, or drop_last",
-    )
 
 
 Costs: TypeAlias = "npt.NDArray[np.floating[Any]]"

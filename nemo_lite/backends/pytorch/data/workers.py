@@ -82,14 +82,6 @@ def content_of(dataset: object) -> bytes | None:
     return dataset.content if isinstance(dataset, _Received) else None
 
 
-def start_of_worker() -> None:
-    """In a worker of the server: let the server end when the process of the run does, and this worker with it."""
-    alive = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
-    if alive is not None:
-        os.close(alive)
-        forkserver._forkserver._forkserver_alive_fd = None  # type: ignore[attr-defined]  # not in its stub
-
-
 class _Received(Dataset[T], Generic[T]):
     """A data set that is unpickled by the first request."""
 
@@ -289,7 +281,10 @@ def start_work(_worker: int = 0) -> None:
     It ends with the run, also where that is killed while this one hangs: only the kernel sees to that, and on Linux.
     """
     gc.freeze()
-    start_of_worker()
+    alive = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
+    if alive is not None:  # let the server end when the process of the run does, and this worker with it
+        os.close(alive)
+        forkserver._forkserver._forkserver_alive_fd = None  # type: ignore[attr-defined]  # not in its stub
     _start_sending()
     leave_signals_to_parent()
     if sys.platform.startswith("linux"):
@@ -401,7 +396,11 @@ def _ended(iterator: object, seconds: float) -> DataWorkerError:
         "network drive that holds the data; py-spy dump --pid PID shows where a worker hangs; with num_workers=0 "
         "(--num_workers 0) the data is read without them",
     )
-    _end_all(getattr(iterator, "_workers", ()))
+    for worker in getattr(iterator, "_workers", ()):
+        while worker.is_alive():
+            with suppress(RuntimeError):  # of torch's handler of SIGCHLD, which tells of each worker that was killed
+                worker.kill()
+                worker.join(1)
     return error
 
 
@@ -415,11 +414,3 @@ def _waited_for(iterator: Any, seconds: float) -> str:
     except (AttributeError, LookupError, OSError):
         who, doing = "a data worker", ""
     return f"{who} gave no batch for {seconds:g} s{doing}"
-
-
-def _end_all(workers: Sequence[BaseProcess]) -> None:
-    for worker in workers:
-        while worker.is_alive():
-            with suppress(RuntimeError):  # of torch's handler of SIGCHLD, which tells of each worker that was killed
-                worker.kill()
-                worker.join(1)

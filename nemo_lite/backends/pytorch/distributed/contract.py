@@ -365,6 +365,7 @@ class Agreement:
         of_call = {name: value for name, value in arguments.items() if value is not None or name not in self._settings}
         modules = list({id(node.module): node.module for dag in all_dags.values() for node in _nodes(dag)}.values())
         of_modules, of_data = _fingerprints(modules)
+        script = getattr(sys.modules["__main__"], "__file__", None)  # a notebook has none
         return {
             "run": {"run id": self._comm.run_id, "attempt id": self._comm.attempt_id},
             "action": {"action": action},
@@ -374,7 +375,7 @@ class Agreement:
             "wiring": {name: digest_of(_wiring(dag)) for name, dag in all_dags.items()},
             "configuration": digest_of_files(self._files),
             "data": of_data,
-            "code": dict(_codes(modules)) | digest_of_files(_script()) | _versions(),
+            "code": dict(_codes(modules)) | digest_of_files([script] if script else []) | _versions(),
             "weights": _weights(modules),
         }
 
@@ -471,12 +472,6 @@ def _codes(modules: Iterable[NeuralModule]) -> Iterator[tuple[str, str]]:
 @cache  # what was imported stays what it was; reading all of it takes 40 ms, in each of the runs of a process
 def _digest_of_code(path: Path) -> str:
     return digest_of_package(path.parent) if path.name == "__init__.py" else digest_of_files([path])[path.name]
-
-
-def _script() -> list[str]:
-    """The running script, if there is one: a notebook has none."""
-    file = getattr(sys.modules["__main__"], "__file__", None)
-    return [file] if file else []
 
 
 def _versions() -> dict[str, Plain]:

@@ -137,7 +137,10 @@ def torch_errors_named(label: str = "") -> Iterator[None]:
 def _dead_worker(error: Exception) -> DataWorkerError | None:
     """The error that says so if a data worker died or got no memory: by the error's frames and by the exit code."""
     workers = [] if isinstance(error, DataWorkerError) else _workers(error)
-    until = time.monotonic() + (_ENDING_SECONDS if workers and _is_lost_connection(error) else 0.0)
+    # Tensors of a worker that died are asked for at its socket: a process at the other end of a connection is gone, or
+    # about to be. An error that a worker sends, which may be of such a class, has no frames.
+    is_lost = workers and isinstance(error, (ConnectionError, EOFError)) and any(_frames(error, _MULTIPROCESSING))
+    until = time.monotonic() + (_ENDING_SECONDS if is_lost else 0.0)
     while (dead := next(filter(_is_dead, workers), None)) is None and time.monotonic() < until:
         time.sleep(0.01)
     if dead is None:
@@ -165,15 +168,6 @@ def _workers(error: Exception) -> list[BaseProcess]:
         # Not `active_children`: it leaves out those that ended.
         workers += [child for child in getattr(multiprocessing.process, "_children", ()) if child.daemon]
     return workers
-
-
-def _is_lost_connection(error: Exception) -> bool:
-    """Whether a process at the other end of a connection is gone, or about to be.
-
-    Tensors of a worker that died are asked for at its socket. An error that a worker sends, which may be of such a
-    class, has no frames.
-    """
-    return isinstance(error, (ConnectionError, EOFError)) and any(_frames(error, _MULTIPROCESSING))
 
 
 def _frames(error: Exception, folder: str) -> Iterator[FrameType]:

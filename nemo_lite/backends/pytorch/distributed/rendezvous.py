@@ -488,7 +488,11 @@ class _Entrance:
             if time.monotonic() <= self._deadline:
                 time.sleep(POLL_SECONDS)
             elif attempt is None:
-                raise self._nobody().error()
+                raise Refusal(
+                    f"{self._me} waited for rank 0 at {written(self._info.master)}, which did not come within "
+                    f"{self._timeout_seconds:g} s",
+                    "see the output of rank 0; if the launcher did not start it, look for another run at this port",
+                ).error()
             else:
                 attempt.refuse(self._incomplete(attempt))
 
@@ -564,13 +568,6 @@ class _Entrance:
         return (
             "was the command started on every machine, each with its own node_rank and all with the right number of "
             "machines (--nnodes)"
-        )
-
-    def _nobody(self) -> Refusal:
-        return Refusal(
-            f"{self._me} waited for rank 0 at {written(self._info.master)}, which did not come within "
-            f"{self._timeout_seconds:g} s",
-            "see the output of rank 0; if the launcher did not start it, look for another run at this port",
         )
 
 

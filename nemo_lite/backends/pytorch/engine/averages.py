@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -55,21 +55,16 @@ def estimate(modules: Iterable[nn.Module], run: Callable[[Callable[[bool], None]
             layer.momentum = 1.0 / num_calls[layer]
 
     hooks = [layer.register_forward_pre_hook(next_call) for layer in layers]
+    # Inside, compiled regions run as they are: torch would compile them anew for each momentum. Where torch._dynamo,
+    # whose import takes seconds, is not imported, nothing is compiled.
+    is_compiled = "torch._dynamo" in sys.modules
     try:
-        with torch.no_grad(), _uncompiled():
+        with torch.no_grad(), torch.compiler.set_stance("force_eager") if is_compiled else nullcontext():
             run(next_batch)
     finally:
         for hook, layer, momentum in zip(hooks, layers, before, strict=True):
             hook.remove()
             layer.momentum = momentum
-
-
-def _uncompiled() -> AbstractContextManager[None]:
-    """Inside, compiled regions run as they are: torch would compile them anew for each momentum.
-
-    Where torch._dynamo, whose import takes seconds, is not imported, nothing is compiled.
-    """
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 _WARM_UP = 10

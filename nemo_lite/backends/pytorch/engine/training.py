@@ -179,16 +179,12 @@ def how_to_go_on(saved: str, loaded_from: str, world_size: int) -> str:
     """The command that goes on from a checkpoint."""
     command = "the same command"
     if world_size == 1:  # each process of several was started by a launcher, whose command is not known here
-        command = _own_command() or command
+        if Path(sys.argv[0]).is_file():  # no notebook
+            command = shlex.join(sys.orig_argv)
+        elif sys.argv[0].startswith("nemo-lite "):
+            command = shlex.join(as_typed(sys.argv))
     folder = Path(saved).parent
     return f"{command} --load_dir {folder}" if loaded_from and Path(loaded_from) != folder else command
-
-
-def _own_command() -> str:
-    """The command that started this process; "" in a notebook."""
-    if Path(sys.argv[0]).is_file():
-        return shlex.join(sys.orig_argv)
-    return shlex.join(as_typed(sys.argv)) if sys.argv[0].startswith("nemo-lite ") else ""
 
 
 _STATISTICS_STEPS = 500

@@ -163,7 +163,12 @@ class GuardedStep:
         if isinstance(self._optimizer, ForeachOptimizer) and self._optimizer.can_skip:
             self._optimizer.step_unless(skip)
         elif self._takes_found_inf(parameters):
-            self._step_fused(skip)
+            fused: Any = self._optimizer
+            fused.grad_scale, fused.found_inf = None, skip  # as torch.amp.GradScaler tells them
+            try:
+                fused.step()
+            finally:
+                del fused.grad_scale, fused.found_inf
         else:
             counts[len(groups) :] = [_copied(values, skip.device) for values in before[len(groups) :]]
             self._step_and_put_back([own_part(parameter) for parameter in parameters], holders, before, skip)
@@ -188,14 +193,6 @@ class GuardedStep:
         supports_scaling = getattr(self._optimizer, "_step_supports_amp_scaling", False)
         is_fused = supports_scaling and all(group.get("fused") for group in self._optimizer.param_groups)
         return is_fused and all(own_part(parameter) is parameter for parameter in parameters)
-
-    def _step_fused(self, skip: Tensor) -> None:
-        fused: Any = self._optimizer
-        fused.grad_scale, fused.found_inf = None, skip  # as torch.amp.GradScaler tells them
-        try:
-            fused.step()
-        finally:
-            del fused.grad_scale, fused.found_inf
 
     def _step_and_put_back(
         self, weights: Sequence[Tensor], holders: Sequence[_Values], before: Sequence[_Values], skip: Tensor
