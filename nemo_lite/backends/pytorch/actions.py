@@ -24,7 +24,6 @@ from nemo_lite.backends.pytorch.distributed.contract import (
     training_arguments,
 )
 from nemo_lite.backends.pytorch.engine import arguments
-from nemo_lite.backends.pytorch.engine.batches import NoValues, StepValues, ValuesOfLanes
 from nemo_lite.backends.pytorch.engine.checkpoints import Checkpoints, restore_weights
 from nemo_lite.backends.pytorch.engine.evaluation import (
     BatchResult,
@@ -37,7 +36,7 @@ from nemo_lite.backends.pytorch.engine.evaluation import (
 )
 from nemo_lite.backends.pytorch.engine.module_state import make_statistics_equal, modules_of, set_training
 from nemo_lite.backends.pytorch.engine.objectives import Objectives
-from nemo_lite.backends.pytorch.engine.state import RunState
+from nemo_lite.backends.pytorch.engine.state import NoValues, RunState, StepValues, ValuesOfLanes
 from nemo_lite.backends.pytorch.engine.training import Lane, Training, total_steps
 from nemo_lite.backends.pytorch.export import DeploymentExport
 from nemo_lite.backends.pytorch.generators import training_draws

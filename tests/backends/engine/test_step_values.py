@@ -9,7 +9,7 @@ from torch import nn
 from toys.nets import BD, Mse, Net, Points, Record, build, train
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.engine.batches import StepValues
+from nemo_lite.backends.pytorch.engine.state import StepValues
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.base.errors import DagError
 from nemo_lite.core.dag import Dag

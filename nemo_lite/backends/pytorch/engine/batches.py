@@ -1,189 +1,24 @@
-"""The batches of a step on all ranks, and the values that callbacks read of it."""
+"""The batches of a step: the same number of steps on all ranks, and one exchange on what they must agree on."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import cycle, islice
-from typing import Any, NamedTuple
-
-import torch
-from torch import nn
+from typing import NamedTuple
 
 from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader
 from nemo_lite.backends.pytorch.data.order import Stretch, divided
-from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.process import WAITING_FOR_DATA
-from nemo_lite.backends.pytorch.generators import generators_set_aside
-from nemo_lite.backends.pytorch.lowering import lower
-from nemo_lite.backends.pytorch.placement import AheadOfUse, Snapshot
-from nemo_lite.backends.pytorch.precision import Precision
-from nemo_lite.base.errors import DagError, UsageError, counted, did_you_mean
+from nemo_lite.backends.pytorch.engine.state import NO_WISHES, Wishes
+from nemo_lite.backends.pytorch.placement import AheadOfUse
+from nemo_lite.base.errors import UsageError, counted
 from nemo_lite.base.interruption import flags_of, signal_in
-from nemo_lite.core.dag import Dag, slice_between
-from nemo_lite.core.neural_types import ModuleCall, NmTensor, Value
 from nemo_lite.core.run_options import Uneven
 from nemo_lite.utils import logging
-
-
-class StepValues:
-    """The tensors of the step that just ran; wires outside the training DAG are computed from them when asked for."""
-
-    def __init__(self, dag: Dag, precision: Precision) -> None:
-        self.dag, self._precision = dag, precision
-        self.names = dag.wires_by_name()
-        self._values: dict[NmTensor, Value] = {}  # Any: values of wires are tensors, lists of texts or numbers
-        self._fresh: tuple[Sequence[NmTensor], Sequence[object]] = ((), ())
-        self._loss: torch.Tensor | None = None
-        self._calls: Set[ModuleCall] = frozenset()
-        self._continuations: dict[tuple[NmTensor, int], tuple[tuple[NmTensor, ...], nn.Module]] = {}
-
-    def lane_of(self, wire: NmTensor) -> StepValues:
-        """These: there is one training DAG."""
-        return self
-
-    def wire(self, name: str) -> NmTensor:
-        """The wire of that name.
-
-        Raises:
-            DagError: no wire was renamed so.
-        """
-        if name not in self.names:
-            names = ["loss", *self.names]
-            known = f"known: {', '.join(names)}{did_you_mean(name, names)}"
-            remedy = f'{known}; name one with wire.rename("{name}"), and keep it or its module in a variable'
-            raise DagError(f'no wire of this DAG is named "{name}"', remedy=remedy)
-        return self.names[name]
-
-    def extra_wires(self, wires: Sequence[NmTensor]) -> list[NmTensor]:
-        """The wires of the training DAG that must be kept to give ``wires`` and all renamed ones."""
-        kept = list(dict.fromkeys([*wires, *self.names.values()]))
-        return list(dict.fromkeys(wire for one in kept for wire in self.dag.continuation([one]).inputs))
-
-    def set(
-        self, loss: torch.Tensor, calls: Set[ModuleCall], wires: Sequence[NmTensor], values: Sequence[object]
-    ) -> None:
-        """Take the values of a step that made ``calls``. Runs at every step: nothing is looked at before that."""
-        self._loss, self._calls, self._fresh = loss, calls, (wires, values)
-
-    def clear(self) -> None:
-        """Let the step's tensors go."""
-        self._loss = None
-        self._fresh = ((), ())
-        if self._values:
-            self._values = {}
-
-    def get_tensor(self, wire: str | NmTensor, compute: bool = True) -> Any:
-        """See :class:`nemo_lite.core.callbacks.action_state.StepTensors`."""
-        if isinstance(wire, str):
-            if wire == "loss" and wire not in self.names:
-                return None if self._loss is None else self._loss.detach()
-            wire = self.wire(wire)
-        if not self._values:
-            wires, values = self._fresh
-            self._values = {
-                w: v.detach() if isinstance(v, torch.Tensor) else v for w, v in zip(wires, values, strict=True)
-            }
-        if wire not in self._values and compute:
-            self._values[wire] = self._continue_to(wire)
-        return self._values.get(wire)
-
-    def _continue_to(self, wire: NmTensor) -> object:
-        """Compute a wire from what the step has. What the step computed is not repeated: dropout would differ.
-
-        The modules are in the modes that they have; what they draw, and the buffers that they move, are put back: how
-        often somebody looks must not change the training.
-        """
-        key = (wire, id(self._calls))
-        if key not in self._continuations:
-            part = slice_between(self._fresh[0], [wire])
-            if needs_all_ranks(m for m in (node.module for node in part.nodes) if isinstance(m, nn.Module)):
-                raise DagError(
-                    f"{wire.place} cannot be computed by one process alone",
-                    got="a module on the way to it that exchanges statistics or weights with other processes",
-                    remedy="make it part of what is trained, or evaluate it",
-                )
-            again = [node.name for node in part.nodes if node.call in self._calls]
-            if again:
-                raise DagError(
-                    f"{wire.place} was not kept in this step",
-                    got=f"it needs what {again[-1]} gave",
-                    remedy='name the wire before training starts: wire.rename("...") keeps it',
-                )
-            self._continuations[key] = (part.inputs, lower(part, "Continuation").to(self._precision.device))
-        inputs, module = self._continuations[key]
-        buffers = Snapshot(dict.fromkeys(module.buffers()))
-        buffers.keep()
-        try:
-            with (
-                generators_set_aside(self._precision.device, dict(module.named_children())),
-                self._precision.prepared(module.children()),
-                torch.no_grad(),
-                self._precision.forward(),
-            ):
-                return module(*(self._values[taken] for taken in inputs))[0]
-        finally:
-            buffers.put_back()
-
-
-class ValuesOfLanes:
-    """The tensors of several training DAGs; "loss" is that of the objective that was updated last.
-
-    Attributes:
-        latest: the values of that objective.
-    """
-
-    def __init__(self, lanes: Sequence[StepValues]) -> None:
-        self._lanes, self.latest = lanes, lanes[0]
-
-    def lane_of(self, wire: NmTensor) -> StepValues:
-        """The values from which a wire is known, or computed."""
-        inside = [values for values in self._lanes if wire in values.dag]
-        data_layer = Dag([wire]).data_layer
-        return next(iter([*inside, *(values for values in self._lanes if values.dag.data_layer is data_layer)]))
-
-    def wire(self, name: str) -> NmTensor:
-        """The wire of that name."""
-        return next((lane for lane in self._lanes if name in lane.names), self.latest).wire(name)
-
-    def get_tensor(self, wire: str | NmTensor, compute: bool = True) -> Any:
-        """See :class:`nemo_lite.core.callbacks.action_state.StepTensors`."""
-        if isinstance(wire, str) and wire == "loss" and not any("loss" in lane.names for lane in self._lanes):
-            return self.latest.get_tensor("loss")
-        wire = self.wire(wire) if isinstance(wire, str) else wire
-        return self.lane_of(wire).get_tensor(wire, compute)
-
-
-class NoValues:
-    """In place of :class:`StepValues` where nothing is trained."""
-
-    def get_tensor(self, wire: str | NmTensor, compute: bool = True) -> Any:
-        """Raises DagError: there was no step."""
-        raise DagError("there is no training step to read tensors of", got=str(wire))
-
-
-class Wishes(NamedTuple):
-    """Requests of a rank, or of any of them, for the end of the present step.
-
-    Attributes:
-        stop: end the run.
-        save: make a checkpoint.
-        signal: the stop signal that came, 0 for none: end the run, and say so.
-    """
-
-    stop: bool = False
-    save: bool = False
-    signal: int = 0
-
-    def joined(self, wishes: Wishes) -> Wishes:
-        """These, and those of another exchange at the same step."""
-        return Wishes(self.stop or wishes.stop, self.save or wishes.save, self.signal or wishes.signal)
-
-
-NO_WISHES = Wishes()
 
 
 @dataclass(slots=True)

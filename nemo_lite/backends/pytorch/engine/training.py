@@ -23,20 +23,13 @@ from nemo_lite.backends.pytorch.distributed.contract import RunContract
 from nemo_lite.backends.pytorch.distributed.process import BACKWARD
 from nemo_lite.backends.pytorch.distributed.replicas import CopyComparison
 from nemo_lite.backends.pytorch.engine.averages import Averaging
-from nemo_lite.backends.pytorch.engine.batches import (
-    NO_WISHES,
-    StepBatches,
-    StepBatchLoader,
-    StepValues,
-    ValuesOfLanes,
-    Wishes,
-)
+from nemo_lite.backends.pytorch.engine.batches import StepBatches, StepBatchLoader
 from nemo_lite.backends.pytorch.engine.checkpoints import Checkpoints, SavedPart
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluations
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics, weights_not_finite
 from nemo_lite.backends.pytorch.engine.objectives import LoweredObjective, refuse_unreached
 from nemo_lite.backends.pytorch.engine.resuming import Pace, Position, stacked, states_of_ranks
-from nemo_lite.backends.pytorch.engine.state import RunState
+from nemo_lite.backends.pytorch.engine.state import NO_WISHES, RunState, StepValues, ValuesOfLanes, Wishes
 from nemo_lite.backends.pytorch.engine.verdict import ComputedStep, SkippedSteps, Verdict
 from nemo_lite.backends.pytorch.generators import seed_all, seed_of
 from nemo_lite.backends.pytorch.lowering import Lowering
