@@ -199,12 +199,13 @@ class AudioFile:
                 with np.errstate(over="ignore", invalid="ignore"):  # told by the check of their range
                     piece = piece.mean(axis=1)
             if are_floats:
-                least, most = float(piece.min()), float(piece.max())  # NaN where one is
-                if not (np.isfinite(least) and np.isfinite(most)):
+                lowest, highest = float(piece.min()), float(piece.max())  # NaN where one is
+                if not (np.isfinite(lowest) and np.isfinite(highest)):
                     raise self.refusal("has samples that are NaN or infinite")
-                if max(-least, most) > MAX_AMPLITUDE:
-                    got, wanted = f"{max(-least, most):.3g}", "floats of full scale 1, or whole numbers of 32 bits"
-                    raise self.refusal("has samples that are too large", got=got, wanted=wanted)
+                if max(-lowest, highest) > MAX_AMPLITUDE:
+                    right = "floats of full scale 1, or whole numbers of 32 bits"
+                    got = f"{max(-lowest, highest):.3g}"
+                    raise self.refusal("has samples that are too large", got=got, wanted=right)
             yield np.clip(piece, -1.0, 1.0) if are_floats and int_values else piece
 
     def _seek(self, first: int) -> None:
