@@ -1,0 +1,1 @@
+"""Transducers: prediction networks, the joint network, and the losses over its lattice."""

@@ -1,0 +1,249 @@
+"""Prediction networks: from the labels that were said to states, from which the joint network tells the next label.
+
+Arguments and names of weights are those of NVIDIA's classes since NeMo 1.0, so weights of published files fit.
+
+Source: Graves, "Sequence Transduction with Recurrent Neural Networks", 2012.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from nemo_asr.models.jasper.frames import BATCH, TIME
+from nemo_asr.run.arguments import Channels, Classes, refuse_too_large
+from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.base.config import Checked, check_call
+from nemo_lite.base.errors import UsageError
+from nemo_lite.base.ranges import Between
+from nemo_lite.core.neural_types import AxisKind, AxisType, EncodedRepresentation, LabelsType, LengthsType, NeuralType
+from nemo_lite.core.ports import Ports
+from nemo_lite.core.shapes import Shape
+
+Memory: TypeAlias = "tuple[Tensor, ...]"
+"""What a prediction network keeps from label to label: tensors whose first axis counts the hypotheses."""
+Dropout: TypeAlias = Annotated[float, Between(0, 1)]
+Layers: TypeAlias = Annotated[int, Between(1, 64)]
+Scale: TypeAlias = Annotated[float, Between(-100, 100)]
+
+
+@dataclass(frozen=True)
+class PrednetSpec:
+    """The keys of ``prednet``.
+
+    Args:
+        pred_hidden: size of the states.
+        pred_rnn_layers: of the LSTM.
+        dropout: probability, between layers and behind the last one.
+        forget_gate_bias: what gates begin with; None: as torch draws it.
+        t_max: the longest time of gates, in labels, in the place of ``forget_gate_bias``. Source: Tallec and Ollivier,
+            "Can recurrent neural networks warp time?", ICLR 2018.
+        weights_init_scale: multiplies all weights in the beginning.
+        hidden_hidden_bias_scale: multiplies the second bias of the forget gates in the beginning.
+        rnn_hidden_size: of an LSTM whose output is projected to ``pred_hidden``, which is smaller; -1: there is no
+            projection.
+    """
+
+    pred_hidden: Channels
+    pred_rnn_layers: Layers = 1
+    dropout: Dropout = 0.0
+    forget_gate_bias: Scale | None = 1.0
+    t_max: Annotated[int, Between(3, 1_000_000)] | None = None
+    weights_init_scale: Scale = 1.0
+    hidden_hidden_bias_scale: Scale = 0.0
+    rnn_hidden_size: Annotated[int, Between(1, 65_536, also=(-1,))] = -1
+
+
+@dataclass(frozen=True)
+class StatelessSpec:
+    """The keys of ``prednet`` of a `StatelessTransducerDecoder`: size of the states, and probability of dropout."""
+
+    pred_hidden: Channels
+    dropout: Dropout = 0.0
+
+
+class PredictionNetwork(TrainableNM):
+    """Labels (B, U) to states (B, U + 1, ``pred_hidden``), of which the first is that of no label.
+
+    The blank, label ``vocab_size``, stands for the beginning.
+    """
+
+    def __init__(self, vocab_size: int, pred_hidden: int, name: str | None) -> None:
+        super().__init__(name=name)
+        refuse_too_large(type(self).__name__, (vocab_size + 1) * pred_hidden)
+        self.vocab_size, self.pred_hidden = vocab_size, pred_hidden
+
+    @property
+    def input_ports(self) -> Ports:
+        return {"targets": NeuralType("B T", LabelsType()), "target_length": NeuralType("B", LengthsType())}
+
+    @property
+    def output_ports(self) -> Ports:
+        size = AxisType(AxisKind.Dimension, self.pred_hidden)
+        return {"states": NeuralType((BATCH, TIME, size), EncodedRepresentation())}
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        batch, num_labels = shapes["targets"]
+        return {"states": (batch, num_labels + 1, self.pred_hidden)}
+
+    def forward(self, targets: Tensor, target_length: Tensor) -> Tensor:
+        """States behind a target's end are padding."""
+        blank = targets.new_full((len(targets), 1), self.vocab_size)
+        labels = torch.cat([blank, targets], 1).long().clamp(0, self.vocab_size)
+        return self.continued(labels, self.beginning(len(labels)))[0]
+
+    def beginning(self, number: int) -> Memory:
+        """The memory of so many hypotheses, in front of the blank with which each begins."""
+        raise NotImplementedError
+
+    def continued(self, labels: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """The states (N, U, pred_hidden) behind labels (N, U), and the memory behind the last of them."""
+        raise NotImplementedError
+
+
+class RNNTDecoder(PredictionNetwork):
+    """An embedding and an LSTM. Its memory is the LSTM's, (N, layers, size) twice.
+
+    Args:
+        prednet: the keys of `PrednetSpec`.
+        vocab_size: labels, without the blank.
+        normalization_mode: None; NeMo's other modes are not known here.
+        random_state_sampling: training utterances begin with random memory, not with zeros. Source: Narayanan et al.,
+            "Recognizing long-form speech using streaming end-to-end models", ASRU 2019.
+        blank_as_pad: the embedding has a row for the blank, zeros unless a file says otherwise.
+        name: its name in DAGs, messages and checkpoints.
+
+    Raises:
+        UsageError: ``rnn_hidden_size`` is not above ``pred_hidden``.
+    """
+
+    def __init__(
+        self,
+        prednet: Annotated[Mapping[str, Any], Checked(lambda section: check_call(section, PrednetSpec))],
+        vocab_size: Classes,
+        normalization_mode: None = None,
+        random_state_sampling: bool = False,
+        blank_as_pad: bool = True,
+        name: str | None = None,
+    ) -> None:
+        spec = PrednetSpec(**prednet)
+        super().__init__(vocab_size, spec.pred_hidden, name)
+        if -1 < spec.rnn_hidden_size <= spec.pred_hidden:
+            got = f"rnn_hidden_size {spec.rnn_hidden_size}, pred_hidden {spec.pred_hidden}"
+            raise UsageError("a projection makes states smaller", place="RNNTDecoder.prednet", got=got)
+        self._random_state_sampling, self._blank_as_pad = random_state_sampling, blank_as_pad
+        padding = vocab_size if blank_as_pad else None
+        embed = nn.Embedding(vocab_size + blank_as_pad, self.pred_hidden, padding_idx=padding)
+        # NeMo's names of the parts, which are in the names of weights.
+        self.prediction = nn.ModuleDict({"embed": embed, "dec_rnn": nn.ModuleDict({"lstm": _lstm(spec)})})
+        self._dropout = nn.Dropout(spec.dropout)
+
+    def beginning(self, number: int) -> Memory:
+        """Zeros; in training random where ``random_state_sampling`` says so."""
+        lstm = self._lstm
+        sizes = (
+            (number, lstm.num_layers, lstm.proj_size or lstm.hidden_size),
+            (number, lstm.num_layers, lstm.hidden_size),
+        )
+        make = next(lstm.parameters()).new_empty
+        if self.training and self._random_state_sampling:
+            return tuple(make(size).normal_() for size in sizes)
+        return tuple(make(size).zero_() for size in sizes)
+
+    def continued(self, labels: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """See `PredictionNetwork`."""
+        embed: Any = self.prediction["embed"]
+        if self._blank_as_pad:
+            embedded = embed(labels)
+        else:
+            is_label = labels < self.vocab_size
+            embedded = torch.where(is_label.unsqueeze(-1), embed(labels.clamp(max=self.vocab_size - 1)), 0.0)
+        hidden, cell = (part.transpose(0, 1).contiguous() for part in memory)
+        # By time first, as torch has it within: that the batch comes first is a copy there.
+        states, (hidden, cell) = self._lstm(embedded.transpose(0, 1), (hidden, cell))
+        return self._dropout(states.transpose(0, 1)), (hidden.transpose(0, 1), cell.transpose(0, 1))
+
+    @property
+    def _lstm(self) -> nn.LSTM:
+        lstm: nn.LSTM = self.prediction["dec_rnn"]["lstm"]  # type: ignore[index]  # a dictionary of modules
+        return lstm
+
+
+def _lstm(spec: PrednetSpec) -> nn.LSTM:
+    is_projected = spec.rnn_hidden_size > 0
+    size = spec.rnn_hidden_size if is_projected else spec.pred_hidden
+    lstm = nn.LSTM(
+        spec.pred_hidden,
+        size,
+        spec.pred_rnn_layers,
+        dropout=spec.dropout if spec.pred_rnn_layers > 1 else 0.0,
+        proj_size=spec.pred_hidden if is_projected else 0,
+    )
+    forget = slice(size, 2 * size)  # torch has the gates in the order input, forget, cell, output
+    with torch.no_grad():
+        for name, values in lstm.named_parameters():
+            if "bias" in name and spec.t_max is not None:
+                values.zero_()
+                values[forget].uniform_(1, spec.t_max - 1).log_()
+                values[:size] = -values[forget]
+            elif "bias_ih" in name and spec.forget_gate_bias is not None:
+                values[forget] = spec.forget_gate_bias
+            elif "bias_hh" in name and spec.forget_gate_bias is not None:
+                values[forget].mul_(spec.hidden_hidden_bias_scale)
+            values.mul_(spec.weights_init_scale)
+    return lstm
+
+
+class StatelessTransducerDecoder(PredictionNetwork):
+    """Embeddings of the last labels, side by side: no recurrence. Its memory is the labels before, (N, contexts - 1).
+
+    Source: Ghodsi et al., "RNN-Transducer with stateless prediction network", ICASSP 2020.
+
+    Args:
+        prednet: the keys of `StatelessSpec`.
+        vocab_size: labels, without the blank.
+        context_size: how many labels it sees; of the size of the states the newest has the larger part.
+        normalization_mode: ``layer``: states are normalised, without weights.
+        name: its name in DAGs, messages and checkpoints.
+    """
+
+    def __init__(
+        self,
+        prednet: Annotated[Mapping[str, Any], Checked(lambda section: check_call(section, StatelessSpec))],
+        vocab_size: Classes,
+        context_size: Annotated[int, Between(1, 64)] = 1,
+        normalization_mode: Literal["layer"] | None = None,
+        name: str | None = None,
+    ) -> None:
+        spec = StatelessSpec(**prednet)
+        super().__init__(vocab_size, spec.pred_hidden, name)
+        older = self.pred_hidden // 2 // context_size
+        sizes = [self.pred_hidden - older * (context_size - 1), *[older] * (context_size - 1)]
+        if not min(sizes):
+            got = f"pred_hidden {self.pred_hidden}, context_size {context_size}"
+            raise UsageError("there is no room for so many labels", place="StatelessTransducerDecoder", got=got)
+        embeds = nn.ModuleList(nn.Embedding(vocab_size + 1, size, padding_idx=vocab_size) for size in sizes)
+        self.prediction = nn.ModuleDict({"embeds": embeds})
+        self._is_normalized, self._dropout = normalization_mode == "layer", nn.Dropout(spec.dropout)
+
+    def beginning(self, number: int) -> Memory:
+        """Blanks."""
+        embeds: Any = self.prediction["embeds"]
+        shape = (number, len(embeds) - 1)
+        return (torch.full(shape, self.vocab_size, device=embeds[0].weight.device),)
+
+    def continued(self, labels: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """See `PredictionNetwork`."""
+        embeds: Any = self.prediction["embeds"]
+        seen, number = torch.cat([memory[0], labels], 1), labels.shape[1]
+        oldest = len(embeds) - 1
+        # The k-th embedding is of the label k places before the newest.
+        parts = [embed(seen[:, oldest - k : oldest - k + number]) for k, embed in enumerate(embeds)]
+        states = self._dropout(torch.cat(parts, -1))
+        if self._is_normalized:
+            states = nn.functional.layer_norm(states, (self.pred_hidden,))
+        return states, (seen[:, number:],)
