@@ -1,0 +1,177 @@
+"""The joint network and its softmax in slices, so that the logits of all nodes of a lattice never exist at once.
+
+Of (B, T, U + 1) nodes with thousands of logits each, a loss needs a few numbers each: these alone are kept. The backward
+pass computes everything else again, slice by slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+_SLICE_BYTES = 16 << 20
+# Larger ones keep more cores busy; of the smaller ones the launches of kernels would take the most time.
+_SLICE_BYTES_OF_GPU = 256 << 20
+
+
+class Kept(NamedTuple):
+    """What is kept of a node's outputs.
+
+    Attributes:
+        columns: (B, U + 1, n) which of the tokens; those of a node depend on the labels before it, not on the frame.
+        num_tokens: the first outputs, which share a softmax. The others share another one, and all of them are kept.
+    """
+
+    columns: Tensor
+    num_tokens: int
+
+
+def sliced_losses(
+    frames: Tensor,
+    states: Tensor,
+    joint_net: nn.Sequential,
+    kept: Kept,
+    losses_of: Callable[[Tensor], Tensor],
+    clamp: float = 0.0,
+    slice_bytes: int | None = None,
+) -> Tensor:
+    """``losses_of(log-probabilities kept of joint_net(frames[:, :, None] + states[:, None]))``.
+
+    It computes in the type of the frames, from the softmax on in float32 or wider. Masks of dropout come from
+    generators of their own, whose seeds the default generator of the CPU draws: so they are the same in both passes.
+
+    Args:
+        frames: (B, T, J), the joint's projection of the encoder's output.
+        states: (B, U + 1, J), that of the prediction network's.
+        joint_net: layers without weights, perhaps dropout, and a linear layer behind them.
+        kept: what is kept.
+        losses_of: from (B, T, U + 1, n + outputs that are no tokens) to (B,), each item's of its own values alone. It
+            is differentiated in the forward pass.
+        clamp: the most that a gradient of one item's loss by a logit is, up or down; 0: any.
+        slice_bytes: the most that a slice takes; one frame of one item at least.
+    """
+    if slice_bytes is None:
+        slice_bytes = _SLICE_BYTES if frames.device.type == "cpu" else _SLICE_BYTES_OF_GPU
+    joint = _Joint(joint_net, kept, losses_of, clamp, slice_bytes)
+    linear = joint_net[-1]
+    losses: Tensor = _SlicedJoint.apply(joint, frames, states, linear.weight, linear.bias)  # type: ignore[no-untyped-call]  # torch's
+    return losses
+
+
+class _Joint:
+    """What both passes compute of a slice. Arguments as of `sliced_losses`."""
+
+    def __init__(
+        self,
+        joint_net: nn.Sequential,
+        kept: Kept,
+        losses_of: Callable[[Tensor], Tensor],
+        clamp: float,
+        slice_bytes: int,
+    ) -> None:
+        self.layers, self.kept, self.losses_of, self.clamp = joint_net[:-1], kept, losses_of, clamp
+        self._slice_bytes = slice_bytes
+        draws = any(isinstance(layer, nn.Dropout) and layer.training and layer.p for layer in self.layers)
+        self._seed = int(torch.randint(2**62, (1,), device="cpu").tolist()[0]) if draws else None
+
+    def slices(self, frames: Tensor, num_outputs: int) -> Iterator[tuple[int, slice, slice]]:
+        """Numbers, items and frames of the slices."""
+        num_items, num_frames, hidden = frames.shape
+        # Logits and their softmax, in float32; sums, activations and their gradients.
+        of_frame = self.kept.columns.shape[1] * (2 * num_outputs + 3 * hidden) * 4
+        items = min(num_items, max(1, self._slice_bytes // of_frame))
+        length = max(1, self._slice_bytes // (of_frame * items))
+        places = [(i, t) for i in range(0, num_items, items) for t in range(0, num_frames, length)]
+        for number, (item, frame) in enumerate(places):
+            yield number, slice(item, item + items), slice(frame, frame + length)
+
+    def hidden(self, frames: Tensor, states: Tensor, number: int) -> Tensor:
+        """(B, t, J), (B, U + 1, J) -> (B, t, U + 1, J): what goes into the linear layer in slice ``number``."""
+        values = frames.unsqueeze(2) + states.unsqueeze(1)
+        for layer in self.layers:
+            if not isinstance(layer, nn.Dropout):
+                values = layer(values)
+            elif self._seed is not None:
+                device = "cpu" if values.device.type == "meta" else values.device
+                generator = torch.Generator(device).manual_seed(self._seed + number)
+                mask = torch.empty_like(values).bernoulli_(1 - layer.p, generator=generator)
+                values = values * mask.div_(1 - layer.p)
+        return values
+
+    def softmaxes(self, num_outputs: int) -> list[slice]:
+        """The outputs that share a softmax: the tokens, and the others if there are any."""
+        num_tokens = self.kept.num_tokens
+        return [slice(0, num_tokens), slice(num_tokens, num_outputs)][: 1 + (num_outputs > num_tokens)]
+
+    def columns(self, items: slice, num_frames: int) -> Tensor:
+        """(B, t, U + 1, n): those that are kept, for the items and frames of a slice."""
+        return self.kept.columns[items].unsqueeze(1).expand(-1, num_frames, -1, -1)
+
+
+class _SlicedJoint(torch.autograd.Function):
+    """See :func:`sliced_losses`. From forward to backward goes the gradient of each item's loss by what is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, joint: _Joint, frames: Tensor, states: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        wide = torch.promote_types(frames.dtype, torch.float32)
+        own_weight, own_bias = weight.to(frames.dtype), bias.to(frames.dtype)
+        softmaxes = joint.softmaxes(len(weight))
+        num_columns, num_chosen = joint.kept.columns.shape[1:]
+        num_kept = num_chosen + len(weight) - joint.kept.num_tokens
+        kept = frames.new_empty((*frames.shape[:2], num_columns, num_kept), dtype=wide)
+        for number, items, part in joint.slices(frames, len(weight)):
+            hidden = joint.hidden(frames[items, part], states[items], number)
+            log_probs = [
+                F.linear(hidden, own_weight[rows], own_bias[rows]).to(wide).log_softmax(-1) for rows in softmaxes
+            ]
+            chosen = log_probs[0].gather(-1, joint.columns(items, hidden.shape[1]))
+            kept[items, part] = torch.cat([chosen, *log_probs[1:]], -1)
+        if not any(ctx.needs_input_grad):
+            return joint.losses_of(kept)
+        with torch.enable_grad():
+            losses = joint.losses_of(kept.requires_grad_())
+            (of_kept,) = torch.autograd.grad(losses.sum(), kept)
+        ctx.joint = joint
+        ctx.save_for_backward(frames, states, weight, bias, of_kept)
+        return losses.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        joint: _Joint = ctx.joint
+        frames, states, weight, bias, of_kept = ctx.saved_tensors
+        own_weight, own_bias = weight.to(frames.dtype), bias.to(frames.dtype)
+        softmaxes = joint.softmaxes(len(weight))
+        num_chosen = joint.kept.columns.shape[2]
+        of_frames = torch.empty_like(frames)
+        of_states, of_weight, of_bias = (torch.zeros_like(one, dtype=of_kept.dtype) for one in (states, weight, bias))
+        for number, items, part in joint.slices(frames, len(weight)):
+            with torch.enable_grad():
+                own = frames[items, part].detach().requires_grad_(), states[items].detach().requires_grad_()
+                hidden = joint.hidden(*own, number)
+            flat = hidden.detach().flatten(0, 2)
+            of_hidden = torch.zeros_like(flat)
+            of_chosen, of_others = of_kept[items, part].tensor_split([num_chosen], -1)
+            for rows in softmaxes:
+                probs = F.linear(hidden.detach(), own_weight[rows], own_bias[rows]).to(of_kept.dtype).softmax(-1)
+                if rows.start == 0:
+                    of_logits = probs.mul_(-of_chosen.sum(-1, keepdim=True))
+                    of_logits.scatter_add_(-1, joint.columns(items, hidden.shape[1]), of_chosen)
+                else:
+                    of_logits = probs.mul_(-of_others.sum(-1, keepdim=True)).add_(of_others)
+                if joint.clamp > 0:
+                    of_logits.clamp_(-joint.clamp, joint.clamp)
+                of_logits = of_logits.mul_(gradient[items, None, None, None]).to(frames.dtype).flatten(0, 2)
+                of_weight[rows] += of_logits.mT @ flat
+                of_bias[rows] += of_logits.sum(0)
+                of_hidden.addmm_(of_logits, own_weight[rows])
+            # A scalar, since the first gradient that torch is given takes half a second, in which it imports sympy.
+            with torch.enable_grad():
+                product = hidden.flatten().dot(of_hidden.flatten())
+            of_frames[items, part], of_states_here = torch.autograd.grad(product, own)
+            of_states[items] += of_states_here
+        of_inputs = (of_states.to(states.dtype), of_weight.to(weight.dtype), of_bias.to(bias.dtype))
+        return None, of_frames, *of_inputs
