@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sized
 from contextlib import AbstractContextManager, nullcontext
 from io import BytesIO
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -332,6 +332,20 @@ def _no_loss_function(self: nn.Module, **kwargs: Value) -> torch.Tensor:
     raise NotImplementedError(f"{type(self).__name__} has no _loss_function")
 
 
+class ItemLosses(NamedTuple):
+    """The losses of a batch's items, as a loss tells them to the trainer.
+
+    Attributes:
+        losses: (B,).
+        counts: (B,) whose sum over all items of a step divides the sum of their losses. None: the number of items.
+        is_sum: nothing divides it.
+    """
+
+    losses: torch.Tensor
+    counts: torch.Tensor | None = None
+    is_sum: bool = False
+
+
 class LossNM(_WithoutWeights):
     """A loss. Subclasses implement ``_loss_function`` with the input ports as parameters; it gives a scalar.
 
@@ -343,7 +357,7 @@ class LossNM(_WithoutWeights):
     port_function = "_loss_function"
     keep_float32 = True
     when_infinite: ClassVar[str] = ""
-    item_losses: list[torch.Tensor] | None = None
+    item_losses: list[ItemLosses] | None = None
 
     # Declared so, and not as a method, because each subclass has parameters of its own.
     _loss_function: Callable[..., torch.Tensor] = _no_loss_function
@@ -358,23 +372,38 @@ class LossNM(_WithoutWeights):
         """The loss of these values, by input port."""
         return self._loss_function(**kwargs)
 
-    def mean_over_items(self, losses: torch.Tensor) -> torch.Tensor:
-        """The mean of the losses (B,) of a batch's items.
+    def mean_over_items(self, losses: torch.Tensor, counts: torch.Tensor | None = None) -> torch.Tensor:
+        """The mean of the losses (B,) of a batch's items; with counts (B,), their sum divided by the sum of the counts.
 
         In training, items with an infinite loss are left out: value and gradient are those of a batch without them, and
         the trainer names them. Of a batch that has no other, the mean is infinite and the gradient 0. In evaluation it
-        is the plain mean.
+        is the plain mean. Of several micro-batches and ranks the trainer makes the mean of all items of a step.
 
         The backward pass of an infinite loss must itself give 0 for the gradient 0.
         """
         if not self.training:
-            return losses.mean()
-        if self.item_losses is not None:
-            self.item_losses.append(losses.detach())
+            return losses.mean() if counts is None else losses.sum() / counts.sum().clamp(min=1)
+        self._tell(ItemLosses(losses.detach(), counts))
         is_infinite = losses.isinf()
         count = losses.numel() - is_infinite.sum()
-        mean = torch.where(is_infinite, 0.0, losses).sum() / count.clamp(min=1)
+        divisor = count if counts is None else torch.where(is_infinite, 0, counts).sum()
+        mean = torch.where(is_infinite, 0.0, losses).sum() / divisor.clamp(min=1)
         return mean + torch.where(count > 0, 0.0, torch.inf)
+
+    def sum_over_items(self, losses: torch.Tensor) -> torch.Tensor:
+        """The sum of the losses (B,) of a batch's items, over all micro-batches and ranks of a step.
+
+        In training, items with an infinite loss are left out, as by :meth:`mean_over_items`.
+        """
+        if not self.training:
+            return losses.sum()
+        self._tell(ItemLosses(losses.detach(), is_sum=True))
+        is_infinite = losses.isinf()
+        return torch.where(is_infinite, 0.0, losses).sum() + torch.where(is_infinite.all(), torch.inf, 0.0)
+
+    def _tell(self, losses: ItemLosses) -> None:
+        if self.item_losses is not None:
+            self.item_losses.append(losses)
 
 
 class _LoaderSetting(Generic[T]):

@@ -169,19 +169,22 @@ class StepBatchLoader:
         """A hash of the batches of an epoch, see ``BatchLoader.digest``."""
         return self._loader.digest(epoch, done)
 
-    def start(self, *, are_finite: bool, wishes: Wishes = NO_WISHES, num_left_out: float = 0.0) -> None:
+    def start(
+        self, *, are_finite: bool, wishes: Wishes = NO_WISHES, item_sums: tuple[float, float] = (0.0, 0.0)
+    ) -> None:
         """Take the next step's batches, and begin the exchange of :meth:`following`; a pass may run meanwhile.
 
         Args:
             are_finite: this rank's losses of the present step are finite.
             wishes: this rank's, so far.
-            num_left_out: items that this rank leaves out of the present step.
+            item_sums: this rank's of the present step, see ``ComputedStep.item_sums``.
         """
-        self._early = self._begin(are_finite, wishes, num_left_out, is_early=True)
+        self._early = self._begin(are_finite, wishes, item_sums, is_early=True)
 
-    def num_left_out(self) -> float | None:
-        """Wait for the exchange that was begun: items that all ranks leave out of the step. None: none was begun."""
-        return None if self._early is None else self._early.sums()[len(_Sums._fields)]
+    def item_sums(self) -> list[float] | None:
+        """Wait for the exchange that was begun: the ``item_sums`` of all ranks, added. None: none was begun."""
+        num = len(_Sums._fields)
+        return None if self._early is None else self._early.sums()[num : num + 2]
 
     def following(self, *, are_finite: bool, wishes: Wishes = NO_WISHES) -> StepBatches:
         """The batches of the next step.
@@ -205,12 +208,14 @@ class StepBatchLoader:
             return StepBatches(batches, len(batches), num_items, 1, not batches, are_finite, wishes, wait_seconds)
         exchange, self._early = self._early, None
         if exchange is None:
-            exchange = self._begin(are_finite, wishes, 0.0, is_early=False)
+            exchange = self._begin(are_finite, wishes, (0.0, 0.0), is_early=False)
         else:
             self._keep_repeatable(are_finite)
         return self._agreed(exchange)
 
-    def _begin(self, are_finite: bool, wishes: Wishes, num_left_out: float, *, is_early: bool) -> _StartedExchange:
+    def _begin(
+        self, are_finite: bool, wishes: Wishes, item_sums: tuple[float, float], *, is_early: bool
+    ) -> _StartedExchange:
         """Take the batches, and begin to tell the other ranks."""
         started = time.perf_counter()
         batches = self._taken_from(self._batches)
@@ -221,7 +226,7 @@ class StepBatchLoader:
             self._keep_repeatable(are_finite)
         # Early, it is not known yet which batch may be repeated: see _with_repeated.
         mine = self._numbers(are_finite, wishes, batches, batches if is_early else self._counted(batches))
-        finish = self._comm.start_sum([*mine, num_left_out, *flags_of(wishes.signal)])
+        finish = self._comm.start_sum([*mine, *item_sums, *flags_of(wishes.signal)])
         return _StartedExchange(batches, wait_seconds, is_early, cache(finish))
 
     def _keep_repeatable(self, are_finite: bool) -> None:
@@ -252,7 +257,7 @@ class StepBatchLoader:
     def _agreed(self, exchange: _StartedExchange) -> StepBatches:
         """The step that all ranks make next, from what they told each other."""
         num, world_size, sums, batches = len(_Sums._fields), self._comm.world_size, exchange.sums(), exchange.batches
-        all_ranks, stop_signal = _Sums(*sums[:num]), signal_in(sums[num + 1 :])
+        all_ranks, stop_signal = _Sums(*sums[:num]), signal_in(sums[num + 2 :])
         out = all_ranks.out_of_batches
         if exchange.is_early and self._uneven == "pad" and out not in (0, world_size):
             all_ranks = self._with_repeated(all_ranks, batches)

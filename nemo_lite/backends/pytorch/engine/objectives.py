@@ -130,7 +130,14 @@ class Objectives:
         reached = Dag(losses)
         extra = [wire for wire in extra_wires if wire in reached and wire not in (*dag.inputs, *losses)]
         part = dag.slice([*losses, *extra])
-        module = self._comm.replicate(lowering(part, "TrainingDag").to(self._device), replication)
+        lowered = lowering(part, "TrainingDag")
+        # A module that nodes only refer to is in no call, but its gradients are exchanged as those of the others.
+        referenced = [module for node in part.nodes for module in node.module.referenced]
+        called: set[object] = {*lowered.modules()}
+        for number, other in enumerate(dict.fromkeys(one for one in referenced if one not in called)):
+            if isinstance(other, nn.Module):
+                lowered.add_module(f"referenced_{number}", other)
+        module = self._comm.replicate(lowered.to(self._device), replication)
         return LoweredObjective(
             module,
             len(losses),

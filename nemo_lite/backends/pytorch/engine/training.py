@@ -517,7 +517,7 @@ class Training:
         computed = ComputedStep(state.step, objective, taken, lane.data_layer.place_of)
         for number, (batch, factor) in enumerate(zip(taken.batches, taken.loss_factors(), strict=True), 1):
             self._accumulate(lane, computed, batch, factor, is_last=number == len(taken.batches))
-        correction = computed.correction(self._comm, lane.batches.num_left_out())
+        correction = computed.correction(self._comm, lane.batches.item_sums())
         computed.gradients = self._precision.finish_backward(
             objective.optimizer, objective.parameters, self._options.grad_norm_clip, correction
         )
@@ -554,8 +554,8 @@ class Training:
                 # needs none: averaged gradients are the same on all ranks, so each sees whether they are finite.
                 are_finite = self._verdict.allows_losses(computed)
                 if are_finite is not None:
-                    left_out = computed.num_of_this_rank()
-                    lane.batches.start(are_finite=are_finite, wishes=state.wishes, num_left_out=left_out)
+                    sums = computed.item_sums()
+                    lane.batches.start(are_finite=are_finite, wishes=state.wishes, item_sums=sums)
             with BACKWARD:  # marks the activity, for reports about ranks that hang
                 self._precision.backward(weighted, is_last)
         if isinstance(self._tensors, ValuesOfLanes):

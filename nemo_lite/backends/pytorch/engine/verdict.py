@@ -20,10 +20,11 @@ from nemo_lite.backends.pytorch.engine.batches import StepBatches
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics
 from nemo_lite.backends.pytorch.engine.objectives import LoweredObjective
 from nemo_lite.backends.pytorch.foreach_optimizers import ForeachOptimizer
+from nemo_lite.backends.pytorch.nm import ItemLosses
 from nemo_lite.backends.pytorch.placement import HostCopy, Snapshot
 from nemo_lite.backends.pytorch.precision import Precision, own_part
 from nemo_lite.backends.pytorch.tensor_codec import Tree
-from nemo_lite.base.errors import NonFiniteLossError, counted
+from nemo_lite.base.errors import NonFiniteLossError, UsageError, counted
 from nemo_lite.core.run_options import RunOptions
 from nemo_lite.utils import logging
 
@@ -35,9 +36,9 @@ class ComputedStep:
 
     The mean over a batch's other items is `LossNM.mean_over_items`. All stays on the device.
 
-    An item with an infinite loss is left out, and every other item of the step has the same weight in the gradient,
-    whatever its batch and rank: as if the item had not been there. If several losses of an item are summed, it counts
-    as left out when one of them is infinite.
+    An item with an infinite loss is left out, and every other item of the step has the weight in the gradient that its
+    loss gives it, whatever its batch and rank: as if the item had not been there. If several losses of an item are
+    summed, it counts as left out when one of them is infinite.
 
     Args:
         step: its index.
@@ -63,6 +64,8 @@ class ComputedStep:
         self.statuses: list[Tensor | None] = []
         self.num_left_out: Tensor | None = None
         self._left_out: list[Tensor] = []
+        self._divisors: list[Tensor] = []
+        self._is_sum = False
 
     def begin_batch(self) -> None:
         """Before a forward pass: forget what the losses told of the items of an earlier one."""
@@ -78,11 +81,16 @@ class ComputedStep:
             loss: their mean, a single number.
             factor: what the loss counts if no item is left out.
         """
+        told = [
+            each
+            for module in self.objective.loss_modules
+            for each in module.item_losses or ()
+            if each.losses.shape == (batch.num_items,)
+        ]
         status: Tensor | None = None  # (B,) of all losses that have one number for each item
-        for losses in chain.from_iterable(module.item_losses or () for module in self.objective.loss_modules):
-            if losses.shape == (batch.num_items,):
-                status_of_loss = losses.isinf() * INFINITE + losses.isnan() * NAN
-                status = status_of_loss if status is None else status.maximum(status_of_loss)
+        for losses, *_ in told:
+            status_of_loss = losses.isinf() * INFINITE + losses.isnan() * NAN
+            status = status_of_loss if status is None else status.maximum(status_of_loss)
         self.statuses.append(status)
         detached = loss.detach()
         if status is None:
@@ -93,35 +101,61 @@ class ComputedStep:
         if self.taken.is_alone:
             self.losses.append(detached)
             return loss
-        share = 1.0 - is_left_out.mean()
-        self.losses.append(torch.where(share > 0, detached, 0.0))
-        return loss * (share * factor)
+        divisor = self._divisor(told, 1.0 - is_left_out)
+        self._divisors.append(divisor if factor else torch.zeros_like(divisor))
+        self.losses.append(torch.where(is_left_out.all(), 0.0, detached))
+        return loss * (divisor / batch.num_items * factor)
 
-    def num_of_this_rank(self) -> float:
-        """How many items of this rank are left out: a host read, for what travels with other numbers."""
-        return float(torch.stack(self._left_out).sum()) if self._left_out else 0.0
+    def _divisor(self, told: Sequence[ItemLosses], is_counted: Tensor) -> Tensor:
+        """What divides the sum of the losses of a micro-batch's items; of a sum whether there is any.
 
-    def correction(self, comm: Comm, num_left_out: float | None = None) -> Tensor | None:
+        Raises:
+            UsageError: several losses are divided by different numbers: no one factor corrects their gradients.
+        """
+        first, *others = told
+        if any((each.is_sum, each.counts is None) != (first.is_sum, first.counts is None) for each in others):
+            raise UsageError(
+                "losses that are added are reduced in different ways, in steps of several batches or ranks",
+                place=", ".join(module.label for module in self.objective.loss_modules if module.item_losses),
+                wanted="means over utterances, means over labels, or sums, of all of them",
+                remedy="give them the same reduction",
+            )
+        self._is_sum = first.is_sum
+        if first.is_sum:
+            return is_counted.max()
+        return is_counted.sum() if first.counts is None else (is_counted * first.counts).sum()
+
+    def item_sums(self) -> tuple[float, float]:
+        """How many items of this rank are left out, and what divides the others' losses.
+
+        A host read, for what travels with other numbers.
+        """
+        left_out, divisors = self._left_out, self._divisors
+        return sum(each.item() for each in left_out), sum(each.item() for each in divisors)
+
+    def correction(self, comm: Comm, item_sums: Sequence[float] | None = None) -> Tensor | None:
         """After the last micro-batch: count the items that are left out over all ranks, which all call it.
 
         Args:
             comm: the ranks.
-            num_left_out: the number of all ranks, where it has come with other numbers.
+            item_sums: those of all ranks, added, where they have come with other numbers.
 
         Returns:
-            What the gradients are to be multiplied with, because fewer items share the step than its batches' factors
-            say: 1 if none is left out. None: nothing to correct.
+            What the gradients are to be multiplied with, because something else divides the losses of the step than its
+            batches' factors say: 1 where that is the number of items and none is left out. None: nothing to correct.
         """
         if not self._left_out:
             return None
-        if num_left_out is not None:
-            self.num_left_out = self._left_out[0].new_tensor(num_left_out)
+        if self.taken.is_alone:
+            (self.num_left_out,) = self._left_out
+            return None
+        sums = torch.stack([torch.stack(self._left_out).sum(), torch.stack(self._divisors).sum()])
+        if item_sums is None:
+            comm.sum_on_device(sums)
         else:
-            self.num_left_out = torch.stack(self._left_out).sum()
-            if self.taken.is_alone:
-                return None
-            comm.sum_on_device(self.num_left_out)
-        return self.taken.num_items / (self.taken.num_items - self.num_left_out).clamp(min=1.0)
+            sums = torch.stack([sums.new_tensor(each) for each in item_sums])
+        self.num_left_out, divisor = sums.unbind()
+        return self.taken.num_items / (torch.ones_like(divisor) if self._is_sum else divisor.clamp(min=1.0))
 
     def is_nothing_left(self) -> Tensor | None:
         """On the device: whether all items of the step are left out; None if no loss tells."""

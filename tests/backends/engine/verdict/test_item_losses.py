@@ -19,7 +19,7 @@ import nemo_lite as nemo
 from nemo_lite.backends.pytorch.data.loaders import Batch
 from nemo_lite.backends.pytorch.engine.batches import StepBatches
 from nemo_lite.backends.pytorch.engine.verdict import ComputedStep
-from nemo_lite.base.errors import NonFiniteLossError
+from nemo_lite.base.errors import NonFiniteLossError, UsageError
 from nemo_lite.core.neural_types import LossType, NeuralType
 
 
@@ -35,11 +35,29 @@ class SquaredErrors(nemo.LossNM):
         return self.mean_over_items(torch.where(target.isinf(), math.inf, error)[:, 0])
 
 
+class ErrorsByCount(SquaredErrors):
+    """The sum of the squared errors divided by that of the targets' whole parts; infinite where the target is."""
+
+    def _loss_function(self, out, target):
+        is_finite = target.isfinite()
+        target = torch.where(is_finite, target, 1.0)
+        losses = torch.where(is_finite, (out - target).square(), math.inf)
+        return self.mean_over_items(losses[:, 0], target[:, 0].ceil())
+
+
+class SumOfErrors(SquaredErrors):
+    """The sum of the squared errors, infinite where the target is."""
+
+    def _loss_function(self, out, target):
+        error = (out - torch.where(target.isinf(), 0.0, target)).square()
+        return 0.01 * self.sum_over_items(torch.where(target.isinf(), math.inf, error)[:, 0])
+
+
 class OutOfReach(Points):
     """24 points in batches of 4; those at some positions have an infinite target, or one that is no number."""
 
-    def __init__(self, *infinite, nan=()):
-        super().__init__(n=24, batch_size=4)
+    def __init__(self, *infinite, nan=(), batch_size=4):
+        super().__init__(n=24, batch_size=batch_size)
         self.y[list(infinite)], self.y[list(nan)] = math.inf, math.nan
 
 
@@ -60,10 +78,10 @@ class Without(Points):
         return ((self.x[own], self.y[own]) for own in rows if own)
 
 
-def built(data):
+def built(data, made=SquaredErrors):
     net = Net()
     x, y = data()
-    return net, SquaredErrors()(out=net(x=x), target=y)
+    return net, made()(out=net(x=x), target=y)
 
 
 def untouched():
@@ -71,7 +89,7 @@ def untouched():
 
 
 def weights_after(factory, data, num_steps=None, **kwargs):
-    net, loss = built(data)
+    net, loss = built(data, kwargs.pop("made", SquaredErrors))
     params = {"num_epochs": None if num_steps else 2, "max_steps": num_steps}
     train(factory, [loss], params={**params, "grad_norm_clip": kwargs.pop("clip", None)}, **kwargs)
     return [value for weight in net.state_dict().values() for value in weight.flatten().tolist()]
@@ -204,3 +222,39 @@ def test_ranks_divide_by_what_is_left_on_all_of_them(factory):
     first, second = results_of(2, _on_a_rank, *missing)
     assert first == second
     assert first == pytest.approx(expected, rel=1e-5)
+
+
+def _on_a_rank_by(made, *infinite):
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=5)
+    return weights_after(factory, OutOfReach(*infinite), made=made)
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("made", [ErrorsByCount, SumOfErrors])
+def test_other_reductions_are_over_all_micro_batches_of_a_step(factory, monkeypatch, made, on_device):
+    if on_device:
+        use_device_verdict(monkeypatch)
+    expected = weights_after(factory, OutOfReach(5, 9, 10, 16, 17, 18, 19, batch_size=8), made=made)
+    found = weights_after(factory, OutOfReach(5, 9, 10, 16, 17, 18, 19), made=made, batches_per_step=2)
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert expected != pytest.approx(untouched(), rel=1e-3)
+    mean = weights_after(factory, OutOfReach(5, 9, 10, 16, 17, 18, 19, batch_size=8))
+    assert expected != pytest.approx(mean, rel=1e-4)
+
+
+@pytest.mark.parametrize("made", [ErrorsByCount, SumOfErrors])
+def test_other_reductions_are_over_all_ranks(factory, made):
+    expected = weights_after(factory, OutOfReach(1, 8, 9, 10, 11, 21, batch_size=8), made=made)
+    first, second = results_of(2, _on_a_rank_by, made, 1, 8, 9, 10, 11, 21)
+    assert first == second
+    assert first == pytest.approx(expected, rel=1e-5)
+
+
+def test_losses_of_different_reductions_in_steps_of_several_batches_are_refused(factory):
+    net = Net()
+    x, y = OutOfReach()()
+    out = net(x=x)
+    losses = [SquaredErrors(name="by_item")(out=out, target=y), ErrorsByCount(name="by_count")(out=out, target=y)]
+    train(factory, losses, params={"max_steps": 1})
+    with pytest.raises(UsageError, match=r"^by_item, by_count: losses .* different ways.* the same reduction$"):
+        train(factory, losses, params={"max_steps": 1}, batches_per_step=2)
