@@ -23,7 +23,7 @@ def inputs(dtype=torch.float64, activation=nn.ReLU, dropout=0.0, num_extra=3):
 
 
 def losses_of(kept):
-    blank, label, duration = kept.float().to(kept.dtype).split([1, 1, kept.shape[-1] - 2], -1)
+    blank, label, duration = kept.split([1, 1, kept.shape[-1] - 2], -1)
     ends = torch.tensor([6, 4, 5]), torch.tensor([3, 2, 0])
     if not duration.shape[-1]:
         return lattice_losses(blank, label, *ends, Durations((1,), (0,)))
@@ -51,3 +51,56 @@ def test_losses_and_gradients_are_those_of_the_whole_joint(activation, num_extra
     wanted = results(losses_of_all(frames, states, net, kept), frames, states, net)
     sliced = sliced_losses(frames, states, net, kept, losses_of, slice_bytes=slice_bytes)
     torch.testing.assert_close(results(sliced, frames, states, net), wanted, rtol=0, atol=1e-6)
+
+
+def test_dropout_is_the_same_in_both_passes_and_goes_on_with_the_generator_of_the_run(monkeypatch):
+    masks = []
+    drawn = torch.Tensor.bernoulli_
+
+    def noted(*args, **kwargs):
+        masks.append(drawn(*args, **kwargs).clone())
+        return drawn(args[0], 1.0) * masks[-1]
+
+    monkeypatch.setattr(torch.Tensor, "bernoulli_", noted)
+    frames, states, net, kept = inputs(dropout=0.4)
+    state = torch.get_rng_state()
+    found = results(sliced_losses(frames, states, net, kept, losses_of, slice_bytes=3_000), frames, states, net)
+    half = len(masks) // 2
+    assert half > 3
+    assert all(torch.equal(one, other) for one, other in zip(masks[:half], masks[half:], strict=True))
+    assert 0.5 < torch.cat([mask.flatten() for mask in masks]).mean() < 0.7
+    torch.set_rng_state(state)
+    again = results(sliced_losses(frames, states, net, kept, losses_of, slice_bytes=3_000), frames, states, net)
+    assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
+    other = sliced_losses(frames, states, net, kept, losses_of, slice_bytes=3_000)
+    assert not torch.equal(found[0], other)
+
+
+@pytest.mark.parametrize("slice_bytes", [ONE_NODE, EVERYTHING])
+def test_gradients_with_dropout_are_those_of_finite_differences(slice_bytes):
+    frames, states, net, kept = inputs(dropout=0.4, activation=nn.Tanh)
+
+    def losses(frames, states):
+        torch.manual_seed(2)  # the same masks in each call
+        return sliced_losses(frames, states, net, kept, losses_of, slice_bytes=slice_bytes)
+
+    assert torch.autograd.gradcheck(losses, (frames, states))
+
+
+def test_without_training_nothing_is_dropped_or_drawn():
+    frames, states, net, kept = inputs(dropout=0.4)
+    net.eval()
+    state = torch.get_rng_state()
+    sliced = sliced_losses(frames, states, net, kept, losses_of)
+    torch.testing.assert_close(sliced, losses_of_all(frames, states, net, kept))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_frozen_weights_get_no_gradient_and_the_others_do():
+    frames, states, net, kept = inputs()
+    net.requires_grad_(False)
+    sliced_losses(frames, states, net, kept, losses_of).sum().backward()
+    assert frames.grad is not None
+    assert net[-1].weight.grad is None
+    sliced_losses(frames.detach(), states.detach(), net.requires_grad_(), kept, losses_of).sum().backward()
+    assert net[-1].weight.grad.any()

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# Float32 does not show such a posterior beside 1. Its products with small probabilities are denormal numbers, with which
-# a CPU multiplies matrices ten times as slowly.
+# Float32 does not show such a posterior beside 1. Its products with small probabilities are denormal numbers, with
+# which a CPU multiplies matrices ten times as slowly.
 _NEGLIGIBLE = 1e-15
 
 

@@ -1,7 +1,7 @@
 """The joint network and its softmax in slices, so that the logits of all nodes of a lattice never exist at once.
 
-Of (B, T, U + 1) nodes with thousands of logits each, a loss needs a few numbers each: these alone are kept. The backward
-pass computes everything else again, slice by slice.
+Of (B, T, U + 1) nodes with thousands of logits each, a loss needs a few numbers each: these alone are kept. The
+backward pass computes everything else again, slice by slice.
 """
 
 from __future__ import annotations
