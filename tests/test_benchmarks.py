@@ -29,6 +29,7 @@ QUICKLY = {
     "hotwords.py": ("--quick", "--labels", "letters"),
     "punctuation.py": ("--quick",),
     "tarred_data.py": ("--quick", "--rounds", "1"),
+    "transducer_memory.py": ("--quick", "--rounds", "1", "--vocabularies", "33", "--batches", "2"),
 }
 WITH_PYTEST = {"gpu.py", "gpu_tests.py"}  # which takes a Python of its own, with other paths
 GOLDEN = {
@@ -63,6 +64,17 @@ def run_beside_others(name: str, args: Sequence[str]) -> None:
     with serve_warm_python() as sys.executable:
         os.environ["PYTHON_EXEC"] = sys.executable  # with which launchers start their workers
         run_as_script(str(BENCHMARKS / name), args)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_transducers_loss_needs_65_mb_where_the_whole_joint_needs_1700_at_nearly_its_time(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    memory = importlib.import_module("transducer_memory")
+    whole, sliced = (memory.in_own_process(way, 1025, 8, memory.NUM_FRAMES, 2) for way in ("whole", "sliced 16"))
+    assert sliced["loss"] == pytest.approx(whole["loss"], rel=1e-6)
+    assert sliced["bytes"] <= 65e6
+    assert sliced["seconds"] <= 1.15 * whole["seconds"]
 
 
 @pytest.fixture

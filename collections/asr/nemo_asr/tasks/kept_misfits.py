@@ -75,6 +75,8 @@ def name_of(data_layer: SpeechDataLayer, frames_of: AxisLength, loss: NeuralModu
         "rows": [hashlib.sha256(array.tobytes()).hexdigest() for array in arrays],
         "labels": labels.sha256 if isinstance(labels, Subwords) else list(labels),
         "texts": [given.get(name) for name in _ARGUMENTS],
+        # What the code makes of the loss's arguments, such as durations, shows in a few texts.
+        "needed": None if needs is None else [needs(loss, text) for text in ([0], [0, 0], [0, 1, 0])],
         "frames": frames_of.formula,
         "augmentor": settings,
     }
