@@ -19,8 +19,7 @@ from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.audio.reading import read_audio
 from nemo_asr.run.manifest import R, Utterance, UtteranceReader, Utterances
 from nemo_asr.run.text.parser import CharParser
-from nemo_lite.backends.pytorch.data.loaders import Counts, ItemDataset, Request
-from nemo_lite.backends.pytorch.data.loaders import PlannedLoader
+from nemo_lite.backends.pytorch.data.loaders import Counts, ItemDataset, PlannedLoader, Request
 from nemo_lite.base.errors import DataChangedError, DataError
 
 Item = tuple[Samples, list[int]]

@@ -34,8 +34,7 @@ from nemo_asr.run.arguments import BatchSeconds, BatchSize, Duration, SampleRate
 from nemo_asr.run.manifest import Manifest, ManifestPaths, Mask, R, Utterance, Utterances, check_limits
 from nemo_asr.run.text.labels import shown_symbols
 from nemo_asr.run.text.parser import EMPTY, CharParser, parser_maker
-from nemo_lite.backends.pytorch.data.loaders import Counts, UnusableItems, budget_of
-from nemo_lite.backends.pytorch.data.loaders import PlannedLoader
+from nemo_lite.backends.pytorch.data.loaders import Counts, PlannedLoader, UnusableItems, budget_of
 from nemo_lite.backends.pytorch.data.order import Batching, CostWords, Plan, Shard, WeightedSets, plans
 from nemo_lite.backends.pytorch.data.workers import preload_in_workers
 from nemo_lite.backends.pytorch.nm import Copied, DataLayerNM

@@ -27,10 +27,9 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing import context, forkserver, popen_forkserver, reduction, resource_tracker, spawn, util
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Generic, TypeVar

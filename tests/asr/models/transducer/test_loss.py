@@ -14,6 +14,7 @@ from toys.nets import train
 from toys.ranks import results_of
 
 import nemo_lite as nemo
+from nemo_asr.models.transducer.joint import RNNTJoint
 from nemo_asr.models.transducer.lattice import Durations
 from nemo_asr.models.transducer.loss import RNNTLoss
 from nemo_lite.backends.pytorch.generators import generator_states, set_generator_states
@@ -24,22 +25,15 @@ from nemo_lite.core.run_options import CompileOptions
 REDUCTIONS = ("mean_batch", "mean", "mean_volume", "sum")
 
 
-class Joint(nemo.TrainableNM):
-    """The parts that the loss calls."""
-
-    input_ports = {}
-    output_ports = {}
-
-    def __init__(self, num_outputs, hidden=6, feat_in=5, dropout=0.0, name=None):
-        super().__init__(name=name)
-        self.enc, self.pred = nn.Linear(feat_in, hidden), nn.Linear(feat_in, hidden)
-        self.joint_net = nn.Sequential(nn.Tanh(), nn.Dropout(dropout), nn.Linear(hidden, num_outputs))
+def joint_of(num_classes=4, dropout=0.0, **durations):
+    sizes = {"joint_hidden": 6, "pred_hidden": 5, "encoder_hidden": 5}
+    return RNNTJoint({**sizes, "activation": "tanh", "dropout": dropout}, num_classes, **durations)
 
 
-def of_logits(logits):
+def of_logits(logits, **of_joint):
     """A joint that gives these logits (B, T, U + 1, K), and what it is given: each node has a unit of its own."""
     num_items, num_frames, num_columns, num_outputs = logits.shape
-    joint = Joint(num_outputs)
+    joint = joint_of(num_outputs - 1 - sum(map(len, of_joint.values())), **of_joint)
     joint.enc = joint.pred = nn.Identity()
     joint.joint_net = nn.Sequential(nn.ReLU(), nn.Linear(num_items * num_frames * num_columns, num_outputs))
     joint.to(logits.dtype)
@@ -53,10 +47,17 @@ def of_logits(logits):
     return joint, encoded.transpose(1, 2), states
 
 
-def losses_and_gradient(logits, labels, num_frames, num_labels, num_classes, weights=None, **kwargs):
-    """The losses of the items (B,), and the gradient of their (weighted) sum by the logits."""
-    joint, encoded, states = of_logits(logits)
-    loss = RNNTLoss(Reference(joint), num_classes, reduction="sum", **kwargs)
+def split(kwargs):
+    """The arguments of the joint, and those of the loss."""
+    of_joint = {name: value for name, value in kwargs.items() if "durations" in name}
+    return of_joint, {name: value for name, value in kwargs.items() if name not in of_joint}
+
+
+def losses_and_gradient(logits, labels, num_frames, num_labels, **kwargs):
+    """The losses of the items (B,), and the gradient of their sum by the logits."""
+    of_joint, of_loss = split(kwargs)
+    joint, encoded, states = of_logits(logits, **of_joint)
+    loss = RNNTLoss(Reference(joint), reduction="sum", **of_loss)
     loss.item_losses = []
     loss(encoded=encoded, states=states, labels=labels, num_frames=num_frames, num_labels=num_labels).backward()
     return loss.item_losses[0].losses, joint.joint_net[-1].weight.grad.T.unflatten(0, logits.shape[:3])
@@ -68,9 +69,8 @@ def golden_logits(num_outputs):
     return (2 * torch.sin(0.37 * place + 0.11 * place * place / len(place))).reshape(shape)
 
 
-TDT = {"loss_name": "tdt"}
-ZERO_TO_FOUR, ONE_OR_TWO = {**TDT, "durations": [0, 1, 2, 3, 4]}, {**TDT, "durations": [1, 2]}
-BLANKS = {"loss_name": "multiblank_rnnt", "big_blank_durations": [2, 4], "sigma": 0.05}
+ZERO_TO_FOUR, ONE_OR_TWO = {"durations": [0, 1, 2, 3, 4]}, {"durations": [1, 2]}
+BLANKS = {"big_blank_durations": [2, 4], "sigma": 0.05}
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,8 @@ BLANKS = {"loss_name": "multiblank_rnnt", "big_blank_durations": [2, 4], "sigma"
 )
 def test_golden_values_of_other_toolkits_and_of_all_paths(num_outputs, kwargs, losses, gradients):
     labels = torch.tensor([[1, 2, 2], [0, 1, 0] if kwargs is BLANKS else [3, 0, 0]])
-    num_classes = 3 if kwargs is BLANKS else 4
     lengths = torch.tensor([6, 4]), torch.tensor([3, 2])
-    found, gradient = losses_and_gradient(golden_logits(num_outputs), labels, *lengths, num_classes, **kwargs)
+    found, gradient = losses_and_gradient(golden_logits(num_outputs), labels, *lengths, **kwargs)
     assert found.tolist() == pytest.approx(losses, abs=1e-6)
     # With FastEmit the sum is that of a toolkit that computes in float32.
     within = 2e-5 if "fastemit_lambda" in kwargs else 1e-6
@@ -104,9 +103,9 @@ def test_losses_and_gradients_are_those_of_all_paths_one_by_one(durations, sigma
     torch.manual_seed(1)
     num_frames, num_labels, labels = torch.tensor([5, 3, 4]), torch.tensor([3, 1, 2]), torch.randint(0, 4, (3, 3))
     logits = torch.randn(3, 5, 4, 5 + len(durations or ()), dtype=torch.float64, requires_grad=True)
-    kwargs = {} if durations is None else {**TDT, "durations": durations, "sigma": sigma}
+    kwargs = {} if durations is None else {"durations": durations, "sigma": sigma}
     found, gradient = losses_and_gradient(
-        logits.detach(), labels, num_frames, num_labels, 4, fastemit_lambda=fastemit, **kwargs
+        logits.detach(), labels, num_frames, num_labels, fastemit_lambda=fastemit, **kwargs
     )
 
     tokens, of_durations = logits[..., :5].log_softmax(-1), logits[..., 5:].log_softmax(-1)
@@ -125,8 +124,8 @@ def test_losses_and_gradients_are_those_of_all_paths_one_by_one(durations, sigma
 
 def test_clamp_bounds_the_gradient_of_each_item_by_its_logits():
     labels, lengths = torch.tensor([[1, 2, 2], [3, 0, 0]]), (torch.tensor([6, 4]), torch.tensor([3, 2]))
-    _, free = losses_and_gradient(golden_logits(5), labels, *lengths, 4)
-    _, clamped = losses_and_gradient(golden_logits(5), labels, *lengths, 4, clamp=0.1)
+    _, free = losses_and_gradient(golden_logits(5), labels, *lengths)
+    _, clamped = losses_and_gradient(golden_logits(5), labels, *lengths, clamp=0.1)
     assert free.abs().max() > 0.1
     torch.testing.assert_close(clamped, free.clamp(-0.1, 0.1))
 
@@ -142,10 +141,11 @@ def values(num_items=4, num_classes=4, dtype=torch.float32, seed=0):
     }
 
 
-def made(num_extra=0, dropout=0.0, **kwargs):
+def made(dropout=0.0, **kwargs):
     torch.manual_seed(3)
-    joint = Joint(5 + num_extra, dropout=dropout)
-    return joint, RNNTLoss(Reference(joint), 4, **kwargs)
+    of_joint, of_loss = split(kwargs)
+    joint = joint_of(dropout=dropout, **of_joint)
+    return joint, RNNTLoss(Reference(joint), **of_loss)
 
 
 def test_the_four_reductions():
@@ -172,7 +172,7 @@ def test_an_item_without_a_path_is_left_out_of_each_reduction():
     for reduction in REDUCTIONS:
         given = values()
         given["num_frames"][1], given["num_labels"][1] = 3, 3
-        joint, loss = made(2, reduction=reduction, **ONE_OR_TWO)
+        joint, loss = made(reduction=reduction, **ONE_OR_TWO)
         found = loss(**given)
         found.backward()
         gradients = [weight.grad.clone() for weight in joint.parameters()]
@@ -186,25 +186,25 @@ def test_an_item_without_a_path_is_left_out_of_each_reduction():
 
 def test_frames_that_a_text_needs():
     assert made()[1].frames_needed([1, 1, 2]) == 1
-    assert made(5, **ZERO_TO_FOUR)[1].frames_needed([1, 1, 2]) == 1
-    assert made(2, **ONE_OR_TWO)[1].frames_needed([1, 1, 2]) == 4
+    assert made(**ZERO_TO_FOUR)[1].frames_needed([1, 1, 2]) == 1
+    assert made(**ONE_OR_TWO)[1].frames_needed([1, 1, 2]) == 4
 
 
 def test_omega_takes_the_plain_loss_by_draws_that_do_not_depend_on_other_generators():
-    joint, loss = made(5, **ZERO_TO_FOUR, omega=0.4)
+    joint, loss = made(**ZERO_TO_FOUR, omega=0.4)
     drawn = []
     for seed in range(20):
         torch.manual_seed(seed)  # as ranks have seeds of their own
         drawn.append(float(loss(**values()).detach()))
-    again = made(5, **ZERO_TO_FOUR, omega=0.4)[1]
+    again = made(**ZERO_TO_FOUR, omega=0.4)[1]
     assert [float(again(**values()).detach()) for _ in range(20)] == drawn
     timed = float(loss.eval()(**values()).detach())
     # The plain loss is RNNT's over the tokens alone.
-    tokens = Joint(5)
+    tokens = joint_of()
     tokens.enc, tokens.pred = joint.enc, joint.pred
     tokens.joint_net[-1].weight = nn.Parameter(joint.joint_net[-1].weight[:5])
     tokens.joint_net[-1].bias = nn.Parameter(joint.joint_net[-1].bias[:5])
-    plain = float(RNNTLoss(Reference(tokens), 4)(**values()).detach())
+    plain = float(RNNTLoss(Reference(tokens))(**values()).detach())
     is_plain = [value == pytest.approx(plain) for value in drawn]
     assert 3 <= sum(is_plain) <= 13
     assert [value for value, skip in zip(drawn, is_plain, strict=True) if not skip] == pytest.approx(
@@ -213,7 +213,7 @@ def test_omega_takes_the_plain_loss_by_draws_that_do_not_depend_on_other_generat
 
 
 def test_the_state_of_the_draws_of_omega_is_part_of_a_checkpoint():
-    loss = made(5, **ZERO_TO_FOUR, omega=0.5)[1]
+    loss = made(**ZERO_TO_FOUR, omega=0.5)[1]
     states = generator_states(torch.device("cpu"), {"loss": loss})
     first = [float(loss(**values()).detach()) for _ in range(8)]
     set_generator_states(states, torch.device("cpu"), {"loss": loss})
@@ -222,35 +222,25 @@ def test_the_state_of_the_draws_of_omega_is_part_of_a_checkpoint():
 
 
 @pytest.mark.parametrize(
-    ("num_extra", "kwargs", "message"),
+    ("kwargs", "got"),
     [
-        (
-            2,
-            {**TDT, "durations": [2, 4]},
-            r"^rnnt_loss\.durations: not durations of TDT: got \[2, 4\], wanted .* 1 among",
-        ),
-        (2, {**TDT, "durations": [1, 1]}, "wanted different numbers of frames"),
-        (2, {**TDT, "durations": [-1, 1]}, "from 0 on"),
-        (1, {**BLANKS, "big_blank_durations": [1]}, r"^rnnt_loss\.big_blank_durations: .* from 2 on"),
-        (
-            4,
-            ZERO_TO_FOUR,
-            r"^joint: the joint does not fit the loss tdt: got 9 outputs, wanted 10: 4 classes, the ",
-        ),
-        (1, {}, "got 6 outputs, wanted 5"),
+        ({"durations": [2, 4]}, r"\[2, 4\]"),
+        ({"durations": [1, 1]}, r"\[1, 1\]"),
+        ({"big_blank_durations": [2, 2]}, r"\[2, 2\]"),
     ],
 )
-def test_durations_and_joints_that_do_not_fit_are_refused(num_extra, kwargs, message):
-    with pytest.raises(UsageError, match=message):
-        made(num_extra, **kwargs)
+def test_durations_without_1_and_equal_ones_are_refused(kwargs, got):
+    with pytest.raises(
+        UsageError, match=rf"^rnnt_joint: no loss has these durations: got {got}, wanted .* 1 among them"
+    ):
+        made(**kwargs)
 
 
 @pytest.mark.parametrize(
     "kwargs", [{}, {**ZERO_TO_FOUR, "sigma": 0.1, "omega": 0.5}, {**BLANKS, "clamp": 1.0}], ids=str
 )
 def test_it_runs_on_the_meta_device_and_reads_nothing(kwargs):
-    num_extra = {"tdt": 5, "multiblank_rnnt": 2}.get(kwargs.get("loss_name"), 0)
-    joint, loss = made(num_extra, dropout=0.1, **kwargs)
+    joint, loss = made(dropout=0.1, **kwargs)
     joint.to("meta")
     given = {name: value.to("meta") for name, value in values().items()}
     with HostReads() as reads:
@@ -260,7 +250,7 @@ def test_it_runs_on_the_meta_device_and_reads_nothing(kwargs):
 
 
 def test_under_autocast_the_joint_is_in_bfloat16_and_the_rest_in_float32():
-    joint, loss = made(5, **ZERO_TO_FOUR)
+    joint, loss = made(**ZERO_TO_FOUR)
     types = []
     joint.joint_net[0].register_forward_hook(lambda module, given, out: types.append(out.dtype))
     wanted = loss(**values())
@@ -282,7 +272,7 @@ def test_under_autocast_the_joint_is_in_bfloat16_and_the_rest_in_float32():
 class Encoded(nemo.DataLayerNM):
     """16 utterances, already encoded; of two the labels need more frames than there are."""
 
-    output_ports = RNNTLoss.input_ports
+    output_ports = made()[1].input_ports
 
     def __init__(self, batch_size=4):
         super().__init__()
@@ -304,7 +294,7 @@ def new_factory():
 
 
 def weights_after(factory, batch_size=4, reduction="mean_batch", **kwargs):
-    joint, loss = made(2, reduction=reduction, **ONE_OR_TWO)
+    joint, loss = made(reduction=reduction, **ONE_OR_TWO)
     train(factory, [loss(*Encoded(batch_size)())], params={"num_epochs": 1}, lr=0.02, **kwargs)
     return [value for weight in joint.state_dict().values() for value in weight.flatten().tolist()]
 
@@ -315,7 +305,7 @@ def test_micro_batches_and_ranks_train_as_one_batch(reduction, capsys):
     assert "encoded[8]: its loss is infinite (no alignment of its text fits its frames" in capsys.readouterr().err
     found = weights_after(new_factory(), reduction=reduction, batches_per_step=2)
     assert found == pytest.approx(expected, rel=1e-5, abs=1e-6)
-    assert expected != pytest.approx(made(2, **ONE_OR_TWO)[0].joint_net[-1].bias.tolist(), rel=1e-3)
+    assert expected != pytest.approx(made(**ONE_OR_TWO)[0].joint_net[-1].bias.tolist(), rel=1e-3)
 
 
 def _on_ranks():

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from torch import Tensor, nn
 
-from nemo_asr.models.jasper.frames import BATCH, TIME, frames_type
+from nemo_asr.models.jasper.layers import BATCH, TIME, frames_type
 from nemo_asr.models.transducer.prediction import Dropout
 from nemo_asr.run.arguments import Channels, Classes, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
@@ -98,7 +98,7 @@ class RNNTJoint(TrainableNM):
         if encoder_hidden is None:
             raise UsageError("the size of encoded frames is missing", place="RNNTJoint", wanted="feat_in")
         self.num_labels, self.blank = num_classes, num_classes + len(self.big_blank_durations)
-        self.joint_hidden, self._encoder_hidden = spec.joint_hidden, encoder_hidden
+        self.joint_hidden, self.pred_hidden, self._encoder_hidden = spec.joint_hidden, spec.pred_hidden, encoder_hidden
         num_outputs = num_classes + 1 + extra
         refuse_too_large("RNNTJoint", spec.joint_hidden * (encoder_hidden + spec.pred_hidden + num_outputs))
         self.pred = nn.Linear(spec.pred_hidden, spec.joint_hidden)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from nemo_asr.models.jasper.layers import BATCH, TIME
+from nemo_asr.models.transducer.joint import RNNTJoint
 from nemo_asr.models.transducer.lattice import Durations, lattice_losses
 from nemo_asr.models.transducer.sliced_joint import Kept, sliced_losses
-from nemo_asr.run.arguments import Classes
 from nemo_lite.backends.pytorch.nm import LossNM
-from nemo_lite.base.errors import UsageError, counted
+from nemo_lite.base.errors import UsageError
 from nemo_lite.base.ranges import Between
 from nemo_lite.core import Reference
 from nemo_lite.core.neural_types import (
-    AcousticEncodedRepresentation,
+    AxisKind,
+    AxisType,
     EncodedRepresentation,
     LabelsType,
     LengthsType,
@@ -26,7 +28,6 @@ from nemo_lite.core.neural_types import (
 )
 from nemo_lite.core.ports import Ports
 
-LossName: TypeAlias = Literal["default", "rnnt", "tdt", "multiblank_rnnt"]
 Reduction: TypeAlias = Literal["mean_batch", "mean", "mean_volume", "sum"]
 _RNNT = Durations((1,), (0,))
 
@@ -34,9 +35,8 @@ _RNNT = Durations((1,), (0,))
 class RNNTLoss(LossNM):
     """Minus the logarithm of the probability of all alignments of the labels with the frames.
 
-    The logits of all nodes of the lattice never exist at once, see `sliced_joint`. The joint has
-    ``num_classes`` labels and behind them the blank; with ``multiblank_rnnt`` the blanks of several frames stand
-    between the two, the shortest next to the blank; with ``tdt`` the durations stand behind the blank.
+    The joint network says which loss it is: with durations that of TDT, with big blanks that of multi-blank RNNT, else
+    that of RNNT. The logits of all nodes of the lattice never exist at once, see `sliced_joint`.
 
     In training, an utterance whose labels no path holds is left out of its step and named: without a duration of 0
     each label takes a frame, and so does the blank at the end.
@@ -45,75 +45,63 @@ class RNNTLoss(LossNM):
     Regularization", ICASSP 2021.
 
     Args:
-        joint: whose projections and layers it calls.
-        num_classes: labels without blanks.
+        joint: whose projections and layers it calls, and whose durations count.
         reduction: of the losses of a batch's utterances, over all micro-batches and ranks of a step: ``mean_batch``,
             their mean; ``mean``, the mean of each divided by its number of labels; ``mean_volume``, their sum divided
             by the number of all labels; ``sum``.
-        loss_name: ``default`` is ``rnnt``.
-        durations: of ``tdt``, in frames.
-        sigma: of ``tdt`` and ``multiblank_rnnt``: taken from the log-probability of each label and blank, so that paths
-            with fewer of them are favoured.
-        omega: of ``tdt``: the probability that a call in training takes the RNNT loss of labels and blank.
-        big_blank_durations: of ``multiblank_rnnt``: frames of each further blank.
+        sigma: with durations or big blanks: taken from the log-probability of each label and blank, so that paths with
+            fewer of them are favoured.
+        omega: with durations: the probability that a call in training takes the RNNT loss of labels and blank.
         fastemit_lambda: how much more the gradients of labels count, so that they come earlier.
         clamp: the most that the gradient of an utterance's loss by a logit is, up or down; 0 or less: any.
         name: its name in DAGs, messages and checkpoints.
 
     Raises:
-        UsageError: durations without those that they need, or a joint of another number of outputs.
+        UsageError: durations twice, or none of one frame: then no path of some utterances ends with them.
     """
 
     keep_float32 = False  # the joint computes in the type of its projections, the rest in float32 or wider
     keep_uncompiled = True
     when_infinite = "no alignment of its text fits its frames, perhaps since it was trimmed or made faster"
 
-    input_ports: Ports = {
-        "encoded": NeuralType("B D T", AcousticEncodedRepresentation()),
-        "states": NeuralType("B T D", EncodedRepresentation()),
-        "labels": NeuralType("B T", LabelsType()),
-        "num_frames": NeuralType("B", LengthsType()),
-        "num_labels": NeuralType("B", LengthsType()),
-    }
     output_ports: Ports = {"loss": NeuralType(None, LossType())}
 
     def __init__(
         self,
-        joint: Reference[Any],
-        num_classes: Classes,
+        joint: Reference[RNNTJoint],
         reduction: Reduction = "mean_batch",
-        loss_name: LossName = "default",
-        durations: Sequence[int] = (0, 1, 2, 3, 4),
         sigma: Annotated[float, Between(0, 10)] = 0.0,
         omega: Annotated[float, Between(0, 1)] = 0.0,
-        big_blank_durations: Sequence[int] = (2, 4, 8),
         fastemit_lambda: Annotated[float, Between(0, 10)] = 0.0,
         clamp: Annotated[float, Between(-1, 1_000_000)] = -1.0,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
-        is_tdt, is_multiblank = loss_name == "tdt", loss_name == "multiblank_rnnt"
-        if is_tdt and not (_are_different(durations, least=0) and 1 in durations):
-            wanted = "different numbers of frames from 0 on, 1 among them, so that a path can end anywhere"
-            raise UsageError("not durations of TDT", place=f"{self.label}.durations", got=str(durations), wanted=wanted)
-        if is_multiblank and not _are_different(big_blank_durations, least=2):
-            place, wanted = f"{self.label}.big_blank_durations", "different numbers of frames from 2 on"
-            raise UsageError("not durations of blanks", place=place, got=str(big_blank_durations), wanted=wanted)
-        big_blanks = tuple(big_blank_durations) if is_multiblank else ()
-        self._durations = Durations(tuple(durations), tuple(durations)) if is_tdt else Durations((1, *big_blanks), (0,))
-        self._num_classes, self._blank = num_classes, num_classes + len(big_blanks)
-        num_outputs = self._blank + 1 + (len(durations) if is_tdt else 0)
-        if (got := joint.module.joint_net[-1].out_features) != num_outputs:
-            of = f"{num_classes} classes, the blank and {counted(num_outputs - num_classes - 1, 'other')}"
-            problem = f"the joint does not fit the loss {loss_name}"
-            remedy = "num_extra_outputs of the joint is the number of durations, or of further blanks"
-            wanted = f"{num_outputs}: {of}"
-            raise UsageError(problem, place=joint.module.label, got=f"{got} outputs", wanted=wanted, remedy=remedy)
+        durations, big_blanks = joint.module.durations, joint.module.big_blank_durations
+        is_tdt = bool(durations)
+        if any(len({*each}) < len(each) for each in (durations, big_blanks)) or (is_tdt and 1 not in durations):
+            wanted = "different numbers of frames, 1 among them, so that a path can end anywhere"
+            got = str(list(durations or big_blanks))
+            raise UsageError("no loss has these durations", place=joint.module.label, got=got, wanted=wanted)
+        self._durations = Durations(durations, durations) if is_tdt else Durations((1, *big_blanks), (0,))
+        self._num_classes, self._blank = joint.module.num_labels, joint.module.blank
         self._joint, self._reduction, self._is_tdt = joint, reduction, is_tdt
-        self._sigma, self._omega = (sigma if is_tdt or is_multiblank else 0.0), (omega if is_tdt else 0.0)
+        self._sigma, self._omega = (sigma if is_tdt or big_blanks else 0.0), (omega if is_tdt else 0.0)
         self._fastemit, self._clamp = fastemit_lambda, clamp
         # The same draws on all ranks, which make as many calls. A checkpoint holds its state.
         self._omega_draws = torch.Generator().manual_seed(0)
+
+    @property
+    def input_ports(self) -> Ports:
+        joint = self._joint.module
+        size = AxisType(AxisKind.Dimension, joint.pred_hidden)
+        return {
+            "encoded": joint.input_ports["encoder_output"],
+            "states": NeuralType((BATCH, TIME, size), EncodedRepresentation()),
+            "labels": NeuralType("B T", LabelsType()),
+            "num_frames": NeuralType("B", LengthsType()),
+            "num_labels": NeuralType("B", LengthsType()),
+        }
 
     def frames_needed(self, labels: Sequence[int]) -> int:
         """Frames without which a text of these label ids has no path."""
@@ -157,7 +145,3 @@ class RNNTLoss(LossNM):
         if self._reduction == "mean_volume":
             return self.mean_over_items(losses, num_labels)
         return self.mean_over_items(losses / num_labels.clamp(min=1) if self._reduction == "mean" else losses)
-
-
-def _are_different(durations: Sequence[int], least: int) -> bool:
-    return len({*durations}) == len(durations) and all(duration >= least for duration in durations)

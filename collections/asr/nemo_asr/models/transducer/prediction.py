@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from nemo_asr.models.jasper.frames import BATCH, TIME
+from nemo_asr.models.jasper.layers import BATCH, TIME
 from nemo_asr.run.arguments import Channels, Classes, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.base.config import Checked, check_call
