@@ -108,6 +108,25 @@ class CTCLossNM(LossNM):
         return self.mean_over_items(losses)
 
 
+class AuxiliaryCTCLoss(CTCLossNM):
+    """The CTC loss of a hybrid, beside that of its transducer.
+
+    Args:
+        num_classes, zero_infinity, name: as of `CTCLossNM`.
+        weight: of this loss in the sum that is trained; that of the transducer's is ``1 - weight``.
+    """
+
+    def __init__(
+        self,
+        num_classes: Classes,
+        weight: Annotated[float, Between(0, 1)] = 0.3,
+        zero_infinity: bool = False,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(num_classes, zero_infinity, name=name)
+        self.weight = weight
+
+
 def ctc_frames_needed(labels: Sequence[int]) -> int:
     """One for each label, and one for the blank between equal neighbours."""
     num_repeats: int = sum(map(operator.eq, labels, labels[1:]))

@@ -28,7 +28,11 @@ from nemo_lite.core.neural_module import keywords_of
 DEFAULT_SAMPLE_RATE = 16000
 
 # What stands for an argument that the labels or the features decide, where those are wrong.
-_STAND_INS = {"labels": ["?"], "vocabulary": ["?"], "num_classes": 1, "feat_in": 1, "frame_splicing": 1}
+_STAND_INS = {
+    "labels": ["?"],
+    "vocabulary": ["?"],
+    **dict.fromkeys(("num_classes", "vocab_size", "feat_in", "frame_splicing"), 1),
+}
 
 
 class _NotConnectedError(Exception):
@@ -254,7 +258,7 @@ class ConnectionCheck:
         values: dict[str, Any] = {"sample_rate": self.sample_rate, "labels": labels, "vocabulary": labels}
         if self._language is not None:
             values["language"] = self._language
-        values["num_classes"] = labels and len(labels)
+        values["num_classes"] = values["vocab_size"] = labels and len(labels)
         cuts_texts = role in DATA_ROLES and self.tokenizer is not None
         if cuts_texts:
             values["labels"] = self.tokenizer

@@ -7,6 +7,7 @@ from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
 from nemo_asr.data.tarred import TarredAudioToTextDataLayer
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
+from nemo_asr.decoding.transducer import TransducerSearch
 from nemo_asr.features.augmentation import MultiplyBatch, SpectrogramAugmentation
 from nemo_asr.features.fbank import AudioToKaldiFbankPreprocessor
 from nemo_asr.features.preprocessors import (
@@ -17,15 +18,21 @@ from nemo_asr.features.preprocessors import (
 from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.models.contextnet import ContextNetDecoderForCTC, ContextNetEncoder
 from nemo_asr.models.jasper import JasperDecoderForClassification, JasperDecoderForCTC, JasperEncoder
-from nemo_asr.models.losses import CTCLossNM
+from nemo_asr.models.losses import AuxiliaryCTCLoss, CTCLossNM
 from nemo_asr.models.speaker import JasperDecoderForSpkrClass
+from nemo_asr.models.transducer.joint import RNNTJoint
+from nemo_asr.models.transducer.loss import RNNTLoss
+from nemo_asr.models.transducer.prediction import RNNTDecoder, StatelessTransducerDecoder
 from nemo_asr.tasks.families import CTC, Classification
 from nemo_asr.tasks.family import register_family
 from nemo_asr.tasks.registry import OlderArgument, register, register_models
+from nemo_asr.tasks.transducer import Hybrid, Transducer
 from nemo_lite.backends.pytorch.common import CrossEntropyLossNM
 
 register_family("ctc", CTC())
 register_family("classification", Classification())
+register_family("transducer", Transducer())
+register_family("hybrid", Hybrid())
 register(AudioToTextDataLayer, default=True)
 register(TarredAudioToTextDataLayer)
 register(
@@ -62,4 +69,21 @@ register(AudioToSpeechLabelDataLayer, default=True, task="classification")
 register(JasperDecoderForClassification, role="decoder", default=True, task="classification")
 register(JasperDecoderForSpkrClass, role="decoder", task="classification")
 register(CrossEntropyLossNM, default=True, task="classification")
+register(RNNTDecoder, role="prediction")
+register(StatelessTransducerDecoder, role="prediction")
+register(
+    RNNTJoint,
+    role="joint",
+    without_effect={
+        "log_softmax": (),
+        "preserve_memory": (),
+        "fuse_loss_wer": (),
+        "fused_batch_size": (),
+        "experimental_fuse_loss_wer": (),
+        "masking_prob": (None, -1, -1.0),
+    },
+)
+register(RNNTLoss, default=True, family="transducer")
+register(TransducerSearch, default=True, family="transducer", role="search")
+register(AuxiliaryCTCLoss, default=True, family="hybrid", role="ctc_loss")
 register_models("ASRConvCTCModel", "QuartzNet", "JasperNet")

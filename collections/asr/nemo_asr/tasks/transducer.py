@@ -1,0 +1,106 @@
+"""The families ``transducer``, and ``hybrid``: a transducer and a head of CTC on one encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from nemo_asr.decoding.greedy import HypothesesType
+from nemo_asr.models.losses import AuxiliaryCTCLoss
+from nemo_asr.tasks.families import CTC
+from nemo_asr.tasks.family import (
+    SPEECH_ROLES,
+    Data,
+    Family,
+    Modules,
+    Role,
+    Signal,
+    Weighted,
+    Wires,
+    augmented_features,
+)
+from nemo_lite import NmTensor
+from nemo_lite.core import (
+    AcousticEncodedRepresentation,
+    EncodedRepresentation,
+    LabelsType,
+    LogprobsType,
+    LossType,
+    PredictionsType,
+)
+
+
+class Transducer(Family):
+    """The joint network projects the encoder's frames, which the search reads. Loss and search call it by reference.
+
+    Source: Graves, "Sequence Transduction with Recurrent Neural Networks", 2012.
+    """
+
+    roles: ClassVar[Mapping[str, Role]] = {
+        **SPEECH_ROLES,
+        "prediction": Role((LabelsType,), (EncodedRepresentation,), needed=True),
+        "joint": Role((AcousticEncodedRepresentation,), (AcousticEncodedRepresentation,), needed=True),
+        "loss": Role((AcousticEncodedRepresentation, EncodedRepresentation, LabelsType), (LossType,)),
+        "search": Role((AcousticEncodedRepresentation,), (HypothesesType,)),
+    }
+    label_roles: ClassVar[Sequence[str]] = ("prediction", "joint")
+
+    def connect(self, modules: Modules, data: Data, training: bool) -> Wires:
+        """From audio to hypotheses and, where there are texts, the loss."""
+        features, labels = augmented_features(modules, data, training)
+        encoded, *_ = modules("encoder", features)
+        frames, *_ = modules("joint", encoded)
+        return Wires(
+            predictions=modules("search", frames)[0].values,
+            frames=frames.values,
+            losses={"transducer": Weighted(self.loss(modules, encoded, labels), 1.0)} if labels else {},
+            transcripts=labels and labels.values,
+            transcript_lengths=labels and labels.lengths,
+            features=features.values,
+            feature_lengths=features.lengths,
+        )
+
+    def loss(self, modules: Modules, encoded: Signal, labels: Signal) -> NmTensor:
+        """The loss of encoded frames and labels. States have the lengths of the labels: they are one more."""
+        states, *_ = modules("prediction", labels)
+        return modules("loss", encoded, states, labels)[0].values
+
+
+class Hybrid(Transducer, CTC):
+    """A transducer and a head of CTC on one encoder. The search says by its ports which of the two it reads."""
+
+    roles: ClassVar[Mapping[str, Role]] = {
+        **Transducer.roles,
+        "decoder": CTC.roles["decoder"],
+        "ctc_loss": Role((LogprobsType, LabelsType), (LossType,)),
+        "search": Role((), (PredictionsType,)),
+    }
+    label_roles: ClassVar[Sequence[str]] = ("prediction", "joint", "decoder")
+
+    def connect(self, modules: Modules, data: Data, training: bool) -> Wires:
+        """As of a transducer, with log-probabilities, and with the weighted losses of both heads."""
+        features, labels = augmented_features(modules, data, training)
+        encoded, *_ = modules("encoder", features)
+        frames, *_ = modules("joint", encoded)
+        log_probs, *_ = modules("decoder", encoded)
+        losses: dict[str, Weighted] = {}
+        if labels:
+            of_ctc = modules("ctc_loss", log_probs, labels)[0].values
+            module = of_ctc.producer
+            assert isinstance(module, AuxiliaryCTCLoss)
+            of_transducer = self.loss(modules, encoded, labels)
+            losses = {
+                "transducer": Weighted(of_transducer, 1 - module.weight),
+                "ctc": Weighted(of_ctc, module.weight),
+            }
+        return Wires(
+            predictions=modules("search", frames, log_probs)[0].values,
+            frames=frames.values,
+            losses=losses,
+            transcripts=labels and labels.values,
+            transcript_lengths=labels and labels.lengths,
+            features=features.values,
+            feature_lengths=features.lengths,
+            log_probs=log_probs.values,
+            log_probs_lengths=log_probs.lengths,
+        )
