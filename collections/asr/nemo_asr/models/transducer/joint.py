@@ -105,7 +105,7 @@ class RNNTJoint(TrainableNM):
         self.enc = nn.Linear(encoder_hidden, spec.joint_hidden)
         dropout = [nn.Dropout(spec.dropout)] if spec.dropout else []
         head = nn.Linear(spec.joint_hidden, num_outputs)
-        self.joint_net = nn.Sequential(_ACTIVATIONS[spec.activation](), *dropout, head)
+        self.joint_net: nn.Sequential = nn.Sequential(_ACTIVATIONS[spec.activation](), *dropout, head)
 
     @property
     def input_ports(self) -> Ports:

@@ -107,7 +107,7 @@ class RNNTLoss(LossNM):
         """Frames without which a text of these label ids has no path."""
         return 1 if 0 in self._durations.labels else len(labels) + 1
 
-    def _loss_function(  # type: ignore[override]  # each loss has parameters of its own
+    def _loss_function(
         self, encoded: Tensor, states: Tensor, labels: Tensor, num_frames: Tensor, num_labels: Tensor
     ) -> Tensor:
         """(B, D, T), (B, U + 1, P), (B, U), (B,), (B,) -> scalar. Labels and lengths are of any integer type."""
