@@ -16,7 +16,7 @@ from nemo_lite.base.errors import ConfigError, UsageError
 
 pytestmark = pytest.mark.long  # models are trained in a fixture
 
-EPOCHS = {"transducer": 160, "hybrid": 40}
+EPOCHS = {"own_transducer": 160, "own_hybrid": 40}
 
 
 def config_of(family: str) -> str:
@@ -44,7 +44,7 @@ class Run:
         )
 
 
-@pytest.fixture(scope="module", params=["transducer", "hybrid"])
+@pytest.fixture(scope="module", params=["own_transducer", "own_hybrid"])
 def run(request: pytest.FixtureRequest, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     run = Run(request.param, tmp_path_factory.mktemp(request.param), corpus)
     finished = run.train("--model_config", run.config, epochs=EPOCHS[run.family])
@@ -57,7 +57,7 @@ def run(request: pytest.FixtureRequest, corpus: Path, tmp_path_factory: pytest.T
 def test_it_is_planned_with_its_modules(run: Run) -> None:
     finished = run.train("--model_config", run.config, "--plan", epochs=1, name="planned")
     assert finished.code == 0, finished.err
-    module = {"transducer": "Joint", "hybrid": "AttentionDecoder"}[run.family]
+    module = {"own_transducer": "Joint", "own_hybrid": "AttentionDecoder"}[run.family]
     assert re.search(rf"{module}.* [\d,]+", finished.out)
 
 
@@ -89,7 +89,7 @@ def test_several_losses_are_logged_each(run: Run) -> None:
     steps = [record for record in records if record["kind"] == "train"]
     for record in steps:
         parts = {name: value for name, value in record.items() if name.startswith("loss_")}
-        if run.family == "transducer":
+        if run.family == "own_transducer":
             assert not parts
         else:
             assert sum(parts.values()) / 2 == pytest.approx(record["loss"], rel=1e-4)
@@ -101,15 +101,15 @@ def test_an_export_says_its_parts_or_which_search_it_has_not(run: Run) -> None:
     file = run.folder / "model.onnx"
     finished = run("export", run.model, file)
     assert finished.code == 0, finished.err
-    if run.family == "transducer":
+    if run.family == "own_transducer":
         names = sorted(path.name for path in run.folder.glob("*.onnx"))
         assert names == ["model.joint.onnx", "model.onnx", "model.prediction.onnx"]
         refused = run("transcribe", file, run.corpus / "dev0.wav")
         assert refused.code == 2
-        assert "there is no search for exported models of family transducer" in refused.err
+        assert "there is no search for exported models of family own_transducer" in refused.err
         layout = run("export", run.model, run.folder / "sherpa", "--format", "sherpa-onnx")
         assert layout.code == 2
-        assert "family transducer does not give log_probs, log_probs_length, which sherpa-onnx takes" in layout.err
+        assert "family own_transducer does not give log_probs, log_probs_length, which sherpa-onnx takes" in layout.err
     else:
         assert "RescoringSearch of the configuration" in finished.err + finished.out
 
@@ -120,7 +120,7 @@ def test_fine_tuning_keeps_the_rows_of_labels(run: Run) -> None:
     finished = run.train("--model_config", other, "--init_from", run.model, epochs=1, name="other")
     assert finished.code == 0, finished.err
     told = finished.out + finished.err
-    head = {"transducer": "Joint", "hybrid": "AttentionDecoder"}[run.family]
+    head = {"own_transducer": "Joint", "own_hybrid": "AttentionDecoder"}[run.family]
     assert re.search(rf"{head}: \d+ of \d+ tensors loaded, \d by label \(.*head.weight", told)
     assert "labels: 4 kept with the blank" in told
 
@@ -135,7 +135,7 @@ def test_a_resumed_run_has_the_losses_of_an_uninterrupted_one(run: Run) -> None:
 
 def test_a_reference_owns_no_weights(run: Run) -> None:
     files = sorted(path.name.split("-")[0] for path in (run.model / "model").glob("*.safetensors"))
-    own = {"transducer": ["Joint", "Prediction"], "hybrid": ["AttentionDecoder", "JasperDecoderForCTC"]}
+    own = {"own_transducer": ["Joint", "Prediction"], "own_hybrid": ["AttentionDecoder", "JasperDecoderForCTC"]}
     assert files == sorted([*own[run.family], "JasperEncoder"])
 
 
@@ -154,9 +154,9 @@ def test_the_options_of_a_search_are_for_the_family_s_own(run: Run) -> None:
     finished = run("transcribe", run.model, run.corpus / "dev0.wav", "--decoder", "beam", "--hotwords", "abba")
     assert finished.out.endswith("cab\n"), finished.err
     aligned = run("align", run.model, run.corpus / "dev.json")
-    if run.family == "transducer":
+    if run.family == "own_transducer":
         assert aligned.code == 2
-        assert "family transducer gives no log-probabilities of frames, so texts cannot be aligned" in aligned.err
+        assert "family own_transducer gives no log-probabilities of frames, so texts cannot be aligned" in aligned.err
     else:
         assert aligned.code == 0, aligned.err
 
@@ -165,9 +165,9 @@ def test_a_family_or_a_module_that_is_not_there_is_told_with_its_place(run: Run,
     (tmp_path / "wrong.yaml").write_text(config_of(run.family).replace(run.family, "transduser"))
     with pytest.raises(ConfigError, match=r'wrong.yaml:1:1: family is "transduser", wanted one of ctc, '):
         nemo_asr.load_recipe(tmp_path / "wrong.yaml")
-    if run.family == "transducer":
+    if run.family == "own_transducer":
         (tmp_path / "ctc.yaml").write_text(config_of(run.family) + "JasperDecoderForCTC: {}\n")
-        with pytest.raises(ConfigError, match="JasperDecoderForCTC is a decoder, which family transducer has not"):
+        with pytest.raises(ConfigError, match="JasperDecoderForCTC is a decoder, which family own_transducer has not"):
             nemo_asr.load_recipe(tmp_path / "ctc.yaml")
 
 
@@ -177,13 +177,13 @@ def test_the_loss_says_how_many_frames_a_text_needs(run: Run, tmp_path: Path) ->
     layer = recipe.data_layer(str(write_manifest(tmp_path / "m.json", lines)), training=False, batch_size=1)
     model = recipe.model()
     frames = nemo_asr.connect(model, layer).frames
-    assert nemo_asr.warn_of_infeasible(layer, frames, model.loss) == (0 if run.family == "transducer" else 1)
+    assert nemo_asr.warn_of_infeasible(layer, frames, model.loss) == (0 if run.family == "own_transducer" else 1)
 
 
 def test_intermediate_ctc_is_of_families_with_its_loss(run: Run) -> None:
     recipe = nemo_asr.load_recipe(run.config)
-    if run.family == "transducer":
-        with pytest.raises(UsageError, match="family transducer has no loss in the middle of its encoder"):
+    if run.family == "own_transducer":
+        with pytest.raises(UsageError, match="family own_transducer has no loss in the middle of its encoder"):
             recipe.model(intermediate_ctc=0.3)
     else:
         layer = recipe.data_layer(str(run.corpus / "dev.json"), training=True, batch_size=2)

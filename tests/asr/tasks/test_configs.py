@@ -20,6 +20,7 @@ PARAMETERS = {
     "conformer_digits_streaming": 0.93e6,
     "demo": 0.33e6,
     "digits": 0.33e6,
+    "hybrid_digits": 1.04e6,
     "jasper10x5dr": 333e6,
     "jasper15x5SEP": 18.9e6,
     "jasper_an4": 5.8e6,
@@ -27,6 +28,9 @@ PARAMETERS = {
     "quartznet15x5_zh": 22.7e6,
     "quartznet5x5": 6.7e6,
     "quartznet_an4": 0.85e6,
+    "tdt_digits": 1.03e6,
+    "transducer_digits": 1.03e6,
+    "transducer_digits_streaming": 1.03e6,
 }
 # The same of those whose labels are the characters of the training texts, AISHELL-1's here: 4,230.
 OF_AISHELL = {"conformer_aishell": 34_552_199, "u2pp_aishell": 34_533_767}
@@ -38,6 +42,17 @@ CONFORMERS = {
     "fastconformer_ctc_large": (115.60, 1024),
     "fastconformer_ctc_xlarge": (608.80, 1024),
     "fastconformer_ctc_xxlarge": (1062.37, 1024),
+    "conformer_rnnt_small": (14.61, 1024),
+    "conformer_rnnt_medium": (32.50, 1024),
+    "conformer_rnnt_large": (120.44, 1024),
+    "fastconformer_rnnt_large": (114.10, 1024),
+    "fastconformer_rnnt_xlarge": (616.69, 1024),
+    "fastconformer_rnnt_xxlarge": (1070.26, 1024),
+    "fastconformer_rnnt_streaming": (114.23, 1024),
+    "fastconformer_tdt_large": (114.10, 1024),
+    "fastconformer_tdt_xlarge": (616.70, 1024),
+    "fastconformer_tdt_xxlarge": (1070.26, 1024),
+    "fastconformer_hybrid_large": (114.62, 1024),
 }
 # Classifiers of two classes.
 CLASSIFIERS = {"speech_commands": 0.074e6, "voice_activity": 0.074e6, "speakers": 0.194e6}
@@ -54,8 +69,10 @@ LABELS = {
 
 
 def num_parameters(recipe: Recipe) -> int:
-    with torch.device("meta"):
-        modules = recipe.encoder(), recipe.decoder()
+    model = (
+        recipe.classifier(with_weights=False) if recipe.task == "classification" else recipe.model(with_weights=False)
+    )
+    modules = (module for module in model.modules.values() if isinstance(module, torch.nn.Module))
     return sum(parameter.numel() for module in modules for parameter in module.parameters())
 
 

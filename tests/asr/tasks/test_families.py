@@ -40,7 +40,7 @@ def files():
     """The modules of the two files, registered while this module's tests run."""
     known, families = dict(registry.KNOWN), dict(FAMILIES)
     defaults = {name: dict(of_family) for name, of_family in registry.DEFAULTS.items()}
-    yield {name: _run_file(Path(toys.__file__).parent / f"{name}.py") for name in ("transducer", "hybrid")}
+    yield {name: _run_file(Path(toys.__file__).parent / f"{name}.py") for name in ("own_transducer", "own_hybrid")}
     for now, before in ((registry.KNOWN, known), (FAMILIES, families), (registry.DEFAULTS, defaults)):
         now.clear()
         now.update(before)
@@ -72,7 +72,7 @@ def _random_model(family: str, folder: Path) -> TrainedModel:
         encoded, _ = modules.encoder.eval()(
             *modules.preprocessor(torch.from_numpy(noise(3)[None]), torch.tensor([3 * RATE]))
         )
-        if family == "transducer":
+        if family == "own_transducer":
             joint, prediction = modules.others["joint"], modules.others["prediction"]
             joint.of_frames.weight /= encoded.std() / 4
             joint.head.weight *= 8
@@ -88,7 +88,7 @@ def _random_model(family: str, folder: Path) -> TrainedModel:
     return TrainedModel(str(folder), recipe, modules, describe(recipe))
 
 
-@pytest.fixture(params=["transducer", "hybrid"])
+@pytest.fixture(params=["own_transducer", "own_hybrid"])
 def model(request, models) -> TrainedModel:
     return models[request.param]
 
@@ -115,7 +115,7 @@ def test_words_have_times_and_confidences_also_where_frames_come_in_windows(mode
 def test_a_search_with_hot_words_and_several_hypotheses_is_the_family_s_own(model, files):
     samples, name = noise(1.5), model.modules.family
     plain, hot = search(model, beam_size=6), search(model, beam_size=6, hotwords=("cab",), hotword_weight=40.0)
-    own = {"transducer": "TransducerSearch", "hybrid": "RescoringSearch"}[name]
+    own = {"own_transducer": "OwnTransducerSearch", "own_hybrid": "RescoringSearch"}[name]
     assert type(plain) is type(hot) is getattr(files[name], own)
     (before,), (after,) = (model.transcribe([samples], RATE, cutting=None, decoder=each) for each in (plain, hot))
     assert "cab" not in before.text.split()
@@ -129,8 +129,8 @@ def test_a_search_with_hot_words_and_several_hypotheses_is_the_family_s_own(mode
 
 
 def test_what_a_search_cannot_do_is_refused_with_its_family(models):
-    with pytest.raises(UsageError, match=r"family transducer: this search has no such option: got lm, alpha"):
-        search(models["transducer"], lm="words.arpa", alpha=0.5)
+    with pytest.raises(UsageError, match=r"family own_transducer: this search has no such option: got lm, alpha"):
+        search(models["own_transducer"], lm="words.arpa", alpha=0.5)
 
 
 @pytest.mark.parametrize("options", [{}, {"beam_size": 4, "hotwords": ("ab",)}], ids=["own", "hot words"])
@@ -153,7 +153,7 @@ def test_a_stream_has_the_text_of_the_whole_recording_however_it_arrives(model, 
 
 @pytest.mark.parametrize("options", [{}, {"beam_size": 4}], ids=["own", "beam"])
 def test_the_search_of_a_stream_goes_on_where_the_chunk_before_has_ended(models, options):
-    decoder = search(models["transducer"], **options)
+    decoder = search(models["own_transducer"], **options)
     encoded = np.random.default_rng(1).standard_normal((40, 64)).astype(np.float32) * 3
     whole = decoder.recognise({"encoded": encoded}).best
     assert len(whole.ids) > 4
@@ -174,14 +174,14 @@ def test_the_search_of_a_stream_goes_on_where_the_chunk_before_has_ended(models,
 def exported(models, tmp_path_factory) -> Path:
     """The file of the transducer's encoder, with those of its other parts beside it."""
     path = tmp_path_factory.mktemp("exported") / "m.onnx"
-    assert "values" in str(export_onnx(models["transducer"], path))
+    assert "values" in str(export_onnx(models["own_transducer"], path))
     return path
 
 
 @pytest.mark.long
 def test_a_transducer_is_exported_in_parts_that_say_their_wires(models, exported):
     onnxruntime = pytest.importorskip("onnxruntime")
-    model = models["transducer"]
+    model = models["own_transducer"]
     parts = {path.name: onnxruntime.InferenceSession(path) for path in exported.parent.iterdir()}
     assert sorted(parts) == ["m.joint.onnx", "m.onnx", "m.prediction.onnx"]
     said = {name: part.get_modelmeta().custom_metadata_map for name, part in parts.items()}
@@ -193,7 +193,7 @@ def test_a_transducer_is_exported_in_parts_that_say_their_wires(models, exported
         },
         "m.joint.onnx": {"lattice": "Lattice"},
     }
-    assert {each["family"] for each in said.values()} == {"transducer"}
+    assert {each["family"] for each in said.values()} == {"own_transducer"}
     assert json.loads(said["m.onnx"]["parts"]) == {"prediction": "m.prediction.onnx", "joint": "m.joint.onnx"}
     samples = noise(2)
     (wanted,) = model.transcribe([samples], RATE, cutting=None)
@@ -224,7 +224,7 @@ def _text_of_files(parts, samples, labels):
 
 @pytest.mark.long
 def test_a_file_of_a_family_without_a_search_here_is_refused(exported):
-    with pytest.raises(UsageError, match="there is no search for exported models of family transducer"):
+    with pytest.raises(UsageError, match="there is no search for exported models of family own_transducer"):
         OnnxModel(exported).new_search()
 
 
@@ -238,22 +238,22 @@ EXPORTS = {
 
 @pytest.mark.parametrize("program", EXPORTS)
 def test_a_layout_that_holds_log_probabilities_refuses_a_family_without(models, tmp_path, program):
-    problem = f"family transducer does not give log_probs, log_probs_length, which {program} takes: got "
+    problem = f"family own_transducer does not give log_probs, log_probs_length, which {program} takes: got "
     with pytest.raises(UsageError, match=f"{problem}encoder: encoded, num_frames; prediction: states, new_memory; "):
-        EXPORTS[program](models["transducer"], tmp_path / "m")
+        EXPORTS[program](models["own_transducer"], tmp_path / "m")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.long
 def test_a_hybrid_is_exported_as_a_ctc_model_and_the_file_says_so(models, tmp_path, capfd):
     pytest.importorskip("onnxruntime")
-    export_onnx(models["hybrid"], tmp_path / "m.onnx")
+    export_onnx(models["own_hybrid"], tmp_path / "m.onnx")
     assert "m.onnx ends at log_probs: RescoringSearch of the configuration" in capfd.readouterr().err
     written = OnnxModel(tmp_path / "m.onnx")
     assert (written.metadata["family"], written.metadata["search"]) == ("ctc", "RescoringSearch")
     samples = noise(2)
     greedy = nemo_asr.GreedyCTCDecoder()
-    (wanted,) = models["hybrid"].transcribe([samples], RATE, cutting=None, decoder=greedy)
+    (wanted,) = models["own_hybrid"].transcribe([samples], RATE, cutting=None, decoder=greedy)
     assert written.transcribe([samples], audio_rate=RATE, cutting=None).transcripts[0].text == wanted.text
 
 
@@ -263,6 +263,7 @@ NAMES_OF_CTC = re.compile(r"CTC(?!_SHARE)|PathSearch|TextSearch|labels_of_path|\
 MAY_NAME_CTC = {
     "tasks/known_modules.py": "registers its modules",
     "tasks/family.py": "the family of files of NeMo, which name none",
+    "tasks/transducer.py": "a hybrid has a head of CTC",
     "trained/nemo_files.py": "the head that published models have",
     "trained/hugging_face.py": "likewise",
     "trained/wenet.py": "likewise",

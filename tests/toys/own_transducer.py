@@ -1,4 +1,4 @@
-"""A small transducer as a family of a user's own, in one file: ``--import`` it, and YAML has ``family: transducer``.
+"""A small transducer as a family of a user's own, in one file: ``--import`` it, and YAML has ``family: own_transducer``.
 
 Source: Graves, "Sequence Transduction with Recurrent Neural Networks", 2012.
 """
@@ -140,7 +140,7 @@ class Said(NamedTuple):
         return "".join(labels[number] for number in self.labels.ids)
 
 
-class TransducerSearch(NonTrainableNM):
+class OwnTransducerSearch(NonTrainableNM):
     """Frame by frame: up to ``max_symbols`` labels in each, until the blank is more probable.
 
     With a beam, or hot words, several texts are kept. Hot words, whole or begun, make a text more probable.
@@ -181,10 +181,10 @@ class TransducerSearch(NonTrainableNM):
         of_labels = dict.fromkeys(self.output_ports, (*several, symbol("labels")))
         return {**of_labels, "scores": several}
 
-    def several(self, nbest: int) -> TransducerSearch:
+    def several(self, nbest: int) -> OwnTransducerSearch:
         if nbest > self._beam_size:
             raise UsageError("a search cannot give so many hypotheses", got=f"nbest {nbest}", remedy="raise beam_size")
-        return TransducerSearch(
+        return OwnTransducerSearch(
             *(self._prediction, self._joint, self._max_symbols),
             labels=self._labels,
             beam_size=self._beam_size,
@@ -287,7 +287,7 @@ class Transducer(nemo_asr.Family):
         options.refuse_others(("beam_size", "hotwords", "hotword_weight"), f"family {self.name}")
         arguments = {"beam_size": 4, **options.arguments()}
         references = Reference(modules["prediction"]), Reference(modules["joint"])
-        return TransducerSearch(*references, labels=labels, **arguments)
+        return OwnTransducerSearch(*references, labels=labels, **arguments)
 
     def exported(self, wires: nemo_asr.Wires, modules: Mapping[str, NeuralModule]) -> dict[str, Exported]:
         encoder = super().exported(wires, modules)["model"]
@@ -327,8 +327,8 @@ class Transducer(nemo_asr.Family):
         )
 
 
-nemo_asr.register_family("transducer", Transducer())
-nemo_asr.register(Prediction, role="prediction", family="transducer", default=True)
-nemo_asr.register(Joint, role="joint", family="transducer", default=True)
-nemo_asr.register(TransducerLoss, family="transducer", default=True)
-nemo_asr.register(TransducerSearch, role="search", family="transducer", default=True)
+nemo_asr.register_family("own_transducer", Transducer())
+nemo_asr.register(Prediction, role="prediction", family="own_transducer", default=True)
+nemo_asr.register(Joint, role="joint", family="own_transducer", default=True)
+nemo_asr.register(TransducerLoss, family="own_transducer", default=True)
+nemo_asr.register(OwnTransducerSearch, role="search", family="own_transducer", default=True)

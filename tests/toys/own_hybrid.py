@@ -235,7 +235,7 @@ class Hybrid(CTC):
         )
 
 
-nemo_asr.register_family("hybrid", Hybrid())
-nemo_asr.register(AttentionDecoder, role="attention", family="hybrid", default=True)
-nemo_asr.register(AttentionLoss, role="attention loss", family="hybrid", default=True)
-nemo_asr.register(RescoringSearch, role="search", family="hybrid", default=True)
+nemo_asr.register_family("own_hybrid", Hybrid())
+nemo_asr.register(AttentionDecoder, role="attention", family="own_hybrid", default=True)
+nemo_asr.register(AttentionLoss, role="attention loss", family="own_hybrid", default=True)
+nemo_asr.register(RescoringSearch, role="search", family="own_hybrid", default=True)
