@@ -186,6 +186,9 @@ class Engine(StreamEngine, Protocol):
     def on_first(self, function: Callable[[], object]) -> object:
         """Call a function where there are results: on rank 0."""
 
+    def from_first(self, function: Callable[[], T]) -> T:
+        """What a function gives there, on all ranks: numbers and texts."""
+
 
 # Which runtime opens a path. Its module is named here, and imported when the first model of its kind is opened.
 

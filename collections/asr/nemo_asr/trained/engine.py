@@ -251,6 +251,10 @@ class TorchEngine:
         """See `Engine`."""
         return self.factory.on_first(function)
 
+    def from_first(self, function: Callable[[], T]) -> T:
+        """See `Engine`."""
+        return self.factory.from_first(function)
+
     def _searching(self, settings: TranscriptionSettings) -> _Task[Hypotheses]:
         search = settings.search or self._model.search
         if not isinstance(search, NeuralModule | None):

@@ -255,6 +255,10 @@ class OnnxModel(DescribedFile):
         """See `Engine`: there is one process."""
         return function()
 
+    def from_first(self, function: Callable[[], T]) -> T:
+        """See `Engine`."""
+        return function()
+
     def new_parser(self) -> CharParser:
         """Of texts into labels, as the model's data layer reads them."""
         from nemo_asr.run.text.parser import TextReading

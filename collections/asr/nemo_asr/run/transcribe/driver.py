@@ -28,16 +28,21 @@ from nemo_asr.run.audio.segments import (
 from nemo_asr.run.engines import Engine, Row, TranscriptionSettings
 from nemo_asr.run.search.search import Hypotheses
 from nemo_asr.run.text.labels import separator_of
+from nemo_asr.run.transcribe.gaps import PAUSES, gaps_in, with_context, without_words
 from nemo_asr.run.transcribe.inputs import Recording, batches_of, named, warn_if_cancelled
 from nemo_asr.run.transcribe.transcript import (
     ScoredText,
     Transcribed,
     Transcript,
+    Word,
     scored_texts,
     transcribed,
     transcript_of,
 )
 from nemo_lite.base.errors import DataError
+from nemo_lite.base.nemo_logging import logging
+
+_MOST_TOLD = 3  # gaps, in a line of the log
 
 
 class Segmented:
@@ -159,9 +164,10 @@ class SpeechActivity:
 def joined(recording: Recording, segments: Sequence[Transcript], separator: str) -> Transcript:
     """The transcript of a recording from those of its segments, in their order. Times are those of the recording."""
     first = recording.offset or 0.0
-    words, spans = [], []
+    words, spans, gaps = list[Word](), list[Span](), list[Span]()
     for segment in segments:
         start = (segment.offset or 0.0) - first
+        gaps += [Span(round(start + gap.start, 3), round(start + gap.end, 3)) for gap in segment.gaps]
         spans.append(Span(round(start, 3), round(start + segment.duration, 3)))
         words += [word.later(start) for word in segment.words]
     return Transcript(
@@ -173,6 +179,7 @@ def joined(recording: Recording, segments: Sequence[Transcript], separator: str)
         hypotheses=best_of_all([segment.hypotheses for segment in segments], separator),
         segments=tuple(spans),
         channel=recording.channel,
+        gaps=tuple(gaps),
     )
 
 
@@ -209,9 +216,15 @@ def transcribe(engine: Engine, recordings: Sequence[Recording], settings: Transc
         UsageError: the search cannot give so many hypotheses, or the model gives no probabilities.
     """
     segmented = Segmented(recordings, settings.cutting, engine.labels, settings.detector, settings.nbest)
-    rows, faults = segmented.rows, dict[int, str]()
-    by_row = _by_row(engine, rows, engine.hypotheses(rows, faults, settings), settings)
-    return segmented.transcribed(by_row, faults)
+    faults = dict[int, str]()
+    by_row = _by_row(engine, segmented.rows, lambda rows: engine.hypotheses(rows, faults, settings), settings)
+    whole = segmented.transcribed(by_row, faults)
+    for transcript in whole.transcripts:
+        if transcript.gaps:
+            listed = ", ".join(f"{gap.start:.1f} to {gap.end:.1f} s" for gap in transcript.gaps[:_MOST_TOLD])
+            more = f" and {len(transcript.gaps) - _MOST_TOLD} more" if len(transcript.gaps) > _MOST_TOLD else ""
+            logging.warning("%s: somebody speaks, and no word was found: %s%s", transcript.name, listed, more)
+    return whole
 
 
 def row_transcriber(engine: Engine, settings: TranscriptionSettings) -> Callable[[Sequence[Recording]], Transcribed]:
@@ -223,7 +236,7 @@ def row_transcriber(engine: Engine, settings: TranscriptionSettings) -> Callable
 
     def of_rows(rows: Sequence[Recording]) -> Transcribed:
         faults = dict[int, str]()
-        return transcribed(_by_row(engine, rows, compute(rows, faults), settings), faults)
+        return transcribed(_by_row(engine, rows, lambda rows: compute(rows, faults), settings), faults)
 
     return of_rows
 
@@ -253,15 +266,60 @@ def segment_stream(
 def _by_row(
     engine: Engine,
     rows: Sequence[Recording],
-    computed: Iterable[Row[Hypotheses]],
+    compute: Callable[[Sequence[Recording]], Iterable[Row[Hypotheses]]],
     settings: TranscriptionSettings,
 ) -> dict[int, Transcript]:
+    """The transcripts of rows. Gaps in segments are searched again, as segments of their own; those that stay are told.
+
+    A recording that is transcribed as it is has the text that a stream of it has; and the texts of several hypotheses
+    say nothing about where their words are: of both, gaps are told alone.
+    """
+    by_row = dict(_transcripts(engine, rows, compute(rows), settings))
+    gaps = engine.from_first(lambda: _gaps(rows, by_row, settings.detector))
+    if settings.nbest > 1 or settings.cutting is None:
+        return _told(by_row, gaps)
+    parts = [
+        (number, with_context(gap, rows[number].seconds)) for number, of_row in sorted(gaps.items()) for gap in of_row
+    ]
+    if not parts:
+        return by_row
+    again = [rows[number].part(span) for number, span in parts]
+    for position, found in _transcripts(engine, again, compute(again), settings):
+        number, span = parts[position]
+        words = sorted([*by_row[number].words, *(word.later(span.start) for word in found.words)], key=_start)
+        text = separator_of(engine.labels).join(word.text for word in words)
+        by_row[number] = replace(by_row[number], text=text, words=tuple(words))
+    found_again = {number: by_row[number] for number in gaps if number in by_row}
+    return _told(by_row, _gaps(rows, found_again, settings.detector))
+
+
+def _transcripts(
+    engine: Engine, rows: Sequence[Recording], computed: Iterable[Row[Hypotheses]], settings: TranscriptionSettings
+) -> Iterator[tuple[int, Transcript]]:
     labels, calibration = engine.labels, settings.calibration
-    by_row: dict[int, Transcript] = {}
     for number, found, start, frame_seconds in computed:
         several = scored_texts(found.scored, labels)
-        by_row[number] = transcript_of(found.best, labels, rows[number], frame_seconds, start, calibration, several)
-    return by_row
+        yield number, transcript_of(found.best, labels, rows[number], frame_seconds, start, calibration, several)
+
+
+def _gaps(
+    rows: Sequence[Recording], by_row: Mapping[int, Transcript], detector: Detector | None
+) -> dict[int, list[Span]]:
+    """The gaps of rows by their number; the levels of a row are only read where its words leave room for one."""
+    found = {}
+    for number, transcript in by_row.items():
+        parts = without_words(transcript.words, rows[number].seconds)
+        if parts and (gaps := gaps_in(parts, SpeechActivity(rows[number], detector).spans(PAUSES))):
+            found[number] = gaps
+    return found
+
+
+def _told(by_row: dict[int, Transcript], gaps: Mapping[int, Sequence[Span]]) -> dict[int, Transcript]:
+    return by_row | {number: replace(by_row[number], gaps=tuple(gaps[number])) for number in gaps if number in by_row}
+
+
+def _start(word: Word) -> float:
+    return word.start
 
 
 def in_batches(

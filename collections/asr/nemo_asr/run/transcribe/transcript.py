@@ -72,6 +72,7 @@ class Transcript:
         hypotheses: the most probable texts, the best first, which is ``text``; empty where no n-best was asked for.
         segments: from when to when somebody speaks, in seconds; empty where the recording was not cut.
         channel: of the audio, from 0; None: the average of all.
+        gaps: from when to when somebody speaks and no word was found, in seconds; see `nemo_asr.run.transcribe.gaps`.
     """
 
     text: str
@@ -82,6 +83,7 @@ class Transcript:
     hypotheses: tuple[ScoredText, ...] = ()
     segments: tuple[Span, ...] = ()
     channel: int | None = None
+    gaps: tuple[Span, ...] = ()
 
     @property
     def name(self) -> str:
@@ -215,8 +217,9 @@ def as_text(transcript: Transcript) -> str:
 def as_json(transcript: Transcript) -> str:
     """A line of JSON, as in a manifest: ``audio_filepath``, ``offset`` of a part, ``duration``, ``text``, ``words``.
 
-    Of one channel also ``channel``, of a recording that was cut ``segments``, each with ``start`` and ``end``. With an
-    n-best also ``hypotheses``, each with ``text`` and ``score``.
+    Of one channel also ``channel``, of a recording that was cut ``segments``, each with ``start`` and ``end``. Where
+    somebody speaks and no word was found, also ``gaps``, likewise. With an n-best also ``hypotheses``, each with
+    ``text`` and ``score``.
     """
     line: dict[str, Any] = {"audio_filepath": transcript.source}
     if transcript.offset is not None:
@@ -228,6 +231,8 @@ def as_json(transcript: Transcript) -> str:
     line["words"] = [asdict(word) for word in transcript.words]
     if transcript.segments:
         line["segments"] = [span._asdict() for span in transcript.segments]
+    if transcript.gaps:
+        line["gaps"] = [gap._asdict() for gap in transcript.gaps]
     if transcript.hypotheses:
         line["hypotheses"] = [hypothesis._asdict() for hypothesis in transcript.hypotheses]
     return json.dumps(line, ensure_ascii=False) + "\n"

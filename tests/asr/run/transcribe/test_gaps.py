@@ -1,0 +1,112 @@
+"""Where somebody speaks and no word stands is searched again, and told where still no word is found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from nemo_asr.run.audio.segments import Span
+from nemo_asr.run.engines import Row, TranscriptionSettings
+from nemo_asr.run.search.search import Hypotheses, TimedLabels
+from nemo_asr.run.transcribe.driver import row_transcriber, transcribe
+from nemo_asr.run.transcribe.gaps import gaps_in, without_words
+from nemo_asr.run.transcribe.inputs import Recording
+from nemo_asr.run.transcribe.transcript import Transcript, Word, as_json
+
+RATE = 16000
+FRAME = 0.1  # seconds
+
+
+def bursts(*seconds: float) -> np.ndarray:
+    """Noise and silence by turns, of so many seconds; 20 ms of silence in each burst every 0.1 s, as syllables have."""
+    draw = np.random.default_rng(0)
+    parts = []
+    for number, length in enumerate(seconds):
+        part = draw.standard_normal(round(length * RATE)).astype(np.float32) * (0.0 if number % 2 else 0.1)
+        parts.append(part + draw.standard_normal(len(part)).astype(np.float32) * 1e-4)
+    return np.concatenate(parts)
+
+
+class OneWord:
+    """An engine that finds one word at the beginning of what it is given, and what it was given; longer is nothing."""
+
+    labels: Sequence[str] = (" ", "a", "b")
+    sample_rate = RATE
+
+    def __init__(self, longest: float = 100.0) -> None:
+        self.longest, self.given = longest, list[list[float]]()
+
+    def hypotheses(self, rows, faults, settings):
+        self.given.append([round(row.seconds, 2) for row in rows])
+        for number, row in enumerate(rows):
+            label = 1 if len(self.given) == 1 else 2
+            found = [] if row.seconds > self.longest else [label]
+            scored = [(found, -1.0), ([], -2.0)][: settings.nbest] if settings.nbest > 1 else []
+            best = TimedLabels(found, [2] * len(found), [4] * len(found), [-0.1] * len(found))
+            yield Row(number, Hypotheses(best, scored), 0.0, FRAME)
+
+    def of_one_batch(self, settings):
+        return lambda rows, faults: self.hypotheses(rows, faults, settings)
+
+    def from_first(self, function):
+        return function()
+
+
+def recording(*seconds: float) -> Recording:
+    return Recording("a.wav", bursts(*seconds), RATE)
+
+
+def test_a_gap_is_searched_again_as_a_recording_of_its_own() -> None:
+    engine = OneWord()
+    (found,) = transcribe(engine, [recording(0.5, 0.3, 1.0)], TranscriptionSettings()).or_error()
+    first, again = engine.given
+    assert (first, len(again)) == ([1.8], 1)
+    assert again[0] == pytest.approx(1.15, abs=0.1)  # the second burst, and 0.15 s in front of it
+    assert found.text == "a b"
+    assert [word.start for word in found.words] == pytest.approx([0.2, 0.85], abs=0.05)
+    assert found.gaps == ()
+
+
+def test_a_gap_in_which_no_word_is_found_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    engine = OneWord(longest=1.0)
+    (found,) = transcribe(engine, [recording(0.2, 0.5, 2.0)], TranscriptionSettings()).or_error()
+    assert found.text == "a"
+    assert [list(gap) for gap in found.gaps] == [pytest.approx([0.6, 2.7], abs=0.1)]
+    assert json.loads(as_json(found))["gaps"] == [{"start": found.gaps[0].start, "end": found.gaps[0].end}]
+    assert "a.wav: somebody speaks, and no word was found: 0.5 to 2.7 s" in capfd.readouterr().err
+
+
+def test_of_several_hypotheses_a_gap_is_told_and_not_searched_again() -> None:
+    engine = OneWord()
+    settings = TranscriptionSettings(nbest=2)
+    (found,) = transcribe(engine, [recording(0.5, 0.3, 1.0)], settings).or_error()
+    assert len(engine.given) == 1
+    assert len(found.gaps) == 1
+
+
+def test_words_without_room_between_them_need_no_levels() -> None:
+    (found,) = row_transcriber(OneWord(), TranscriptionSettings())([recording(1.0).measured()]).or_error()
+    assert (found.text, found.gaps) == ("a", ())
+
+
+def test_silence_is_no_gap() -> None:
+    engine = OneWord()
+    (found,) = transcribe(engine, [recording(0.5, 3.0)], TranscriptionSettings(cutting=None)).or_error()
+    assert (found.text, found.gaps, len(engine.given)) == ("a", (), 1)
+
+
+def test_a_gap_is_what_is_spoken_of_the_parts_without_words() -> None:
+    words = [Word("a", 1.0, 1.2, 1.0), Word("b", 4.0, 4.1, 1.0)]
+    parts = without_words(words, 5.0)
+    assert parts == [Span(0.0, 0.7), Span(1.5, 3.7), Span(4.3999999999999995, 5.0)]
+    assert gaps_in(parts, [Span(0.3, 2.2), Span(3.3, 5.0)]) == [Span(1.5, 2.2), Span(4.4, 5.0)]
+
+
+def test_gaps_of_segments_are_told_in_the_time_of_the_recording() -> None:
+    engine = OneWord(longest=0.0)
+    (found,) = transcribe(engine, [recording(1.0, 2.0, 1.0)], TranscriptionSettings()).or_error()
+    assert isinstance(found, Transcript)
+    assert [list(gap) for gap in found.gaps] == [pytest.approx([0, 1], abs=0.1), pytest.approx([3, 4], abs=0.1)]
