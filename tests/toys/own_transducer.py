@@ -1,4 +1,4 @@
-"""A small transducer as a family of a user's own, in one file: ``--import`` it, and YAML has ``family: own_transducer``.
+"""A small transducer of a user's own, in one file: ``--import`` it, and YAML has ``family: own_transducer``.
 
 Source: Graves, "Sequence Transduction with Recurrent Neural Networks", 2012.
 """
