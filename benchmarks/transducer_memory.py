@@ -16,6 +16,7 @@ Freed memory is given back to the system at once (MALLOC_MMAP_THRESHOLD_), else 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import resource
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +55,7 @@ class Case:
 
     def lattice(self, kept: Tensor, items: slice = slice(None)) -> Tensor:
         """Log-probabilities of blank, label and durations -> losses."""
-        blank, label, duration = kept.split([1, 1, NUM_DURATIONS], -1)
+        blank, label, duration = kept[..., :1], kept[..., 1:2], kept[..., 2:]
         ends = self.num_frames[items], self.num_labels[items]
         return lattice_losses(blank + duration, label + duration, *ends, DURATIONS)
 
@@ -75,13 +77,14 @@ class Case:
 
     def transformers(self) -> Tensor:
         """The losses of Hugging Face's package."""
-        from transformers.loss.loss_tdt import tdt_loss
+        loss_tdt: Any = importlib.import_module("transformers.loss.loss_tdt")
 
-        logits = self.joint_net(self.frames.unsqueeze(2) + self.states.unsqueeze(1)).split(
-            [self.vocabulary, NUM_DURATIONS], -1
-        )
+        logits = self.joint_net(self.frames.unsqueeze(2) + self.states.unsqueeze(1))
+        both = logits[..., : self.vocabulary], logits[..., self.vocabulary :]
         ends = self.num_frames, self.num_labels
-        losses: Tensor = tdt_loss(*logits, self.labels, *ends, self.vocabulary - 1, [*DURATIONS.labels], 0.0, "none")
+        losses: Tensor = loss_tdt.tdt_loss(
+            *both, self.labels, *ends, self.vocabulary - 1, [*DURATIONS.labels], 0.0, "none"
+        )
         return losses
 
     def way(self, name: str) -> Callable[[], Tensor]:
@@ -104,7 +107,7 @@ def measured(name: str, vocabulary: int, batch: int, num_frames: int, rounds: in
     """In this process: bytes beyond what was there, seconds of CPU, and the sum of the losses."""
     torch.set_num_threads(1)
     small = Case(17, 1, 4)  # what torch loads at a first use counts not
-    small.way(name)().sum().backward()
+    torch.autograd.backward(small.way(name)().sum())
     case = Case(vocabulary, batch, num_frames)
     before, seconds = peak_bytes(), []
     for _ in range(rounds):
@@ -112,7 +115,7 @@ def measured(name: str, vocabulary: int, batch: int, num_frames: int, rounds: in
             tensor.grad = None
         start = time.process_time()
         losses = case.way(name)()
-        losses.sum().backward()
+        torch.autograd.backward(losses.sum())
         seconds.append(time.process_time() - start)
     return {"bytes": peak_bytes() - before, "seconds": min(seconds), "loss": float(losses.detach().sum())}
 

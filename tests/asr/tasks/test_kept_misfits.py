@@ -2,10 +2,13 @@
 
 import json
 import os
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
+from torch import nn
 from toys import tab_manifest as tab_manifest
 from toys.manifests import write
 from toys.ranks import results_of
@@ -14,9 +17,11 @@ from toys.subwords import small_subwords
 import nemo_lite as nemo
 from nemo_asr import AudioToMelSpectrogramPreprocessor, AudioToTextDataLayer, CTCLossNM, JasperEncoder
 from nemo_asr.augmentation import AudioAugmentor, SpeedPerturbation
+from nemo_asr.models.transducer.loss import RNNTLoss
 from nemo_asr.run.manifest import Manifest
 from nemo_asr.tasks import kept_misfits
 from nemo_asr.tasks.fitting import find_infeasible
+from nemo_lite.core import Reference
 from nemo_lite.core.shapes import AxisLength, ceil_div, symbol
 
 LABELS = [" ", *"abcdefg"]
@@ -108,6 +113,8 @@ def test_whatever_counts_gives_another_name(folder):
     assert all(names)
     assert name_of(layer_of(), FRAMES[0], CTCLossNM(num_classes=8)) == names[0] == name_of(layer_of(num_workers=2))
     assert name_of(layer_of(), FRAMES[1]) != names[0]
+    of_durations = [name_of(layer_of(), loss=transducer_loss(each)) for each in ((0, 1), (1, 2))]
+    assert len({*of_durations, names[0]}) == 3
     assert name_of(layer_of(augmentor=SPEED), training=False) == names[0]
 
 
@@ -118,6 +125,11 @@ def test_other_durations_of_the_files_and_other_code_give_another_name(folder, m
     assert name_of(layer_of(load_audio=True)) != as_stated, "a file is shorter than its line says"
     monkeypatch.setattr(kept_misfits, "digest_of_package", lambda folder: f"another {folder}")
     assert name_of(layer_of()) != as_stated
+
+
+def transducer_loss(durations):
+    joint: Any = SimpleNamespace(joint_net=[nn.Linear(1, 11)])
+    return RNNTLoss(Reference(joint), 8, loss_name="tdt", durations=durations)
 
 
 class OwnLoss(CTCLossNM):

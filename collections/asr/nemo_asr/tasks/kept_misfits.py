@@ -20,6 +20,7 @@ import msgspec
 
 import nemo_lite
 from nemo_asr.data.speech_data_layer import AudioToTextDataLayer, Misfit, SpeechDataLayer
+from nemo_asr.models.losses import ctc_frames_needed
 from nemo_asr.run.manifest_kinds import JsonLines, Source
 from nemo_asr.run.text.subwords import Subwords
 from nemo_lite import NeuralModule
@@ -51,7 +52,8 @@ def name_of(data_layer: SpeechDataLayer, frames_of: AxisLength, loss: NeuralModu
     manifest, given, augmentor = data_layer.manifest, data_layer.init_params, data_layer._augmentor
     settings = given.get("augmentor") if training and augmentor is not None else {}
     own_types = {type(one).__module__.partition(".")[0] for _, one in augmentor._pipeline} if augmentor else set()
-    needs = getattr(getattr(loss, "frames_needed", None), "__func__", None)
+    needed = getattr(loss, "frames_needed", ctc_frames_needed)
+    needs = getattr(needed, "__func__", None)
     is_own = getattr(needs, "__module__", "").partition(".")[0] == _PACKAGE.name  # its code has a part in the name
     if (
         (data_layer._reading.trim_silence and data_layer._reading.load_audio)
@@ -75,8 +77,8 @@ def name_of(data_layer: SpeechDataLayer, frames_of: AxisLength, loss: NeuralModu
         "rows": [hashlib.sha256(array.tobytes()).hexdigest() for array in arrays],
         "labels": labels.sha256 if isinstance(labels, Subwords) else list(labels),
         "texts": [given.get(name) for name in _ARGUMENTS],
-        # What the code makes of the loss's arguments, such as durations, shows in a few texts.
-        "needed": None if needs is None else [needs(loss, text) for text in ([0], [0, 0], [0, 1, 0])],
+        # What the code makes of a loss's arguments, such as durations, shows in a few texts.
+        "needed": [needed(text) for text in ([0], [0, 0], [0, 1, 0])],
         "frames": frames_of.formula,
         "augmentor": settings,
     }

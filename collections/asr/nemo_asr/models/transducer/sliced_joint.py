@@ -73,8 +73,7 @@ class _Joint:
         clamp: float,
         slice_bytes: int,
     ) -> None:
-        self.layers: list[nn.Module] = [*joint_net][:-1]
-        self.kept, self.losses_of, self.clamp = kept, losses_of, clamp
+        self.layers, self.kept, self.losses_of, self.clamp = [*joint_net][:-1], kept, losses_of, clamp
         self._slice_bytes = slice_bytes
         draws = any(isinstance(layer, nn.Dropout) and layer.training and layer.p for layer in self.layers)
         self._seed = int(torch.randint(2**62, (1,), device="cpu").tolist()[0]) if draws else None
