@@ -7,7 +7,7 @@ process of its own: the most memory beyond inputs and weights, and CPU time, the
 
     whole         joint and softmax of all nodes at once, by torch's gradients; nemo_asr's lattice
     by utterance  the same for one utterance after the other, all graphs kept: NeMo's fused_batch_size 1
-    sliced 16     what nemo_asr does: slices of at most 16 MB, or as many as stands there
+    sliced 40     what nemo_asr does: slices of at most 40 MB, or as many as stands there
     transformers  the whole joint and the loss of Hugging Face's transformers, where that is installed
 
 Freed memory is given back to the system at once (MALLOC_MMAP_THRESHOLD_), else its fragments would be measured.
@@ -35,7 +35,7 @@ from nemo_asr.models.transducer.sliced_joint import Kept, sliced_losses
 
 NUM_FRAMES, NUM_LABELS, HIDDEN, NUM_DURATIONS = 188, 60, 640, 5
 DURATIONS = Durations(range(NUM_DURATIONS), range(NUM_DURATIONS))
-WAYS = ("whole", "by utterance", "sliced 4", "sliced 16", "sliced 64", "transformers")
+WAYS = ("whole", "by utterance", "sliced 4", "sliced 16", "sliced 40", "transformers")
 MB = 1 << 20
 
 

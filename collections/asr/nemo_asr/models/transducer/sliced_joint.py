@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-_SLICE_BYTES = 16 << 20
+_SLICE_BYTES = 40 << 20
 # Larger ones keep more cores busy; of the smaller ones the launches of kernels would take the most time.
 _SLICE_BYTES_OF_GPU = 256 << 20
 
@@ -123,29 +123,35 @@ class _SlicedJoint(torch.autograd.Function):
         num_columns, num_chosen = joint.kept.columns.shape[1:]
         num_kept = num_chosen + len(weight) - joint.kept.num_tokens
         kept = frames.new_empty((*frames.shape[:2], num_columns, num_kept), dtype=wide)
+        totals = frames.new_empty((*kept.shape[:3], len(softmaxes)), dtype=wide)
         for number, items, part in joint.slices(frames, len(weight)):
             hidden = joint.hidden(frames[items, part], states[items], number)
-            log_probs = [
-                F.linear(hidden, own_weight[rows], own_bias[rows]).to(wide).log_softmax(-1) for rows in softmaxes
-            ]
-            chosen = log_probs[0].gather(-1, joint.columns(items, hidden.shape[1]))
-            kept[items, part] = torch.cat([chosen, *log_probs[1:]], -1)
+            for place, rows in enumerate(softmaxes):
+                logits = F.linear(hidden, own_weight[rows], own_bias[rows]).to(wide)
+                total = logits.logsumexp(-1, keepdim=True)
+                if rows.start == 0:
+                    chosen = logits.gather(-1, joint.columns(items, hidden.shape[1]))
+                    kept[items, part, :, :num_chosen] = chosen - total
+                else:
+                    kept[items, part, :, num_chosen:] = logits - total
+                totals[items, part, :, place : place + 1] = total
         if not any(ctx.needs_input_grad):
             return joint.losses_of(kept)
         with torch.enable_grad():
             losses = joint.losses_of(kept.requires_grad_())
             (of_kept,) = torch.autograd.grad(losses.sum(), kept)
         ctx.joint = joint
-        ctx.save_for_backward(frames, states, weight, bias, of_kept)
+        ctx.save_for_backward(frames, states, weight, bias, totals, of_kept)
         return losses.detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         joint: _Joint = ctx.joint
-        frames, states, weight, bias, of_kept = ctx.saved_tensors
+        frames, states, weight, bias, totals, of_kept = ctx.saved_tensors
         own_weight, own_bias = weight.to(frames.dtype), bias.to(frames.dtype)
         softmaxes = joint.softmaxes(len(weight))
         num_chosen = joint.kept.columns.shape[2]
+        scale = gradient[:, None, None, None]
         of_frames = torch.empty_like(frames)
         of_states, of_weight, of_bias = (torch.zeros_like(one, dtype=of_kept.dtype) for one in (states, weight, bias))
         for number, items, part in joint.slices(frames, len(weight)):
@@ -154,20 +160,26 @@ class _SlicedJoint(torch.autograd.Function):
                 hidden = joint.hidden(*own, number)
             flat = hidden.detach().flatten(0, 2)
             of_hidden = torch.zeros_like(flat)
-            of_chosen, of_others = of_kept[items, part].tensor_split([num_chosen], -1)
-            for rows in softmaxes:
-                probs = F.linear(hidden.detach(), own_weight[rows], own_bias[rows]).to(of_kept.dtype).softmax(-1)
+            of_chosen, of_others = (of_kept[items, part] * scale[items]).tensor_split([num_chosen], -1)
+            for place, rows in enumerate(softmaxes):
+                logits = F.linear(hidden.detach(), own_weight[rows], own_bias[rows]).to(of_kept.dtype)
+                probs = logits.sub_(totals[items, part, :, place : place + 1]).exp_()
                 if rows.start == 0:
                     of_logits = probs.mul_(-of_chosen.sum(-1, keepdim=True))
                     of_logits.scatter_add_(-1, joint.columns(items, hidden.shape[1]), of_chosen)
                 else:
                     of_logits = probs.mul_(-of_others.sum(-1, keepdim=True)).add_(of_others)
                 if joint.clamp > 0:
-                    of_logits.clamp_(-joint.clamp, joint.clamp)
-                of_logits = of_logits.mul_(gradient[items, None, None, None]).to(frames.dtype).flatten(0, 2)
-                of_weight[rows] += of_logits.mT @ flat
+                    most = joint.clamp * scale[items].abs()
+                    of_logits.clamp_(-most, most)
+                of_logits = of_logits.to(frames.dtype).flatten(0, 2)
+                if of_weight.dtype == flat.dtype:
+                    of_weight[rows].addmm_(of_logits.mT, flat)
+                else:  # sums of many slices are in float32
+                    of_weight[rows] += of_logits.mT @ flat
                 of_bias[rows] += of_logits.sum(0)
                 of_hidden.addmm_(of_logits, own_weight[rows])
+                del logits, probs, of_logits  # before the next slice makes its own
             # A scalar, since the first gradient that torch is given takes half a second, in which it imports sympy.
             with torch.enable_grad():
                 product = hidden.flatten().dot(of_hidden.flatten())
