@@ -158,28 +158,33 @@ class _SlicedJoint(torch.autograd.Function):
             with torch.enable_grad():
                 own = frames[items, part].detach().requires_grad_(), states[items].detach().requires_grad_()
                 hidden = joint.hidden(*own, number)
-            flat = hidden.detach().flatten(0, 2)
-            of_hidden = torch.zeros_like(flat)
-            of_chosen, of_others = (of_kept[items, part] * scale[items]).tensor_split([num_chosen], -1)
+            wanted = (of_kept[items, part] * scale[items]).flatten(0, 2)
+            # Most nodes are on no probable path. Without them a CPU is faster; a GPU would wait to know how many.
+            used = wanted.any(1).nonzero().squeeze(1) if wanted.device.type == "cpu" else slice(None)
+            columns = joint.columns(items, hidden.shape[1]).flatten(0, 2)[used]
+            flat, total = hidden.detach().flatten(0, 2)[used], totals[items, part].flatten(0, 2)[used]
+            of_chosen, of_others = wanted[used].tensor_split([num_chosen], -1)
+            of_flat = torch.zeros_like(flat)
             for place, rows in enumerate(softmaxes):
-                logits = F.linear(hidden.detach(), own_weight[rows], own_bias[rows]).to(of_kept.dtype)
-                probs = logits.sub_(totals[items, part, :, place : place + 1]).exp_()
+                logits = F.linear(flat, own_weight[rows], own_bias[rows]).to(of_kept.dtype)
+                probs = logits.sub_(total[:, place : place + 1]).exp_()
                 if rows.start == 0:
-                    of_logits = probs.mul_(-of_chosen.sum(-1, keepdim=True))
-                    of_logits.scatter_add_(-1, joint.columns(items, hidden.shape[1]), of_chosen)
+                    of_logits = probs.mul_(-of_chosen.sum(-1, keepdim=True)).scatter_add_(-1, columns, of_chosen)
                 else:
                     of_logits = probs.mul_(-of_others.sum(-1, keepdim=True)).add_(of_others)
                 if joint.clamp > 0:
-                    most = joint.clamp * scale[items].abs()
+                    most = joint.clamp * scale[items].abs().expand(*hidden.shape[:3], 1).flatten(0, 2)[used]
                     of_logits.clamp_(-most, most)
-                of_logits = of_logits.to(frames.dtype).flatten(0, 2)
+                of_logits = of_logits.to(frames.dtype)
                 if of_weight.dtype == flat.dtype:
                     of_weight[rows].addmm_(of_logits.mT, flat)
                 else:  # sums of many slices are in float32
                     of_weight[rows] += of_logits.mT @ flat
                 of_bias[rows] += of_logits.sum(0)
-                of_hidden.addmm_(of_logits, own_weight[rows])
+                of_flat.addmm_(of_logits, own_weight[rows])
                 del logits, probs, of_logits  # before the next slice makes its own
+            of_hidden = hidden.detach().new_zeros(hidden.shape).flatten(0, 2)
+            of_hidden[used] = of_flat
             # A scalar, since the first gradient that torch is given takes half a second, in which it imports sympy.
             with torch.enable_grad():
                 product = hidden.flatten().dot(of_hidden.flatten())
