@@ -27,6 +27,8 @@ FRAMES = "frames"
 """The state that is read."""
 MAX_SYMBOLS = 10
 """Most labels at one frame, as in NeMo: a network that gives no blank moves on after them."""
+_AT_ONCE = 8
+"""Frames that are looked at together: as many recordings side by side, or of one recording as many frames in a row."""
 
 
 class TransducerNetworks(Protocol):
@@ -139,34 +141,48 @@ class GreedyTransducer:
     def decode(self, recordings: Sequence[Array]) -> list[Decoded]:
         """What is said in recordings, each (T, joint_hidden), computed side by side.
 
-        At each step every recording that has not ended looks at a frame of its own: none waits for another one.
+        At each step every recording that has not ended looks at frames of its own: none waits for another one. Most
+        outputs are blanks, behind which the memory stays. So few recordings look at several frames at once, and those
+        behind a label for nothing: the weights are read once for all of them, which is what takes the time.
         """
         number = len(recordings)
-        ends = np.array([len(frames) for frames in recordings])
+        ends = np.array([len(frames) for frames in recordings], np.int64)
         padded = np.zeros((number, max([1, *ends]), recordings[0].shape[1] if number else 0), np.float32)
         for row, frames in enumerate(recordings):
             padded[row, : len(frames)] = frames
         found: list[TimedLabels] = [TimedLabels([], [], [], []) for _ in recordings]
-        totals, now, num_here = np.zeros(number), np.zeros(number, np.int64), np.zeros(number, np.int64)
+        totals, now, num_here = [0.0] * number, [0] * number, [0] * number
         memory = self._networks.beginning(number)
-        while len(rows := np.flatnonzero(now < ends)):
-            chosen = best_choices(self._networks, padded[rows, now[rows]], take(memory, rows))
-            is_label = chosen.outputs <= last_label(self._networks)
-            totals[rows] += chosen.log_probs
-            for row, label, step, log_prob in zip(rows[is_label], *(each[is_label] for each in chosen), strict=True):
-                _append(found[row], int(label), int(now[row]), int(step), float(log_prob))
-            said = rows[is_label]
-            if len(said):
-                after = self._networks.after(chosen.outputs[is_label], take(memory, said))
+        while len(rows := np.flatnonzero(np.array(now, np.int64) < ends)):
+            num_ahead = max(1, _AT_ONCE // len(rows))
+            ahead = np.array(now)[rows, None] + np.arange(num_ahead)
+            frames = padded[rows[:, None], np.minimum(ahead, ends[rows, None] - 1)].reshape(-1, padded.shape[2])
+            chosen = best_choices(self._networks, frames, take(memory, np.repeat(rows, num_ahead)))
+            outputs, steps, log_probs = (each.reshape(ahead.shape).tolist() for each in chosen)
+            said, labels = list[int](), list[int]()
+            for place, row in enumerate(rows.tolist()):
+                first = now[row]
+                while (at := now[row] - first) < num_ahead and now[row] < ends[row]:
+                    output, step, log_prob = outputs[place][at], steps[place][at], log_probs[place][at]
+                    totals[row] += log_prob
+                    is_label = output <= last_label(self._networks)
+                    num_here[row] += is_label
+                    moved = 1 if step == 0 and num_here[row] >= self._max_symbols else step
+                    if is_label:
+                        _append(found[row], output, now[row], step, log_prob)
+                        said.append(row)
+                        labels.append(output)
+                    now[row] += moved
+                    if moved:
+                        num_here[row] = 0
+                    if is_label:  # the frames behind it are to be heard with another memory
+                        break
+            if said:
+                after = self._networks.after(np.array(labels), take(memory, np.array(said)))
                 for kept, new in zip(memory, after, strict=True):
                     kept[said] = new
-            num_here[rows] += 1
-            steps = np.where((chosen.steps == 0) & (num_here[rows] >= self._max_symbols), 1, chosen.steps)
-            now[rows] += steps
-            num_here[rows[steps > 0]] = 0
         return [
-            Decoded(take(memory, np.array([row])), labels, float(totals[row]), int(now[row]))
-            for row, labels in enumerate(found)
+            Decoded(take(memory, np.array([row])), labels, totals[row], now[row]) for row, labels in enumerate(found)
         ]
 
     def _next(self, states: States, frame: int, before: Sequence[Decoded]) -> Sequence[Decoded]:
@@ -197,6 +213,7 @@ def take(memory: Memory, rows: Array) -> Memory:
 
 
 def _append(labels: TimedLabels, label: int, frame: int, step: int, log_prob: float) -> None:
-    # A label lasts for its duration, and at least for its frame.
-    for kept, new in zip(labels, (label, frame, frame + max(step, 1), log_prob), strict=True):
+    # A label lasts for its duration, and at least for its frame; what is said of it holds for each of its frames.
+    num_frames = max(step, 1)
+    for kept, new in zip(labels, (label, frame, frame + num_frames, num_frames * log_prob), strict=True):
         kept.append(new)  # type: ignore[attr-defined]  # made as lists here
