@@ -21,7 +21,6 @@ from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.prefix_beam_search import (
     BeamSize,
     CutoffProb,
-    Hypothesis,
     Ints,
     LogProb,
     MaxLabels,
@@ -30,6 +29,7 @@ from nemo_asr.run.search.prefix_beam_search import (
 )
 from nemo_asr.run.search.search import Hypotheses, States
 from nemo_asr.run.search.text_search import StreamedBeams, TextSearch
+from nemo_asr.run.search.word_beams import Hypothesis
 from nemo_asr.run.search.words import Alpha, Beta, HotwordWeight, UnknownScore, Weights, word_scores
 from nemo_asr.run.text.labels import text_of
 from nemo_lite import NeuralModule, NeuralModuleFactory, NmTensor

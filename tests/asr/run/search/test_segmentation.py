@@ -163,7 +163,7 @@ def test_no_more_than_the_best_ways_are_kept_and_the_result_stays(arpa, monkeypa
     """In few ways of few words the best is among those that are kept."""
     log_probs, found = np.stack([drawn(seed, 20) for seed in range(6)]), []
     for most in (16, 4):
-        monkeypatch.setattr("nemo_asr.run.search.prefix_beam_search._MOST_WAYS", most)
+        monkeypatch.setattr("nemo_asr.run.search.word_beams._MOST_WAYS", most)
         found.append(TextSearch(LABELS, 8, lm=arpa).hypotheses(log_probs, np.full(6, 20)))
     assert found[0] == found[1]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.run.options import BEAM_SIZES, DEFAULT_BEAM_SIZE
-from nemo_asr.run.search.words import (
-    LEFT,
-    ROOT,
-    Places,
-    WordScores,
-)
+from nemo_asr.run.search.word_beams import TABLES, Hypothesis, WordBeams, texts_of
+from nemo_asr.run.search.words import Places, WordScores
 from nemo_asr.run.text.labels import spelled, text_of
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.ranges import Between, refuse_out_of_range
@@ -201,29 +196,11 @@ _LONGEST_WORD = 1000  # labels; a stream cuts what is longer
 _BLOCK = 64  # utterances that are searched together, which bounds memory
 _NEVER = -np.inf
 _LOWEST = np.finfo(np.float64).min
-_MOST_WAYS = 16  # of cutting a hypothesis into words that are kept
 # Odd numbers with well-mixed bits (Steele et al., "Fast Splittable Pseudorandom Number Generators", 2014).
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_MORE = np.uint64(0x94D049BB133111EB)
 _NO_PARENT = np.uint64(0xFFFFFFFFFFFFFFFF)
-_TABLES = threading.Lock()  # a search fills the tables of hot phrases, which streams of several threads may share
-
-
-class Hypothesis(NamedTuple):
-    """A text that may have been said.
-
-    Attributes:
-        ids: of its labels; where several sequences of labels write the text, of the most probable one.
-        score: natural logarithm: of the sounds and, with weights, of the words; of all those sequences together.
-        acoustic_score: of the sounds alone: the log-probability of all paths together.
-        frames: of a stream, in which frame each label was found first; else empty.
-    """
-
-    ids: list[int]
-    score: float
-    acoustic_score: float
-    frames: Sequence[int] = ()
 
 
 def search(
@@ -299,28 +276,18 @@ class _Beams:
         last: (B, K) the last label; the blank's number for the empty hypothesis.
         key: (B, K) a number made of all labels, by which a hypothesis is told from the others of its utterance.
         parent_key: (B, K) the key of the hypothesis without the last label.
-        node: (B, K) in the tree of words, behind the labels of the word that is being spelled.
-        state: (B, K) of the language model, in front of that word.
-        hot_node: (B, K) in the automaton of hot phrases.
-        word_score: (B, K) of all complete words, and of hot phrases. Words without spaces count in ``segmentations``,
-            in the place of ``node``, ``state`` and here.
-        segmentations: of each hypothesis into words; None where spaces tell words apart, or no words count.
+        words: of the hypotheses.
     """
 
     def __init__(self, num: int, width: int, blank: int, words: WordScores | None) -> None:
         shape = (num, width)
-        self._blank, self._words, self._width = blank, words, width
+        self._blank, self._width = blank, width
         self.with_blank, self.with_label = np.full(shape, _NEVER), np.full(shape, _NEVER)
         self.with_blank[:, 0] = 0.0
         self.last = np.full(shape, blank)
         self.key, self.parent_key = np.zeros(shape, np.uint64), np.full(shape, _NO_PARENT)
         self.key[:, 1:] = np.arange(1, width)
-        self.node, self.state = np.full(shape, ROOT), np.full(shape, words.start() if words else 0)
-        self.segmentations = _Segmentations(shape, words) if words and words.is_segmented else None
-        self._has_spaced_words = words is not None and words.has_tree and not words.is_segmented
-        self._phrases = words.phrases if words else None
-        self.hot_node = np.full(shape, self._phrases.start if self._phrases else ROOT)
-        self.word_score = np.zeros(shape)
+        self.words = WordBeams(shape, words)
         self._history: list[tuple[Ints, Ints]] = []  # of each step: the place of the source, the label or -1
 
     def advance(self, frames: FrameLabels, step: int) -> None:
@@ -345,7 +312,7 @@ class _Beams:
         is_grown_too = has_parent & (place >= 0)
         grown[np.nonzero(is_grown_too)[0], parent[is_grown_too], place[is_grown_too]] = _NEVER
         stay_label = np.logaddexp(with_label + again, np.where(has_parent, from_parent, _NEVER))
-        with _TABLES:
+        with TABLES:
             self._choose(labels, places, grown, both + row[:, self._blank, None], stay_label)
 
     def _behind_blanks(self, skipped: Floats) -> tuple[Floats, Floats]:
@@ -367,15 +334,11 @@ class _Beams:
         """
         num, num_labels = labels.shape
         rows = np.arange(num)[:, None]
-        ended = self._words_of(labels, places, grown)
-        stayed_score = np.logaddexp(stay_blank, stay_label) + self.word_score[:num]
-        if self.segmentations:
-            stayed_score = stayed_score + self.segmentations.best(num)
-        elif self._words and self._has_spaced_words:
-            stayed_score = stayed_score + self._words.so_far[self.node[:num]]
+        words_grown = self.words.grow(labels, places, grown > _NEVER)
+        stayed_score = np.logaddexp(stay_blank, stay_label) + self.words.worth(num)
         scores = np.empty((num, self._width * (1 + num_labels)))
         scores[:, : self._width] = stayed_score
-        grown_score = np.add(grown, ended.word_score, out=scores[:, self._width :].reshape(grown.shape))
+        grown_score = np.add(grown, words_grown, out=scores[:, self._width :].reshape(grown.shape))
         some = np.concatenate([stayed_score, grown_score[:, :, :4].reshape(num, -1)], axis=1)
 
         # Of each chosen one: did it stay or grow, from which place (b, K) of the beam, and by which label?
@@ -395,53 +358,8 @@ class _Beams:
         with_label = np.where(stayed, stay_label.take(at), grown.take(cell))
         self.with_label[:num] = np.where(is_alive, with_label, _NEVER)
         self.last[:num] = np.where(grew, label, self.last.take(at))
-        word_score = self.word_score.take(at)
-        if self.segmentations:
-            self.segmentations.keep(source, label_place, grew)
-        elif self._has_spaced_words:
-            begins = grew & ended.begins[rows, label_place]
-            self.state[:num] = np.where(begins, ended.states.take(at), self.state.take(at))
-            word_score = word_score + np.where(begins, ended.scores.take(at), 0.0)
-            self.node[:num] = np.where(grew, ended.nodes.take(cell), self.node.take(at))
-        if self._phrases:
-            cell = ended.hot_runs.take(at) * num_labels + label_place
-            hot_nodes = self._phrases.follow(ended.hot_entries.take(cell))
-            self.hot_node[:num] = np.where(grew, hot_nodes, self.hot_node.take(at))
-            word_score = word_score + np.where(grew, ended.hot_changes.take(cell), 0.0)
-        self.word_score[:num] = word_score
+        self.words.keep(source, label_place, grew)
         self._history.append((source, np.where(grew, label, -1)))
-
-    def _words_of(self, labels: Ints, places: Places, grown: Floats) -> _Ended:
-        """What words are worth where each label follows each hypothesis."""
-        num = len(labels)
-        nodes, states, word_score = self.node[:num], self.state[:num], self.word_score[:num, :, None]
-        begins = np.zeros(labels.shape, bool)
-        following: Ints = np.zeros((1, 1, 1), np.int64)
-        scores = np.zeros(nodes.shape)
-        hot_changes, hot_entries, hot_runs = scores, following, following
-        if self.segmentations:
-            grows: npt.NDArray[np.bool_] = np.asarray((grown > _NEVER).any(axis=2))
-            word_score = np.add(word_score, self.segmentations.grow(labels, grows))
-        elif self._words and self._has_spaced_words:
-            spelling, tree = self._words.spelling, self._words.tree
-            begins = spelling.begins[labels]
-            is_root = nodes == ROOT
-            states = states.copy()
-            # Most frames have no label with which a word begins, and then no word ends.
-            ends = (begins[:, None, :] & (grown > _NEVER)).any(axis=2) & ~is_root
-            scores[ends], states[ends] = self._words.close(nodes[ends], states[ends])
-            following = np.where(begins[:, None, :], ROOT, nodes[:, :, None])
-            for characters in spelling.characters.T:
-                following = tree.step(following, characters[labels][:, None, :])
-            ended = np.where(begins[:, None, :], scores[:, :, None], 0.0)
-            word_score = word_score + ended + self._words.so_far[following]
-            # A second space would write nothing.
-            word_score[is_root[:, :, None] & spelling.is_space[labels][:, None, :]] = _NEVER
-        if self._phrases:
-            hot_changes, hot_entries, hot_runs = self._phrases.changes(self.hot_node[:num], labels, places)
-            gained = hot_changes.take(hot_runs, axis=0)  # (b, K, C)
-            word_score = np.add(word_score, gained, out=gained)
-        return _Ended(word_score, begins, scores, states, following, hot_changes, hot_entries, hot_runs)
 
     def finish(
         self,
@@ -460,21 +378,8 @@ class _Beams:
         """
         with_blank, with_label = self._behind_blanks(skipped_at_end)
         acoustic = np.logaddexp(with_blank, with_label)
-        total, complete = acoustic + self.word_score, acoustic > _NEVER
-        unfinished = np.zeros(total.shape, np.int64)  # characters of the last word, where it is none of the lexicon
-        if self._words:
-            alive, states = complete.copy(), self.state.copy()
-            if self._phrases:
-                total[alive] += self._phrases.end(self.hot_node[alive])
-            if self.segmentations:
-                scores, is_whole, unfinished = self.segmentations.end()
-                total, complete = total + scores, complete & is_whole
-            else:
-                complete &= self._words.complete(self.node)
-                ends = complete & (self.node != ROOT)
-                scores, states[ends] = self._words.close(self.node[ends], self.state[ends])
-                total[ends] += scores
-                total[alive] += self._words.end(states[alive])
+        of_words, is_whole, unfinished = self.words.end(acoustic > _NEVER)
+        total, complete = acoustic + of_words, is_whole & (acoustic > _NEVER)
         # Where the lexicon has no word as any of them ends, the words before that one are what was found.
         is_cut: npt.NDArray[np.bool_] = np.logical_not(complete.any(axis=1))
         total = np.where(complete | is_cut[:, None], total, _NEVER)
@@ -482,16 +387,14 @@ class _Beams:
         all_ids = [] if found else self._labels_of(chosen)
         results = []
         for row, places in enumerate(chosen.tolist()):
-            hypotheses: dict[object, Hypothesis] = {}
             sequences = [found[place] for place in places] if found else [_Kept(ids, []) for ids in all_ids[row]]
+            scored = list[tuple[int, Hypothesis]]()
             for place, (ids, at, past) in zip(places, sequences, strict=True):
                 if total[row, place] > _NEVER:
-                    kept = self._in_words(ids, bool(is_cut[row]), int(unfinished[row, place]))
+                    kept = self.words.in_words(ids, bool(is_cut[row]), int(unfinished[row, place]))
                     of_sounds = float(acoustic[row, place])
-                    scored = Hypothesis(kept, float(total[row, place]), of_sounds, at[: len(kept)])
-                    text = past, text_of(kept, labels) if labels else tuple(kept)
-                    hypotheses[text] = _together(hypotheses[text], scored) if text in hypotheses else scored
-            results.append(sorted(hypotheses.values(), key=lambda one: -one.score)[:nbest])
+                    scored.append((past, Hypothesis(kept, float(total[row, place]), of_sounds, at[: len(kept)])))
+            results.append(texts_of(scored, labels)[:nbest])
         return results
 
     def _labels_of(self, chosen: Ints) -> list[list[list[int]]]:
@@ -521,143 +424,6 @@ class _Beams:
         """(B, K) which places have a hypothesis."""
         alive: npt.NDArray[np.bool_] = np.logaddexp(self.with_blank, self.with_label) > _NEVER
         return alive
-
-    def _in_words(self, ids: list[int], is_cut: bool, unfinished: int) -> list[int]:
-        """The labels without a space at the end, or without the last word."""
-        if self._words is None or not ids:
-            return ids
-        spelling = self._words.spelling
-        if self.segmentations:
-            while is_cut and unfinished > 0:
-                unfinished -= len(spelling.pieces[ids[-1]])
-                ids = ids[:-1]
-            return ids
-        if is_cut:
-            begins = np.flatnonzero(spelling.begins[ids])
-            return ids[: int(begins[-1])] if len(begins) else []
-        return ids[:-1] if spelling.is_space[ids[-1]] else ids
-
-
-class _Segmentations:
-    """The ways in which the labels of each hypothesis are words, where no space tells: M at most, the best first.
-
-    Two ways with the same unfinished word and the same state of the language model have the same future, so the better
-    one alone is kept: the best of all ways is found, as long as a hypothesis has no more than `_MOST_WAYS`.
-
-    Attributes:
-        nodes: (B, K, M) in the tree of words, behind the labels of the last word.
-        states: (B, K, M) of the language model, in front of that word.
-        scores: (B, K, M) of the words before it; minus infinity where there is no such way.
-    """
-
-    def __init__(self, shape: tuple[int, int], words: WordScores) -> None:
-        self._words = words
-        self.nodes, self.states = np.full((*shape, 1), ROOT), np.full((*shape, 1), words.start())
-        self.scores = np.zeros((*shape, 1))
-
-    def best(self, num: int) -> Floats:
-        """(num, K) the score of the best way of each hypothesis."""
-        scores: Floats = self.scores[:num].max(axis=2)
-        return scores
-
-    def grow(self, labels: Ints, grows: npt.NDArray[np.bool_]) -> Floats:
-        """The best score (b, K, C) where each label (b, C) follows each hypothesis; ``grows`` (b, K): some label does.
-
-        Each way goes on in two: the label belongs to its last word, or begins a new one.
-        """
-        num, tree = len(labels), self._words.tree
-        nodes, scores = self.nodes[:num], self.scores[:num]
-        self._closed, self._behind = self._close(num, grows[:, :, None])
-        if scores.shape[2] > 1:  # of ways that end in one state the best
-            is_same = self._behind[..., :, None] == self._behind[..., None, :]
-            places = np.arange(scores.shape[2])
-            mine, other = self._closed[..., :, None], self._closed[..., None, :]
-            is_worse = (other > mine) | ((other == mine) & (places < places[:, None]))
-            self._closed[(is_same & is_worse).any(axis=3)] = _NEVER
-        self._begun: Ints = np.full(labels.shape, ROOT)
-        self._gone_on = np.repeat(np.where(nodes == ROOT, LEFT, nodes)[..., None], labels.shape[1], axis=3)
-        for characters in self._words.spelling.characters.T:
-            self._begun = tree.step(self._begun, characters[labels])
-            self._gone_on = tree.step(self._gone_on, characters[labels][:, None, None, :])
-        on = np.where(self._gone_on != LEFT, scores[..., None], _NEVER).max(axis=2)
-        begun = np.where((self._begun != LEFT)[:, None, :], self._closed.max(axis=2)[:, :, None], _NEVER)
-        best: Floats = np.maximum(on, begun)
-        return best
-
-    def keep(self, source: Ints, label_place: Ints, grew: npt.NDArray[np.bool_]) -> None:
-        """Go on with the hypotheses from some places (b, K) of the beam; those that grew did so by the label there."""
-        num, rows, grew = len(source), np.arange(len(source))[:, None], grew[:, :, None]
-        nodes, states, scores = (each[:num][rows, source] for each in (self.nodes, self.states, self.scores))
-        gone_on = self._gone_on[rows, source, :, label_place]
-        begun = np.broadcast_to(self._begun[rows, label_place][:, :, None], nodes.shape)
-        scores_on = np.where(grew & (gone_on == LEFT), _NEVER, scores)
-        scores_begun = np.where(grew & (begun != LEFT), self._closed[rows, source], _NEVER)
-        all_scores = np.concatenate([scores_on, scores_begun], axis=2)
-        order = np.argsort(-all_scores, axis=2, kind="stable")[:, :, :_MOST_WAYS]
-        # Utterances behind row ``num`` have ended, and keep theirs.
-        ended = (self.scores[num:] > _NEVER).sum(axis=2).max(initial=1)
-        most = min(max(int((all_scores > _NEVER).sum(axis=2).max()), int(ended)), _MOST_WAYS)
-        kept = (
-            np.concatenate([np.where(grew, gone_on, nodes), begun], axis=2),
-            np.concatenate([states, self._behind[rows, source]], axis=2),
-            all_scores,
-        )
-        for name, values, nothing in zip(("nodes", "states", "scores"), kept, (ROOT, 0, _NEVER), strict=True):
-            old = getattr(self, name)
-            new = np.full((*old.shape[:2], most), nothing, old.dtype)
-            new[num:, :, : old.shape[2]] = old[num:, :, :most]
-            new[:num] = np.take_along_axis(values, order[:, :, :most], axis=2)
-            setattr(self, name, new)
-
-    def end(self) -> tuple[Floats, npt.NDArray[np.bool_], Ints]:
-        """The texts end: scores (B, K), whether all words are words, and the characters of the last one if not."""
-        closed, behind = self._close(len(self.nodes), np.ones((1, 1, 1), bool))
-        is_whole: npt.NDArray[np.bool_] = np.asarray((closed > _NEVER).any(axis=2))
-        scores, states = np.where(is_whole[:, :, None], closed, self.scores), behind
-        counts = scores > _NEVER
-        scores[counts] += self._words.end(states[counts])
-        best = scores.argmax(axis=2)[:, :, None]
-        depths = self._words.tree.depth[np.take_along_axis(self.nodes, best, axis=2)[:, :, 0]]
-        return scores.max(axis=2), is_whole, np.where(is_whole, 0, depths)
-
-    def _close(self, num: int, wanted: npt.NDArray[np.bool_]) -> tuple[Floats, Ints]:
-        """(num, K, M) scores with the last word, minus infinity where it is none; the states behind it."""
-        nodes, states, scores = self.nodes[:num], self.states[:num].copy(), self.scores[:num]
-        is_whole = self._words.complete(nodes) & (scores > _NEVER) & wanted
-        closed = np.where(is_whole, scores, _NEVER)
-        ends = is_whole & (nodes != ROOT)
-        gained, states[ends] = self._words.close(nodes[ends], states[ends])
-        closed[ends] += gained
-        return closed, states
-
-
-class _Ended(NamedTuple):
-    """What happens to words where C labels follow K hypotheses of b utterances.
-
-    Attributes:
-        word_score: (b, K, C) what all words are then worth, the one that is being spelled included.
-        begins: (b, C) whether a word begins, so that the one before ends.
-        scores: (b, K) of the word that then ends.
-        states: (b, K) of the language model behind it.
-        nodes: (b, K, C) in the tree, behind the label.
-        hot_changes, hot_entries: (N, C) of `HotPhrases`.
-        hot_runs: (b, K) of `HotPhrases`.
-    """
-
-    word_score: Floats
-    begins: npt.NDArray[np.bool_]
-    scores: Floats
-    states: Ints
-    nodes: Ints
-    hot_changes: Floats
-    hot_entries: Ints
-    hot_runs: Ints
-
-
-def _together(best: Hypothesis, other: Hypothesis) -> Hypothesis:
-    """Two sequences of labels that write one text."""
-    score, acoustic = np.logaddexp(best[1:3], other[1:3]).tolist()
-    return Hypothesis(best.ids, score, acoustic, best.frames)
 
 
 def _best(values: Floats, number: int, some: Floats) -> Ints:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from nemo_asr.run.search.ctc import LOG_PROBS, align, check_probabilities, labels_of_path, number_taken, path_scores
 from nemo_asr.run.search.prefix_beam_search import (
     BeamSize,
-    Hypothesis,
     Ints,
     LogProb,
     SearchLimits,
@@ -19,6 +18,7 @@ from nemo_asr.run.search.prefix_beam_search import (
     search,
 )
 from nemo_asr.run.search.search import Hypotheses, States, TimedLabels
+from nemo_asr.run.search.word_beams import Hypothesis
 from nemo_asr.run.search.words import Alpha, Beta, HotwordWeight, UnknownScore, Weights, word_scores
 from nemo_lite.base.errors import UsageError
 
