@@ -39,7 +39,7 @@ class TorchNetworks:
     def beginning(self, number: int) -> Memory:
         """See `TransducerNetworks`."""
         device = self._joint.pred.weight.device
-        blanks = torch.full((number, 1), self._prediction.vocab_size, device=device)
+        blanks = torch.full((number,), self._prediction.vocab_size, device=device)
         return self._behind(blanks, self._prediction.beginning(number))
 
     @torch.inference_mode()
@@ -47,7 +47,7 @@ class TorchNetworks:
         """See `TransducerNetworks`."""
         device = self._joint.pred.weight.device
         of_network = tuple(torch.from_numpy(part).to(device) for part in memory[1:])
-        return self._behind(torch.from_numpy(labels[:, None]).to(device), of_network)
+        return self._behind(torch.from_numpy(labels).to(device), of_network)
 
     @torch.inference_mode()
     def scores(self, frames: Array, memory: Memory) -> Array:
@@ -58,8 +58,8 @@ class TorchNetworks:
         return scores
 
     def _behind(self, labels: Tensor, memory: tuple[Tensor, ...]) -> Memory:
-        states, new = self._prediction.continued(labels, memory)
-        return tuple(part.cpu().numpy() for part in (self._joint.pred(states[:, 0]), *new))
+        states, new = self._prediction.after(labels, memory)
+        return tuple(part.cpu().numpy() for part in (self._joint.pred(states), *new))
 
 
 class TransducerSearch(NonTrainableNM):

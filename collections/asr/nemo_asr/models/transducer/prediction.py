@@ -104,6 +104,11 @@ class PredictionNetwork(TrainableNM):
         """The states (N, U, pred_hidden) behind labels (N, U), and the memory behind the last of them."""
         raise NotImplementedError
 
+    def after(self, labels: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """As `continued`, of one label each (N,): states (N, pred_hidden). For searches, which train nothing."""
+        states, memory = self.continued(labels[:, None], memory)
+        return states[:, 0], memory
+
 
 class RNNTDecoder(PredictionNetwork):
     """An embedding and an LSTM. Its memory is the LSTM's, (N, layers, size) twice.
@@ -156,16 +161,37 @@ class RNNTDecoder(PredictionNetwork):
 
     def continued(self, labels: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """See `PredictionNetwork`."""
-        embed: Any = self.prediction["embed"]
-        if self._blank_as_pad:
-            embedded = embed(labels)
-        else:
-            is_label = labels < self.vocab_size
-            embedded = torch.where(is_label.unsqueeze(-1), embed(labels.clamp(max=self.vocab_size - 1)), 0.0)
+        embedded = self._embedded(labels)
         hidden, cell = (part.transpose(0, 1).contiguous() for part in memory)
         # By time first, as torch has it within: that the batch comes first is a copy there.
         states, (hidden, cell) = self._lstm(embedded.transpose(0, 1), (hidden, cell))
         return self._dropout(states.transpose(0, 1)), (hidden.transpose(0, 1), cell.transpose(0, 1))
+
+    def after(self, labels: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """See `PredictionNetwork`. Written out: torch's LSTM takes eight times as long for one label on a CPU, as it
+        brings all weights into another order each time."""
+        lstm, states = self._lstm, self._embedded(labels)
+        new: list[tuple[Tensor, Tensor]] = []
+        for layer, (hidden, cell) in enumerate(zip(memory[0].unbind(1), memory[1].unbind(1), strict=True)):
+            of_input, of_hidden, *others = lstm.all_weights[layer]
+            (bias, bias_hidden), projections = others[:2], others[2:]
+            gates = nn.functional.linear(states, of_input, bias) + nn.functional.linear(hidden, of_hidden, bias_hidden)
+            let_in, kept, candidate, let_out = gates.chunk(4, 1)
+            cell = kept.sigmoid() * cell + let_in.sigmoid() * candidate.tanh()
+            states = let_out.sigmoid() * cell.tanh()
+            for projection in projections:
+                states = nn.functional.linear(states, projection)
+            new.append((states, cell))
+        hiddens, cells = zip(*new, strict=True)
+        return states, (torch.stack(hiddens, 1), torch.stack(cells, 1))
+
+    def _embedded(self, labels: Tensor) -> Tensor:
+        embed: Any = self.prediction["embed"]
+        if self._blank_as_pad:
+            embedded: Tensor = embed(labels)
+            return embedded
+        is_label = labels < self.vocab_size
+        return torch.where(is_label.unsqueeze(-1), embed(labels.clamp(max=self.vocab_size - 1)), 0.0)
 
     @property
     def _lstm(self) -> nn.LSTM:
