@@ -50,6 +50,12 @@ class SearchLimits:
     def __post_init__(self) -> None:
         refuse_out_of_range(type(self).__init__, vars(self), type(self).__name__)
 
+    def refuse_nbest(self, nbest: int) -> None:
+        """UsageError for a number of hypotheses that the beam does not have."""
+        if not 1 <= nbest <= self.beam_size:
+            problem, remedy = "a search cannot give so many hypotheses", "raise beam_size"
+            raise UsageError(problem, got=f"nbest {nbest}", wanted=f"1 to {self.beam_size}, the beam", remedy=remedy)
+
 
 # FrameLabels: which labels of which frames a search looks at. No hypotheses and no words here.
 
@@ -353,7 +359,7 @@ class _Beams:
 
         key, parent_key = self.key.take(at), self.parent_key.take(at)
         self.parent_key[:num] = np.where(is_alive, np.where(grew, key, parent_key), _NO_PARENT)
-        self.key[:num] = np.where(grew, _extended(key, label), key)
+        self.key[:num] = np.where(grew, extended(key, label), key)
         self.with_blank[:num] = np.where(stayed & is_alive, stay_blank.take(at), _NEVER)
         with_label = np.where(stayed, stay_label.take(at), grown.take(cell))
         self.with_label[:num] = np.where(is_alive, with_label, _NEVER)
@@ -446,7 +452,7 @@ def _best(values: Floats, number: int, some: Floats) -> Ints:
     return best
 
 
-def _extended(keys: npt.NDArray[np.uint64], labels: Ints) -> npt.NDArray[np.uint64]:
+def extended(keys: npt.NDArray[np.uint64], labels: Ints) -> npt.NDArray[np.uint64]:
     """The key of a hypothesis (by its key) and one more label: a hash, as numpy compares numbers faster than tuples.
 
     Two different hypotheses get the same key in one case of 2 ** 64.

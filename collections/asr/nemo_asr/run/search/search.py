@@ -124,9 +124,9 @@ class FrameByFrame(Generic[H]):
         for frame in range(num_frames):
             of_frame = {name: values[frame] for name, values in states.items()}
             self.hypotheses = self._step(of_frame, self._num_frames, self.hypotheses)
-            is_spoken = list(self.hypotheses[0].labels.starts[-1:]) == [self._num_frames]
             self._num_frames += 1
-            if ends(is_spoken):
+            last_end = max(self.hypotheses[0].labels.ends[-1:], default=0)
+            if ends(last_end >= self._num_frames):
                 return frame + 1
         return num_frames
 

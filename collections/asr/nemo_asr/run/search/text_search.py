@@ -20,7 +20,6 @@ from nemo_asr.run.search.prefix_beam_search import (
 from nemo_asr.run.search.search import Hypotheses, States, TimedLabels
 from nemo_asr.run.search.word_beams import Hypothesis
 from nemo_asr.run.search.words import Alpha, Beta, HotwordWeight, UnknownScore, Weights, word_scores
-from nemo_lite.base.errors import UsageError
 
 
 class TextSearch:
@@ -73,9 +72,7 @@ class TextSearch:
         Raises:
             UsageError: the classes are not the labels and the blank, or ``nbest`` is not from 1 to ``beam_size``.
         """
-        if not 1 <= nbest <= self.beam_size:
-            problem, remedy = "a search cannot give so many hypotheses", "raise beam_size"
-            raise UsageError(problem, got=f"nbest {nbest}", wanted=f"1 to {self.beam_size}, the beam", remedy=remedy)
+        self._limits.refuse_nbest(nbest)
         return search(log_probs, lengths, self._limits, self._words, nbest, self.labels)
 
     def recognise(self, states: States, nbest: int = 1) -> Hypotheses:
