@@ -1,9 +1,9 @@
-"""TransducerSearch: the searches of `nemo_asr.run.search.transducer` as a module, with networks in torch."""
+"""The searches of transducers as modules, with networks in torch: greedy, and with a beam."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,8 +11,11 @@ from torch import Tensor
 from nemo_asr.decoding.greedy import HypothesesType
 from nemo_asr.models.transducer.joint import RNNTJoint
 from nemo_asr.models.transducer.prediction import PredictionNetwork
-from nemo_asr.run.search.search import FrameByFrame, Hypotheses, States
-from nemo_asr.run.search.transducer import MAX_SYMBOLS, Array, Decoded, GreedyTransducer, Memory
+from nemo_asr.run.search.prefix_beam_search import BeamSize, LogProb, SearchLimits
+from nemo_asr.run.search.search import FrameByFrame, Hypotheses, States, TimedLabels
+from nemo_asr.run.search.transducer import FRAMES, MAX_SYMBOLS, Array, Decoded, GreedyTransducer, Memory
+from nemo_asr.run.search.transducer_beam import TransducerBeam, TransducerStream
+from nemo_asr.run.search.words import Alpha, Beta, HotwordWeight, UnknownScore, Weights
 from nemo_lite.backends.pytorch.nm import NonTrainableNM
 from nemo_lite.base.ranges import Between
 from nemo_lite.core import Reference
@@ -25,6 +28,8 @@ from nemo_lite.core.neural_types import (
 )
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
+
+MaxSymbols: TypeAlias = Annotated[int, Between(1, 1_000)]
 
 
 class TorchNetworks:
@@ -62,16 +67,21 @@ class TorchNetworks:
         return tuple(part.cpu().numpy() for part in (self._joint.pred(states), *new))
 
 
-class TransducerSearch(NonTrainableNM):
-    """Greedy search of a transducer: at each frame the most probable output, labels until a blank.
+class FoundLabels(NamedTuple):
+    """A hypothesis for a recording: its labels, and the natural logarithm of its weight."""
 
-    Args:
-        prediction, joint: the networks of the model.
-        max_symbols: most labels at one frame.
-        name: its name in DAGs, messages and checkpoints.
+    labels: TimedLabels
+    score: float
+
+
+class _SearchOfFrames(NonTrainableNM):
+    """Frames (B, T, joint_hidden) to hypotheses (B, N, U), the best first. Derive, and write ``found``.
+
+    Where fewer texts were found, the others have a score of minus infinity.
     """
 
     keep_uncompiled = True  # it reads values
+    num_hypotheses = 1
     output_ports: Ports = {
         "hypotheses": NeuralType("B D T", HypothesesType()),
         "scores": NeuralType("B D", LogprobsType()),
@@ -84,32 +94,55 @@ class TransducerSearch(NonTrainableNM):
         "num_frames": NeuralType("B", LengthsType()),
     }
 
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        """How many labels there are, is not known before."""
+        several = shapes["frames"][0], self.num_hypotheses
+        return {**dict.fromkeys(self.output_ports, (*several, symbol("labels"))), "scores": several}
+
+    def found(self, recordings: Sequence[Array]) -> Sequence[Sequence[FoundLabels]]:
+        """The hypotheses for recordings, each (T, joint_hidden)."""
+        raise NotImplementedError
+
+    def forward(self, frames: Tensor, num_frames: Tensor) -> tuple[Tensor, ...]:
+        """(B, T, joint_hidden) and valid frames (B,) to hypotheses (B, N, U), and what is said of them."""
+        values = frames.detach().float().cpu().numpy()
+        found = self.found([row[:end] for row, end in zip(values, num_frames.tolist(), strict=True)])
+        longest = max([1, *(len(one.labels.ids) for several in found for one in several)])
+        padded = torch.full((4, len(found), self.num_hypotheses, longest), -1.0, dtype=torch.float64)
+        scores = torch.full(padded.shape[1:3], float("-inf"), dtype=torch.float64)
+        for row, several in enumerate(found):
+            for place, one in enumerate(several):
+                padded[:, row, place, : len(one.labels.ids)] = torch.tensor(one.labels, dtype=torch.float64)
+                scores[row, place] = one.score
+        ids, starts, ends = padded[:3].long().to(frames.device)
+        return ids, scores.to(frames.device), starts, ends, padded[3].to(frames.device)
+
+
+class TransducerSearch(_SearchOfFrames):
+    """Greedy search of a transducer: at each frame the most probable output, labels until a blank.
+
+    Args:
+        prediction, joint: the networks of the model.
+        max_symbols: most labels at one frame.
+        name: its name in DAGs, messages and checkpoints.
+
+    Attributes:
+        max_symbols: as given.
+    """
+
     def __init__(
         self,
         prediction: Reference[PredictionNetwork],
         joint: Reference[RNNTJoint],
-        max_symbols: Annotated[int, Between(1, 1_000)] = MAX_SYMBOLS,
+        max_symbols: MaxSymbols = MAX_SYMBOLS,
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        self._prediction, self._joint, self._max_symbols = prediction, joint, max_symbols
+        self._prediction, self._joint, self.max_symbols = prediction, joint, max_symbols
 
-    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-        """How many labels there are, is not known before."""
-        several = shapes["frames"][0], 1
-        return {**dict.fromkeys(self.output_ports, (*several, symbol("labels"))), "scores": several}
-
-    def forward(self, frames: Tensor, num_frames: Tensor) -> tuple[Tensor, ...]:
-        """(B, T, joint_hidden) and valid frames (B,) to hypotheses (B, 1, U), and what is said of them."""
-        values = frames.detach().float().cpu().numpy()
-        decoded = self._search().decode([row[:end] for row, end in zip(values, num_frames.tolist(), strict=True)])
-        longest = max([1, *(len(found.labels.ids) for found in decoded)])
-        padded = torch.full((4, len(decoded), 1, longest), -1.0, dtype=torch.float64)
-        for row, found in enumerate(decoded):
-            padded[:, row, 0, : len(found.labels.ids)] = torch.tensor(found.labels, dtype=torch.float64)
-        scores = torch.tensor([[found.score] for found in decoded], dtype=torch.float64)
-        ids, starts, ends = padded[:3].long().to(frames.device)
-        return ids, scores.to(frames.device), starts, ends, padded[3].to(frames.device)
+    def found(self, recordings: Sequence[Array]) -> Sequence[Sequence[FoundLabels]]:
+        """One each."""
+        return [[FoundLabels(decoded.labels, decoded.score)] for decoded in self._search().decode(recordings)]
 
     def recognise(self, states: States, nbest: int = 1) -> Hypotheses:
         """See `nemo_asr.run.search.search.Search`."""
@@ -120,4 +153,98 @@ class TransducerSearch(NonTrainableNM):
         return self._search().stream(most_frames)
 
     def _search(self) -> GreedyTransducer:
-        return GreedyTransducer(TorchNetworks(self._prediction.module, self._joint.module), self._max_symbols)
+        return GreedyTransducer(TorchNetworks(self._prediction.module, self._joint.module), self.max_symbols)
+
+
+class TransducerBeamSearch(_SearchOfFrames):
+    """Search of a transducer with a beam: labels alone, or with a lexicon, a language model or hot words, words.
+
+    Scores are natural logarithms: that of all paths together, plus ``alpha`` times that of the language model, plus
+    ``beta`` for each word.
+
+    Args:
+        prediction, joint: the networks of the model.
+        labels: the vocabulary, without blanks.
+        beam_size: hypotheses that go on at each frame.
+        lexicon: the only words that there may be: a text file with a word a line.
+        lm: a language model: an ARPA file, perhaps compressed by gzip, or a binary of KenLM.
+        hotwords: words and phrases that are more probable here than elsewhere.
+        alpha: factor of the language model's logarithms.
+        beta: added for each word.
+        hotword_weight: added for each hot word or phrase.
+        unknown_score: added for each word that the language model does not know.
+        min_log_prob: natural logarithm; a less probable label goes on no hypothesis.
+        max_symbols: most labels at one frame.
+        name: its name in DAGs, messages and checkpoints.
+
+    Raises:
+        UsageError: a number is out of range; the labels cannot spell a word of the lexicon, a hot word, or any word of
+            the language model.
+        DataError: a file cannot be read.
+    """
+
+    def __init__(
+        self,
+        prediction: Reference[PredictionNetwork],
+        joint: Reference[RNNTJoint],
+        labels: Sequence[str],
+        beam_size: BeamSize = SearchLimits.beam_size,
+        lexicon: str | None = None,
+        lm: str | None = None,
+        hotwords: Sequence[str] = (),
+        alpha: Alpha = Weights.alpha,
+        beta: Beta = Weights.beta,
+        hotword_weight: HotwordWeight = Weights.hotword_weight,
+        unknown_score: UnknownScore = Weights.unknown_score,
+        min_log_prob: LogProb = SearchLimits.min_log_prob,
+        max_symbols: MaxSymbols = MAX_SYMBOLS,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        weights = alpha, beta, hotword_weight, unknown_score
+        of_words = labels, beam_size, lexicon, lm, hotwords, *weights, min_log_prob
+        self._search = TransducerBeam(TorchNetworks(prediction.module, joint.module), *of_words, max_symbols)
+
+    @property
+    def num_bytes(self) -> int:
+        """About what its words take in memory now; see `TransducerBeam`."""
+        return self._search.num_bytes
+
+    def several(self, nbest: int) -> NBestTransducerSearch:
+        """A module that gives so many hypotheses of this search."""
+        return NBestTransducerSearch(self, nbest)
+
+    def texts(self, frames: Array, nbest: int) -> Sequence[FoundLabels]:
+        """The best hypotheses for a recording (T, joint_hidden), the best first."""
+        texts = self._search.texts({FRAMES: frames}, nbest)
+        return [FoundLabels(labels, text.score) for text, labels in texts]
+
+    def found(self, recordings: Sequence[Array]) -> Sequence[Sequence[FoundLabels]]:
+        """One each."""
+        return [self.texts(frames, 1) for frames in recordings]
+
+    def recognise(self, states: States, nbest: int = 1) -> Hypotheses:
+        """See `nemo_asr.run.search.search.Search`."""
+        return self._search.recognise(states, nbest)
+
+    def stream(self, most_frames: int = 0) -> TransducerStream:
+        """See `nemo_asr.run.search.search.Search`."""
+        return self._search.stream(most_frames)
+
+
+class NBestTransducerSearch(_SearchOfFrames):
+    """The ``nbest`` most probable texts of each recording: one search of a `TransducerBeamSearch`.
+
+    Args:
+        search: searches.
+        nbest: most hypotheses of a recording, at most its beam.
+        name: its name in DAGs, messages and checkpoints.
+    """
+
+    def __init__(self, search: TransducerBeamSearch, nbest: BeamSize, name: str | None = None) -> None:
+        super().__init__(name)
+        self._search, self.num_hypotheses = search, nbest
+
+    def found(self, recordings: Sequence[Array]) -> Sequence[Sequence[FoundLabels]]:
+        """Several each."""
+        return [self._search.texts(frames, self.num_hypotheses) for frames in recordings]

@@ -7,7 +7,7 @@ from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
 from nemo_asr.data.tarred import TarredAudioToTextDataLayer
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
-from nemo_asr.decoding.transducer import TransducerSearch
+from nemo_asr.decoding.transducer import TransducerBeamSearch, TransducerSearch
 from nemo_asr.features.augmentation import MultiplyBatch, SpectrogramAugmentation
 from nemo_asr.features.fbank import AudioToKaldiFbankPreprocessor
 from nemo_asr.features.preprocessors import (
@@ -85,5 +85,6 @@ register(
 )
 register(RNNTLoss, default=True, family="transducer")
 register(TransducerSearch, default=True, family="transducer", role="search")
+register(TransducerBeamSearch, role="search")
 register(AuxiliaryCTCLoss, default=True, family="hybrid", role="ctc_loss")
 register_models("ASRConvCTCModel", "QuartzNet", "JasperNet")

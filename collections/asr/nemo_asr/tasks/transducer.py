@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from nemo_asr.decoding.greedy import HypothesesType
+from nemo_asr.decoding.transducer import TransducerBeamSearch
 from nemo_asr.models.losses import AuxiliaryCTCLoss
+from nemo_asr.run.options import SearchOptions
+from nemo_asr.run.search.transducer import MAX_SYMBOLS
 from nemo_asr.tasks.families import CTC
 from nemo_asr.tasks.family import (
     SPEECH_ROLES,
@@ -19,7 +22,7 @@ from nemo_asr.tasks.family import (
     Wires,
     augmented_features,
 )
-from nemo_lite import NmTensor
+from nemo_lite import NeuralModule, NmTensor
 from nemo_lite.core import (
     AcousticEncodedRepresentation,
     EncodedRepresentation,
@@ -27,6 +30,7 @@ from nemo_lite.core import (
     LogprobsType,
     LossType,
     PredictionsType,
+    Reference,
 )
 
 
@@ -64,6 +68,17 @@ class Transducer(Family):
         """The loss of encoded frames and labels. States have the lengths of the labels: they are one more."""
         states, *_ = modules("prediction", labels)
         return modules("loss", encoded, states, labels)[0].values
+
+    def search(
+        self, labels: Sequence[str], options: SearchOptions | None, modules: Mapping[str, NeuralModule]
+    ) -> NeuralModule:
+        """A search with a beam, where something is asked for."""
+        own = modules["search"]
+        if options is None:
+            return own
+        networks = Reference(modules["prediction"]), Reference(modules["joint"])
+        max_symbols = getattr(own, "max_symbols", MAX_SYMBOLS)
+        return TransducerBeamSearch(*networks, labels, max_symbols=max_symbols, **options.arguments())
 
 
 class Hybrid(Transducer, CTC):
@@ -104,3 +119,12 @@ class Hybrid(Transducer, CTC):
             log_probs=log_probs.values,
             log_probs_lengths=log_probs.lengths,
         )
+
+    def search(
+        self, labels: Sequence[str], options: SearchOptions | None, modules: Mapping[str, NeuralModule]
+    ) -> NeuralModule:
+        """Of the head that the model's own search reads."""
+        ports = modules["search"].input_ports.values()
+        reads_log_probs = any(isinstance(port.elements_type, LogprobsType) for port in ports)
+        family: type[Family] = CTC if reads_log_probs else Transducer
+        return family.search(self, labels, options, modules)

@@ -88,11 +88,12 @@ class TransducerBeam:
 
     def recognise(self, states: States, nbest: int = 1) -> Hypotheses:
         """See `Search`."""
-        texts, best = self.texts(states, nbest)
-        return Hypotheses(best, [(text.ids, text.score) for text in texts] if nbest > 1 else [])
+        texts = self.texts(states, nbest)
+        _, best = texts[0]
+        return Hypotheses(best, [(text.ids, text.score) for text, _ in texts] if nbest > 1 else [])
 
-    def texts(self, states: States, nbest: int = 1) -> tuple[list[Hypothesis], TimedLabels]:
-        """The best texts, the best first, and the labels of that one.
+    def texts(self, states: States, nbest: int = 1) -> list[tuple[Hypothesis, TimedLabels]]:
+        """The best texts of an utterance with their labels, the best first; one at least.
 
         Raises:
             UsageError: ``nbest`` is not from 1 to the beam.
@@ -100,8 +101,7 @@ class TransducerBeam:
         self._limits.refuse_nbest(nbest)
         stream = self.stream()
         stream.accept(states, lambda _: False)
-        texts, best = stream.finish()
-        return texts[:nbest], best
+        return stream.finish()[:nbest]
 
     def stream(self, most_frames: int = 0) -> TransducerStream:
         """See `Search`. Hypotheses share the labels that they have in common, so old ones take little memory."""
@@ -213,19 +213,18 @@ class TransducerStream:
 
     def end(self, num_frames: int) -> TimedLabels:
         """See `SearchStream`."""
-        _, labels = self.finish()
-        own = self._of_part(labels)
+        own = self._of_part(self.finish()[0][1])
         self._start += num_frames
         return own.part(0, sum(start < num_frames for start in own.starts))
 
     def ids(self) -> list[int]:
         """See `SearchStream`."""
         if self._start == self._num_frames:
-            return list(self.finish()[1].ids)
+            return list(self.finish()[0][0].ids)
         return list(_labels_up_to(self._live.said[0]).ids)
 
-    def finish(self) -> tuple[list[Hypothesis], TimedLabels]:
-        """The texts if the recording ends here, the best first, and the labels of that one; more frames may follow."""
+    def finish(self) -> list[tuple[Hypothesis, TimedLabels]]:
+        """The texts if the recording ends here, with their labels, the best first; more frames may follow."""
         live = self._live
         of_words, is_whole, unfinished = (each[:, 0] for each in live.words.end(np.ones((len(live.times), 1), bool)))
         # Where the lexicon has no word as any of them ends, the words before that one are what was found.
@@ -238,8 +237,7 @@ class TransducerStream:
                 ids = live.words.in_words(list(labels.ids), is_cut, int(unfinished[row]))
                 timed.setdefault(tuple(ids), labels.part(0, len(ids)))
                 scored.append((None, Hypothesis(ids, float(totals[row]), float(live.scores[row]))))
-        texts = texts_of(scored, self._labels)
-        return texts, timed[tuple(texts[0].ids)]
+        return [(text, timed[tuple(text.ids)]) for text in texts_of(scored, self._labels)]
 
     def _of_part(self, labels: TimedLabels) -> TimedLabels:
         own = labels.part(bisect_left(labels.starts, self._start), len(labels.ids))
