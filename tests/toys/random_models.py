@@ -62,3 +62,58 @@ def model_of(folder: Path, text: str) -> TrainedModel:
         layer.weight /= scores.std(1)[:, None, None] / 3
         layer.bias -= scores.mean(1) / scores.std(1) * 3
     return TrainedModel("here", recipe, modules, describe(recipe))
+
+
+TRANSDUCER = """family: {family}
+AudioToTextDataLayer:
+  train: {{shuffle: true}}
+  eval: {{shuffle: false}}
+sample_rate: 16000
+AudioToMelSpectrogramPreprocessor: {{normalize: null, pad_to: 0, features: 32, dither: 0.0, generation: nemo_2.5}}
+JasperEncoder:
+  activation: relu
+  conv_mask: true
+  jasper:
+    - {{filters: 32, repeat: 1, kernel: [11], stride: [4], dilation: [1], dropout: 0.0, residual: false}}
+    - {{filters: 32, repeat: 1, kernel: [1], stride: [2], dilation: [1], dropout: 0.0, residual: false}}
+RNNTDecoder: {{prednet: {{pred_hidden: 16, pred_rnn_layers: 1}}}}
+RNNTJoint: {{jointnet: {{joint_hidden: 16, pred_hidden: 16}}{joint}}}
+{search}
+labels: [" ", "a", "b", "c"]
+"""
+JOINTS = {
+    "RNN-T": "",
+    "TDT": ", durations: [0, 1, 2, 3, 4]",
+    "big blanks": ", big_blank_durations: [2, 4]",
+}
+
+
+def transducer_of(
+    folder: Path, kind: str = "TDT", family: str = "transducer", search: str = "TransducerSearch: {max_symbols: 2}"
+) -> TrainedModel:
+    """A transducer with random weights that says something; its folder can be loaded."""
+    (folder / "model.yaml").write_text(TRANSDUCER.format(family=family, search=search, joint=JOINTS[kind]))
+    torch.manual_seed(0)
+    recipe = nemo_asr.load_recipe(folder / "model.yaml")
+    modules: Any = recipe.model()
+    for module in modules.modules.values():
+        module.eval()
+    joint, prediction = modules.others["joint"], modules.others["prediction"]
+    with torch.no_grad():
+        encoded, _ = modules.encoder(*modules.preprocessor(torch.from_numpy(noise(5)[None]), torch.tensor([5 * RATE])))
+        frames = joint.enc(encoded.transpose(1, 2))
+        joint.enc.weight *= 2 / frames.std((0, 1))[:, None]
+        joint.enc.bias -= joint.enc(encoded.transpose(1, 2)).mean((0, 1))
+        for parameter in prediction.parameters():
+            parameter *= 2
+        states = prediction(torch.tensor([[1, 2, 3, 1, 0, 2]]), torch.tensor([6]))
+        sums = joint(encoded)[0, :, None] + joint.pred(states)
+        head = joint.joint_net[-1]
+        head.weight *= 4
+        head.bias -= joint.joint_net(sums).mean((0, 1))  # each output is said
+        scores = joint.joint_net(sums)
+        behind = scores[..., : joint.num_labels].max(-1).values - scores[..., joint.blank]
+        head.bias[joint.blank] += behind.quantile(0.7)
+    model = TrainedModel(str(folder), recipe, modules, describe(recipe))
+    model.save(folder)
+    return model

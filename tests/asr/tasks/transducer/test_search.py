@@ -1,0 +1,130 @@
+"""What the searches of transducers give through the commands and classes that CTC has too."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import soundfile
+from toys.random_models import JOINTS, RATE, noise, transducer_of
+from toys.tone_corpus import run_subcommand
+
+import nemo_asr
+from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
+from nemo_asr.decoding.transducer import TransducerBeamSearch
+from nemo_asr.run.options import SearchOptions
+from nemo_asr.tasks.family import search_of
+from nemo_asr.trained.model import TrainedModel
+from nemo_lite.base.errors import UsageError
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=list(JOINTS))
+def model(request, tmp_path_factory) -> TrainedModel:
+    return transducer_of(tmp_path_factory.mktemp("model"), request.param)
+
+
+@pytest.fixture(scope="module")
+def tdt(tmp_path_factory) -> TrainedModel:
+    return transducer_of(tmp_path_factory.mktemp("tdt"))
+
+
+def search(model, **options):
+    return search_of(model.modules, model.card.labels, SearchOptions(**options) if options else None)
+
+
+def times(transcript):
+    return [(word.text, word.start, word.end) for word in transcript.words]
+
+
+OPTIONS = pytest.mark.parametrize("options", [{}, {"beam_size": 4}], ids=["greedy", "beam"])
+
+
+@OPTIONS
+def test_words_have_times_and_confidences_in_any_batch_and_windows(model, options):
+    decoder = search(model, **options)
+    recordings = [noise(3), noise(1, seed=1), noise(2, seed=2)]
+    alone = [model.transcribe([samples], RATE, cutting=None, decoder=decoder)[0] for samples in recordings]
+    together = model.transcribe(recordings, RATE, cutting=None, decoder=decoder)
+    windows = model.transcribe(recordings, RATE, cutting=None, decoder=decoder, batch_seconds=0.7)
+    assert len(alone[0].text) > 2 or options
+    for one, other, third in zip(alone, together, windows, strict=True):
+        assert times(one) == times(other) == times(third)
+        for word in one.words:
+            assert 0.0 <= word.start < word.end <= one.duration
+            assert 0.0 < word.confidence <= 1.0
+
+
+def test_a_search_with_words_and_several_hypotheses(model, tmp_path):
+    samples = noise(1.5)
+    (tmp_path / "words.txt").write_text("cab\nba\n")
+    (tmp_path / "words.arpa").write_text(
+        "\\data\\\nngram 1=4\n\n\\1-grams:\n-1\t<s>\n-1\t</s>\n-0.1\tcab\n-2\tba\n\n\\end\\\n"
+    )
+    plain, hot = search(model, beam_size=8), search(model, beam_size=8, hotwords=("cab",), hotword_weight=40.0)
+    closed = search(model, beam_size=8, lexicon=str(tmp_path / "words.txt"), lm=str(tmp_path / "words.arpa"))
+    before, after, words = (
+        model.transcribe([samples], RATE, cutting=None, decoder=each)[0] for each in (plain, hot, closed)
+    )
+    assert "cab" not in before.text.split()
+    assert "cab" in after.text.split()
+    assert set(words.text.split()) <= {"cab", "ba"}
+    (several,) = model.transcribe([samples], RATE, cutting=None, decoder=plain, nbest=3)
+    texts = [each.text.strip() for each in several.hypotheses]
+    assert texts[0] == several.text == before.text
+    assert len(set(texts)) == 3
+    scores = [each.score for each in several.hypotheses]
+    assert scores == sorted(scores, reverse=True)
+    assert times(several) == times(before)
+
+
+@pytest.mark.parametrize("options", [{}, {"beam_size": 4}, {"beam_size": 4, "hotwords": ("ab",)}])
+@pytest.mark.parametrize("size", [4001, 24_000])
+def test_a_stream_has_the_text_and_times_of_the_whole_recording(model, options, size):
+    samples, decoder = noise(1.5), search(model, **options)
+    (whole,) = model.transcribe([samples], RATE, cutting=None, decoder=decoder)
+    stream = model.stream(decoder=decoder, rules=nemo_asr.EndpointRules(silence=9, pause=9))
+    events = []
+    for first in range(0, len(samples), size):
+        events += stream.accept(samples[first : first + size])
+    events += stream.finish()
+    assert stream.text == whole.text
+    assert times(events[-1] if events else whole) == times(whole)
+
+
+def test_a_hybrid_searches_with_the_head_that_its_own_search_reads(tdt, tmp_path):
+    hybrid = transducer_of(tmp_path, family="hybrid\nJasperDecoderForCTC: {}")
+    assert isinstance(search(hybrid, beam_size=2), TransducerBeamSearch)
+    modules = {**hybrid.modules.modules, "search": nemo_asr.GreedyCTCDecoder()}
+    family = nemo_asr.tasks.family.family_of("hybrid")
+    assert isinstance(family.search(hybrid.card.labels, SearchOptions(2), modules), BeamSearchCTCDecoder)
+
+
+def test_more_hypotheses_than_the_beam_are_refused(tdt):
+    with pytest.raises(UsageError, match="a search cannot give so many hypotheses: got nbest 3, wanted 1 to 2"):
+        tdt.transcribe([noise(1)], RATE, cutting=None, decoder=search(tdt, beam_size=2), nbest=3)
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recordings")
+    lines = []
+    for number in range(4):
+        path = folder / f"{number}.wav"
+        soundfile.write(path, noise(2, seed=number), RATE)
+        lines.append(json.dumps({"audio_filepath": str(path), "duration": 2.0, "text": "ab ca"}))
+    (folder / "set.json").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_the_commands_transcribe_and_eval_take_the_options_of_a_search(tdt, recordings, tmp_path):
+    shared = ("--decoder", "beam", "--beam_size", 4, "--hotwords", "cab")
+    audio = recordings / "0.wav"
+    heard = run_subcommand("transcribe", tdt.place, audio, "--format", "srt", *shared)
+    assert heard.code == 0, heard.err
+    assert re.search(r"\d\d:\d\d:\d\d,\d{3} --> ", heard.out)
+    scored = run_subcommand("eval", tdt.place, "--eval_datasets", recordings / "set.json", "--out", tmp_path, *shared)
+    assert scored.code == 0, scored.err
+    assert re.search(r"WER.*\d%", scored.out + scored.err)
