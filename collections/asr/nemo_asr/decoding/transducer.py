@@ -14,6 +14,7 @@ from nemo_asr.models.transducer.prediction import PredictionNetwork
 from nemo_asr.run.search.prefix_beam_search import BeamSize, LogProb, SearchLimits
 from nemo_asr.run.search.search import FrameByFrame, Hypotheses, States, TimedLabels
 from nemo_asr.run.search.transducer import FRAMES, MAX_SYMBOLS, Array, Decoded, GreedyTransducer, Memory
+from nemo_asr.run.search.transducer_align import TransducerAligner
 from nemo_asr.run.search.transducer_beam import TransducerBeam, TransducerStream
 from nemo_asr.run.search.words import Alpha, Beta, HotwordWeight, UnknownScore, Weights
 from nemo_lite.backends.pytorch.nm import NonTrainableNM
@@ -148,6 +149,10 @@ class TransducerSearch(_SearchOfFrames):
         """See `nemo_asr.run.search.search.Search`."""
         return self._search().recognise(states, nbest)
 
+    def aligner(self) -> TransducerAligner:
+        """See `nemo_asr.run.search.search.Search`."""
+        return self._search().aligner()
+
     def stream(self, most_frames: int = 0) -> FrameByFrame[Decoded]:
         """See `nemo_asr.run.search.search.Search`."""
         return self._search().stream(most_frames)
@@ -226,6 +231,10 @@ class TransducerBeamSearch(_SearchOfFrames):
     def recognise(self, states: States, nbest: int = 1) -> Hypotheses:
         """See `nemo_asr.run.search.search.Search`."""
         return self._search.recognise(states, nbest)
+
+    def aligner(self) -> TransducerAligner:
+        """See `nemo_asr.run.search.search.Search`."""
+        return self._search.aligner()
 
     def stream(self, most_frames: int = 0) -> TransducerStream:
         """See `nemo_asr.run.search.search.Search`."""

@@ -13,9 +13,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
-import numpy as np
-import numpy.typing as npt
-
 from nemo_asr.run.arguments import BatchSeconds, BatchSize, Workers
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Detector, Samples
 from nemo_asr.run.options import SearchOptions
@@ -24,12 +21,11 @@ from nemo_lite.base.ranges import check_number
 
 if TYPE_CHECKING:
     from nemo_asr.run.calibration import Calibration
-    from nemo_asr.run.search.search import Hypotheses, Search, States
+    from nemo_asr.run.search.search import Aligner, Hypotheses, Search, States
     from nemo_asr.run.text.parser import CharParser
     from nemo_asr.run.transcribe.inputs import Recording
 
 T = TypeVar("T")
-LogProbs: TypeAlias = "npt.NDArray[np.floating]"
 
 BATCH_SIZE, BATCH_SECONDS = 16, 240.0
 
@@ -168,14 +164,17 @@ class Engine(StreamEngine, Protocol):
     def of_one_batch(self, settings: TranscriptionSettings) -> ComputeRows:
         """As `hypotheses` for a program that serves: what can be prepared is, and each call computes one batch."""
 
-    def log_probs_of(
-        self, rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
-    ) -> Iterator[Row[LogProbs]]:
-        """The log-probabilities (T, classes) of rows, likewise.
+    def aligner(self) -> Aligner:
+        """Finds known texts in the states of :meth:`states_of`.
 
         Raises:
             UsageError: the model has none.
         """
+
+    def states_of(
+        self, rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
+    ) -> Iterator[Row[States]]:
+        """The states of rows that its :meth:`aligner` reads, likewise."""
 
     def new_parser(self) -> CharParser:
         """Of texts into labels, as the model was trained on them."""

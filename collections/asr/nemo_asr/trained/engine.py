@@ -17,9 +17,10 @@ from nemo_asr.run.arguments import BatchSeconds, BatchSize, SampleRate, Workers
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.audio.reading import Audio
 from nemo_asr.run.audio.segments import Decisions, in_chunks
-from nemo_asr.run.engines import ComputeRows, LogProbs, Row, TranscriptionSettings
+from nemo_asr.run.engines import ComputeRows, Row, TranscriptionSettings
 from nemo_asr.run.options import SearchOptions
-from nemo_asr.run.search.search import Hypotheses, TimedLabels, refuse_no_probabilities
+from nemo_asr.run.search.ctc import LOG_PROBS, PathAligner
+from nemo_asr.run.search.search import Aligner, Hypotheses, States, TimedLabels, refuse_no_probabilities
 from nemo_asr.run.transcribe.driver import in_batches
 from nemo_asr.run.transcribe.inputs import Recording, batches_of, named, padded, read_rows, rows_of
 from nemo_asr.tasks.families import connect_classifier
@@ -236,15 +237,24 @@ class TorchEngine:
         set_to_evaluation(task.model)
         return self._lowered(task, settings)
 
-    def log_probs_of(
+    def aligner(self) -> Aligner:
+        """See `Engine`: of the search, where it has one; else over log-probabilities of frames."""
+        own: Callable[[], Aligner] | None = getattr(self._model.search, "aligner", None)
+        return PathAligner(len(self.labels)) if own is None else own()
+
+    def states_of(
         self, rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
-    ) -> Iterator[Row[LogProbs]]:
-        """See `Engine`."""
-        task = _Task(
-            self._model,
-            partial(_log_prob_wires, self._model.family),
-            lambda row: row["log_probs"][: int(row["num_frames"])].float().numpy(),
-        )
+    ) -> Iterator[Row[States]]:
+        """See `Engine`.
+
+        Raises:
+            UsageError: the search aligns no texts, and there are no log-probabilities of frames.
+        """
+        search = self._model.search
+        names = [LOG_PROBS]
+        if search is not None and hasattr(search, "aligner"):
+            names = [port for port, ntype in search.input_ports.items() if not is_lengths(ntype)]
+        task = _Task(self._model, partial(_state_wires, self._model.family, names), partial(_states_of_row, names))
         return self._rows(task, rows, faults, settings)
 
     def on_first(self, function: Callable[[], object]) -> object:
@@ -347,16 +357,27 @@ def hypotheses_of(row: Mapping[str, Any]) -> Hypotheses:
     return Hypotheses(best, list(zip(texts, row["totals"].tolist(), strict=True)))
 
 
-def _log_prob_wires(family: str, behind: Behind, factory: NeuralModuleFactory) -> dict[str, NmTensor]:
-    """The log-probabilities of frames, over frames that were computed in windows.
+def _state_wires(
+    family: str, names: Sequence[str], behind: Behind, factory: NeuralModuleFactory
+) -> dict[str, NmTensor]:
+    """The wires that an aligner reads, over frames that were computed in windows, and ``num_frames``.
 
     Raises:
         UsageError: the model has none.
     """
-    log_probs, lengths = behind.wires.log_probs, behind.wires.log_probs_lengths
-    if log_probs is None or lengths is None:
+    search, log_probs, lengths = behind.wires.predictions.call, behind.wires.log_probs, behind.wires.log_probs_lengths
+    if list(names) != [LOG_PROBS]:
+        wires = [search.inputs[name] for name in names]
+        lengths = next(wire for wire in search.inputs.values() if is_lengths(wire))
+    elif log_probs is None or lengths is None:
         raise UsageError(f"family {family} gives no log-probabilities of frames, so texts cannot be aligned")
-    return dict(zip(("log_probs", "num_frames"), behind.windowed([log_probs], lengths, factory), strict=True))
+    else:
+        wires = [log_probs]
+    return dict(zip([*names, "num_frames"], behind.windowed(wires, lengths, factory), strict=True))
+
+
+def _states_of_row(names: Sequence[str], row: Mapping[str, Any]) -> States:
+    return {name: row[name][: int(row["num_frames"])].float().numpy() for name in names}
 
 
 def _search_wires(labels: Sequence[str], behind: Behind, factory: NeuralModuleFactory) -> dict[str, NmTensor]:

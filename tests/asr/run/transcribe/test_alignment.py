@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from nemo_asr.run.search.ctc import align
+from nemo_asr.run.search.ctc import LOG_PROBS, PathAligner, align, labels_of_path
 from nemo_asr.run.text.parser import make_parser
 from nemo_asr.run.transcribe.alignment import (
     SentenceCutting,
@@ -19,8 +19,8 @@ from nemo_asr.run.transcribe.alignment import (
     delay_of,
     find_text,
     frames_of_parts,
+    ids_of,
     manifest_lines,
-    reduced,
     sentences_of,
 )
 from nemo_asr.run.transcribe.inputs import Recording
@@ -29,6 +29,7 @@ from nemo_lite.base.errors import DataError, UsageError
 LABELS = [" ", "a", "b", "c"]
 BLANK = len(LABELS)
 SECONDS = 0.02
+ALIGNER = PathAligner(BLANK)
 
 
 def frames_of(path, least=-8.0):
@@ -43,11 +44,16 @@ def sentences(text):
     return sentences_of(text, make_parser(LABELS, "none"))
 
 
+def kept(frames, text):
+    """Of frames (T, classes) what an alignment needs."""
+    return ALIGNER.kept({LOG_PROBS: frames}, ids_of(sentences(text), LABELS)[0])
+
+
 def found(text, *parts, delay=0.0, longest=60.0, shortest=0.0, pause=60.0):
     """Parts are paths, with the seconds at which they begin."""
     seconds = max(start + len(path) * SECONDS for path, start in parts)
-    frames = frames_of_parts([SpokenPart(frames_of(path), start, start) for path, start in parts], SECONDS)
-    said = find_text(frames, sentences(text), LABELS, Recording("talk.wav", "talk.wav", seconds=seconds))
+    frames = frames_of_parts([SpokenPart(kept(frames_of(path), text), start, start) for path, start in parts], SECONDS)
+    said = find_text(frames, sentences(text), LABELS, Recording("talk.wav", "talk.wav", seconds=seconds), ALIGNER)
     return said, alignment_of(said, LABELS, delay, SentenceCutting(longest, shortest, pause))
 
 
@@ -197,24 +203,21 @@ def test_a_short_sentence_is_joined_to_its_neighbour_unless_a_long_pause_is_betw
 
 @pytest.mark.parametrize(("speech_end", "word_end"), [(0.3, 0.3), (0.9, 0.06), (0.0, 0.06)])
 def test_the_last_word_of_a_part_ends_where_its_sound_does(speech_end, word_end):
-    parts = [SpokenPart(frames_of("_ab" + 50 * "_"), 0.0, 0.0, speech_end)]
+    parts = [SpokenPart(kept(frames_of("_ab" + 50 * "_"), "ab"), 0.0, 0.0, speech_end)]
     frames = frames_of_parts(parts, SECONDS)
     assert parts == []  # frames are in memory once
-    said = find_text(frames, sentences("ab"), LABELS, Recording("a", "a", seconds=2.0))
+    said = find_text(frames, sentences("ab"), LABELS, Recording("a", "a", seconds=2.0), ALIGNER)
     assert alignment_of(said, LABELS, 0.0).words[0].end == word_end
 
 
 def test_frames_of_the_labels_of_a_text_give_the_path_of_all_frames():
     rng = np.random.default_rng(0)
     frames = np.log(rng.dirichlet(np.ones(BLANK + 1), 60)).astype(np.float32)
-    recording = Recording("a", "a", seconds=2.0)
-    paths = []
-    for classes in (None, [1, 3]):
-        own = frames if classes is None else reduced(frames, classes)
-        assert own.shape[1] == (BLANK + 1 if classes is None else 4)
-        in_row = frames_of_parts([SpokenPart(own, 0.0, 0.0)], SECONDS)
-        said = find_text(in_row, sentences("acca"), LABELS, recording, classes)
-        paths.append((said.timed, said.scores.tolist()))
-    assert paths[0] == paths[1]
+    own = kept(frames, "acca")
+    assert own.shape == (60, 4)
+    said = ALIGNER.align(own, [1, 3, 3, 1], [0, 4])
+    path = align(frames, [1, 3, 3, 1], fillers=[0, 4])
+    assert said.scores.tolist() == frames[np.arange(60), path].tolist()
+    assert said.timed == labels_of_path(path, said.scores, BLANK)
     with pytest.raises(UsageError, match="log_probs are no logarithms of probabilities"):
-        reduced(frames + 1, [1])
+        kept(frames + 1, "a")

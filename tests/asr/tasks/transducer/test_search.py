@@ -128,3 +128,36 @@ def test_the_commands_transcribe_and_eval_take_the_options_of_a_search(tdt, reco
     scored = run_subcommand("eval", tdt.place, "--eval_datasets", recordings / "set.json", "--out", tmp_path, *shared)
     assert scored.code == 0, scored.err
     assert re.search(r"WER.*\d%", scored.out + scored.err)
+
+
+def test_a_known_text_is_aligned_with_times_of_words_and_labels(model):
+    samples = noise(3)
+    (heard,) = model.transcribe([samples], RATE, cutting=None)
+    for cutting in ({"cutting": None}, {}):
+        (aligned,) = model.align([samples], [heard.text], RATE, **cutting)
+        assert [word.text for word in aligned.words] == heard.text.split()
+        starts = [word.start for word in aligned.words]
+        assert starts == sorted(starts)
+        for word in aligned.words:
+            assert 0.0 <= word.start <= word.end <= 3.0
+            assert 0.0 < word.confidence <= 1.0
+    (whole,) = model.align([samples], [heard.text], RATE, cutting=None, delay=0.0)
+    if model.modules.others["joint"].durations:  # untrained, the others pile labels up
+        for word, other in zip(whole.words, heard.words, strict=True):
+            assert abs(word.start - other.start) < 0.5
+    (other,) = model.align([samples], ["c" * 9], RATE, cutting=None)
+    assert other.score < whole.score <= 0.0
+
+
+def test_texts_that_cannot_be_aligned_are_one_line_each(tdt, tmp_path):
+    found = tdt.aligned([noise(1)] * 2, ["", "ab" * 200], audio_rate=RATE, cutting=None)
+    assert "there is no text to align" in found.faults[0]
+    assert "the text is longer than its recording: got 400 labels in 1." in found.faults[1]
+    assert not found.alignments
+
+
+def test_the_command_align_writes_times(tdt, recordings, tmp_path):
+    aligned = run_subcommand("align", tdt.place, recordings / "set.json", "--out", tmp_path / "ctm", "--format", "ctm")
+    assert aligned.code == 0, aligned.err
+    written = (tmp_path / "ctm").read_text()
+    assert re.search(r"^0 1 \d+\.\d{3} \d+\.\d{3} ab 0\.\d{3}$", written, re.MULTILINE), written

@@ -8,13 +8,11 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Detector
@@ -22,9 +20,9 @@ from nemo_asr.run.calibration import Calibration, usual_confidence
 from nemo_asr.run.engines import BATCH_SECONDS, BATCH_SIZE, ComputeRows, FrameModel, Row, TranscriptionSettings
 from nemo_asr.run.onnx.onnx_session import ONNX_FILE, open_session
 from nemo_asr.run.options import SearchOptions
-from nemo_asr.run.search.ctc import LOG_PROBS
+from nemo_asr.run.search.ctc import LOG_PROBS, PathAligner
 from nemo_asr.run.search.known_searches import search_of_family
-from nemo_asr.run.search.search import Hypotheses, Search, States, num_frames_of
+from nemo_asr.run.search.search import Aligner, Hypotheses, Search, States, num_frames_of
 from nemo_asr.run.text.labels import is_piece
 from nemo_asr.run.transcribe.driver import in_batches, segment_stream, transcribe
 from nemo_asr.run.transcribe.inputs import Recording, one_channel, padded, read_rows, recordings_in
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 # Any: onnxruntime has no types.
-LogProbs: TypeAlias = "npt.NDArray[np.float32]"
 
 FORMAT, STREAM_FORMAT = "nemo_lite waveform model 1", "nemo_lite stream model 1"
 SUFFIX = ".onnx"
@@ -238,14 +235,21 @@ class OnnxModel(DescribedFile):
         search: Any = settings.search or self.new_search()
         return partial(self._computed, lambda states: search.recognise(states, settings.nbest))
 
-    def log_probs_of(
-        self, rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
-    ) -> Iterator[Row[LogProbs]]:
+    def aligner(self) -> Aligner:
         """See `Engine`."""
-        if LOG_PROBS not in self.time_axes:
+        if LOG_PROBS in self.time_axes:
+            return PathAligner(len(self.labels))
+        own: Callable[[], Aligner] | None = getattr(self.new_search(), "aligner", None)
+        if own is None:
             problem = f"family {self.family} gives no log-probabilities of frames, so texts cannot be aligned"
             raise UsageError(problem, place=str(self.path), got=", ".join(self.time_axes))
-        return in_batches(rows, faults, settings, partial(self._computed, itemgetter(LOG_PROBS)))
+        return own()
+
+    def states_of(
+        self, rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
+    ) -> Iterator[Row[States]]:
+        """See `Engine`."""
+        return in_batches(rows, faults, settings, partial(self._computed, lambda states: states))
 
     def frame_model(self) -> FrameModel:
         """See `Engine`: a file that takes whole recordings is none."""

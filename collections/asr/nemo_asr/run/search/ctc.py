@@ -13,7 +13,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.run.search.search import Hypotheses, States, TimedLabels, refuse_no_probabilities
+from nemo_asr.run.search.search import (
+    FILLER_COST,
+    AlignedLabels,
+    Hypotheses,
+    States,
+    TimedLabels,
+    refuse_no_probabilities,
+)
 from nemo_lite.base.errors import UsageError
 
 LabelPath: TypeAlias = "npt.NDArray[np.integer[Any]]"
@@ -134,8 +141,6 @@ def labels_of_path(path: LabelPath, scores: Scores, blank: int) -> TimedLabels:
 _WIDTH = 1024  # states of the band: 512 labels, about 40 s of speech
 _MOST_CELLS = 1 << 30  # bytes of the table of steps, beyond which the band is not widened
 
-_FILLER_COST = 2.0  # natural logarithm; a label that the text lacks costs 5 to 10, as the model is sure of it
-
 
 def align(
     log_probs: npt.NDArray[np.floating[Any]],
@@ -233,7 +238,7 @@ class _Trellis:
                 ways = np.stack([before[2:], before[1:-1], skipping])
                 self._steps[frame], best = ways.argmax(0), ways.max(0)
                 self._firsts[frame] = first
-            with_filler = np.append(scores, max(scores[-1], scores.max() - _FILLER_COST))
+            with_filler = np.append(scores, max(scores[-1], scores.max() - FILLER_COST))
             best = best + with_filler[self._states[first : first + width]]
         return self._back(first + width - 1 if size == 1 or best[-1] >= best[-2] else first + width - 2)
 
@@ -248,3 +253,50 @@ class _Trellis:
             path[frame] = self._states[state]
             state -= int(self._steps[frame, place])
         return path, is_near_edge
+
+
+# PathAligner: known texts over frames, of which what the text needs is kept.
+
+
+_IMPOSSIBLE = -1e4  # log-probability of a label between two parts
+
+
+class PathAligner:
+    """When the labels of known texts are said, by the most probable path of CTC: an `Aligner`.
+
+    Args:
+        blank: the blank's number.
+    """
+
+    def __init__(self, blank: int) -> None:
+        self._blank = blank
+
+    def kept(self, states: States, ids: Sequence[int]) -> Scores:
+        """See `Aligner`: of each frame (labels of the text + 2,), the highest of all others and the blank's behind.
+
+        Raises:
+            UsageError: these are no logarithms of probabilities.
+        """
+        log_probs, classes = states[LOG_PROBS], sorted(set(ids))
+        check_probabilities(log_probs)
+        others = np.ones(log_probs.shape[1], bool)
+        others[[*classes, -1]] = False
+        highest = log_probs.max(axis=1, where=others, initial=-np.inf)
+        return np.column_stack([log_probs[:, classes], highest, log_probs[:, -1]])
+
+    def frames_needed(self, ids: Sequence[int]) -> int:
+        """See `Aligner`: one for each label, and one for the blank between equal ones."""
+        return len(ids) + sum(a == b for a, b in itertools.pairwise(ids))
+
+    def align(
+        self, rows: Scores, ids: Sequence[int], edges: Sequence[int] = (), borders: Sequence[int] = ()
+    ) -> AlignedLabels:
+        """See `Aligner`."""
+        rows[list(borders)] = _IMPOSSIBLE  # no label lasts from one part into the next
+        rows[list(borders), -1] = 0.0
+        classes = sorted(set(ids))
+        labels = np.array([*classes, self._blank, self._blank])
+        column_of = {label: column for column, label in enumerate(classes)}
+        path = align(rows, [column_of[label] for label in ids], fillers=edges)
+        scores = np.take_along_axis(rows, path[:, None], axis=1)[:, 0]
+        return AlignedLabels(labels_of_path(labels[path], scores, self._blank), scores)

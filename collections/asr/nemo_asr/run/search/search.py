@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,11 @@ class Hypotheses(NamedTuple):
 
 
 class Search(Protocol):
-    """From the states of an utterance to its labels. One search may be used by several threads."""
+    """From the states of an utterance to its labels. One search may be used by several threads.
+
+    One over other states than log-probabilities of frames may have a method ``aligner``, which gives the `Aligner` of
+    known texts over these states.
+    """
 
     def recognise(self, states: States, nbest: int = 1) -> Hypotheses:
         """The labels of a whole utterance.
@@ -184,6 +188,57 @@ class TimedLabels(NamedTuple):
                 if word:
                     yield word
                 first = position
+
+
+FILLER_COST = 2.0
+"""Natural logarithm: what a frame costs that holds what a known text has not. A label that the text lacks costs 5 to
+10, as a model is sure of it."""
+
+
+class AlignedLabels(NamedTuple):
+    """When the labels of a known text are said in T frames.
+
+    Attributes:
+        timed: the labels.
+        scores: (T,) natural logarithm of the probability of what the frame has on the path.
+    """
+
+    timed: TimedLabels
+    scores: npt.NDArray[np.floating[Any]]
+
+
+class Aligner(Protocol):
+    """Finds the most probable path of known labels through what a model computes of a recording."""
+
+    def kept(self, states: States, ids: Sequence[int]) -> npt.NDArray[np.floating[Any]]:
+        """Of the states of a part of a recording what the alignment of a text needs: rows (T, ...).
+
+        Args:
+            states: of the part.
+            ids: of all labels of the text.
+
+        Raises:
+            UsageError: the states are none of the model.
+        """
+
+    def frames_needed(self, ids: Sequence[int]) -> int:
+        """The least number of frames in which the labels can be said."""
+
+    def align(
+        self, rows: npt.NDArray[np.floating[Any]], ids: Sequence[int], edges: Sequence[int], borders: Sequence[int]
+    ) -> AlignedLabels:
+        """The path of a text through a recording.
+
+        Args:
+            rows: of the recording's parts, one behind the other. They may be changed.
+            ids: of the text's labels.
+            edges: positions from 0 to the number of labels: in front of these labels anything may be said, at
+                `FILLER_COST` a frame.
+            borders: rows between two parts, which have no frame: nothing is said there, or across them.
+
+        Raises:
+            UsageError: the labels need more frames.
+        """
 
 
 def refuse_no_probabilities(log_sum: float) -> None:

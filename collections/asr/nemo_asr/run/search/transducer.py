@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.run.search.search import FrameByFrame, Hypotheses, States, TimedLabels
+from nemo_asr.run.search.transducer_align import TransducerAligner
 from nemo_lite.base.errors import UsageError
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -137,6 +138,10 @@ class GreedyTransducer:
     def stream(self, most_frames: int = 0) -> FrameByFrame[Decoded]:
         """See `Search`."""
         return FrameByFrame(Decoded(self._networks.beginning(1)), self._next)
+
+    def aligner(self) -> TransducerAligner:
+        """See `Search`."""
+        return TransducerAligner(self._networks, self._max_symbols)
 
     def decode(self, recordings: Sequence[Array]) -> list[Decoded]:
         """What is said in recordings, each (T, joint_hidden), computed side by side.

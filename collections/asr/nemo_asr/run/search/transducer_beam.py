@@ -30,6 +30,7 @@ import numpy as np
 from nemo_asr.run.search.prefix_beam_search import BeamSize, LogProb, SearchLimits, extended
 from nemo_asr.run.search.search import Hypotheses, States, TimedLabels, num_frames_of
 from nemo_asr.run.search.transducer import FRAMES, MAX_SYMBOLS, Array, Memory, TransducerNetworks, last_label, take
+from nemo_asr.run.search.transducer_align import TransducerAligner
 from nemo_asr.run.search.word_beams import TABLES, Floats, Hypothesis, Ints, WordBeams, texts_of
 from nemo_asr.run.search.words import Alpha, Beta, HotwordWeight, UnknownScore, Weights, WordScores, word_scores
 
@@ -102,6 +103,10 @@ class TransducerBeam:
         stream = self.stream()
         stream.accept(states, lambda _: False)
         return stream.finish()[:nbest]
+
+    def aligner(self) -> TransducerAligner:
+        """See `Search`."""
+        return TransducerAligner(self._networks, self._max_symbols)
 
     def stream(self, most_frames: int = 0) -> TransducerStream:
         """See `Search`. Hypotheses share the labels that they have in common, so old ones take little memory."""

@@ -1,8 +1,9 @@
 """Known texts in recordings: when each word is said, and where a long recording is cut. No torch in this file.
 
 A recording is cut at its pauses as for a transcript, and the model computes each part alone. The frames of all parts
-stand in a row, and the most probable CTC path of the whole text through them says when each label is said. In front of
-the text, behind it and between its sentences more may be said than the text has.
+stand in a row, and the most probable path of the whole text through them says when each label is said. What a path is,
+the `Aligner` of the model knows. In front of the text, behind it and between its sentences more may be said than the
+text has.
 
 Source: Kuerzinger et al., "CTC-Segmentation of Large Corpora for German End-to-end Speech Recognition", 2020.
 """
@@ -24,8 +25,7 @@ import numpy.typing as npt
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, LONG_PAUSE, Cutting, Detector, Span
 from nemo_asr.run.engines import Engine, TranscriptionSettings
 from nemo_asr.run.manifest import Entry
-from nemo_asr.run.search.ctc import align, check_probabilities, labels_of_path
-from nemo_asr.run.search.search import TimedLabels
+from nemo_asr.run.search.search import Aligner, TimedLabels
 from nemo_asr.run.text.forms import plain_letters
 from nemo_asr.run.text.labels import separator_of, shown_symbols, spelled
 from nemo_asr.run.text.parser import CharParser
@@ -44,7 +44,6 @@ _LONGEST_DELAY = 0.5  # seconds; a larger one is no habit of a model, but a text
 _LONGEST_SPACE = 0.1  # seconds from a space to the label behind it; an earlier one stands in a pause
 _NEAR_END = 0.5  # seconds from the last label to the end of its sound; speech that ends later is not of that label
 _NEAR_ONSET = 0.25  # seconds; a first label farther from the beginning of speech is not of that sound
-_IMPOSSIBLE = -1e4  # log-probability of a label between two parts
 # The end of a sentence: a line's end, or a mark with a space behind it; the marks of Chinese and Japanese need none.
 _SENTENCE_END = re.compile("(?<=[.?!;\u061f\u0964])\\s+|(?<=[\u3002\uff1f\uff01\uff1b])|(?<!\\s)\\s*\\n\\s*")
 # A point that ends no sentence: of an initial, an ordinal (3. Mai), a title, or a word that others follow.
@@ -137,30 +136,32 @@ class SpokenPart(NamedTuple):
     """A part of a recording.
 
     Attributes:
-        log_probs: (T, classes) natural logarithms, of which the last is the blank's.
+        rows: (T, ...) of an `Aligner`.
         start: seconds from the beginning of the recording at which the first frame begins.
         onset: seconds at which somebody begins to speak in it.
         end: seconds at which nobody speaks any more in it; 0: not known.
     """
 
-    log_probs: Floats
+    rows: Floats
     start: float
     onset: float
     end: float = 0.0
 
 
 class RecordingFrames(NamedTuple):
-    """The frames of a recording: T of them, a silent one between parts.
+    """The frames of a recording: T of them, with one that is none between parts.
 
     Attributes:
-        log_probs: (T, classes) natural logarithms, of which the last is the blank's.
+        rows: (T, ...) of an `Aligner`.
+        borders: those between parts.
         times: (T,) seconds from the beginning of the recording at which each begins.
         onsets: (T,) seconds at which somebody begins to speak in the part of each.
         ends: (T,) seconds at which nobody speaks any more in it; 0: not known.
         seconds: of a frame.
     """
 
-    log_probs: Floats
+    rows: Floats
+    borders: Sequence[int]
     times: Floats
     onsets: Floats
     ends: Floats
@@ -204,20 +205,21 @@ def frames_of_parts(parts: list[SpokenPart], frame_seconds: float) -> RecordingF
 
     The list is emptied part by part, so that frames are in memory once.
     """
-    num_frames = sum(len(part.log_probs) for part in parts) + len(parts) - 1
-    rows = np.empty((num_frames, parts[0].log_probs.shape[1]), parts[0].log_probs.dtype)
+    num_frames = sum(len(part.rows) for part in parts) + len(parts) - 1
+    rows = np.zeros((num_frames, parts[0].rows.shape[1]), parts[0].rows.dtype)
     times, onsets, ends = (np.empty(num_frames) for _ in range(3))
-    first = 0
+    first, borders = 0, list[int]()
     while parts:
-        log_probs, start, onset, end = parts.pop(0)
-        own = slice(first, first + len(log_probs))
-        rows[own], times[own] = log_probs, start + frame_seconds * np.arange(len(log_probs))
-        if first:  # no label lasts from one part into the next
-            rows[first - 1], rows[first - 1, -1], times[first - 1] = _IMPOSSIBLE, 0.0, start
+        of_part, start, onset, end = parts.pop(0)
+        own = slice(first, first + len(of_part))
+        rows[own], times[own] = of_part, start + frame_seconds * np.arange(len(of_part))
+        if first:
+            borders.append(first - 1)
+            times[first - 1] = start
             own = slice(first - 1, own.stop)
         onsets[own], ends[own] = onset, end
         first = own.stop + 1
-    return RecordingFrames(rows, times, onsets, ends, frame_seconds)
+    return RecordingFrames(rows, borders, times, onsets, ends, frame_seconds)
 
 
 def delay_of(texts: Iterable[SaidText]) -> float:
@@ -269,50 +271,33 @@ def ids_of(sentences: Sequence[Sentence], labels: Sequence[str]) -> tuple[list[i
     return ids, edges
 
 
-def reduced(log_probs: Floats, classes: Sequence[int]) -> Floats:
-    """Log-probabilities of some labels (T, len(classes) + 2): of all others the highest, and the blank's come behind.
-
-    Raises:
-        UsageError: these are no logarithms of probabilities.
-    """
-    check_probabilities(log_probs)
-    others = np.ones(log_probs.shape[1], bool)
-    others[[*classes, -1]] = False
-    highest = log_probs.max(axis=1, where=others, initial=-np.inf)
-    return np.column_stack([log_probs[:, list(classes)], highest, log_probs[:, -1]])
-
-
 def find_text(
     frames: RecordingFrames,
     sentences: Sequence[Sentence],
     labels: Sequence[str],
     recording: Recording,
-    classes: Sequence[int] | None = None,
+    aligner: Aligner,
 ) -> SaidText:
     """The most probable path of a text.
 
     Args:
         frames: of the recording.
         sentences: of its text, in their order.
-        labels: the vocabulary, without the blank.
+        labels: the vocabulary, without blanks.
         recording: with its length.
-        classes: of which labels the frames are, see `reduced`; None: of all.
+        aligner: of the model; it has kept the frames of this text.
 
     Raises:
         DataError: the text needs more frames than there are.
     """
     ids, edges = ids_of(sentences, labels)
-    needed = len(ids) + sum(a == b for a, b in itertools.pairwise(ids))
-    if len(frames.log_probs) < needed:
-        spoken = len(frames.log_probs) * frames.seconds
+    needed = aligner.frames_needed(ids)
+    if len(frames.rows) < needed:
+        spoken = len(frames.rows) * frames.seconds
         problem, remedy = "the text is longer than its recording", "see whether they belong together"
         got = f"{len(ids)} labels in {spoken:.2f} s of speech"
         raise DataError(problem, got=got, wanted=f"{needed * frames.seconds:.2f} s or more", remedy=remedy)
-    columns = np.arange(len(labels) + 1) if classes is None else np.array([*classes, len(labels), len(labels)])
-    column_of = {label: column for column, label in enumerate(columns.tolist())}
-    path = align(frames.log_probs, [column_of[label] for label in ids], fillers=edges)
-    scores = np.take_along_axis(frames.log_probs, path[:, None], axis=1)[:, 0]
-    timed = labels_of_path(columns[path], scores, len(labels))
+    timed, scores = aligner.align(frames.rows, ids, edges, frames.borders)
     return SaidText(
         recording, sentences, edges, timed, frames.times, frames.onsets, frames.ends, scores, frames.seconds
     )
@@ -505,14 +490,14 @@ class _AlignmentTask:
         position: in what was given.
         recording: with its length.
         sentences: of its text.
-        classes: the labels of its text.
+        ids: of the labels of its text.
         parts: where its rows are: number, onset and end of speech of each.
     """
 
     position: int
     recording: Recording
     sentences: list[Sentence]
-    classes: list[int]
+    ids: list[int]
     parts: list[tuple[int, float, float]]
 
 
@@ -530,7 +515,7 @@ def align_texts(
     what its text needs.
 
     Args:
-        engine: gives the log-probabilities.
+        engine: gives the frames, and says how texts are aligned with them.
         recordings: with the texts that are said in them.
         texts: as many.
         settings: how recordings are cut into parts that are computed alone, and the batches of these.
@@ -538,7 +523,7 @@ def align_texts(
         delay: seconds by which labels come behind their sounds; None: it is measured where speech begins.
 
     Raises:
-        UsageError: there are not as many texts as recordings, or the model gives no probabilities.
+        UsageError: there are not as many texts as recordings, or the model cannot align them.
     """
     if len(recordings) != len(texts):
         got = f"{counted(len(recordings), 'recording')}, {counted(len(texts), 'text')}"
@@ -564,7 +549,7 @@ def align_texts(
             finish()
         numbered = [(len(rows) + number, onset, end) for number, (_, onset, end) in enumerate(parts)]
         rows += [part for part, _, _ in parts]
-        jobs.append(_AlignmentTask(position, measured, own, sorted(set(ids_of(own, labels)[0])), numbered))
+        jobs.append(_AlignmentTask(position, measured, own, ids_of(own, labels)[0], numbered))
     finish()
     seconds = delay_of(found.values()) if delay is None else delay
     alignments = [alignment_of(found[position], labels, seconds, sentences) for position in sorted(found)]
@@ -581,10 +566,10 @@ def _said(
     """The paths of the texts that could be found, by position."""
     if not jobs:
         return
-    job_of = {row: job for job in jobs for row, _, _ in job.parts}
+    job_of, aligner = {row: job for job in jobs for row, _, _ in job.parts}, engine.aligner()
     of_rows, computed, frame_seconds = dict[int, str](), dict[int, SpokenPart](), 0.0
-    for row, log_probs, start, seconds in engine.log_probs_of(rows, of_rows, settings):
-        computed[row] = SpokenPart(reduced(log_probs, job_of[row].classes), start, 0.0)
+    for row, states, start, seconds in engine.states_of(rows, of_rows, settings):
+        computed[row] = SpokenPart(aligner.kept(states, job_of[row].ids), start, 0.0)
         frame_seconds = seconds
     for job in jobs:
         numbers = [row for row, _, _ in job.parts]
@@ -597,11 +582,11 @@ def _said(
         for row, onset, end in job.parts:
             start = (rows[row].offset or 0.0) - first if rows[row] is not job.recording else 0.0
             part = computed.pop(row)
-            in_row.append(SpokenPart(part.log_probs, start + part.start, onset, end))
+            in_row.append(SpokenPart(part.rows, start + part.start, onset, end))
         del part
         try:
             frames = frames_of_parts(in_row, frame_seconds)
-            yield job.position, find_text(frames, job.sentences, engine.labels, job.recording, job.classes)
+            yield job.position, find_text(frames, job.sentences, engine.labels, job.recording, aligner)
         except DataError as error:
             faults[job.position] = named(job.recording, error)
 
