@@ -14,8 +14,7 @@ from torch import Tensor, nn
 import nemo_asr
 from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.search import FrameByFrame, Hypotheses, States, TimedLabels
-from nemo_asr.tasks.family import SPEECH_ROLES, Data, Exported, Modules, augmented_features
-from nemo_asr.trained.windows import StandIn
+from nemo_asr.tasks.family import SPEECH_ROLES, Data, Exported, Modules, StandIn, augmented_features
 from nemo_lite import LossNM, NeuralModule, NonTrainableNM, TrainableNM
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core import Reference

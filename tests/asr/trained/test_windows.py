@@ -5,9 +5,9 @@ import torch
 from toys.tone_corpus import CONFIG
 
 import nemo_asr
-from nemo_asr.tasks.family import connect_by_type, signals_of
+from nemo_asr.tasks.family import StandIn, connect_by_type, signals_of
 from nemo_asr.trained.engine import RecordingsDataLayer
-from nemo_asr.trained.windows import StandIn, Windowed, WindowPlan, context_frames, plan_windows, stride_of
+from nemo_asr.trained.windows import Windowed, WindowPlan, context_frames, plan_windows, stride_of
 from nemo_lite import DeviceType, NeuralModuleFactory, logging
 
 SEPARABLE = "kernel: [11], stride: [2], dilation: [1], dropout: 0.0, residual: false, separable: true"

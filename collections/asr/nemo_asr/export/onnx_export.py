@@ -31,7 +31,7 @@ from nemo_asr.tasks.family import FAMILIES, Exported, Wires, connect, family_of,
 from nemo_asr.tasks.registry import defaults_of
 from nemo_asr.trained.folder import ModelCard
 from nemo_asr.trained.model import TrainedModel, trained_modules, versions
-from nemo_asr.trained.windows import StandIn, stride_of
+from nemo_asr.trained.windows import stride_of
 from nemo_lite import Dag, logging
 from nemo_lite.backends.pytorch.export import OnnxRun, export_wires
 from nemo_lite.base.errors import CheckpointError, UsageError

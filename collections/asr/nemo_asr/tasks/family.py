@@ -25,6 +25,8 @@ from nemo_lite.core import (
     SpectrogramType,
 )
 from nemo_lite.core.neural_module import refuse_unconnected
+from nemo_lite.core.ports import Ports
+from nemo_lite.core.shapes import Shape, symbol
 
 Elements = tuple[type[ElementType], ...]
 
@@ -155,6 +157,23 @@ class Exported(NamedTuple):
     outputs: Mapping[str, NmTensor]
     examples: Sequence[Tensor] | None = None
     search: str = ""
+
+
+class StandIn(DataLayerNM):
+    """Stands for a data layer where a model, or a part of it, is lowered or exported: ports, and no data."""
+
+    def __init__(self, ports: Ports, name: str | None = None) -> None:
+        super().__init__(name)
+        self._ports = ports
+
+    @property
+    def output_ports(self) -> Ports:
+        return self._ports
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        """Each kind of axis has one size, which is free."""
+        kinds = {port: [axis.kind.name for axis in ntype.axes or ()] for port, ntype in self._ports.items()}
+        return {port: tuple(map(symbol, names)) for port, names in kinds.items()}
 
 
 class Family:

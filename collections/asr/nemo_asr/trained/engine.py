@@ -27,6 +27,7 @@ from nemo_asr.tasks.families import connect_classifier
 from nemo_asr.tasks.family import (
     Model,
     Signal,
+    StandIn,
     Wires,
     connect,
     connect_features,
@@ -35,7 +36,7 @@ from nemo_asr.tasks.family import (
     signals_of,
     with_nbest,
 )
-from nemo_asr.trained.windows import GUESSED_CONTEXT_SECONDS, Behind, StandIn, context_frames, plan_windows, stride_of
+from nemo_asr.trained.windows import GUESSED_CONTEXT_SECONDS, Behind, context_frames, plan_windows, stride_of
 from nemo_lite import Dag, DataLayerNM, DeviceType, NeuralModule, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.data.loaders import Counts, ItemDataset, PlannedLoader, Request, UnusableItems
 from nemo_lite.backends.pytorch.data.order import Plan, Shard

@@ -11,8 +11,7 @@ import torch
 from nemo_asr.features.audio_preprocessor import audio_ports
 from nemo_asr.run.audio.segments import Samples
 from nemo_asr.run.search.search import Search, States
-from nemo_asr.tasks.family import Model, connect, is_lengths
-from nemo_asr.trained.windows import StandIn
+from nemo_asr.tasks.family import Model, StandIn, connect, is_lengths
 from nemo_lite.backends.pytorch.streaming import StreamedDag, lower_to_stream
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core.dag import slice_between

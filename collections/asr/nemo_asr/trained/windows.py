@@ -6,7 +6,7 @@ of the model runs on windows of features. Of each window the frames are kept tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from nemo_asr.tasks.family import Signal, Wires
-from nemo_lite import Dag, DataLayerNM, NeuralModule, NeuralModuleFactory, NmTensor, NonTrainableNM, logging
+from nemo_lite import Dag, NeuralModule, NeuralModuleFactory, NmTensor, NonTrainableNM, logging
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core.neural_types import AxisKind, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
-from nemo_lite.core.shapes import Shape, frames_of, symbol
+from nemo_lite.core.shapes import frames_of
 
 GUESSED_CONTEXT_SECONDS = 10.0
 """Context of models that say no ``context_frames``, such as recurrent ones."""
@@ -73,23 +73,6 @@ def context_frames(modules: Iterable[NeuralModule]) -> int | None:
             return None
         total += context
     return total
-
-
-class StandIn(DataLayerNM):
-    """Stands for a data layer where a model, or the part of it behind its features, is lowered: ports, and no data."""
-
-    def __init__(self, ports: Ports, name: str | None = None) -> None:
-        super().__init__(name)
-        self._ports = ports
-
-    @property
-    def output_ports(self) -> Ports:
-        return self._ports
-
-    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-        """Each kind of axis has one size, which is free."""
-        kinds = {port: [axis.kind.name for axis in ntype.axes or ()] for port, ntype in self._ports.items()}
-        return {port: tuple(map(symbol, names)) for port, names in kinds.items()}
 
 
 def stride_of(wire: NmTensor) -> int | None:
