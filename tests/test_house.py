@@ -42,6 +42,7 @@ ELSEWHERE = [
     ("nemo_asr.run.onnx", "onnx_stream", "asr/export/test_stream_export.py"),
     ("nemo_asr.run.onnx", "onnx_session runtime", "asr/run/onnx/test_onnx_model.py"),
     ("nemo_asr.run.search", "known_searches search", "asr/run/search/test_text_search.py"),
+    ("nemo_asr.run.search", "parts", "asr/run/search/test_exported_transducer.py"),
     ("nemo_asr.run.search", "ctc", "asr/run/transcribe/test_viterbi.py"),
     ("nemo_asr.run.serve", "ending metrics protocol stream uploads", "asr/run/serve/test_app.py"),
     ("nemo_asr.run.text", "inflected", "asr/run/text/test_readings.py"),

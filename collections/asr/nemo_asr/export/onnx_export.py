@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,10 +25,13 @@ from torch import Tensor, nn
 from nemo_asr.decoding.greedy import post_process_predictions
 from nemo_asr.features.audio_preprocessor import audio_ports
 from nemo_asr.run.audio.files import Samples
-from nemo_asr.run.onnx.onnx_model import FORMAT, INPUTS, OUTPUTS
+from nemo_asr.run.onnx.onnx_model import FORMAT, INPUTS, OUTPUTS, PartFile, open_parts, states_of
 from nemo_asr.run.search.ctc import LOG_PROBS
+from nemo_asr.run.search.known_searches import is_known, search_of_family
+from nemo_asr.run.search.parts import Parts
+from nemo_asr.run.search.search import Search
 from nemo_asr.run.transcribe.inputs import padded
-from nemo_asr.tasks.family import FAMILIES, Exported, Wires, connect, family_of, is_lengths
+from nemo_asr.tasks.family import FAMILIES, Exported, StandIn, Wires, connect, family_of, is_lengths, search_of
 from nemo_asr.tasks.registry import defaults_of
 from nemo_asr.trained.folder import ModelCard
 from nemo_asr.trained.model import TrainedModel, trained_modules, versions
@@ -57,21 +61,23 @@ class OutputComparison:
     Attributes:
         batches: rows and seconds of each batch that both have computed.
         difference: the largest one between two log-probabilities, or other values, of valid frames.
-        texts: how many texts were compared; all are equal. None of files that give no log-probabilities.
+        texts: how many texts were compared; all are equal. None of files whose search is not known without torch.
         ties: frames in which the two most probable labels are so close that rounding decides; they count as equal.
+        values: what was compared.
     """
 
     batches: tuple[tuple[int, float], ...]
     difference: float
     texts: int
     ties: int
+    values: str = "log-probabilities"
 
     def __str__(self) -> str:
         sizes, seconds = zip(*self.batches, strict=True)
         ties = f" ({self.ties} frames with two equally probable labels)" if self.ties else ""
         return (
             f"{len(sizes)} batches of {min(sizes)} to {max(sizes)} signals, {min(seconds):.2f} to {max(seconds):.2f} s:"
-            f" largest difference of {'log-probabilities' if self.texts else 'values'} {self.difference:.1e}"
+            f" largest difference of {self.values} {self.difference:.1e}"
             + (f", {self.texts} of {self.texts} texts equal{ties}" if self.texts else "")
         )
 
@@ -100,11 +106,16 @@ def log_probs_of_frames(model: TrainedModel, program: str) -> tuple[Wires, Expor
     """
     wires, files = exported_files(model)
     file = next(iter(files.values()))
-    if len(files) > 1 or list(file.outputs) != list(OUTPUTS):
+    if not is_of_log_probs(files):
         got = "; ".join(f"{name}: {', '.join(each.outputs)}" for name, each in files.items())
         problem = f"family {model.modules.family} does not give {', '.join(OUTPUTS)}, which {program} takes"
         raise UsageError(problem, place=model.place, got=got, remedy="write --format onnx, or use the model folder")
     return wires, file
+
+
+def is_of_log_probs(files: Mapping[str, Exported]) -> bool:
+    """Whether the files of a model are one, of log-probabilities of frames."""
+    return [list(file.outputs) for file in files.values()] == [list(OUTPUTS)]
 
 
 def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[Samples] = ()) -> OutputComparison:
@@ -137,20 +148,27 @@ def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[Samp
     names = {name: path.with_name(f"{path.stem}.{name}{path.suffix}") for name, _ in others}
     for place in names.values():
         refuse_existing(place)
+    metadata, axes = metadata_of(model, wires, file), time_axes(file)
     batches = compared_batches(model.card.sample_rate, recordings)
     example = batches[len(_CHECKED_SECONDS) - 1]
     comparisons: list[OutputComparison] = []
-    metadata, axes = metadata_of(model, wires, file), time_axes(file)
     with ExitStack() as written:  # the first file last: where it is, all of them are
         for name, part in others:
             _export_part(part, names[name], {**metadata, "part": name, "wires": _described(part)})
             written.callback(names[name].unlink)
+
+        said = {name: PartFile.of(place) for name, place in names.items()}
+        searches = _searches(model, file, Parts(open_parts(path, said), file.settings))
+
+        def check(run: Run, exported: OnnxRun) -> None:
+            comparisons.append(compare(run, exported, batches, model.card, str(path), axes, searches))
+
         export_wires(
             file.outputs,
             dict(zip(INPUTS, example, strict=True)),
             path,
-            lambda run, exported: comparisons.append(compare(run, exported, batches, model.card, str(path), axes)),
-            metadata | ({"parts": json.dumps({name: each.name for name, each in names.items()})} if names else {}),
+            check,
+            metadata | ({"parts": msgspec.json.encode(said).decode()} if said else {}),
         )
         written.pop_all()
     if names:
@@ -161,6 +179,14 @@ def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[Samp
             "rates were measured, is not in it; give its options to nemo-lite transcribe"
         )
     return comparisons[0]
+
+
+def _searches(model: TrainedModel, file: Exported, parts: Parts) -> tuple[Search, Search] | None:
+    """The search of the model and that of its file; None where log-probabilities tell the texts, or nothing does."""
+    if LOG_PROBS in file.outputs or _other_search(model, file) or not is_known(file.search):
+        return None
+    search: Any = search_of(model.modules, model.card.labels)
+    return search, search_of_family(file.search, model.card.labels, None, parts)
 
 
 def _export_part(part: Exported, path: Path, metadata: Mapping[str, str]) -> None:
@@ -193,6 +219,7 @@ def compare(
     card: ModelCard,
     place: str,
     outputs: Mapping[str, int | None] = MappingProxyType({"log_probs": 1, "log_probs_length": None}),
+    searches: tuple[Search, Search] | None = None,
 ) -> OutputComparison:
     """Run both on the same batches.
 
@@ -203,10 +230,10 @@ def compare(
         card: labels and sample rate.
         place: the file's name, for the message.
         outputs: the axis of time of each by its name; None: it is the lengths of the others.
+        searches: of the model in torch and of the file, where these decide about texts.
 
     Raises:
-        UsageError: lengths or texts differ, or a value by more than :data:`TOLERANCE`. Texts are compared of files that
-            give log-probabilities.
+        UsageError: lengths or texts differ, or a value by more than :data:`TOLERANCE`.
     """
     sizes: list[tuple[int, float]] = []
     difference, texts, ties = 0.0, 0, 0
@@ -234,8 +261,22 @@ def compare(
                 if of_file != of_modules:
                     raise _differs("texts", place, size, str(of_file), str(of_modules))
                 texts, ties = texts + len(signal), ties + int((rounded & valid).sum())
+        if searches:
+            wanted_labels, got_labels = (
+                [search.recognise(states).best for states in states_of(_arrays(outputs, values))]
+                for search, values in zip(searches, zip(*pairs.values(), strict=True), strict=True)
+            )
+            for wanted_best, got_best in zip(wanted_labels, got_labels, strict=True):
+                if any(list(a) != list(b) for a, b in zip(wanted_best[:3], got_best[:3], strict=True)):
+                    raise _differs("texts or times", place, size, str(got_best[:3]), str(wanted_best[:3]))
+            texts += len(signal)
         sizes.append(size)
-    return OutputComparison(tuple(sizes), difference, texts, ties)
+    values = "log-probabilities" if LOG_PROBS in outputs else "values"
+    return OutputComparison(tuple(sizes), difference, texts, ties, values)
+
+
+def _arrays(outputs: Mapping[str, int | None], values: Iterable[Tensor]) -> dict[tuple[str, int | None], Any]:
+    return {output: value.cpu().numpy() for output, value in zip(outputs.items(), values, strict=True)}
 
 
 def _settled(of_torch: Tensor, got: Tensor) -> tuple[Tensor, Tensor]:
@@ -326,6 +367,8 @@ def metadata_of(model: TrainedModel, wires: Wires, file: Exported) -> dict[str, 
     if model.recipe.tokenizer is not None:
         texts["tokenizer_sha256"] = model.recipe.tokenizer.sha256
         texts["tokenizer"] = base64.b64encode(model.recipe.tokenizer.model).decode()
+    if file.settings:
+        texts["settings"] = json.dumps(file.settings)
     return texts | {name: str(number) for name, number in numbers.items() if number is not None}
 
 

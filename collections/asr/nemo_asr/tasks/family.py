@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
@@ -152,11 +153,13 @@ class Exported(NamedTuple):
         outputs: the wires by their names in the file. A wire of lengths stands behind the one that it is of.
         examples: a value of each input, in the order of the ports, whose free axes have 2 entries or more; None: audio.
         search: the family in ``known_searches`` whose search reads the file; "" where none does.
+        settings: of the first file: what the search has to know beside the labels, as JSON has it.
     """
 
     outputs: Mapping[str, NmTensor]
     examples: Sequence[Tensor] | None = None
     search: str = ""
+    settings: Mapping[str, Any] = MappingProxyType({})
 
 
 class StandIn(DataLayerNM):

@@ -8,19 +8,26 @@ from typing import ClassVar
 from nemo_asr.decoding.greedy import HypothesesType
 from nemo_asr.decoding.transducer import TransducerBeamSearch
 from nemo_asr.models.losses import AuxiliaryCTCLoss
+from nemo_asr.models.transducer.joint import RNNTJoint
+from nemo_asr.models.transducer.prediction import PredictionNetwork
+from nemo_asr.models.transducer.steps import JointStep, PredictionStep
 from nemo_asr.run.options import SearchOptions
+from nemo_asr.run.search.exported_transducer import JOINT, PREDICTION
 from nemo_asr.run.search.transducer import MAX_SYMBOLS
 from nemo_asr.tasks.families import CTC
 from nemo_asr.tasks.family import (
     SPEECH_ROLES,
     Data,
+    Exported,
     Family,
     Modules,
     Role,
     Signal,
+    StandIn,
     Weighted,
     Wires,
     augmented_features,
+    signals_of,
 )
 from nemo_lite import NeuralModule, NmTensor
 from nemo_lite.core import (
@@ -64,6 +71,28 @@ class Transducer(Family):
             feature_lengths=features.lengths,
         )
 
+    def exported(self, wires: Wires, modules: Mapping[str, NeuralModule]) -> dict[str, Exported]:
+        """The encoder up to projected frames, a step of the prediction network, and the rest of the joint network."""
+        prediction, joint = modules["prediction"], modules["joint"]
+        assert isinstance(prediction, PredictionNetwork)
+        assert isinstance(joint, RNNTJoint)
+        step, scores = PredictionStep(Reference(prediction), Reference(joint)), JointStep(Reference(joint))
+        memory = [
+            {"shape": part.shape[1:], "fill": float(part.flatten()[0]), "is_labels": not part.is_floating_point()}
+            for part in prediction.beginning(1)
+        ]
+        settings = {
+            "durations": joint.durations,
+            "big_blank_durations": joint.big_blank_durations,
+            "max_symbols": getattr(modules["search"], "max_symbols", MAX_SYMBOLS),
+            "memory": memory,
+        }
+        return {
+            "encoder": Exported(dict(wires.predictions.call.inputs), search="transducer", settings=settings),
+            PREDICTION: _part(step),
+            JOINT: _part(scores),
+        }
+
     def loss(self, modules: Modules, encoded: Signal, labels: Signal) -> NmTensor:
         """The loss of encoded frames and labels. States have the lengths of the labels: they are one more."""
         states, *_ = modules("prediction", labels)
@@ -79,6 +108,14 @@ class Transducer(Family):
         networks = Reference(modules["prediction"]), Reference(modules["joint"])
         max_symbols = getattr(own, "max_symbols", MAX_SYMBOLS)
         return TransducerBeamSearch(*networks, labels, max_symbols=max_symbols, **options.arguments())
+
+
+def _part(step: PredictionStep | JointStep) -> Exported:
+    inputs = (signal.values for signal in signals_of(StandIn(step.input_ports)()))
+    outputs = signals_of(step.connect(**dict(zip(step.input_ports, inputs, strict=True))))
+    return Exported(
+        {port: signal.values for port, signal in zip(step.output_ports, outputs, strict=True)}, step.examples()
+    )
 
 
 class Hybrid(Transducer, CTC):
@@ -128,3 +165,8 @@ class Hybrid(Transducer, CTC):
         reads_log_probs = any(isinstance(port.elements_type, LogprobsType) for port in ports)
         family: type[Family] = CTC if reads_log_probs else Transducer
         return family.search(self, labels, options, modules)
+
+    def exported(self, wires: Wires, modules: Mapping[str, NeuralModule]) -> dict[str, Exported]:
+        """Of the head that the search reads."""
+        reads_log_probs = any(wire is wires.log_probs for wire in wires.predictions.call.inputs.values())
+        return (CTC if reads_log_probs else Transducer).exported(self, wires, modules)

@@ -21,7 +21,8 @@ from nemo_asr.export.stream_export import export_stream
 from nemo_asr.export.torch_export import export_torch
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.calibration import FILE_NAME
-from nemo_asr.run.onnx.onnx_model import SUFFIX
+from nemo_asr.run.onnx.onnx_model import INT8, SUFFIX, DescribedFile
+from nemo_asr.run.onnx.onnx_stream import described_file
 from nemo_asr.run.options import OwnModules
 from nemo_asr.run.transcribe.inputs import recordings_of
 from nemo_asr.scoring.report.page import PAGE_FILE as REPORT
@@ -31,6 +32,7 @@ from nemo_asr.trained.calibrating import calibrate, store_calibration
 from nemo_asr.trained.folder import CARD, FORMATS, ModelCard, Rate, StoredModel, card_file, card_to_json, read_model
 from nemo_asr.trained.model import TrainedModel, completed, import_model, load_model
 from nemo_lite.base.errors import ConfigError, UsageError, printable
+from nemo_lite.base.files import json_text
 from nemo_lite.base.options import OneLineParser, not_negative_float, not_negative_int, positive_int
 from nemo_lite.base.outputs import check_output, write_output
 
@@ -50,9 +52,10 @@ def main(arguments: Sequence[str]) -> None:
     commands = parser.add_subparsers(metavar="show | calibrate | import | convert", required=True)
     others = " or ".join(each.name for each in FORMATS)
     where = f"a run's folder, a model folder, a folder of checkpoints, {others}"
+    where_shown = f"{where}, or a file of nemo-lite export (*{SUFFIX})"
     show = commands.add_parser("show", help="labels, sample rate, error rates, sizes; hashes are verified")
-    show.add_argument("model", help=where)
-    show.add_argument("--json", action="store_true", help="print model.json as it is")
+    show.add_argument("model", help=where_shown)
+    show.add_argument("--json", action="store_true", help="print model.json, or the metadata of the file, as they are")
     show.set_defaults(run=_show)
     calibrate_help = "learn how confident words are right, and store it in the model folder"
     _add_calibrate(commands.add_parser("calibrate", help=calibrate_help))
@@ -86,6 +89,10 @@ def _add_calibrate(parser: OneLineParser) -> None:
 
 
 def _show(options: Namespace) -> None:
+    if options.model.endswith(SUFFIX):
+        file = described_file(options.model)
+        print(json_text(dict(file.metadata)) if options.json else printable("\n".join(_described_file(file))))
+        return
     stored, recipe = read_model(options.model), None
     if stored.config:
         with suppress(ConfigError):  # modules that are not known here
@@ -104,8 +111,7 @@ def _described(stored: StoredModel, recipe: Recipe | None) -> Iterator[str]:
     if not card.sources:
         yield f"trained      step {card.step}, epoch {card.epoch}"
     if card.labels:
-        more = f" and {len(card.labels) - _MAX_LABELS} more" if len(card.labels) > _MAX_LABELS else ""
-        yield f"labels       {len(card.labels)}: {' '.join(map(_label, card.labels[:_MAX_LABELS]))}{more}"
+        yield _labels(card.labels)
         yield f"audio        {card.sample_rate} Hz; {1000 * card.frame_seconds:g} ms a frame of log-probabilities"
     if recipe is not None:
         yield f"features     {_features(recipe.preprocessor())}"
@@ -121,6 +127,26 @@ def _described(stored: StoredModel, recipe: Recipe | None) -> Iterator[str]:
     )
     yield f"licence      {card.licence or 'not said'}"
     yield f"written by   {', '.join(f'{name} {version}' for name, version in card.versions.items()) or 'not said'}"
+
+
+def _described_file(file: DescribedFile) -> Iterator[str]:
+    said = file.metadata
+    yield f"{said.get('name') or 'a model without a name'}, {file.path}"
+    if "step" in said:
+        yield f"trained      step {said['step']}, epoch {said.get('epoch', 'not said')}"
+    yield f"family       {file.family}; gives {', '.join(file.time_axes)}"
+    yield _labels(file.labels)
+    yield f"audio        {file.sample_rate} Hz; {1000 * file.frame_seconds:g} ms a frame"
+    for name, path in {"file": file.path, **file.part_files}.items():
+        yield f"{name:12} {path.name}  {path.stat().st_size / 2**20:.1f} MiB"
+    if INT8 in said:
+        yield "weights      int8, where that costs no accuracy"
+    yield f"licence      {said.get('licence') or 'not said'}"
+
+
+def _labels(labels: Sequence[str]) -> str:
+    more = f" and {len(labels) - _MAX_LABELS} more" if len(labels) > _MAX_LABELS else ""
+    return f"labels       {len(labels)}: {' '.join(map(_label, labels[:_MAX_LABELS]))}{more}"
 
 
 def _features(preprocessor: Any) -> str:

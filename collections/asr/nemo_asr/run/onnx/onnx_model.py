@@ -6,6 +6,7 @@ What the file's metadata must say is written by `onnx_export`.
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from nemo_asr.run.onnx.onnx_session import ONNX_FILE, open_session
 from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.ctc import LOG_PROBS, PathAligner
 from nemo_asr.run.search.known_searches import search_of_family
+from nemo_asr.run.search.parts import Network, Parts
 from nemo_asr.run.search.search import Aligner, Hypotheses, Search, States, num_frames_of
 from nemo_asr.run.text.labels import is_piece
 from nemo_asr.run.transcribe.driver import in_batches, segment_stream, transcribe
@@ -46,6 +48,25 @@ INT8 = "int8"
 INPUTS = ("audio_signal", "length")
 OUTPUTS = ("log_probs", "log_probs_length")
 _MOST_LABELS, _MOST_LABEL_CHARACTERS, _MOST_RATE = 65_536, 128, 655_350
+
+
+class PartFile(msgspec.Struct, frozen=True):
+    """A further part of a model, in a file beside the first one.
+
+    Args:
+        file: its name.
+        bytes, sha256: of its content.
+    """
+
+    file: str
+    bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> PartFile:
+        """Of a file that is written."""
+        content = path.read_bytes()
+        return cls(path.name, len(content), hashlib.sha256(content).hexdigest())
 
 
 _REMEDIES = {FORMAT: "stream in segments: --stream segments", STREAM_FORMAT: "give --stream: it takes audio in chunks"}
@@ -73,11 +94,14 @@ class DescribedFile:
         time_axes: the axis of time of each output by its name; None of lengths.
         sample_rate: samples a second that it takes.
         frame_seconds: how much audio a frame of what it gives stands for; 0 where it is not known.
+        parts: of a model in several files the others, and what the search has to know.
+        part_files: of a model in several files the others, by name.
         calibration: of the confidences of words; None: they are as the model gives them.
         trim_silence, int_values: how recordings are read; see ``Recipe.reading``.
 
     Raises:
-        CheckpointError: there is no such file, or it is not one that ``nemo-lite export`` wrote.
+        CheckpointError: there is no such file, or it is not one that ``nemo-lite export`` wrote; or the file of a part
+            is not beside it, or is another one.
         UsageError: onnxruntime is not installed, or has no such provider here.
     """
 
@@ -101,6 +125,8 @@ class DescribedFile:
             calibration = self.metadata.get("calibration")
             self.calibration = msgspec.json.decode(calibration, type=Calibration) if calibration else None
             self._rates = msgspec.json.decode(self.metadata.get("rates", "[]"), type=list[_StoredRate])
+            part_files = msgspec.json.decode(self.metadata.get("parts", "{}"), type=dict[str, PartFile])
+            settings = msgspec.json.decode(self.metadata.get("settings", "{}"), type=dict[str, Any])
             self._read()
         except (KeyError, ValueError, msgspec.MsgspecError) as error:
             problem = "this ONNX file does not say how to use it"
@@ -109,14 +135,21 @@ class DescribedFile:
                 problem, remedy = "this ONNX file is used otherwise", _REMEDIES[self.metadata["format"]]
             got = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise CheckpointError(problem, place=str(path), got=got, remedy=remedy) from None
+        self.parts = Parts(open_parts(self.path, part_files, providers), settings)
+        self.part_files = {name: self.path.with_name(part.file) for name, part in part_files.items()}
 
     def new_search(self, options: SearchOptions | None = None) -> Search:
         """The search of this model.
 
         Raises:
             UsageError: there is none for its family without torch, or it cannot do what is asked for.
+            CheckpointError: the file says nothing of the parts that its family has.
         """
-        return search_of_family(self.family, self.labels, options)
+        try:
+            return search_of_family(self.family, self.labels, options, self.parts)
+        except (KeyError, msgspec.ValidationError) as error:
+            problem, remedy = f"the file does not say what a {self.family} has", "export the model again"
+            raise CheckpointError(problem, place=str(self.path), got=str(error), remedy=remedy) from None
 
     def _read(self) -> None:
         """Read what only files of this format say; KeyError or ValueError where it is missing or wrong."""
@@ -295,6 +328,40 @@ class OnnxModel(DescribedFile):
             # A model that does not say how its frames lie in time: evenly.
             seconds = self.frame_seconds or len(audio.samples) / self.sample_rate / max(num_frames_of(states), 1)
             yield Row(number, value_of(states), audio.start / self.sample_rate, seconds)
+
+
+def open_parts(first: Path, files: Mapping[str, PartFile], providers: Sequence[str] = ()) -> dict[str, Network]:
+    """The further parts of a model.
+
+    Args:
+        first: the file that takes audio.
+        files: what it says of those beside it, by name.
+        providers: what computes them; see `open_session`.
+
+    Raises:
+        CheckpointError: a file is missing, or has not the size and the digest that the first one says.
+    """
+    return {name: _network(first, name, file, providers) for name, file in files.items()}
+
+
+def _network(first: Path, name: str, file: PartFile, providers: Sequence[str]) -> Network:
+    place = first.with_name(file.file)
+    if place.parent != first.parent or not place.is_file():
+        problem, remedy = f"the {name} of {first.name} is missing", "copy all files of the model into one folder"
+        raise CheckpointError(problem, place=str(place), remedy=remedy)
+    if (found := PartFile.of(place)) != file:
+        problem, remedy = f"this is not the {name} of {first.name}", "export the model again"
+        got, wanted = (f"{each.bytes} bytes, SHA-256 {each.sha256[:16]}..." for each in (found, file))
+        raise CheckpointError(problem, place=str(place), got=got, wanted=wanted, remedy=remedy)
+    # One thread: for a step of a few rows, more would cost more than they compute.
+    session = open_session(place, providers, 1)
+    inputs = [each.name for each in session.get_inputs()]
+
+    def network(*values: Any) -> Sequence[Any]:
+        outputs: Sequence[Any] = session.run(None, dict(zip(inputs, values, strict=True)))
+        return outputs
+
+    return network
 
 
 def load_onnx_model(path: str | Path, providers: Sequence[str] = (), threads: int | None = None) -> OnnxModel:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from nemo_asr.run.audio.files import Samples
-from nemo_asr.run.onnx.onnx_model import STREAM_FORMAT, DescribedFile, states_of
+from nemo_asr.run.onnx.onnx_model import STREAM_FORMAT, DescribedFile, OnnxModel, states_of
 from nemo_asr.run.search.search import Search, States, num_frames_of
+from nemo_lite.base.errors import CheckpointError
 
 # Any: onnxruntime has no types.
 
@@ -87,6 +89,17 @@ class OnnxStreamedModel(DescribedFile):
     def frames(self) -> Callable[[Samples, bool], States]:
         """See `FrameModel`. Frames come as soon as the chunk is whole in which they are."""
         return _OnnxFrames(self)
+
+
+def described_file(path: str) -> DescribedFile:
+    """A file of either kind, to look at.
+
+    Raises:
+        CheckpointError, UsageError: as of `DescribedFile`.
+    """
+    with suppress(CheckpointError):
+        return OnnxStreamedModel(path)
+    return OnnxModel(path)
 
 
 class _OnnxFrames:
