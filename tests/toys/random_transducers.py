@@ -35,7 +35,7 @@ def config_of(joint: str = "", prediction: str = LSTM, family: str = "transducer
 
 
 def random_transducer(folder: Path, text: str) -> TrainedModel:
-    """Of a configuration. Its outputs are equally frequent, and blanks a little more."""
+    """Of a configuration. Its outputs are equally frequent; blanks a little more, big blanks less."""
     (folder / "model.yaml").write_text(text)
     torch.manual_seed(0)
     recipe = nemo_asr.load_recipe(folder / "model.yaml")
@@ -59,5 +59,6 @@ def random_transducer(folder: Path, text: str) -> TrainedModel:
         scores = joint.joint_net(pairs)
         head.weight *= 3 / scores.std((0, 1))[:, None]
         head.bias.copy_(-(joint.joint_net[:-1](pairs) @ head.weight.T).mean((0, 1)))
-        head.bias[joint.blank] += 1.0
+        head.bias[joint.blank] += 0.0 if joint.durations else 1.0
+        head.bias[joint.num_labels : joint.blank] -= 1.5
     return TrainedModel("here", recipe, model, describe(recipe))

@@ -10,8 +10,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from nemo_asr.decoding.greedy import post_process_predictions
 from nemo_asr.features.audio_preprocessor import audio_ports
 from nemo_asr.run.audio.files import Samples
-from nemo_asr.run.onnx.onnx_model import FORMAT, INPUTS, OUTPUTS, PartFile, open_parts, states_of
+from nemo_asr.run.onnx.onnx_model import FORMAT, INPUTS, OUTPUTS, PartFile, open_parts, part_place, states_of
 from nemo_asr.run.search.ctc import LOG_PROBS
 from nemo_asr.run.search.known_searches import is_known, search_of_family
 from nemo_asr.run.search.parts import Parts
@@ -144,41 +144,61 @@ def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[Samp
     path = Path(path).expanduser()
     refuse_existing(path)
     wires, files = exported_files(model)
-    (main, file), *others = files.items()
-    names = {name: path.with_name(f"{path.stem}.{name}{path.suffix}") for name, _ in others}
-    for place in names.values():
-        refuse_existing(place)
-    metadata, axes = metadata_of(model, wires, file), time_axes(file)
+    file = next(iter(files.values()))
     batches = compared_batches(model.card.sample_rate, recordings)
     example = batches[len(_CHECKED_SECONDS) - 1]
     comparisons: list[OutputComparison] = []
-    with ExitStack() as written:  # the first file last: where it is, all of them are
-        for name, part in others:
-            _export_part(part, names[name], {**metadata, "part": name, "wires": _described(part)})
-            written.callback(names[name].unlink)
-
-        said = {name: PartFile.of(place) for name, place in names.items()}
-        searches = _searches(model, file, Parts(open_parts(path, said), file.settings))
+    with parts_beside(model, files, path) as (said, parts):
+        axes, searches = time_axes(file), _searches(model, file, parts)
 
         def check(run: Run, exported: OnnxRun) -> None:
             comparisons.append(compare(run, exported, batches, model.card, str(path), axes, searches))
 
-        export_wires(
-            file.outputs,
-            dict(zip(INPUTS, example, strict=True)),
-            path,
-            check,
-            metadata | ({"parts": msgspec.json.encode(said).decode()} if said else {}),
-        )
-        written.pop_all()
-    if names:
-        logging.info("%s is the %s of family %s; beside it: %s", path, main, model.modules.family, ", ".join(names))
+        metadata = metadata_of(model, wires, file) | said
+        export_wires(file.outputs, dict(zip(INPUTS, example, strict=True)), path, check, metadata)
     if search := _other_search(model, file):
         logging.warning(
             f"{path} ends at {next(iter(file.outputs))}: {search} of the configuration, with which the model's error "
             "rates were measured, is not in it; give its options to nemo-lite transcribe"
         )
     return comparisons[0]
+
+
+@contextmanager
+def parts_beside(
+    model: TrainedModel, files: Mapping[str, Exported], path: Path
+) -> Iterator[tuple[dict[str, str], Parts]]:
+    """Write the further parts of a model, which are taken away again if the first file is not written within.
+
+    Args:
+        model: the model.
+        files: by name, the first one first.
+        path: the first file. The others are beside it, named after theirs.
+
+    Yields:
+        What the metadata of the first file say of them; and what its search has of them.
+
+    Raises:
+        FileInTheWayError: there is a file of such a name.
+        UsageError: as of `export_onnx`.
+    """
+    (main, file), *others = files.items()
+    names = {name: part_place(path, name) for name, _ in others}
+    for place in names.values():
+        refuse_existing(place)
+    with ExitStack() as written:  # the first file last: where it is, all of them are
+        for name, part in others:
+            said = {"format": FORMAT, "name": model.card.name, "family": file.search, "part": name}
+            _export_part(part, names[name], {**said, "wires": _described(part)})
+            written.callback(names[name].unlink)
+        listed = {name: PartFile.of(place) for name, place in names.items()}
+        yield (
+            {"parts": msgspec.json.encode(listed).decode()} if listed else {},
+            Parts(open_parts(path, listed), file.settings),
+        )
+        written.pop_all()
+    if names:
+        logging.info("%s is the %s of family %s; beside it: %s", path, main, model.modules.family, ", ".join(names))
 
 
 def _searches(model: TrainedModel, file: Exported, parts: Parts) -> tuple[Search, Search] | None:

@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
@@ -22,11 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nemo_asr.decoding.greedy import post_process_predictions
-from nemo_asr.export.onnx_export import TOLERANCE, log_probs_of_frames
+from nemo_asr.export.onnx_export import TOLERANCE, exported_files, log_probs_of_frames, time_axes
 from nemo_asr.run.audio.files import Samples
-from nemo_asr.run.text.labels import WORD_MARK
-from nemo_asr.tasks.family import Exported, Wires
+from nemo_asr.run.onnx.onnx_model import states_of
+from nemo_asr.run.search.known_searches import search_of_family
+from nemo_asr.run.text.labels import WORD_MARK, text_of
+from nemo_asr.tasks.family import Exported, Wires, search_of
 from nemo_asr.trained.model import TrainedModel
 from nemo_asr.trained.windows import stride_of
 from nemo_lite import NmTensor
@@ -48,12 +49,13 @@ class Written:
 
     Attributes:
         folder: of the files.
-        difference: the largest one between a log-probability of the file, in ONNX Runtime, and of torch.
+        difference: the largest one between a value of the file, in ONNX Runtime, and of torch.
         package: the program, as pip calls it.
         loader: what loads the model, in its Python package.
         arguments: of the loader.
         before, behind: zero samples that its user has to put before and behind the audio.
         advice: what its user has to know.
+        values: what was compared.
     """
 
     folder: Path
@@ -64,6 +66,7 @@ class Written:
     before: int = 0
     behind: int = 0
     advice: Sequence[str] = ()
+    values: str = "log-probabilities"
 
     @property
     def module(self) -> str:
@@ -130,24 +133,38 @@ class Stretched(nn.Module):
 
 @dataclass(frozen=True)
 class RunnerParts:
-    """The wires of a model, the file that is written of it, and what programs have to know of it."""
+    """The wires of a model, the file that is written of it, further parts, and what programs have to know of it."""
 
     model: TrainedModel
     wires: Wires
     file: Exported
+    others: Mapping[str, Exported] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: TrainedModel, program: str) -> RunnerParts:
-        """UsageError for a model of a family that exports other wires than the layout of a program has."""
+    def of(cls, model: TrainedModel, program: str, search: str = "") -> RunnerParts:
+        """The parts of a model.
+
+        Args:
+            model: the model.
+            program: that is to run it.
+            search: a family whose files the program has a layout for, beside those of log-probabilities.
+
+        Raises:
+            UsageError: the program has no layout for the files of the model.
+        """
+        wires, files = exported_files(model)
+        (_, file), *others = files.items()
+        if search and file.search == search:
+            return cls(model, wires, file, dict(others))
         return cls(model, *log_probs_of_frames(model, program))
 
     @property
     def outputs(self) -> list[NmTensor]:
-        """Log-probabilities and their lengths."""
+        """Log-probabilities, or what else the search reads, and their lengths."""
         return list(self.file.outputs.values())
 
     def whole(self) -> AbstractContextManager[nn.Module]:
-        """(B, samples) and (B,) to log-probabilities and their lengths, in evaluation mode."""
+        """(B, samples) and (B,) to :attr:`outputs`, in evaluation mode."""
         return evaluated_part(self.outputs)
 
     def rest(self) -> AbstractContextManager[nn.Module]:
@@ -159,18 +176,27 @@ class RunnerParts:
 
     @property
     def frame_seconds(self) -> float:
-        """Of a frame of log-probabilities; 0 where it is not known."""
+        """Of a frame of the outputs; 0 where it is not known."""
         return (stride_of(self.wires.frames) or 0) / self.model.card.sample_rate
+
+    @property
+    def subsampling(self) -> int:
+        """Frames of 0.01 s in a frame of the outputs."""
+        return max(round(100 * self.frame_seconds), 1)
 
 
 def greedy_texts(model: TrainedModel, recordings: Sequence[Samples]) -> list[str]:
     """The text of each recording for itself, by greedy decoding, which is what other programs do too."""
-    texts = []
-    with RunnerParts.of(model, "other programs").whole() as whole:
+    _, files = exported_files(model)
+    (file, *others), labels, texts = files.values(), model.card.labels, []
+    # What needs networks, a file's search gets from further files: in torch, the model's own search has them.
+    search: Any = search_of(model.modules, labels) if others else search_of_family(file.search, labels)
+    with evaluated_part(list(file.outputs.values())) as whole:
         for samples in recordings:
-            log_probs, frames = whole(torch.from_numpy(samples)[None], torch.tensor([len(samples)]))
-            (text,) = post_process_predictions([log_probs.argmax(2)], model.card.labels, [frames])
-            texts.append(" ".join(text.split()))
+            outputs = whole(torch.from_numpy(samples)[None], torch.tensor([len(samples)]))
+            arrays = (output.numpy() for output in outputs)
+            (states,) = states_of(dict(zip(time_axes(file).items(), arrays, strict=True)))
+            texts.append(" ".join(text_of(list(search.recognise(states).best.ids), labels).split()))
     return texts
 
 
@@ -192,6 +218,12 @@ def symbols_of(labels: Sequence[str], place: str) -> str:
 
 def write_features(module: nn.Module, num_features: int, output: str, path: Path, metadata: Mapping[str, str]) -> float:
     """Write the ONNX file of a module from features (B, D, T) and lengths; as `write_checked`."""
+    arguments, compared = example_features(num_features)
+    return write_checked(module.eval(), arguments, [output], path, metadata, compared)
+
+
+def example_features(num_features: int) -> tuple[list[Argument], list[tuple[Tensor, Tensor]]]:
+    """Features and lengths as inputs of a file; and those of the batches on which it is compared."""
     shortest, longest = _FEATURE_FRAMES
     generator = torch.Generator().manual_seed(SEED)
     features = torch.randn(2, num_features, longest, generator=generator)
@@ -200,8 +232,7 @@ def write_features(module: nn.Module, num_features: int, output: str, path: Path
         Argument("audio_signal", features, {0: "batch", 2: "time"}),
         Argument("length", length, {0: "batch"}),
     ]
-    compared = [(features, length), (features[:1, :, :shortest], length[1:])]
-    return write_checked(module.eval(), arguments, [output], path, metadata, compared)
+    return arguments, [(features, length), (features[:1, :, :shortest], length[1:])]
 
 
 def write_checked(
@@ -227,13 +258,29 @@ def write_checked(
     return max(differences)
 
 
-def difference_of(got: Tensor, wanted: Tensor, place: str) -> float:
+def difference_of(got: Tensor, wanted: Tensor, place: str, values: str = "log-probabilities") -> float:
     """The largest one. UsageError where it is too large."""
-    apart = (got - wanted).abs() if got.shape == wanted.shape else torch.tensor(torch.inf)
+    apart = (got - wanted).abs().float() if got.shape == wanted.shape else torch.tensor(torch.inf)
     if not (apart <= TOLERANCE * (1 + wanted.abs())).all():
-        problem = "the exported log-probabilities are not torch's, so nothing is written"
+        problem = f"the exported {values} are not torch's, so nothing is written"
         raise UsageError(problem, place=place, got=f"{apart.max().item():.1e} apart")
     return apart.max().item()
+
+
+def refuse_other_texts(written: Written, model: TrainedModel, recordings: Sequence[Samples]) -> None:
+    """Let the program hear recordings, if it is installed. UsageError where a text is not the model's."""
+    texts = written.hear(recordings, model.card.sample_rate) if recordings else None
+    if texts is None:
+        return
+    wanted = greedy_texts(model, recordings)
+    others = [number for number, text in enumerate(texts) if text != wanted[number]]
+    if others:
+        first = others[0]
+        problem = (
+            f"{written.package} gives other texts for {len(others)} of {len(texts)} recordings, so nothing is written"
+        )
+        got, own = repr(texts[first]), repr(wanted[first])
+        raise UsageError(f"{problem} (number {first + 1})", place=model.place, got=got, wanted=own)
 
 
 def described(model: TrainedModel, takes: str) -> dict[str, str]:

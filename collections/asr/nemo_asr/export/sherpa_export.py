@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nemo_asr.export.nemo_networks import has_durations, settings_of, steps_of, write_encoder, write_step
 from nemo_asr.export.runner_export import (
     MODEL,
     SEED,
@@ -20,6 +23,7 @@ from nemo_asr.export.runner_export import (
     described,
     difference_of,
     new_folder,
+    refuse_other_texts,
     symbols_of,
     write_checked,
     write_features,
@@ -28,6 +32,7 @@ from nemo_asr.export.stream_export import StreamedParts
 from nemo_asr.features.audio_preprocessor import AudioPreprocessor
 from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor
 from nemo_asr.features.spectra import centred, mel_filterbank, window_function
+from nemo_asr.run.audio.files import Samples
 from nemo_asr.trained.model import TrainedModel
 from nemo_lite.backends.pytorch.export import Argument, OnnxRun, evaluated_part, write_onnx
 from nemo_lite.backends.pytorch.streaming import State
@@ -40,6 +45,8 @@ SHERPA_WAVEFORM_FRAME = 0.02
 """Seconds of a frame in sherpa-onnx's times where a model takes the waveform, whatever the model's are."""
 SHERPA_STREAM_FRAME = 0.04
 """The same of streams."""
+SHERPA_MOST_LABELS = {"rnnt": 10, "tdt": 5}
+"""Most labels that it says at one frame."""
 SHERPA_STREAM_SILENCE = 0.5
 """Seconds of silence that a stream hears behind the last frame. At the end of a recording a model writes its last label
 at once, but sherpa-onnx never says that there is one. In silence a Conformer of connected digits wrote it up to 0.16 s
@@ -51,8 +58,14 @@ _CHUNKS = 12
 _NO_END = 1 << 40  # frames to the end of a recording, of which nothing is known
 
 
-def sherpa_features_problem(preprocessor: object) -> str:
-    """Why a model cannot take the features that sherpa-onnx computes for NeMo's models; empty if it can."""
+def sherpa_features_problem(preprocessor: object, window_name: str = "hann", below_nyquist: float = 0.0) -> str:
+    """Why a model cannot take the features that sherpa-onnx computes for NeMo's models; empty if it can.
+
+    Args:
+        preprocessor: of the model.
+        window_name: of the window that sherpa-onnx has.
+        below_nyquist: Hz by which its bands end below half the sample rate.
+    """
     if not isinstance(preprocessor, AudioToMelSpectrogramPreprocessor):
         return f"they are those of {type(preprocessor).__name__}"
     rate = preprocessor.sample_rate
@@ -61,12 +74,13 @@ def sherpa_features_problem(preprocessor: object) -> str:
         seconds = preprocessor.win_length / rate, preprocessor.hop_length / rate
         return "windows have {:g} s every {:g} s, not 0.025 s every 0.01 s".format(*seconds)
     size = 1 << (window - 1).bit_length()
-    hann = centred(window_function("hann", window, periodic=False), size)
-    if preprocessor.n_fft != size or not torch.equal(preprocessor.window.cpu(), hann):
-        return f"the window is no symmetric Hann window in n_fft {size}"
-    bands = mel_filterbank(rate, size, preprocessor.num_features, 0.0, rate / 2).t()
+    values = centred(window_function(window_name, window, periodic=False), size)
+    if preprocessor.n_fft != size or not torch.equal(preprocessor.window.cpu(), values):
+        return f"the window is no symmetric {window_name.capitalize()} window in n_fft {size}"
+    bands = mel_filterbank(rate, size, preprocessor.num_features, 0.0, rate / 2 - below_nyquist).t()
     if not torch.equal(preprocessor.filters.cpu(), bands):
-        return "mel bands do not go from 0 Hz to half the sample rate"
+        end = f"{rate / 2 - below_nyquist:g} Hz" if below_nyquist else "half the sample rate"
+        return f"mel bands do not go from 0 Hz to {end}"
     if preprocessor.preemph != 0.97 or preprocessor.mag_power != 2.0 or not preprocessor.log:
         return "they are no logarithms of powers behind a pre-emphasis of 0.97"
     return "" if preprocessor.frame_splicing == 1 else f"frame_splicing is {preprocessor.frame_splicing}"
@@ -96,6 +110,27 @@ class _OfLogPowers(nn.Module):
     def forward(self, audio_signal: Tensor, length: Tensor) -> tuple[Tensor, ...]:
         """As ``rest``."""
         outputs: tuple[Tensor, ...] = self.rest(self.preprocessor.of_bands(sherpa_powers(audio_signal), length), length)
+        return outputs
+
+
+class _Centred(nn.Module):
+    """The model behind sherpa-onnx's features of a recording with half a hop of zeros before it.
+
+    There is a frame at each multiple of the hop up to the recording's end: one more than some models count.
+
+    Args:
+        rest: the model behind its features.
+        preprocessor: counts frames of samples.
+    """
+
+    def __init__(self, rest: nn.Module, preprocessor: AudioToMelSpectrogramPreprocessor) -> None:
+        super().__init__()
+        self.rest, self.hop, self.framing = rest, preprocessor.hop_length, preprocessor.framing
+
+    def forward(self, audio_signal: Tensor, length: Tensor) -> tuple[Tensor, ...]:
+        """As ``rest``."""
+        frames = self.framing.valid_frames((length - 1) * self.hop + 1, self.hop)
+        outputs: tuple[Tensor, ...] = self.rest(audio_signal, frames)
         return outputs
 
 
@@ -132,20 +167,25 @@ def _blank(num_classes: int) -> Tensor:
     return F.one_hot(torch.tensor(num_classes - 1), num_classes).float().log().clamp(min=-1e4)
 
 
-def export_sherpa(model: TrainedModel, folder: str | Path, waveform: bool | None = None) -> Written:
-    """Write ``model.onnx`` and ``tokens.txt`` as sherpa-onnx reads them.
+def export_sherpa(
+    model: TrainedModel, folder: str | Path, waveform: bool | None = None, recordings: Sequence[Samples] = ()
+) -> Written:
+    """Write ``model.onnx`` and ``tokens.txt`` as sherpa-onnx reads them; of a transducer its three networks.
 
     Args:
-        model: a CTC model; it is left as it was.
+        model: of CTC, or a transducer; it is left as it was.
         folder: there must be none yet.
         waveform: the file takes the waveform, and computes the features itself; None: only where sherpa-onnx computes
-            other features than the model's.
+            other features than the model's. Files of transducers cannot.
+        recordings: of a transducer; samples on which sherpa-onnx, if it is installed, has to give the model's texts.
 
     Raises:
         FileInTheWayError: there is such a folder.
         UsageError: the model cannot be written so, or the file gives other log-probabilities than torch.
     """
-    parts, card = RunnerParts.of(model, SHERPA), model.card
+    parts, card = RunnerParts.of(model, SHERPA, "transducer"), model.card
+    if parts.others:
+        return _export_sherpa_networks(parts, folder, waveform, recordings)
     problem = sherpa_features_problem(model.modules.preprocessor)
     if waveform is False and problem:
         remedy = "leave out waveform=False: the file computes the features itself then"
@@ -156,6 +196,86 @@ def export_sherpa(model: TrainedModel, folder: str | Path, waveform: bool | None
         (new / TOKENS).write_text(tokens, encoding="utf-8")
         written = write(parts, new / MODEL, place)
     return written
+
+
+def _export_sherpa_networks(
+    parts: RunnerParts, folder: str | Path, waveform: bool | None, recordings: Sequence[Samples]
+) -> Written:
+    model, preprocessor, settings = parts.model, parts.model.modules.preprocessor, settings_of(parts)
+    if waveform:
+        problem, remedy = "sherpa-onnx gives features to transducers", "leave out the waveform"
+        raise UsageError(problem, place=model.place, got="waveform", remedy=remedy)
+    refuse_other_features(model, recordings)
+    assert isinstance(preprocessor, AudioToMelSpectrogramPreprocessor)
+    kind = "tdt" if has_durations(settings) else "rnnt"
+    metadata = described(model, "features") | {
+        "model_type": "EncDecRNNTBPEModel",
+        "url": f"nemo_lite {kind}",  # by these three letters it knows a TDT
+        "vocab_size": str(len(model.card.labels)),
+        "subsampling_factor": str(parts.subsampling),
+        "normalize_type": "",  # in the file
+        "feat_dim": str(preprocessor.num_features),
+    }
+    tokens, most, half = (
+        symbols_of(model.card.labels, model.place),
+        SHERPA_MOST_LABELS[kind],
+        preprocessor.hop_length // 2,
+    )
+    advice = []
+    if settings.max_symbols != most and 0 in (settings.durations or [0]):
+        advice.append(f"sherpa-onnx gives at most {most} labels at one frame, the model {settings.max_symbols}")
+
+    def written(place: Path) -> Written:
+        arguments = _network_files(place) | {"model_type": "nemo_transducer"} | _sherpa_features(preprocessor)
+        loader = "OfflineRecognizer.from_transducer"
+        return Written(place, difference, SHERPA, loader, arguments, half, 0, advice, "values")
+
+    with new_folder(folder) as (new, place):
+        (new / TOKENS).write_text(tokens, encoding="utf-8")
+        difference, said = _write_steps(parts, new)
+        with parts.rest() as rest:
+            encoder = _Centred(_OfLogPowers(rest, preprocessor), preprocessor)
+            path = new / "encoder.onnx"
+            difference = max(difference, write_encoder(encoder, preprocessor.num_features, path, metadata | said))
+        refuse_other_texts(written(new), model, recordings)
+    return written(place)
+
+
+def _network_files(place: Path) -> dict[str, Any]:
+    files = {name: str(place / f"{name}.onnx") for name in ("encoder", "decoder", "joiner")}
+    return {**files, "tokens": str(place / TOKENS)}
+
+
+def _write_steps(parts: RunnerParts, folder: Path) -> tuple[float, dict[str, str]]:
+    """Write decoder and joiner; the largest difference to torch, and what the encoder says of the decoder."""
+    with steps_of(parts) as (decoder, joiner):
+        examples = decoder.examples()
+        states = [decoder(*inputs)[0] for inputs in examples]
+        difference = write_step(decoder, examples, folder / "decoder.onnx")
+        pairs = [(1 - state, state) for state in states]
+        difference = max(difference, write_step(joiner, pairs, folder / "joiner.onnx"))
+    return difference, {"pred_rnn_layers": "1", "pred_hidden": str(decoder.size)}
+
+
+def refuse_other_features(model: TrainedModel, recordings: Sequence[Samples]) -> None:
+    """See that a transducer's features are those of sherpa-onnx, or NeMo's, which are near, and recordings compared.
+
+    sherpa-onnx computes other features for transducers than for CTC: a Povey window, and bands to 400 Hz below half the
+    sample rate.
+
+    Raises:
+        UsageError: they are others.
+    """
+    preprocessor = model.modules.preprocessor
+    problem = sherpa_features_problem(preprocessor, "povey", 400.0)
+    if problem and sherpa_features_problem(preprocessor):
+        remedy = "train with window_size: 0.025, window: povey and highfreq: 7600, or export to onnx or for onnx-asr"
+        raise UsageError("sherpa-onnx computes other features", place=model.place, got=problem, remedy=remedy)
+    if problem and not (recordings and find_spec("sherpa_onnx")):
+        wanted = "recordings on which its texts are the model's, and sherpa-onnx installed"
+        problem = "sherpa-onnx computes other features for transducers, whose texts may differ"
+        got = "a Hann window and bands to half the sample rate"
+        raise UsageError(problem, place=model.place, got=got, wanted=wanted, remedy="give --audio")
 
 
 def _sherpa_files(place: Path) -> dict[str, Any]:
@@ -222,8 +342,8 @@ class _StreamCheck:
         got, wanted = [], []
         for number in range(_CHUNKS + parts.late // parts.frames):
             chunk = self._features.roll(number, dims=2)
-            log_probs, _, *caches = run(chunk, self._length, *caches)
-            got.append(log_probs)
+            outputs, _, *caches = run(chunk, self._length, *caches)
+            got.append(self._module.frames_of(outputs))
             features = parts.preprocessor.of_bands(sherpa_powers(chunk), self._length)
             (log_probs, _), state = parts.dag(features, self._length, state=state, last=False)
             wanted.append(log_probs.repeat_interleave(self._module.repeats, dim=1))
@@ -285,7 +405,28 @@ class _SherpaChunk(nn.Module):
             frames = torch.arange(log_probs.shape[1]) - self.parts.late + cache_last_channel_len.unsqueeze(1)
             log_probs = torch.where((frames < 0).unsqueeze(2), _blank(log_probs.shape[2]), log_probs)
         log_probs = log_probs.unsqueeze(2).expand(-1, -1, self.repeats, -1).flatten(1, 2)
-        return log_probs, torch.full_like(length, log_probs.shape[1]), *self.rows(new_state), new_state[self.counter]
+        lengths = torch.full_like(length, log_probs.shape[1])
+        return self.written(log_probs), lengths, *self.rows(new_state), new_state[self.counter]
+
+    def written(self, frames: Tensor) -> Tensor:
+        """(B, U, ...) as the file gives them."""
+        return frames
+
+    def frames_of(self, written: Tensor) -> Tensor:
+        """(B, U, ...) of what the file gives."""
+        return written
+
+
+class _SherpaFrames(_SherpaChunk):
+    """The same of a transducer, whose frames are (B, joint_hidden, U) there."""
+
+    def written(self, frames: Tensor) -> Tensor:
+        """See `_SherpaChunk`."""
+        return frames.transpose(1, 2)
+
+    def frames_of(self, written: Tensor) -> Tensor:
+        """See `_SherpaChunk`."""
+        return written.transpose(1, 2)
 
 
 def samples_behind(chunk: int, late: int, hop: int, window: int) -> int:
@@ -304,28 +445,36 @@ def samples_behind(chunk: int, late: int, hop: int, window: int) -> int:
 
 
 def export_sherpa_stream(model: TrainedModel, folder: str | Path) -> Written:
-    """Write ``model.onnx`` and ``tokens.txt`` as sherpa-onnx reads them of NeMo's cache-aware CTC models.
+    """Write ``model.onnx`` and ``tokens.txt`` as sherpa-onnx reads them of NeMo's cache-aware models.
+
+    Of a transducer its three networks take the place of ``model.onnx``.
 
     Args:
-        model: a CTC model that runs in chunks; it is left as it was.
+        model: of CTC, or a transducer without durations, that runs in chunks; it is left as it was.
         folder: there must be none yet.
 
     Raises:
         FileInTheWayError: there is such a folder.
-        UsageError: the model cannot be written so, or the file gives other log-probabilities than torch.
+        UsageError: the model cannot be written so, or a file gives other values than torch.
     """
     if problem := sherpa_features_problem(model.modules.preprocessor):
         remedy = "train with window_size: 0.025, or stream the file of --format onnx"
         raise UsageError("sherpa-onnx computes other features", place=model.place, got=problem, remedy=remedy)
+    runner = RunnerParts.of(model, SHERPA, "transducer")
     parts, tokens = StreamedParts.of(model), symbols_of(model.card.labels, model.place)
     preprocessor, chunk = parts.preprocessor, parts.chunk
     if preprocessor.graph_state(1):
         remedy = "stream the file of --format onnx"
         raise UsageError("features have a state, moving_seconds", place=model.place, got=SHERPA, remedy=remedy)
     seconds = chunk / parts.frames * preprocessor.hop_length / preprocessor.sample_rate
-    times = seconds / SHERPA_STREAM_FRAME
+    times = 1.0 if runner.others else seconds / SHERPA_STREAM_FRAME
     repeats = max(round(times), 1)
     module = _SherpaChunk(parts, repeats)
+    model_type, first, factor = "EncDecCTCModel", MODEL, round(SHERPA_STREAM_FRAME * 100)
+    if runner.others:
+        _refuse_stream_networks(runner, parts)
+        module = _SherpaFrames(parts, repeats)
+        model_type, first, factor = "EncDecRNNTBPEModel", "encoder.onnx", chunk // parts.frames
     generator = torch.Generator().manual_seed(SEED)
     caches = module.rows(parts.state(2))
     features = torch.randn(2, preprocessor.num_features, chunk, generator=generator) * 3 - 8
@@ -333,11 +482,12 @@ def export_sherpa_stream(model: TrainedModel, folder: str | Path) -> Written:
     inputs |= {"cache_last_channel": caches[0], "cache_last_time": caches[1]}
     inputs |= {"cache_last_channel_len": parts.state(2)[parts.counter]}
     metadata = described(model, "features") | {
-        "model_type": "EncDecCTCModel",
+        "model_type": model_type,
         "vocab_size": str(len(model.card.labels)),
         "window_size": str(chunk),  # nothing is encoded twice: the states hold what convolutions see
         "chunk_shift": str(chunk),
-        "subsampling_factor": str(round(SHERPA_STREAM_FRAME * 100)),
+        "subsampling_factor": str(factor),
+        "normalize_type": "",  # in the file
     }
     for name, row in zip(("cache_last_channel", "cache_last_time"), caches, strict=True):
         metadata |= {f"{name}_dim{axis}": str(row.shape[axis]) for axis in (1, 2, 3)}
@@ -346,17 +496,32 @@ def export_sherpa_stream(model: TrainedModel, folder: str | Path) -> Written:
     with new_folder(folder) as (new, place), evaluated_part(list(parts.file.outputs.values())):
         module.eval()
         (new / TOKENS).write_text(tokens, encoding="utf-8")
+        of_steps, said = _write_steps(runner, new) if runner.others else (0.0, {})
         check = _StreamCheck(module, features, inputs["length"], caches)
-        write_onnx(module, ports, outputs, new / MODEL, check, metadata)
-    difference = check.difference
+        write_onnx(module, ports, outputs, new / first, check, metadata | said)
+    difference = max(check.difference, of_steps)
     advice = []
     if abs(times - repeats) > 1e-6:
         advice.append(f"multiply its times by {times / repeats:g}: it takes a frame for {SHERPA_STREAM_FRAME} s")
-    arguments = _sherpa_files(place) | _sherpa_features(preprocessor)
+    files = _network_files(place) if runner.others else _sherpa_files(place)
+    arguments = files | _sherpa_features(preprocessor)
     if parts.late:
         advice.append(f"subtract {parts.late * seconds:g} s from its times: a frame waits for those behind it")
     late = parts.late * chunk // parts.frames
     behind = samples_behind(chunk, late, preprocessor.hop_length, preprocessor.win_length)
     behind += round(SHERPA_STREAM_SILENCE * preprocessor.sample_rate)
-    loader = "OnlineRecognizer.from_nemo_ctc"
-    return Written(place, difference, SHERPA, loader, arguments, preprocessor.hop_length // 2, behind, advice)
+    loader = f"OnlineRecognizer.{'from_transducer' if runner.others else 'from_nemo_ctc'}"
+    written = Written(place, difference, SHERPA, loader, arguments, preprocessor.hop_length // 2, behind, advice)
+    return replace(written, values="values") if runner.others else written
+
+
+def _refuse_stream_networks(runner: RunnerParts, parts: StreamedParts) -> None:
+    """UsageError for a transducer of which sherpa-onnx has no streams."""
+    problem = ""
+    if has_durations(settings_of(runner)):
+        problem = "durations, with which sherpa-onnx has no streams"
+    elif parts.late:
+        problem = "frames that wait for those behind them, of which sherpa-onnx would hear the first ones"
+    if problem:
+        remedy = "stream the file of --format onnx, or leave out --stream"
+        raise UsageError("no stream for sherpa-onnx", place=runner.model.place, got=problem, remedy=remedy)

@@ -6,18 +6,29 @@ What sherpa-onnx reads: `sherpa_export`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from nemo_asr.export.onnx_export import TOLERANCE, OutputComparison, example_signals, log_probs_of_frames, metadata_of
+from nemo_asr.export.onnx_export import (
+    TOLERANCE,
+    OutputComparison,
+    example_signals,
+    exported_files,
+    log_probs_of_frames,
+    metadata_of,
+    parts_beside,
+)
 from nemo_asr.features.audio_preprocessor import AudioPreprocessor
 from nemo_asr.run.audio.files import Samples
-from nemo_asr.run.onnx.onnx_model import STREAM_FORMAT
+from nemo_asr.run.onnx.onnx_model import STREAM_FORMAT, part_place
 from nemo_asr.run.onnx.onnx_stream import BEFORE, CHUNK, LATE, NEXT, OnnxStreamedModel
+from nemo_asr.run.search.ctc import LOG_PROBS
+from nemo_asr.run.search.known_searches import is_known
 from nemo_asr.tasks.family import Exported, Wires
 from nemo_asr.trained.model import TrainedModel
 from nemo_lite.backends.pytorch.export import Argument, OnnxRun, evaluated_part, write_onnx
@@ -45,19 +56,20 @@ class StreamedParts:
     Attributes:
         model: the trained model.
         wires: its wires.
-        file: what is written of them.
+        files: what is written of them, by name.
         preprocessor: samples to features.
         encoder: keeps the state, ``name`` of :attr:`dag`.
-        dag: features to log-probabilities, and to the frames up to the end of the recording.
+        dag: features to log-probabilities, or what else the search reads, and to the frames up to the end of the
+            recording.
         name: the encoder's, in the names of states.
         chunk: frames of features in a chunk.
-        frames: frames of log-probabilities in a chunk.
-        late: frames of log-probabilities before the first one of the recording.
+        frames: frames of the outputs in a chunk.
+        late: frames of the outputs before the first one of the recording.
     """
 
     model: TrainedModel
     wires: Wires
-    file: Exported
+    files: Mapping[str, Exported]
     preprocessor: AudioPreprocessor
     encoder: StreamsInGraph
     dag: StreamedDag
@@ -74,7 +86,10 @@ class StreamedParts:
             UsageError: it does not run in chunks, or not in chunks of equal sizes.
         """
         encoder, preprocessor = model.modules.encoder, model.modules.preprocessor
-        wires, file = log_probs_of_frames(model, "a file with states")
+        wires, files = exported_files(model)
+        file = next(iter(files.values()))
+        if not is_known(file.search):
+            log_probs_of_frames(model, "a file with states")
         problem = model.stream_problem() or _graph_problem(encoder) or _graph_problem(preprocessor)
         names = []
         if not problem:
@@ -90,7 +105,12 @@ class StreamedParts:
         assert isinstance(preprocessor, AudioPreprocessor)
         chunk = encoder.graph_chunk
         frames = chunk // encoder.stream_delay().stride
-        return cls(model, wires, file, preprocessor, encoder, dag, names[0], chunk, frames, encoder.graph_late)
+        return cls(model, wires, files, preprocessor, encoder, dag, names[0], chunk, frames, encoder.graph_late)
+
+    @property
+    def file(self) -> Exported:
+        """The one that takes chunks."""
+        return next(iter(self.files.values()))
 
     def state(self, batch: int) -> State:
         """The state before the first chunk, without the tensors that stay empty."""
@@ -102,7 +122,7 @@ class StreamedParts:
 
     @property
     def counter(self) -> str:
-        """The state (B,) that counts the frames of log-probabilities before a chunk; zeros at first, as all states."""
+        """The state (B,) that counts the frames of the outputs before a chunk; zeros at first, as all states."""
         return f"{self.name}.num_frames"
 
     def features(self, signal: Tensor, length: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
@@ -112,7 +132,7 @@ class StreamedParts:
         return features, lengths, self._of(state, prefixed(new_state, FEATURES))
 
     def step(self, features: Tensor, lengths: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
-        """Log-probabilities (B, U, classes), frames of them up to the end of the recording, and the new state."""
+        """The outputs (B, U, ...), frames of them up to the end of the recording, and the new state."""
         kept = keyed(self._with_empty(state), self.name)
         (log_probs, frames), new_state = self.dag(features, lengths, state={self.name: kept}, last=False)
         return log_probs, frames, self._of(state, prefixed(new_state[self.name], self.name))
@@ -153,6 +173,8 @@ class _Chunk(nn.Module):
 def export_stream(model: TrainedModel, path: str | Path, recordings: Sequence[Samples] = ()) -> OutputComparison:
     """Write one ONNX file that takes a recording in chunks of samples, with the states between them.
 
+    Further parts of the model are beside it, as of `export_onnx`.
+
     It is run with ONNX Runtime at once, on signals of several lengths, and compared with the stream of the modules in
     torch. If it differs, there is no file.
 
@@ -186,15 +208,14 @@ def export_stream(model: TrainedModel, path: str | Path, recordings: Sequence[Sa
     }
     compared: list[OutputComparison] = []
     signals = [*(signal for batch in example_signals(model.card.sample_rate) for signal in batch), *recordings]
-    with evaluated_part([parts.wires.frames]):
-        write_onnx(
-            _Chunk(parts).eval(),
-            arguments,
-            outputs,
-            path,
-            lambda run: compared.append(_compare(model, run, signals)),
-            metadata,
-        )
+
+    def check(run: OnnxRun) -> None:
+        for name in list(parts.files)[1:]:
+            shutil.copy(part_place(path, name), run.path.parent)  # where the file is for now
+        compared.append(_compare(model, run, signals))
+
+    with parts_beside(model, parts.files, path) as (said, _), evaluated_part([parts.wires.frames]):
+        write_onnx(_Chunk(parts).eval(), arguments, outputs, path, check, metadata | said)
     return compared[0]
 
 
@@ -219,4 +240,5 @@ def _compare(model: TrainedModel, run: OnnxRun, signals: Sequence[Samples]) -> O
             )
         difference = max(difference, apart.max().item() if apart.numel() else 0.0)
         sizes.append(size)
-    return OutputComparison(tuple(sizes), difference, len(sizes), 0)
+    values = "log-probabilities" if LOG_PROBS in streamed.time_axes else "values"
+    return OutputComparison(tuple(sizes), difference, len(sizes), 0, values)

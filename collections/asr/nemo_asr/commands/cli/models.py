@@ -317,18 +317,18 @@ def _export_torch(model: TrainedModel, path: Path, options: Namespace, heard: Se
 
 
 def _export_onnx_asr(model: TrainedModel, path: Path, options: Namespace, heard: Sequence[Samples]) -> Iterator[str]:
-    return _told(model, export_onnx_asr(model, path), heard)
+    return _told(model, export_onnx_asr(model, path, heard), heard)
 
 
 def _export_sherpa(model: TrainedModel, path: Path, options: Namespace, heard: Sequence[Samples]) -> Iterator[str]:
     if options.stream:
         return _told(model, export_sherpa_stream(model, path), heard)
-    return _told(model, export_sherpa(model, path, True if options.waveform else None), heard)
+    return _told(model, export_sherpa(model, path, True if options.waveform else None, heard), heard)
 
 
 def _told(model: TrainedModel, written: Written, heard: Sequence[Samples]) -> Iterator[str]:
     """How near the file is to torch, how to load it, and what the program itself hears."""
-    yield f"compared with ONNX Runtime: largest difference of log-probabilities {written.difference:.1e}"
+    yield f"compared with ONNX Runtime: largest difference of {written.values} {written.difference:.1e}"
     yield f"load it with {written}"
     if written.before or written.behind:
         yield f"put {written.before} zero samples before the audio, and {written.behind} behind it"

@@ -330,6 +330,11 @@ class OnnxModel(DescribedFile):
             yield Row(number, value_of(states), audio.start / self.sample_rate, seconds)
 
 
+def part_place(first: Path, name: str) -> Path:
+    """Where a further part of a model is written: beside the file that takes audio, named after both."""
+    return first.with_name(f"{first.stem}.{name}{first.suffix}")
+
+
 def open_parts(first: Path, files: Mapping[str, PartFile], providers: Sequence[str] = ()) -> dict[str, Network]:
     """The further parts of a model.
 
