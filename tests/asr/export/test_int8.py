@@ -1,6 +1,8 @@
 """Int8 files: which layers, the same texts, and no file where the error rate grows."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -9,9 +11,13 @@ import pytest
 import soundfile
 from onnx import TensorProto, helper, numpy_helper
 from toys.onnx_toy import LABELS, METADATA, write_toy
+from toys.random_models import noise
+from toys.random_transducers import config_of, random_transducer
 
 from nemo_asr.commands.cli.models import export
+from nemo_asr.export import int8
 from nemo_asr.export.int8 import _layers, _pointwise_as_products, export_int8
+from nemo_asr.export.onnx_export import export_onnx
 from nemo_asr.run.onnx.onnx_model import OnnxModel
 from nemo_lite.base.errors import DataError, FileInTheWayError, UsageError
 
@@ -93,13 +99,64 @@ def test_an_int8_file_is_smaller_has_the_same_texts_and_says_what_was_measured(t
 
 
 @pytest.mark.slow
+def test_a_layer_that_makes_more_errors_stays_float_and_is_named(tmp_path, manifest):
+    source = network(tmp_path / "float.onnx", outlier=1e5)
+    report = export_int8(source, tmp_path / "int8.onnx", [manifest])
+    assert (report.layers, report.of) == (1, 5)
+    assert report.kept == ("left_MatMul",)
+    assert report.sets[0].int8 == 0.0
+    assert "float because they cost accuracy: left_MatMul" in str(report)
+    assert json.loads(OnnxModel(tmp_path / "int8.onnx").metadata["int8"])["kept"] == ["left_MatMul"]
+    assert export_int8(source, tmp_path / "all.onnx", [manifest], float("inf")).sets[0].int8 > 0.5
+
+
+@pytest.mark.slow
 def test_a_file_that_makes_more_errors_is_not_written(tmp_path, manifest):
     source = network(tmp_path / "float.onnx", outlier=1e5)
     told = r"int8\.onnx: int8 makes more errors on dev .*: got WER .*% where float32 has 0\.00%, .*; give larger sets"
     with pytest.raises(UsageError, match=told):
-        export_int8(source, tmp_path / "int8.onnx", [manifest])
+        export_int8(source, tmp_path / "int8.onnx", [manifest], -0.5)
     assert not list(tmp_path.glob("*int8*"))
-    assert export_int8(source, tmp_path / "int8.onnx", [manifest], float("inf")).sets[0].int8 > 0.5
+
+
+@pytest.mark.parametrize(("needed", "kept"), [(1, 1), (2, 2), (3, 3), (5, 5), (6, 6), (8, 8), (10, 10), (11, None)])
+def test_as_few_layers_as_needed_stay_float_and_at_most_half(needed, kept):
+    layers = [int8.Layer("", f"node_{number}", str(number)) for number in range(20)]
+
+    class Model:
+        def by_change(self, recordings, place):
+            return layers
+
+    def report(chosen):
+        rates = SimpleNamespace(loss=0.5 if len(chosen) < needed else 0.0)
+        return SimpleNamespace(worst=rates, kept=list(chosen))
+
+    found: Any = int8._with_float_layers(Model(), [], None, report, 0.02)
+    assert (found and len(found.kept)) == kept
+    assert found is None or found.kept == layers[:kept]
+
+
+@pytest.mark.slow
+def test_a_transducer_has_int8_layers_in_all_its_files(tmp_path):
+    text = config_of().replace("joint_hidden: 24", "joint_hidden: 96").replace("pred_hidden: 20", "pred_hidden: 64")
+    model = random_transducer(tmp_path, text)
+    export_onnx(model, tmp_path / "float.onnx")
+    lines = []
+    for number in range(3):
+        soundfile.write(tmp_path / f"{number}.wav", noise(0.5, number), 16_000, subtype="FLOAT")
+        line = {"audio_filepath": f"{number}.wav", "duration": 0.5, "text": "ab c"}
+        lines.append(json.dumps(line))
+    (tmp_path / "dev.json").write_text("\n".join(lines))
+    manifest = str(tmp_path / "dev.json")
+    report = export_int8(tmp_path / "float.onnx", tmp_path / "int8.onnx", [manifest], float("inf"))
+    written = OnnxModel(tmp_path / "int8.onnx")
+    names = {name: path.name for name, path in written.part_files.items()}
+    assert names == {"prediction": "int8.prediction.onnx", "joint": "int8.joint.onnx"}
+    size = sum(path.stat().st_size for path in tmp_path.glob("int8*.onnx"))
+    assert report.bytes[0] > report.bytes[1] == pytest.approx(size, abs=2000)  # what it says of itself is not counted
+    assert report.layers == 2  # those of the LSTM: the others are the first ones, the last one, or too small
+    assert "DynamicQuantizeLSTM" in {node.op_type for node in onnx.load(written.part_files["prediction"]).graph.node}
+    assert written.transcribe([noise(0.5)], audio_rate=16_000, cutting=None).transcripts[0].text
 
 
 @pytest.mark.slow

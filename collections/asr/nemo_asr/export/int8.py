@@ -1,31 +1,38 @@
 """An exported model with int8 weights, written only if its error rates are those of the float file. No torch here.
 
+Where int8 weights cost accuracy, layers are tried one by one, and those that change most stay float.
+
 ONNX Runtime quantises: products with a matrix of weights get a scale for each column, and their other factor one for
 each call. Pointwise convolutions become such products first, for ONNX Runtime has no fast int8 convolution without
 calibration. What is sensitive and small stays float: filter banks, other convolutions, the first and the last layer.
+The layers of a model in several files are those of all of them.
 """
 
 from __future__ import annotations
 
 import logging as standard_logging
 import math
+import os
+import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from nemo_asr.run.arguments import paths_in
-from nemo_asr.run.engines import BATCH_SIZE
+from nemo_asr.run.engines import BATCH_SIZE, TranscriptionSettings
 from nemo_asr.run.manifest import Manifest
-from nemo_asr.run.onnx.onnx_model import INT8, OnnxModel
+from nemo_asr.run.onnx.onnx_model import INT8, OnnxModel, PartFile, part_place
 from nemo_asr.run.options import unique_tags
 from nemo_asr.run.text.labels import main_metric
-from nemo_asr.run.transcribe.inputs import recording_of_utterance
+from nemo_asr.run.transcribe.inputs import Recording, recording_of_utterance
 from nemo_asr.scoring.intervals import Interval, UtteranceErrors, bootstrap_interval, clusters_of, utterance_errors
 from nemo_asr.scoring.report.set_scores import aligned, range_text
 from nemo_lite.base.errors import DataError, UsageError
@@ -38,6 +45,7 @@ MOST_LOSS = 0.02
 """How much the error rate of a set may grow, as a share of it, unless something else is given."""
 _FEWEST_WEIGHTS = 1024  # of a layer that is worth it
 _FIRST, _LAST = 2, 1  # layers that stay float: the filter bank and the first one, and the one that gives the labels
+_TRIED_RECORDINGS = 8  # on which each layer is tried alone
 _BATCHES_AT_ONCE = 4  # that a file computes before it is the other one's turn
 
 
@@ -76,8 +84,9 @@ class Int8Report:
     Attributes:
         layers, of: how many layers are int8, of how many with a matrix of weights.
         sets: error rates.
-        bytes: sizes of the float file and the int8 file.
+        bytes: sizes of the float model and the int8 model, all files together.
         real_time_factors: seconds of computing for a second of audio, of both.
+        kept: layers that are float because they cost accuracy.
     """
 
     layers: int
@@ -85,6 +94,12 @@ class Int8Report:
     sets: tuple[SetRates, ...]
     bytes: tuple[int, int]
     real_time_factors: tuple[float, float]
+    kept: tuple[str, ...] = ()
+
+    @property
+    def worst(self) -> SetRates:
+        """The set whose error rate grows most."""
+        return max(self.sets, key=lambda each: each.loss)
 
     def __str__(self) -> str:
         name = {"wer": "WER", "cer": "CER"}[self.sets[0].metric]
@@ -106,16 +121,19 @@ class Int8Report:
             [
                 *aligned(rows, 1, rule=True),
                 f"{self.layers} of {self.of} layers with matrices are int8",
+                *([f"float because they cost accuracy: {', '.join(self.kept)}"] if self.kept else []),
                 f"size {sizes} MiB; real-time factor {factors} ({faster:.2f} times as fast)",
             ]
         )
 
 
 def export_int8(source: Path, path: Path, manifests: Sequence[str], most_loss: float = MOST_LOSS) -> Int8Report:
-    """Write a file with int8 weights of a file of ``nemo-lite export``, if its error rates are nearly the same.
+    """Write a model with int8 weights of a file of ``nemo-lite export``, if its error rates are nearly the same.
+
+    If they are not with all layers, the layers that change most stay float, as few as are needed, at most half.
 
     Args:
-        source: the float file.
+        source: the float file; further parts of the model are beside it.
         path: the file to write; there must be none yet.
         manifests: sets of utterances with texts; each has to hold.
         most_loss: how much an error rate may grow, as a share of it.
@@ -132,26 +150,71 @@ def export_int8(source: Path, path: Path, manifests: Sequence[str], most_loss: f
     path = path.expanduser()
     refuse_existing(path)
     float_model = OnnxModel(source)
-    reports: list[Int8Report] = []
+    model = _PreparedModel(float_model)
+    for part in model.parts:
+        refuse_existing(model.place(path, part))
+    with TemporaryDirectory() as folder:
+        place = Path(folder) / path.name
 
-    def write(temporary: Path) -> None:
-        layers, of = quantize(float_model.path, temporary)
-        models = (float_model, OnnxModel(temporary))
-        sets, factors = _measured(models, manifests)
-        sizes = (float_model.path.stat().st_size, temporary.stat().st_size)
-        report = Int8Report(layers, of, tuple(sets), sizes, factors)
-        worst = max(sets, key=lambda each: each.loss)
-        if worst.loss > most_loss:
-            logging.info("%s", report)
+        def report(kept: Sequence[Layer]) -> Int8Report:
+            sizes = model.write([layer for layer in model.layers if layer not in kept], place)
+            sets, factors = _measured((float_model, OnnxModel(place)), manifests)
+            names = tuple(map(str, kept))
+            return Int8Report(len(model.layers) - len(kept), model.num_matrices, tuple(sets), sizes, factors, names)
+
+        chosen = report(())
+        if chosen.worst.loss > most_loss:
+            logging.info("%s", chosen)
+            chosen = _with_float_layers(model, manifests, place, report, most_loss) or chosen
+        if (worst := chosen.worst).loss > most_loss:
             problem = f"int8 makes more errors on {worst.set} than is allowed, so no file is written"
             got = f"{worst.metric.upper()} {worst.int8:.2%} where float32 has {worst.float32:.2%}, {worst.loss:+.1%}"
             remedy = "give larger sets, allow more with --max_wer_loss, or stay with float32"
             raise UsageError(problem, place=str(path), got=got, wanted=f"at most {most_loss:+.1%}", remedy=remedy)
-        _store(temporary, report)
-        reports.append(report)
+        _store(place, chosen)
+        for name in [*model.parts, ""]:  # the first file last: where it is, all of them are
+            written = model.place(place, name)
+            write_atomically(model.place(path, name), partial(shutil.copyfile, written))
+    return chosen
 
-    write_atomically(path, write)
-    return reports[0]
+
+def _with_float_layers(
+    model: _PreparedModel,
+    manifests: Sequence[str],
+    place: Path,
+    report: Callable[[Sequence[Layer]], Int8Report],
+    most_loss: float,
+) -> Int8Report | None:
+    """The report with the fewest layers in float that holds; None where half of them are too few.
+
+    The last call of ``report`` is that of the result.
+    """
+    order = model.by_change(_some_recordings(manifests), place)
+    reports: dict[int, Int8Report] = {}
+
+    def holds(number: int) -> bool:
+        reports[number] = report(order[:number])
+        return reports[number].worst.loss <= most_loss
+
+    most = len(order) // 2
+    fails, enough = 0, 1
+    while enough > most or not holds(enough):
+        if enough >= most:
+            return None
+        fails, enough = enough, min(2 * enough, most)
+    while enough - fails > 1:
+        middle = (fails + enough) // 2
+        fails, enough = (fails, middle) if holds(middle) else (middle, enough)
+    return report(order[:enough])
+
+
+def _some_recordings(manifests: Sequence[str]) -> list[Recording]:
+    """The first recordings of the sets, in turn."""
+    opened = [Manifest.open(paths_in(paths)) for paths in manifests]
+    rows = [(row, manifest) for row in range(_TRIED_RECORDINGS) for manifest in opened if row < len(manifest)]
+    return [
+        recording_of_utterance(manifest.utterance(row), manifest.reader) for row, manifest in rows[:_TRIED_RECORDINGS]
+    ]
 
 
 def _measured(
@@ -188,59 +251,159 @@ def _rates(name: str, metric: str, before: UtteranceErrors, after: UtteranceErro
     return SetRates(name, metric, len(before.errors), before.rate, after.rate, *intervals)
 
 
-def quantize(source: Path, path: Path) -> tuple[int, int]:
-    """Write a model whose layers have int8 weights.
+class Layer(NamedTuple):
+    """A layer with a matrix of weights.
 
-    Returns:
-        how many layers are int8, and how many there are with a matrix of weights.
+    Attributes:
+        part: the part of the model; "" is the file that takes audio.
+        node: its name in the graph.
+        name: for people.
+    """
+
+    part: str
+    node: str
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class _PreparedModel:
+    """The graphs of a model in which all layers are products with matrices, of which some become int8.
+
+    Attributes:
+        layers: those that may become int8.
+        num_matrices: layers with matrices.
+        parts: names of the files beside the first.
 
     Raises:
         UsageError: there are no such layers, or a package is missing.
     """
+
+    def __init__(self, model: OnnxModel) -> None:
+        self.model = model
+        self._files = {"": model.path, **model.part_files}
+        self._graphs = {part: _prepared(path) for part, path in self._files.items()}
+        self.parts = list(model.part_files)
+        found = [layer for part, graph in self._graphs.items() for layer in _named_layers(part, graph)]
+        self.num_matrices, self.layers = len(found), found[_FIRST:-_LAST]
+        if not self.layers:
+            problem = "no layers are worth int8: they are matrices of weights and pointwise convolutions"
+            raise UsageError(problem, place=str(model.path), got=f"{len(found)}", wanted=f"more than {_FIRST + _LAST}")
+
+    def place(self, first: Path, part: str) -> Path:
+        """The file of a part, beside the first one."""
+        return part_place(first, part) if part else first
+
+    def write(self, layers: Collection[Layer], path: Path) -> tuple[int, int]:
+        """Write all files with these layers in int8; the bytes of the float files and of these."""
+        for part in [*self.parts, ""]:
+            metadata = {INT8: ""}
+            if not part and self.parts:
+                files = {name: PartFile.of(self.place(path, name)) for name in self.parts}
+                metadata["parts"] = msgspec.json.encode(files).decode()
+            nodes = [layer.node for layer in layers if layer.part == part]
+            _quantize(self._graphs[part], nodes, self.place(path, part), self._files[part], metadata)
+        written = (self.place(path, part) for part in self._files)
+        return _size_of(self._files.values()), _size_of(written)
+
+    def by_change(self, recordings: Sequence[Recording], path: Path) -> list[Layer]:
+        """The layers, of which each alone is int8, by how much labels and their probabilities change: most comes first.
+
+        Args:
+            recordings: to try them on.
+            path: for the files.
+        """
+        wanted = _scored(self.model, recordings)
+        changes: dict[Layer, tuple[int, float]] = {}
+        for layer in self.layers:
+            self.write([layer], path)
+            pairs = [*zip(_scored(OnnxModel(path), recordings), wanted, strict=True)]
+            other = sum(got.ids != own.ids for got, own in pairs)
+            changes[layer] = other, sum(abs(got.score - own.score) for got, own in pairs)
+            logging.info("int8 in %s alone: %d of %d texts differ", layer, other, len(pairs))
+        return sorted(self.layers, key=changes.__getitem__, reverse=True)
+
+
+class _Scored(NamedTuple):
+    ids: list[int]
+    score: float
+
+
+def _scored(model: OnnxModel, recordings: Sequence[Recording]) -> list[_Scored]:
+    """The labels of recordings, and the logarithm of their probabilities."""
+    faults: dict[int, str] = {}
+    rows = model.hypotheses(recordings, faults, TranscriptionSettings())
+    found = {row.number: row.value.best for row in rows}
+    return [_Scored(list(best.ids), float(sum(best.log_probs))) for _, best in sorted(found.items())]
+
+
+def _size_of(files: Iterable[Path]) -> int:
+    return sum(file.stat().st_size for file in files)
+
+
+def _prepared(source: Path) -> Any:
+    """The graph with what depends on weights alone as weights, and layers as products with matrices."""
     try:
         import onnx
         import onnxruntime
-        from onnxruntime.quantization import QuantType, quantize_dynamic
     except ImportError as error:
         remedy = "pip install onnx onnxruntime"
         raise UsageError(f"the package {error.name} is not installed", place=str(source), remedy=remedy) from None
-    # What depends on weights alone becomes weights.
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.optimized_model_filepath, options.log_severity_level = str(path), 3
-    onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
-    model = onnx.load(path)
+    options.log_severity_level = 3
+    with TemporaryDirectory() as folder:
+        options.optimized_model_filepath = os.path.join(folder, source.name)
+        onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+        model = onnx.load(options.optimized_model_filepath)
     _pointwise_as_products(model.graph)
-    layers = _layers(model.graph)
-    if len(layers) <= _FIRST + _LAST:
-        problem = "no layers are worth int8: they are matrices of weights and pointwise convolutions"
-        raise UsageError(problem, place=str(source), got=f"{len(layers)}", wanted=f"more than {_FIRST + _LAST}")
-    metadata = onnx.load(source, load_external_data=False).metadata_props
-    with _quiet():
-        # Unsigned, because two products of signed weights overflow on processors without VNNI: text would depend on it.
-        quantize_dynamic(
-            model,
-            path,
-            op_types_to_quantize=["MatMul"],
-            nodes_to_quantize=layers[_FIRST:-_LAST],
-            per_channel=True,
-            weight_type=QuantType.QUInt8,
-        )
-    quantized = onnx.load(path)
+    return model
+
+
+def _quantize(model: Any, nodes: Sequence[str], path: Path, source: Path, metadata: Mapping[str, str]) -> None:
+    """Write a prepared model with some layers in int8; without any, the float file as it is but for its metadata."""
+    import onnx
+    from onnx import helper
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    said = {each.key: each.value for each in onnx.load(source, load_external_data=False).metadata_props}
+    quantized = onnx.load(source)
+    if nodes:
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        with _quiet():
+            # Unsigned, because two products of signed weights overflow on processors without VNNI: texts would depend
+            # on it.
+            quantize_dynamic(
+                copy,
+                path,
+                op_types_to_quantize=["MatMul", "LSTM"],
+                nodes_to_quantize=list(nodes),
+                per_channel=True,
+                weight_type=QuantType.QUInt8,
+            )
+        quantized = onnx.load(path)
     del quantized.metadata_props[:]
-    quantized.metadata_props.extend(metadata)
-    quantized.metadata_props.add(key=INT8)
+    helper.set_model_props(quantized, {**said, **metadata})
     quantized.producer_name = "nemo_lite"
     onnx.save(quantized, path)
-    return len(layers) - _FIRST - _LAST, len(layers)
+
+
+def _named_layers(part: str, model: Any) -> list[Layer]:
+    prefix = f"{part}: " if part else ""
+    return [Layer(part, node, f"{prefix}{node.removeprefix('node_')}") for node in _layers(model.graph)]
 
 
 def _layers(graph: Any) -> list[str]:
-    """The products with a matrix of weights, in the order of computing."""
-    large = {
-        value.name for value in graph.initializer if len(value.dims) == 2 and np.prod(value.dims) > _FEWEST_WEIGHTS
-    }
-    return [node.name for node in graph.node if node.op_type == "MatMul" and node.input[1] in large]
+    """The products with a matrix of weights, and the recurrent layers, in the order of computing."""
+    dims = {value.name: len(value.dims) for value in graph.initializer if np.prod(value.dims) > _FEWEST_WEIGHTS}
+    return [
+        node.name
+        for node in graph.node
+        if (node.op_type == "MatMul" and dims.get(node.input[1]) == 2)
+        or (node.op_type == "LSTM" and dims.get(node.input[1]) == 3)
+    ]
 
 
 def _pointwise_as_products(graph: Any) -> None:
