@@ -31,7 +31,7 @@ ALLOWED = {
     "nemo_lite/backends/pytorch/checkpoint/store.py:_remove_dead_links": "links of the same kind",
     "collections/asr/nemo_asr/trained/folder.py:_named_by_content": "a file of the same content by its name",
     "collections/asr/nemo_asr/trained/folder.py:sweep_model": "files whose names hold their digest, or who made them",
-    "collections/asr/nemo_asr/export/onnx_export.py:export_onnx": "parts of a model that this call has written",
+    "collections/asr/nemo_asr/export/onnx_export.py:parts_beside": "parts of a model that this call has written",
     "collections/asr/nemo_asr/export/runner_export.py:new_folder": "the temporary folder of this call",
     "collections/asr/nemo_asr/tasks/kept_misfits.py:write": "old entries of its own cache folder",
     "collections/asr/nemo_asr/run/serve/uploads.py:Upload._close": "a copy of tempfile that this object has made",

@@ -8,9 +8,9 @@ from typing import ClassVar
 from nemo_asr.decoding.greedy import HypothesesType
 from nemo_asr.decoding.transducer import TransducerBeamSearch
 from nemo_asr.models.losses import AuxiliaryCTCLoss
+from nemo_asr.models.transducer.exported_steps import JointStep, PredictionStep
 from nemo_asr.models.transducer.joint import RNNTJoint
 from nemo_asr.models.transducer.prediction import PredictionNetwork
-from nemo_asr.models.transducer.steps import JointStep, PredictionStep
 from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.exported_transducer import JOINT, PREDICTION
 from nemo_asr.run.search.transducer import MAX_SYMBOLS

@@ -6,7 +6,7 @@ import pytest
 import torch
 from toys.random_transducers import BIG_BLANKS, LSTM, STATELESS, config_of, random_transducer
 
-from nemo_asr.models.transducer.steps import JointStep, PredictionStep
+from nemo_asr.models.transducer.exported_steps import JointStep, PredictionStep
 from nemo_lite.core import Reference
 
 
