@@ -47,6 +47,16 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
 }
 
 
+# Tensors of the transducer of a hybrid.
+_TRANSDUCER = {
+    "decoder.prediction.embed.weight": [len(LABELS) + 1, 8],
+    **{f"decoder.prediction.dec_rnn.lstm.weight_{which}_l0": [32, 8] for which in ("ih", "hh")},
+    **{f"decoder.prediction.dec_rnn.lstm.bias_{which}_l0": [32] for which in ("ih", "hh")},
+    **{"joint.pred.weight": [8, 8], "joint.pred.bias": [8], "joint.enc.weight": [8, 16], "joint.enc.bias": [8]},
+    **{"joint.joint_net.1.weight": [len(LABELS) + 1, 8], "joint.joint_net.1.bias": [len(LABELS) + 1]},
+}
+
+
 def config_of(name: str, labels: Sequence[str] = LABELS) -> dict[str, Any]:
     """``model_config.yaml`` of a case, with what NeMo writes beside the model."""
     encoder, preprocessor, version, target = CASES[name]
@@ -186,8 +196,8 @@ def signal_of(seconds: float = 1.7) -> Tensor:
     return ((0.05 * voice + 0.01 * noise) * (0.3 + torch.sin(9 * time).abs())).float()
 
 
-def nvidia_log_probs(config: Mapping[str, Any], state: Mapping[str, Tensor], signal: Tensor) -> Tensor:
-    """What NVIDIA's classes give for one utterance: (U, labels and blank)."""
+def nvidia_features(config: Mapping[str, Any], signal: Tensor) -> tuple[Tensor, Tensor]:
+    """What NVIDIA's preprocessor gives for one utterance, and its frames."""
     preprocessor = {key: value for key, value in config["preprocessor"].items() if key not in ("_target_", "window")}
     rate = preprocessor.pop("sample_rate")
     size, stride = (int(preprocessor.pop(f"window_{key}") * rate) for key in ("size", "stride"))
@@ -195,6 +205,13 @@ def nvidia_log_probs(config: Mapping[str, Any], state: Mapping[str, Tensor], sig
     features = nemo_module("parts.preprocessing.features").FilterbankFeatures(
         sample_rate=rate, n_window_size=size, n_window_stride=stride, nfilt=mels, **preprocessor
     )
+    with torch.no_grad():
+        processed, lengths = features.eval()(signal[None], torch.tensor([len(signal)]))
+    return processed, lengths
+
+
+def nvidia_log_probs(config: Mapping[str, Any], state: Mapping[str, Tensor], signal: Tensor) -> Tensor:
+    """What NVIDIA's classes give for one utterance: (U, labels and blank)."""
     encoder, decoder = nvidia_modules(config)
     prefix = "ctc_decoder." if "aux_ctc" in config else "decoder."
     for module, start in ((encoder, "encoder."), (decoder, prefix)):
@@ -202,7 +219,7 @@ def nvidia_log_probs(config: Mapping[str, Any], state: Mapping[str, Tensor], sig
             {key.removeprefix(start): value for key, value in state.items() if key.startswith(start)}
         )
     with torch.no_grad():
-        processed, lengths = features.eval()(signal[None], torch.tensor([len(signal)]))
+        processed, lengths = nvidia_features(config, signal)
         encoded, encoded_lengths = encoder.eval()(audio_signal=processed, length=lengths)
         log_probs: Tensor = decoder.eval()(encoder_output=encoded)[0, : int(encoded_lengths[0])]
     return log_probs
@@ -225,7 +242,7 @@ def nvidia_case(name: str) -> dict[str, Any]:
     head = "ctc_decoder" if "aux_ctc" in config else "decoder"
     shapes |= {f"{head}.{key}": list(value.shape) for key, value in decoder.state_dict().items()}
     if "aux_ctc" in config:
-        shapes |= {"decoder.prediction.embed.weight": [len(LABELS) + 1, 8], "joint.enc.weight": [8, 16]}
+        shapes |= _TRANSDUCER
     found = nvidia_log_probs(config, by_formula(shapes), signal_of())
     return {"shapes": shapes, "log_probs": [[round(value, 6) for value in row] for row in found.tolist()]}
 

@@ -36,6 +36,7 @@ _ASR = "nemo.collections.asr"
 _OWN = ("modules.conformer_encoder", "modules.conv_asr", "modules.rnnt", "modules.rnnt_abstract", "parts.submodules.")
 _OWN += ("parts.preprocessing.features", "parts.mixins.streaming", "parts.utils.regularization_utils")
 _OWN += ("parts.utils.rnnt_utils", "parts.utils.activations")
+_ALL_OWN = (*(f"{_ASR}.{own}" for own in _OWN), "nemo.collections.common.parts.rnn")
 _OTHERS = ("omegaconf", "hydra", "lightning", "pytorch_lightning", "lhotse", "numba", "pandas", "torchaudio", "tqdm")
 
 
@@ -45,6 +46,8 @@ class _StandIn(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if _is_own(f"{self.__name__}.{name}"):
+            return importlib.import_module(f"{self.__name__}.{name}")
         made = _Anything(name, (object,), {})
         setattr(self, name, made)
         return made
@@ -95,6 +98,10 @@ class _Mixin:
         return False
 
 
+def _is_own(name: str) -> bool:
+    return name.startswith(_ALL_OWN) and ".ngram_lm" not in name
+
+
 def _is_installed(package: str) -> bool:
     return importlib.machinery.PathFinder.find_spec(package) is not None
 
@@ -105,6 +112,13 @@ def _same(function: Any) -> Any:
 
 def _typecheck(*args: Any, **kwargs: Any) -> Any:
     return _same
+
+
+class _Confidences:
+    """Stands for ConfidenceMethodMixin: nobody asks for confidences."""
+
+    def _init_confidence_method(self, confidence_method_cfg: object = None) -> None:
+        pass
 
 
 class _AdapterMixin:
@@ -123,7 +137,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name.startswith(tuple(f"{_ASR}.{own}" for own in _OWN)):
+        if _is_own(name):
             return importlib.machinery.PathFinder.find_spec(name, [str(FOLDER.joinpath(*name.split(".")[:-1]))])
         if name.split(".")[0] == "nemo" or (name.split(".")[0] in _OTHERS and not _is_installed(name.split(".")[0])):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
@@ -133,15 +147,26 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         made = _StandIn(spec.name)
         if spec.name == "nemo.core.classes.module":
             made.NeuralModule = _NeMoModule  # type: ignore[attr-defined]
-        elif spec.name in ("nemo.core.classes", "nemo.core.classes.exportable", "nemo.core.classes.mixins"):
+        elif spec.name in (
+            "nemo.core",
+            "nemo.core.classes",
+            "nemo.core.classes.exportable",
+            "nemo.core.classes.mixins",
+        ):
             made.NeuralModule = _NeMoModule  # type: ignore[attr-defined]
             made.Exportable, made.AccessMixin = type("Exportable", (), {}), _Mixin  # type: ignore[attr-defined]
+            made.Typing = type("Typing", (), {})  # type: ignore[attr-defined]
             made.AdapterModuleMixin = _AdapterMixin  # type: ignore[attr-defined]
             made.typecheck = _typecheck  # type: ignore[attr-defined]
         elif spec.name == "nemo.core.classes.mixins.adapter_mixins":
             made.AdapterModuleMixin = _AdapterMixin  # type: ignore[attr-defined]
         elif spec.name == "nemo.core.classes.common":
             made.typecheck = _typecheck  # type: ignore[attr-defined]
+        elif spec.name.endswith((".optional_cuda_graphs", ".asr_confidence_utils")):
+            made.WithOptionalCudaGraphs = type("WithOptionalCudaGraphs", (), {})  # type: ignore[attr-defined]
+            made.ConfidenceMethodMixin = _Confidences  # type: ignore[attr-defined]
+        elif spec.name == "nemo.core.utils.optional_libs":
+            made.CUDA_PYTHON_AVAILABLE = False  # type: ignore[attr-defined]
         elif spec.name == "nemo.utils.cast_utils":
             made.avoid_float16_autocast_context = nullcontext  # type: ignore[attr-defined]
         elif spec.name == "nemo.utils":

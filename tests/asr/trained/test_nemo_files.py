@@ -122,14 +122,17 @@ def test_a_configuration_below_the_key_model_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("nemo.collections.asr.models.EncDecRNNTBPEModel", "a transducer has no CTC head"),
+        (
+            "nemo.collections.asr.models.EncDecMultiTalkerRNNTBPEModel",
+            "it takes speakers as a further input",
+        ),
         ("nemo.collections.asr.models.EncDecMultiTaskModel", r"reads text \(Canary\), not a CTC head"),
         ("nemo.collections.speechlm2.models.SALM", "a language model decodes it"),
         ("nemo.collections.nlp.models.TransformerLMModel", "a file of a language model, not of a model of speech"),
         ("my.Model", "its kind is not known here"),
     ],
 )
-def test_a_model_without_a_ctc_head_is_one_line_with_the_reason(tmp_path: Path, target: str, reason: str) -> None:
+def test_a_model_of_another_kind_is_one_line_with_the_reason(tmp_path: Path, target: str, reason: str) -> None:
     message = rf"{target.rpartition('.')[2]}: .*{reason}; read are EncDecCTCModel, EncDecCTCModelBPE"
     with pytest.raises(ConfigError, match=message) as caught:
         read_nemo(written(tmp_path, target=target))

@@ -1,7 +1,8 @@
 """read_nemo: `.nemo` files of NeMo 0.11, 1.x, 2.x and 3.x as recipes of ours and the weights of each module.
 
-Since 1.x a file is one configuration and the weights of the whole model. Read are models with a CTC head: convolutional
-encoders (Jasper, QuartzNet, Citrinet), Conformer and FastConformer, and of hybrids the CTC head.
+Since 1.x a file is one configuration and the weights of the whole model. Read are convolutional encoders (Jasper,
+QuartzNet, Citrinet), Conformer and FastConformer, with a CTC head, a transducer, or both (hybrids). What only files of
+transducers say is in `nemo_transducers.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from torch import Tensor
 
@@ -18,8 +19,16 @@ from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor, A
 from nemo_asr.features.spectra import generation_of
 from nemo_asr.models.conformer import AttentionName, ConformerEncoder, ContextStyle
 from nemo_asr.models.jasper import JasperBlockSpec, JasperDecoderForCTC, JasperEncoder
+from nemo_asr.models.transducer.joint import JointnetSpec, RNNTJoint
+from nemo_asr.models.transducer.prediction import (
+    PrednetSpec,
+    RNNTDecoder,
+    StatelessSpec,
+    StatelessTransducerDecoder,
+)
 from nemo_asr.run.text.subwords import Subwords, SubwordsByLanguage, WordPieces, marked_piece
 from nemo_asr.trained.foreign import ForeignModel, Format
+from nemo_asr.trained.nemo_transducers import further_arguments, refuse_adapters
 from nemo_lite import logging
 from nemo_lite.backends.pytorch.checkpoint.torch_files import read_torch_tensors
 from nemo_lite.base.config import Config, parse_config, raise_if, shown
@@ -31,16 +40,46 @@ from nemo_lite.base.nemo_archive import CONFIG_0, SUFFIX, NemoArchive
 _WEIGHTS_1 = "model_weights.ckpt"
 _MEL = AudioToMelSpectrogramPreprocessor.__name__
 _HEAD = JasperDecoderForCTC.__name__
-# By section of 1.x: the classes that it may name, and what each is here.
-_CLASSES: dict[str, dict[str, type]] = {
-    "preprocessor": {_MEL: AudioToMelSpectrogramPreprocessor, "AudioToMFCCPreprocessor": AudioToMFCCPreprocessor},
-    "spec_augment": {"SpectrogramAugmentation": SpectrogramAugmentation},
-    "encoder": {
-        "ConvASREncoder": JasperEncoder,
-        "JasperEncoder": JasperEncoder,
-        "ConformerEncoder": ConformerEncoder,
-    },
-    "decoder": {"ConvASRDecoder": JasperDecoderForCTC, _HEAD: JasperDecoderForCTC},
+_JOINT = RNNTJoint.__name__
+
+
+class _Part(NamedTuple):
+    """A module of a model since 1.x: where its section is, how the names of its tensors begin, and what it may be."""
+
+    path: str
+    prefix: str
+    classes: Mapping[str, type]
+    is_needed: bool = True
+
+
+_ENCODER = _Part(
+    "encoder",
+    "encoder",
+    {"ConvASREncoder": JasperEncoder, "JasperEncoder": JasperEncoder, "ConformerEncoder": ConformerEncoder},
+)
+_CTC_CLASSES = {"ConvASRDecoder": JasperDecoderForCTC, _HEAD: JasperDecoderForCTC}
+_PARTS = (
+    _Part(
+        "preprocessor",
+        "",
+        {_MEL: AudioToMelSpectrogramPreprocessor, "AudioToMFCCPreprocessor": AudioToMFCCPreprocessor},
+    ),
+    _Part("spec_augment", "", {"SpectrogramAugmentation": SpectrogramAugmentation}, is_needed=False),
+    _ENCODER,
+)
+_CTC_PARTS = (*_PARTS, _Part("decoder", "decoder", _CTC_CLASSES))
+_PREDICTION_CLASSES = {"RNNTDecoder": RNNTDecoder, "StatelessTransducerDecoder": StatelessTransducerDecoder}
+_TRANSDUCER_PARTS = (
+    *_PARTS,
+    _Part("decoder", "decoder", _PREDICTION_CLASSES),
+    _Part("joint", "joint", {_JOINT: RNNTJoint}),
+)
+_HYBRID_PARTS = (*_TRANSDUCER_PARTS, _Part("aux_ctc.decoder", "ctc_decoder", _CTC_CLASSES))
+# Arguments that are sections themselves.
+_INNER: dict[tuple[type, str], type] = {
+    (RNNTDecoder, "prednet"): PrednetSpec,
+    (StatelessTransducerDecoder, "prednet"): StatelessSpec,
+    (RNNTJoint, "jointnet"): JointnetSpec,
 }
 # Keys of 1.x that say nothing about a trained model, and those that may only have the value that leaves it as it is.
 _IGNORED = {
@@ -48,6 +87,7 @@ _IGNORED = {
     *("use_pytorch_sdpa", "use_pytorch_sdpa_backends", "global_tokens_spacing"),
     *("subsampling_conv_chunking_factor", "pos_emb_max_len", "sync_max_audio_length"),
     *("use_vectorized_spec_augment", "use_numba_spec_augment"),
+    *("log_softmax", "preserve_memory", "fuse_loss_wer", "fused_batch_size", "experimental_fuse_loss_wer"),
 }
 _NEUTRAL: dict[str, Any] = {
     "quantize": False,
@@ -61,19 +101,24 @@ _NEUTRAL: dict[str, Any] = {
     "global_attn_separate": False,
     "reduction_factor": 1,
     "conv_context_style": "regular",
+    "blank_as_pad": True,
+    "random_state_sampling": False,
+    "pred_rnn_layers": 1,
 }
 # Kinds of encoders that are known here, of those that files name.
 _KINDS = {"self_attention_model": get_args(AttentionName), "att_context_style": get_args(ContextStyle)}
-# Arguments of the decoder that follow from the labels and from the encoder.
-_DERIVED = ("num_classes", "feat_in")
+# Arguments of decoders and joint networks that follow from the labels and from the encoder.
+_DERIVED = ("num_classes", "feat_in", "vocabulary", "vocab_size", "num_extra_outputs")
 # Classes of whole models since 1.x: those that are read, and by parts of the others' names why they are not.
-_HYBRIDS = ("EncDecHybridRNNTCTCModel", "EncDecHybridRNNTCTCBPEModel")
-_MODELS = ("EncDecCTCModel", "EncDecCTCModelBPE", *_HYBRIDS)
+_MODELS = (
+    *("EncDecCTCModel", "EncDecCTCModelBPE", "EncDecRNNTModel", "EncDecRNNTBPEModel"),
+    *("EncDecHybridRNNTCTCModel", "EncDecHybridRNNTCTCBPEModel"),
+)
 _OTHER_KINDS = {
     "Prompt": "its encoder takes the language as a prompt, which is not read",
-    "RNNT": "a transducer has no CTC head",
+    "MultiTalker": "it takes speakers as a further input",
     "MultiTask": "its decoder is a Transformer that reads text (Canary), not a CTC head",
-    "SelfSupervised": "it was trained without texts and has no CTC head",
+    "SelfSupervised": "it was trained without texts and has no head",
     "speechlm": "a language model decodes it",
     "SALM": "a language model decodes it",
     ".nlp.": "a file of a language model, not of a model of speech",
@@ -82,7 +127,6 @@ _OTHER_KINDS = {
 _FILTERS, _FILTER_TOLERANCE = "preprocessor.featurizer.fb", 1e-3
 # Parts of the state of 1.x that are computed from the configuration.
 _COMPUTED = ("preprocessor.", "spec_augmentation.", "spec_augment.", "loss.", "encoder.pos_enc.")
-_TRANSDUCER = ("decoder.", "joint.")  # of a hybrid
 _NO_TOKENIZER = "The model transcribes; to train or score it add --set tokenizer=FILE"
 
 
@@ -103,19 +147,22 @@ def read_nemo(path: str | Path) -> ForeignModel:
         return ForeignModel(place, _with_nemos_numbers(config.plain()), weights, files=files)
     config = _section(config, "model") or config
     version = _version_of(config)
-    sections, encoder = _recipe_sections(config, version)
+    _refuse_kind(config)
+    parts = _parts_of(config)
+    sections, names = _recipe_sections(config, parts, version)
     labels = _labels_of(config)
     tokenizer = _tokenizer_of(archive, config)
     state = _tensors(archive, _WEIGHTS_1)
     _compare_filters(sections, state.get(_FILTERS), place)
-    weights = _split(state, encoder, place)
+    weights = _split(state, {part.prefix: names[part.path] for part in parts if part.prefix}, place)
+    _check_outputs(labels if tokenizer is None else tokenizer, weights, sections, place)
     if tokenizer is not None:
-        _check_pieces(tokenizer, labels, weights[_HEAD], place)
-    else:
-        labels = list(map(marked_piece, labels)) if _kind_of_tokenizer(config) == "wpe" else labels
-        _check_outputs(len(labels), weights[_HEAD], "labels do", "labels", place)
+        _check_pieces(tokenizer, labels, place)
+    elif _kind_of_tokenizer(config) == "wpe":
+        labels = list(map(marked_piece, labels))
+    kind = {} if parts is _CTC_PARTS else {"family": "hybrid" if parts is _HYBRID_PARTS else "transducer"}
     cut = {"labels": labels} if tokenizer is None else {"tokenizer": f"tokenizer{tokenizer.suffix}"}
-    recipe = {"name": archive.path.stem, **cut, **sections}
+    recipe = {"name": archive.path.stem, **kind, **cut, **sections}
     versions = {"NeMo": version} if config.get("nemo_version") else {}
     return ForeignModel(place, recipe, weights, tokenizer, files, versions)
 
@@ -163,45 +210,68 @@ def _version_of(config: Config) -> str:
     return version
 
 
-def _recipe_sections(config: Config, version: str) -> tuple[dict[str, Any], str]:
-    """The sections of a recipe by the names of their classes, and the name of the encoder's.
+def _parts_of(config: Config) -> tuple[_Part, ...]:
+    """The modules of a model, by its class; a file need not name that, and then by its sections."""
+    target = str(config.get("target") or "")
+    if "Hybrid" in target or _section(config, "aux_ctc") is not None:
+        return _HYBRID_PARTS
+    return _TRANSDUCER_PARTS if "RNNT" in target or _section(config, "joint") is not None else _CTC_PARTS
+
+
+def _section_at(config: Config, path: str) -> Config | None:
+    found: Config | None = config
+    for key in path.split("."):
+        found = _section(found, key) if found is not None else None
+    return found
+
+
+def _recipe_sections(
+    config: Config, parts: Sequence[_Part], version: str
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """The sections of a recipe by the names of their classes, and by the path of each section the name of its class.
 
     Raises:
-        ConfigError: it is of another kind, or has settings that the modules here do not have: all at once.
+        ConfigError: it has settings that the modules here do not have: all at once.
     """
-    _refuse_kind(config)
     problems: list[str] = []
     sections: dict[str, dict[str, Any]] = {}
-    encoder = ""
-    for key, classes in _CLASSES.items():
-        section = _ctc_decoder(config) if key == "decoder" else _section(config, key)
-        if section is None and key != "spec_augment":
-            problems.append(f"{config.place()}: {key} is missing")
+    names: dict[str, str] = {}
+    for part in parts:
+        section = _section_at(config, part.path)
+        if section is None and part.is_needed:
+            problems.append(f"{config.place()}: {part.path} is missing")
         if section is None:
             continue
-        target = str(section.get("_target_", section.get("cls", key))).rpartition(".")[2]
-        if target in classes:
+        target = str(section.get("_target_", section.get("cls", part.path))).rpartition(".")[2]
+        if target in part.classes:
             values = _section(section, "params") or section
-            name = classes[target].__name__
-            sections[name] = dict(_known_arguments(config, values, classes[target], problems))
-            encoder = name if key == "encoder" else encoder
-        elif key == "spec_augment":
+            names[part.path] = name = part.classes[target].__name__
+            sections[name] = dict(_known_arguments(config, values, part.classes[target], problems))
+        elif not part.is_needed:
             logging.warning("%s: its augmentation %s is not known here and is left out", section.place(), target)
         else:
-            problems.append(f"{section.place()}: {key} is {target}, wanted {' or '.join(classes)}")
+            problems.append(f"{section.place()}: {part.path} is {target}, wanted {' or '.join(part.classes)}")
     kind = _kind_of_tokenizer(config)
     if kind not in ("", "bpe", "wpe", "agg"):
         problems.append(f"{config.place('tokenizer')}: tokenizer.type is {shown(kind)}, wanted bpe, wpe or agg")
+    further = {} if parts is _CTC_PARTS else further_arguments(config, problems)
     raise_if(problems)
-    for argument in (*_DERIVED, "vocabulary"):  # a recipe has its labels once
-        sections[_HEAD].pop(argument, None)
+    for path in names.keys() - {"preprocessor", "spec_augment", "encoder"}:
+        for argument in _DERIVED:  # a recipe has its labels once
+            sections[names[path]].pop(argument, None)
+    if parts is not _CTC_PARTS:
+        states = sections[names["decoder"]]["prednet"].get("pred_hidden")
+        sections[_JOINT]["jointnet"].pop("encoder_hidden", None)
+        sections[_JOINT]["jointnet"]["pred_hidden"] = states
+    for name, arguments in further.items():
+        sections[name] = {**sections.get(name, {}), **arguments}
     if _MEL in sections:
         sections[_MEL] = {"std_floor": 0.0, "generation": generation_of(version), **sections[_MEL]}
-    return sections, encoder
+    return sections, names
 
 
 def _refuse_kind(config: Config) -> None:
-    """See that the class of a model is one whose CTC head is read here; a file need not name it.
+    """See that the class of a model is one that is read here; a file need not name it.
 
     Raises:
         ConfigError: it is another one: one line with the reason.
@@ -214,12 +284,6 @@ def _refuse_kind(config: Config) -> None:
     raise_if([f"{config.place('target')}: the model is {name}: {reason}; read are {', '.join(_MODELS)}"])
 
 
-def _ctc_decoder(config: Config) -> Config | None:
-    """The section of the CTC head; of a hybrid it is below ``aux_ctc``."""
-    auxiliary = _section(config, "aux_ctc")
-    return _section(config if auxiliary is None else auxiliary, "decoder")
-
-
 def _known_arguments(
     config: Config, section: Config, target: Callable[..., Any], problems: list[str]
 ) -> Iterator[tuple[str, Any]]:
@@ -230,6 +294,8 @@ def _known_arguments(
         if key == "jasper" and isinstance(value, Sequence):
             problems += [problem for block in value for problem in _future_problems(block)]
             yield key, [dict(_known_arguments(config, block, JasperBlockSpec, problems)) for block in value]
+        elif isinstance(target, type) and (target, key) in _INNER and isinstance(value, Config):
+            yield key, dict(_known_arguments(config, value, _INNER[target, key], problems))
         elif key in _KINDS and value not in _KINDS[key]:
             wanted = " or ".join(_KINDS[key])
             problems.append(f"{section.place(key)}: {section.path_of(key)} is {shown(value)}, wanted {wanted}")
@@ -269,10 +335,9 @@ def _labels_of(config: Config) -> list[str]:
     Raises:
         ConfigError: it lists none.
     """
-    decoder = _ctc_decoder(config)
-    listed = (
-        _resolved(config, place.get(key)) for place, key in ((decoder, "vocabulary"), (config, "labels")) if place
-    )
+    holders = [_section_at(config, path) for path in ("aux_ctc.decoder", "joint", "decoder")]
+    places = [*((holder, "vocabulary") for holder in holders), (config, "labels")]
+    listed = (_resolved(config, place.get(key)) for place, key in places if place)
     labels = next((found for found in listed if isinstance(found, list) and found), None)
     if labels is None:
         raise_if([f"{config.place()}: decoder.vocabulary is missing, the list of the model's labels"])
@@ -328,13 +393,12 @@ def _tokenizer_in(archive: NemoArchive, section: Config) -> Subwords | None:
         return None
 
 
-def _check_pieces(tokenizer: Subwords, labels: Sequence[str], head: Mapping[str, Tensor], place: str) -> None:
-    """The pieces of a tokenizer must be the outputs of the head, in their order.
+def _check_pieces(tokenizer: Subwords, labels: Sequence[str], place: str) -> None:
+    """The pieces of a tokenizer must be the labels, in their order.
 
     Raises:
         CheckpointError: they are not.
     """
-    _check_outputs(len(tokenizer), head, "tokenizer does", "pieces", place)
     pieces = _pieces_as_listed(tokenizer)
     if list(labels) == pieces:
         return
@@ -355,12 +419,38 @@ def _pieces_as_listed(tokenizer: Subwords) -> list[str]:
     return tokenizer.model.decode().split() if isinstance(tokenizer, WordPieces) else list(tokenizer)
 
 
-def _check_outputs(number: int, head: Mapping[str, Tensor], which: str, what: str, place: str) -> None:
-    """Labels or pieces must be as many as the outputs of the head without the blank."""
-    outputs = [len(tensor) for name, tensor in head.items() if name.endswith("weight") and tensor.dim() == 3]
-    if outputs and outputs[0] != number + 1:
-        got, wanted = f"{number} {what}", f"{outputs[0] - 1}, one for each output of the decoder but the blank"
-        raise CheckpointError(f"its {which} not fit its decoder", place=place, got=got, wanted=wanted)
+def _check_outputs(
+    labels: Sequence[str] | Subwords,
+    weights: Mapping[str, Mapping[str, Tensor]],
+    sections: Mapping[str, Any],
+    place: str,
+) -> None:
+    """Labels or pieces must be as many as the outputs of each head without the blank, durations and big blanks.
+
+    Raises:
+        CheckpointError: they are not.
+    """
+    which, what = ("labels do", "labels") if isinstance(labels, list) else ("tokenizer does", "pieces")
+    joint = sections.get(_JOINT, {})
+    durations = len(joint.get("durations", ())), len(joint.get("big_blank_durations", ()))
+    further = "".join(
+        f" and {number} {kind}" for number, kind in zip(durations, ("durations", "big blanks"), strict=True) if number
+    )
+    for head, its_name, dimensions, extra, others in (
+        (_HEAD, "decoder", 3, 0, ""),
+        (_JOINT, "joint network", 2, sum(durations), further),
+    ):
+        outputs = [
+            len(tensor)
+            for name, tensor in weights.get(head, {}).items()
+            if name.endswith("weight")
+            and name.startswith(("decoder_layers", "joint_net"))
+            and tensor.dim() == dimensions
+        ]
+        if outputs and outputs[0] != len(labels) + 1 + extra:
+            got = f"{len(labels)} {what}"
+            wanted = f"{outputs[0] - 1 - extra}, one for each output of the {its_name} but the blank{others}"
+            raise CheckpointError(f"its {which} not fit its {its_name}", place=place, got=got, wanted=wanted)
 
 
 def _compare_filters(sections: Mapping[str, Any], theirs: Tensor | None, place: str) -> None:
@@ -373,27 +463,23 @@ def _compare_filters(sections: Mapping[str, Any], theirs: Tensor | None, place: 
         logging.warning("%s: its mel filters are not those that its settings give here; expect more errors", place)
 
 
-def _split(state: Mapping[str, Tensor], encoder: str, place: str) -> dict[str, dict[str, Tensor]]:
+def _split(state: Mapping[str, Tensor], names: Mapping[str, str], place: str) -> dict[str, dict[str, Tensor]]:
     """The state of a whole model by module.
 
+    Args:
+        names: the class of each module, by how the names of its tensors begin.
+
     Raises:
-        CheckpointError: it has a part that no CTC model has.
+        CheckpointError: it has a part that such a model has not.
     """
-    parts: dict[str, dict[str, Tensor]] = {encoder: {}, _HEAD: {}}
-    is_hybrid = any(name.startswith("ctc_decoder.") for name in state)
-    head = "ctc_decoder" if is_hybrid else "decoder"
-    num_left = 0
+    refuse_adapters(state, place)
+    parts: dict[str, dict[str, Tensor]] = {name: {} for name in names.values()}
     for name, tensor in state.items():
         part, _, inner = name.partition(".")
         if name.startswith(_COMPUTED):
             continue
-        if part in ("encoder", head):
-            parts[encoder if part == "encoder" else _HEAD][inner] = tensor
-        elif is_hybrid and name.startswith(_TRANSDUCER):
-            num_left += 1
-        else:
-            wanted = "encoder.*, decoder.*, preprocessor.*"
+        if part not in names:
+            wanted = ", ".join(f"{prefix}.*" for prefix in (*names, "preprocessor"))
             raise CheckpointError("its weights are of another kind of model", place=place, got=name, wanted=wanted)
-    if is_hybrid:
-        logging.info("%s: its CTC head is read; the %d tensors of its transducer are left out", place, num_left)
+        parts[names[part]][inner] = tensor
     return parts

@@ -1,0 +1,94 @@
+"""further_arguments: what the configuration of a transducer of NVIDIA's says outside the sections of its modules.
+
+Durations and big blanks are in the sections of the loss and of decoding, and a joint network here has them itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from nemo_asr.decoding.transducer import TransducerSearch
+from nemo_asr.models.losses import AuxiliaryCTCLoss
+from nemo_asr.models.transducer.joint import RNNTJoint
+from nemo_asr.run.search.transducer import MAX_SYMBOLS
+from nemo_lite.base.config import Config, shown
+from nemo_lite.base.errors import CheckpointError
+
+_GRAPH_LOSSES = ("graph_rnnt", "graph_w_transducer")
+_TDT, _MULTI_BLANK = "durations", "big_blank_durations"
+# By the names of losses and of kinds of decoding: what a model has beside labels and blank.
+_KINDS = {
+    **dict.fromkeys(("tdt", "tdt_pytorch"), _TDT),
+    **dict.fromkeys(("multiblank", "multiblank_rnnt", "multiblank_rnnt_pytorch"), _MULTI_BLANK),
+}
+
+
+def further_arguments(config: Config, problems: list[str]) -> dict[str, dict[str, Any]]:
+    """Arguments of modules here by their class: of the joint network, the search and the loss of a CTC head.
+
+    Args:
+        config: of a whole model.
+        problems: to which a line is added for what is not read here.
+    """
+    joint, loss, decoding = (_section(config, key) for key in ("joint", "loss", "decoding"))
+    if float(joint.get("masking_prob") or 0) > 0:
+        problem = f"joint.masking_prob is {shown(joint['masking_prob'])}: HAINAN models are not read, wanted -1"
+        problems.append(f"{joint.place('masking_prob')}: {problem}")
+    loss_name = str(loss.get("loss_name", "default"))
+    if loss_name in _GRAPH_LOSSES:
+        wanted = "wanted the loss of RNN-T, TDT or multi-blank"
+        problems.append(f"{loss.place('loss_name')}: loss.loss_name is {shown(loss_name)}, a loss of graphs; {wanted}")
+    arguments: dict[str, dict[str, Any]] = {}
+    key = _KINDS.get(loss_name) or _KINDS.get(str(decoding.get("model_type")))
+    if key is not None:
+        durations = _durations(config, loss, loss_name, decoding, key)
+        if durations is None:
+            wanted = f"decoding.{key}, a list of frames"
+            problems.append(f"{config.place()}: the model's {key} are missing, wanted {wanted}")
+        else:
+            arguments[RNNTJoint.__name__] = {key: durations}
+    greedy = _section(decoding, "greedy")
+    most = greedy.get("max_symbols") or greedy.get("max_symbols_per_step") or MAX_SYMBOLS
+    if most != MAX_SYMBOLS:
+        arguments[TransducerSearch.__name__] = {"max_symbols": most}
+    auxiliary = _section(config, "aux_ctc")
+    if "ctc_loss_weight" in auxiliary:
+        arguments[AuxiliaryCTCLoss.__name__] = {"weight": auxiliary["ctc_loss_weight"]}
+    return arguments
+
+
+def _durations(config: Config, loss: Config, loss_name: str, decoding: Config, key: str) -> list[int] | None:
+    """Of the loss, with which a model was trained; else as it is decoded, or among the defaults."""
+    defaults = _section(config, "model_defaults")
+    listed = (
+        _section(loss, f"{loss_name}_kwargs").get(key),
+        decoding.get(key),
+        defaults.get(f"tdt_{key}", defaults.get(key)),
+    )
+    for value in listed:
+        if isinstance(value, Sequence) and not isinstance(value, str) and value:
+            return list(value)
+    return None
+
+
+def _section(config: Config, key: str) -> Config:
+    """A section; an empty one where there is none."""
+    section = config.get(key)
+    return section if isinstance(section, Config) else config.without(*config)
+
+
+def refuse_adapters(names: Iterable[str], place: str) -> None:
+    """See that a model has no adapters.
+
+    Args:
+        names: of its tensors.
+        place: the file.
+
+    Raises:
+        CheckpointError: it has some.
+    """
+    adapter = next((name for name in names if ".adapter_layer." in name), None)
+    if adapter is not None:
+        wanted = "a model without adapters"
+        raise CheckpointError("its modules have adapters, which are not read", place=place, got=adapter, wanted=wanted)
