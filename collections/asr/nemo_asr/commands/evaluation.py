@@ -80,6 +80,9 @@ def evaluate_texts(args: Namespace) -> None:
     factory.on_first(lambda: _check_places(args, out))
     model = load_model(args.load_dir, recipe=recipe, factory=factory, overrides=args.overrides)
     second = load_model(args.compare, factory=factory) if args.compare else None
+    if args.head is not None:
+        model = model.with_head(args.head)
+        second = second and second.with_head(args.head)
     _use_search(model, args, factory, out)
     sets = _evaluate_sets(model, args, factory, out, "A, " if second else "")
     if args.stream:
@@ -201,7 +204,7 @@ def _evaluate_streams(model: TrainedModel, args: Namespace, factory: NeuralModul
         how = f"{measured[0].chunk_seconds:g} s of audio at a time{search and f', {search}'}"
         print(f"{tag}: as streams, {how}\n\n{stream_table(measured)}\n")
         rates += measured
-    if (find_model(args.load_dir) / CARD).is_file():
+    if args.head is None and (find_model(args.load_dir) / CARD).is_file():
         print(f"The table is in {store_stream_rates(args.load_dir, rates)}")
 
 

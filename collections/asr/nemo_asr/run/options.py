@@ -141,6 +141,12 @@ class SearchArguments:
     """Decoding: beam search, lexicon, language model, hot words; what a model's own search makes of them."""
 
     page: ClassVar[str] = "decoding"
+    head: str | None = option(
+        None,
+        "ctc or transducer: which head of a model with several is used (default: the first that nemo-lite models show "
+        "tells)",
+        metavar="HEAD",
+    )
     decoder: Literal["greedy", "beam", "lexicon"] | None = option(
         None, "greedy, beam search, or beam search for the words of --lexicon (default: by the other options)"
     )

@@ -51,6 +51,7 @@ class CTC(Family):
         "loss": Role((LogprobsType, LabelsType), (LossType,)),
         "search": Role((LogprobsType,), (PredictionsType,)),
     }
+    heads: ClassVar[Mapping[str, str]] = {"ctc": "ctc"}
 
     def connect(self, modules: Modules, data: Data, training: bool) -> Wires:
         """From audio to log-probabilities, predictions and, where there are texts, the loss."""

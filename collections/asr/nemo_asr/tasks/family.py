@@ -185,12 +185,15 @@ class Family:
     Attributes:
         task: ``transcription`` or ``classification``: what the data layer gives, and what scripts do with the model.
         roles: all roles by name.
+        heads: by the name of each head, as ``--head`` takes it, the family of a model that has this head alone; the
+            first is used where none is chosen.
         label_roles: those whose weights have a row for each label and, last, one for what is no label: a blank, an end.
             Fine-tuning with other labels takes over the rows of labels that both models have.
     """
 
     task: ClassVar[str] = "transcription"
     roles: ClassVar[Mapping[str, Role]] = SPEECH_ROLES
+    heads: ClassVar[Mapping[str, str]] = {}
     label_roles: ClassVar[Sequence[str]] = ("decoder",)
 
     @property
@@ -232,6 +235,15 @@ class Family:
         if options is not None:
             options.refuse_others((), f"family {self.name}")
         return modules["search"]
+
+    def with_head(self, head: str, model: Model) -> Model:
+        """The model of one of its ``heads`` alone, with the same modules.
+
+        Args:
+            head: its name.
+            model: of this family, with several heads.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no with_head")
 
     def exported(self, wires: Wires, modules: Mapping[str, NeuralModule]) -> dict[str, Exported]:
         """The files of an export by name. The first one takes audio, and gives what the search reads.

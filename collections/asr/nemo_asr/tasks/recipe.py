@@ -206,6 +206,18 @@ class Recipe:
         self._check_task("classification", "its data layer decides: one of recordings with classes")
         return self._model(with_weights)
 
+    def with_head(self, head: str) -> Recipe:
+        """The recipe of a model that has one of the ``heads`` of this one's family alone."""
+        family = family_of(self.family).heads[head]
+        roles = family_of(family).roles
+        left_out = [
+            part.target.__name__
+            for role, part in self._parts.items()
+            if role not in (*roles, *DATA_ROLES) or (role in ("loss", "search") and part.family != family)
+        ]
+        text = f"family: {family}\n{self.config.without('family', *left_out).as_yaml()}"
+        return recipe_from_text(text, self.name, tokenizer=self.tokenizer, for_training=False)
+
     def _check_task(self, task: str, remedy: str) -> None:
         if self.task != task:
             problem = "the configuration is for another task"

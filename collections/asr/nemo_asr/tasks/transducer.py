@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from nemo_asr.decoding.greedy import HypothesesType
-from nemo_asr.decoding.transducer import TransducerBeamSearch
+from nemo_asr.decoding.greedy import GreedyCTCDecoder, HypothesesType
+from nemo_asr.decoding.transducer import TransducerBeamSearch, TransducerSearch
 from nemo_asr.models.losses import AuxiliaryCTCLoss
 from nemo_asr.models.transducer.exported_steps import JointStep, PredictionStep
 from nemo_asr.models.transducer.joint import RNNTJoint
@@ -16,10 +16,12 @@ from nemo_asr.run.search.exported_transducer import JOINT, PREDICTION
 from nemo_asr.run.search.transducer import MAX_SYMBOLS
 from nemo_asr.tasks.families import CTC
 from nemo_asr.tasks.family import (
+    FAMILIES,
     SPEECH_ROLES,
     Data,
     Exported,
     Family,
+    Model,
     Modules,
     Role,
     Signal,
@@ -40,6 +42,8 @@ from nemo_lite.core import (
     Reference,
 )
 
+# Any: arguments of a constructor, by name.
+
 
 class Transducer(Family):
     """The joint network projects the encoder's frames, which the search reads. Loss and search call it by reference.
@@ -54,6 +58,7 @@ class Transducer(Family):
         "loss": Role((AcousticEncodedRepresentation, EncodedRepresentation, LabelsType), (LossType,)),
         "search": Role((AcousticEncodedRepresentation,), (HypothesesType,)),
     }
+    heads: ClassVar[Mapping[str, str]] = {"transducer": "transducer"}
     label_roles: ClassVar[Sequence[str]] = ("prediction", "joint")
 
     def connect(self, modules: Modules, data: Data, training: bool) -> Wires:
@@ -127,7 +132,21 @@ class Hybrid(Transducer, CTC):
         "ctc_loss": Role((LogprobsType, LabelsType), (LossType,)),
         "search": Role((), (PredictionsType,)),
     }
+    heads: ClassVar[Mapping[str, str]] = {"transducer": "transducer", "ctc": "ctc"}
     label_roles: ClassVar[Sequence[str]] = ("prediction", "joint", "decoder")
+
+    def with_head(self, head: str, model: Model) -> Model:
+        """With the search of the hybrid, if that reads the head; else with the greedy one."""
+        family = self.heads[head]
+        modules = {role: module for role, module in model.modules.items() if role in FAMILIES[family].roles}
+        reads_frames = isinstance(modules["search"], TransducerSearch)
+        if head == "ctc":
+            modules["loss"] = model.others["ctc_loss"]
+            modules["search"] = GreedyCTCDecoder() if reads_frames else modules["search"]
+        elif not reads_frames:
+            networks: dict[str, Any] = {name: Reference(model.others[name]) for name in ("prediction", "joint")}
+            modules["search"] = TransducerSearch(**networks)
+        return Model.of(modules, family, {})
 
     def connect(self, modules: Modules, data: Data, training: bool) -> Wires:
         """As of a transducer, with log-probabilities, and with the weighted losses of both heads."""

@@ -23,7 +23,7 @@ from nemo_asr.run.transcribe.driver import row_transcriber, segment_stream, tran
 from nemo_asr.run.transcribe.inputs import Recording, one_channel, recordings_in
 from nemo_asr.run.transcribe.stream import EndpointRules, FrameStream, Stream
 from nemo_asr.run.transcribe.transcript import Transcribed, Transcript
-from nemo_asr.tasks.family import Model, connect
+from nemo_asr.tasks.family import Model, connect, family_of
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.tasks.registry import TASKS
 from nemo_asr.trained.engine import SpeechDetector, TorchEngine
@@ -105,6 +105,7 @@ class TrainedModel:
         audio_rate: int | None = None,
         channel: int | str | None = None,
         factory: NeuralModuleFactory | None = None,
+        head: str | None = None,
         **settings: Any,
     ) -> Transcribed:
         """As :meth:`transcribe`, with the reasons of recordings that cannot be read in the place of an error.
@@ -116,10 +117,12 @@ class TrainedModel:
                 transcript of each, one after the other; then faults count these. A channel of a `Recording` comes
                 before.
             factory: where and in which precision to run; by default the one made last, or a new one, in float32.
+            head: of a model with several, see :meth:`with_head`.
             settings: ``decoder``, a search in the place of the model's, and all of `TranscriptionSettings`.
         """
+        model = self if head is None else self.with_head(head)
         recordings = recordings_in(audio, audio_rate, channel)
-        return transcribe(ModelEngine(self, factory), recordings, self._settings(**settings))
+        return transcribe(ModelEngine(model, factory), recordings, model._settings(**settings))
 
     def _settings(self, decoder: NeuralModule | None = None, **settings: Any) -> TranscriptionSettings:
         return TranscriptionSettings(**{"search": decoder, "calibration": self.card.calibration, **settings})
@@ -164,6 +167,25 @@ class TrainedModel:
         engine = ModelEngine(self, settings.pop("factory", None))
         _refuse_others(settings, _OF_ONE_BATCH, "stream")
         return segment_stream(engine, self._settings(**settings), rate, **of_stream)
+
+    def with_head(self, head: str) -> TrainedModel:
+        """The same modules as a model of one head alone; its card has no rates and calibration of the other one.
+
+        Args:
+            head: ``ctc`` or ``transducer``, one of those that ``nemo-lite models show`` tells.
+
+        Raises:
+            UsageError: the model has no such head.
+        """
+        family = family_of(self.modules.family)
+        if head not in family.heads:
+            wanted = " or ".join(family.heads) or "none: it has one that has no name"
+            raise UsageError("the model has no such head", place=self.place, got=head, wanted=wanted)
+        if len(family.heads) == 1:
+            return self
+        is_default = head == next(iter(family.heads))
+        card = self.card if is_default else msgspec.structs.replace(self.card, rates=[], calibration=None, streams=[])
+        return TrainedModel(self.place, self.recipe.with_head(head), family.with_head(head, self.modules), card)
 
     def set_att_context_size(self, att_context_size: Sequence[int]) -> None:
         """What the attention of a Conformer sees from now on, so that it streams with that look-ahead.
@@ -581,7 +603,9 @@ def refuse_options(paths: Sequence[str], args: Namespace) -> None:
 def open_engines(paths: Sequence[str], args: Namespace) -> list[ModelEngine]:
     """Trained models, on the device and the ranks of the options."""
     factory = nemo_lite.NeuralModuleFactory(**arguments_of(args, *([Launch] if "launcher" in args else []), Device))
-    return [ModelEngine(load_model(path, factory=factory), factory) for path in paths]
+    models = (load_model(path, factory=factory) for path in paths)
+    head = getattr(args, "head", None)
+    return [ModelEngine(model if head is None else model.with_head(head), factory) for model in models]
 
 
 def open_stream_engine(path: str, args: Namespace) -> ModelEngine:

@@ -31,7 +31,7 @@ def test_a_model_is_described(model, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"Tones, {tmp_path / 'model'}"
     assert "labels       4: ' ' a b c" in lines
-    assert "audio        16000 Hz; 20 ms a frame of log-probabilities" in lines
+    assert "audio        16000 Hz; 20 ms a frame" in lines
     assert "weights      JasperEncoder: 3,810 numbers" in lines  # 3,616 parameters, and running statistics
     assert "licence      CC-BY-4.0" in lines
     files = [line for line in lines if line.startswith("file ")]

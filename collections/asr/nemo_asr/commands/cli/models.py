@@ -27,6 +27,7 @@ from nemo_asr.run.options import OwnModules
 from nemo_asr.run.transcribe.inputs import recordings_of
 from nemo_asr.scoring.report.page import PAGE_FILE as REPORT
 from nemo_asr.scoring.report.page import try_report
+from nemo_asr.tasks.family import family_of
 from nemo_asr.tasks.recipe import Recipe, load_recipe, recipe_from_text
 from nemo_asr.trained.calibrating import calibrate, store_calibration
 from nemo_asr.trained.folder import CARD, FORMATS, ModelCard, Rate, StoredModel, card_file, card_to_json, read_model
@@ -112,9 +113,12 @@ def _described(stored: StoredModel, recipe: Recipe | None) -> Iterator[str]:
         yield f"trained      step {card.step}, epoch {card.epoch}"
     if card.labels:
         yield _labels(card.labels)
-        yield f"audio        {card.sample_rate} Hz; {1000 * card.frame_seconds:g} ms a frame of log-probabilities"
+        yield f"audio        {card.sample_rate} Hz; {1000 * card.frame_seconds:g} ms a frame"
     if recipe is not None:
         yield f"features     {_features(recipe.preprocessor())}"
+        heads = list(family_of(recipe.family).heads)
+        if len(heads) > 1:
+            yield f"heads        {heads[0]}, or with --head {' or '.join(heads[1:])}"
     yield from (f"rates        {_rate(rate)}" for rate in card.rates)
     numbers = {name: sum(each.numel() for each in tensors.values()) for name, tensors in stored.weights.items()}
     yield from (f"weights      {name}: {number:,} numbers" for name, number in numbers.items())
@@ -230,6 +234,8 @@ def export(arguments: Sequence[str]) -> None:
     add("--stream", action="store_true", help=stream_help)
     context_help = "frames before and behind that attention sees in the file of --stream; by default those of the model"
     add("--att_context_size", metavar=("LEFT", "RIGHT"), type=not_negative_int, nargs=2, help=context_help)
+    head_help = "which head of a model with several is written: ctc or transducer; by default the first"
+    add("--head", metavar="HEAD", help=head_help)
     waveform_help = "sherpa-onnx takes the waveform, also where it could compute the model's features"
     add("--waveform", action="store_true", help=waveform_help)
     config_help = "YAML file, or the name of one, where MODEL carries none: checkpoints of NeMo 0.x (*.pt)"
@@ -291,6 +297,8 @@ def _export_float(options: Namespace, path: Path) -> None:
     recordings = recordings_of(options.audio)
     recipe = load_recipe(options.model_config) if options.model_config else None
     model = load_model(options.model, recipe=recipe)
+    if options.head is not None:
+        model = model.with_head(options.head)
     if options.att_context_size is not None:
         model.set_att_context_size(options.att_context_size)
     reading = model.recipe.reading

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
+from typing import TypeVar
 
-from nemo_asr.run.onnx.onnx_model import OnnxModel, load_onnx_model
+from nemo_asr.run.onnx.onnx_model import DescribedFile, OnnxModel, load_onnx_model
 from nemo_asr.run.onnx.onnx_stream import OnnxStreamedModel
 from nemo_lite.base.choices import DeviceType
 from nemo_lite.base.errors import UsageError
+
+Described = TypeVar("Described", bound=DescribedFile)
 
 
 def refuse_options(paths: Sequence[str], args: Namespace) -> None:
@@ -26,8 +29,12 @@ def refuse_options(paths: Sequence[str], args: Namespace) -> None:
 
 
 def open_engines(paths: Sequence[str], args: Namespace) -> list[OnnxModel]:
-    """Exported models."""
-    return [load_onnx_model(path, args.providers, args.threads) for path in paths]
+    """Exported models.
+
+    Raises:
+        UsageError: another head is asked for than the one with which a file was exported.
+    """
+    return [_with_head(load_onnx_model(path, args.providers, args.threads), args) for path in paths]
 
 
 def open_stream_engine(path: str, args: Namespace) -> OnnxStreamedModel:
@@ -39,4 +46,12 @@ def open_stream_engine(path: str, args: Namespace) -> OnnxStreamedModel:
     if args.att_context_size is not None:
         problem, remedy = "a file has the context that it was exported with", "export it with --att_context_size"
         raise UsageError(problem, place=path, remedy=remedy)
-    return OnnxStreamedModel(path, args.providers, args.threads)
+    return _with_head(OnnxStreamedModel(path, args.providers, args.threads), args)
+
+
+def _with_head(file: Described, args: Namespace) -> Described:
+    head = getattr(args, "head", None)  # not every command has it
+    if head not in (None, file.family):
+        problem, remedy = "a file has the head with which it was exported", "export it with --head"
+        raise UsageError(problem, place=str(file.path), got=head or "", wanted=file.family, remedy=remedy)
+    return file
