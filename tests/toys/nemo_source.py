@@ -34,7 +34,12 @@ needs_nemo = pytest.mark.skipif(not HAS_NEMO, reason=REASON)
 _ASR = "nemo.collections.asr"
 # NeMo's own; everything else below "nemo" is a stand-in.
 _OWN = ("modules.conformer_encoder", "modules.conv_asr", "modules.rnnt", "modules.rnnt_abstract", "parts.submodules.")
-_OWN += ("parts.preprocessing.features", "parts.mixins.streaming", "parts.utils.regularization_utils")
+_OWN += (
+    "parts.preprocessing.features",
+    "parts.mixins.streaming",
+    "parts.mixins.mixins",
+    "parts.utils.regularization_utils",
+)
 _OWN += ("parts.utils.rnnt_utils", "parts.utils.activations")
 _ALL_OWN = (*(f"{_ASR}.{own}" for own in _OWN), "nemo.collections.common.parts.rnn")
 _OTHERS = ("omegaconf", "hydra", "lightning", "pytorch_lightning", "lhotse", "numba", "pandas", "torchaudio", "tqdm")

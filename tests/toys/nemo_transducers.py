@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from toys.nemo_source import nemo_module
 
 STORED = Path(__file__).parents[1] / "data" / "nemo_transducers.json"
 MODULES = "nemo.collections.asr.modules"
-_STATES = 12
+_STATES, _PROMPTS = 12, 8
 # By name: the encoder's case in `nemo_conformers`, what the sections say, and the model's class.
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "rnnt": (
@@ -46,20 +47,27 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "tdt of other durations": ("fast conformer of 3.0", {"durations": [1, 3]}, "EncDecRNNTModel"),
     "multi-blank": ("fast conformer of 3.0", {"big_blank_durations": [2, 4]}, "EncDecRNNTModel"),
     "hybrid": ("fast conformer of 3.0", {"durations": [0, 1, 2]}, "EncDecHybridRNNTCTCModel"),
+    "prompt": (
+        "streaming",
+        {"languages": {"en-US": 0, "de-DE": 3, "de": 3, "auto": 5}},
+        "EncDecRNNTBPEModelWithPrompt",
+    ),
 }
 # Of the formula: with which greedy search finds different labels, and blanks.
 SEEDS = {
     "rnnt": 14,
-    "rnnt of two layers": 9,
+    "rnnt of two layers": 96,
     "stateless": 28,
     "streaming rnnt": 15,
     "tdt": 25,
     "tdt of other durations": 0,
     "multi-blank": 25,
     "hybrid": 25,
+    "prompt": 14,
 }
 VERSION = "3.0.0"
 MAX_SYMBOLS = 5
+LANGUAGE = "de-DE"  # of the case with a prompt
 
 
 def config_of(name: str) -> dict[str, Any]:
@@ -112,6 +120,8 @@ def config_of(name: str) -> dict[str, Any]:
     if durations:
         config["decoding"] |= {"model_type": "tdt" if kind == "tdt" else "multiblank", key: durations}
         config["loss"][f"{kind}_kwargs"] = {"fastemit_lambda": 0.0, "clamp": -1.0, key: durations, "sigma": 0.02}
+    if "languages" in sections:
+        config["model_defaults"] |= {"num_prompts": _PROMPTS, "prompt_dictionary": sections["languages"]}
     if "Hybrid" in target:
         config["aux_ctc"] = {"ctc_loss_weight": 0.25, "use_cer": False, "decoder": head}
     return config
@@ -152,12 +162,25 @@ def nvidia_modules(config: Mapping[str, Any]) -> dict[str, Any]:
     encoder, ctc = nemo_conformers.nvidia_modules({"encoder": config["encoder"], "decoder": head})
     rnnt = nemo_module("modules.rnnt")
     made = {"encoder": encoder}
+    if "prompt_dictionary" in config["model_defaults"]:
+        made["prompt_kernel"] = _prompted(config).prompt_kernel
     for key in ("decoder", "joint"):
         arguments = dict(config[key])
         made[key] = getattr(rnnt, arguments.pop("_target_").rpartition(".")[2])(**_quiet(arguments))
     if "aux_ctc" in config:
         made["ctc_decoder"] = ctc
     return made
+
+
+def _prompted(config: Mapping[str, Any]) -> Any:
+    """A model that has nothing but what NVIDIA's models need to take a language."""
+    defaults = SimpleNamespace(**config["model_defaults"], get=config["model_defaults"].get)
+    mixin = nemo_module("parts.mixins.mixins").PromptStreamingMixin
+    model = type("Model", (mixin, torch.nn.Module), {})()
+    model.cfg = model._cfg = SimpleNamespace(model_defaults=defaults, get=lambda key, default: _PROMPTS)
+    model.initialize_prompt_feature()
+    model.set_inference_prompt(LANGUAGE)
+    return model
 
 
 def _quiet(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -183,6 +206,10 @@ def nvidia_case(name: str) -> dict[str, Any]:
     with torch.no_grad():
         features, lengths = nvidia_features(config, signal_of())
         encoded, encoded_lengths = modules["encoder"](audio_signal=features, length=lengths)
+        if "prompt_kernel" in modules:
+            prompted = _prompted(config)
+            prompted.prompt_kernel = modules["prompt_kernel"]
+            encoded = prompted._apply_prompt_to_encoded(encoded)
         frames = encoded.transpose(1, 2)[:, : int(encoded_lengths[0])]
         projected = modules["joint"].enc(frames)[0]
         found = _search(config, modules["decoder"], modules["joint"], frames)

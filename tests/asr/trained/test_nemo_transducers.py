@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import combinations, groupby
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,22 @@ import torch
 from toys.log_probs import frames_of, log_probs_of
 from toys.nemo_conformers import LABELS, RATE, signal_of
 from toys.nemo_source import needs_nemo
-from toys.nemo_transducers import CASES, nvidia_case, stored_cases, write_case
+from toys.nemo_transducers import CASES, LANGUAGE, config_of, nvidia_case, state_of, stored_cases, write_case
 
 from nemo_asr.commands.cli import models
 from nemo_asr.run.cli import transcribe
 from nemo_asr.run.search.transducer import FRAMES
 from nemo_asr.trained.model import TrainedModel, import_model, load_model
-from nemo_lite.base.errors import UsageError
+from nemo_asr.trained.nemo_files import read_nemo
+from nemo_lite.base.errors import CheckpointError, ConfigError, UsageError
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_file_has_the_labels_frames_and_durations_that_nvidias_classes_find(tmp_path: Path, name: str) -> None:
     wanted = stored_cases()[name]
     model = load_model(write_case(tmp_path / "m.nemo", name))
+    if name == "prompt":
+        model.set_language(LANGUAGE)
     frames = frames_of(model, signal_of())
     # They are projected with weights of three times the usual size.
     torch.testing.assert_close(frames, torch.tensor(wanted["frames"]), rtol=1e-5, atol=3e-5)
@@ -116,3 +119,107 @@ def test_commands_take_the_head_and_show_both(tmp_path: Path, capsys: pytest.Cap
         said[head] = capsys.readouterr().out.strip()
     model = load_model(file)
     assert said == {head: model.transcribe([audio], head=head)[0].text for head in said}
+
+
+# The language as a prompt.
+
+
+def test_the_language_that_is_set_decides_and_auto_is_the_default(tmp_path: Path) -> None:
+    model = load_model(write_case(tmp_path / "m.nemo", "prompt"))
+    frames = [frames_of(model, signal_of())]
+    for language in ("auto", "de-DE", "de", "en-US"):
+        model.set_language(language)
+        frames.append(frames_of(model, signal_of()))
+    default, auto, german, also_german, english = frames
+    assert torch.equal(default, auto)
+    assert torch.equal(german, also_german)
+    assert not any(torch.allclose(one, other) for one, other in combinations([auto, german, english], 2))
+
+
+def test_the_language_goes_with_the_model_folder_and_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, audio = write_case(tmp_path / "m.nemo", "prompt"), tmp_path / "a.wav"
+    soundfile.write(audio, signal_of().numpy(), RATE)
+    model = import_model(file, tmp_path / "made")
+    model.set_language("en-US")
+    capsys.readouterr()
+    transcribe.main([str(tmp_path / "made"), str(audio), "--language", "en-US"])
+    assert capsys.readouterr().out.strip() == model.transcribe([audio])[0].text
+    with pytest.raises(UsageError) as caught:
+        transcribe.main([str(file), str(audio), "--language", "xx"])
+    wanted = "the model does not know this language: got xx, wanted one of en-US, de-DE, de, auto"
+    assert str(caught.value) == f"LanguagePrompt: {wanted}"
+
+
+def test_a_language_for_a_model_without_a_prompt_is_one_line(tmp_path: Path) -> None:
+    file = write_case(tmp_path / "m.nemo", "tdt")
+    with pytest.raises(UsageError) as caught:
+        load_model(file).set_language("de-DE")
+    assert str(caught.value) == f"{file}: the model takes no language: got de-DE; leave it out"
+
+
+def test_a_prompt_without_languages_is_one_line(tmp_path: Path) -> None:
+    file = write_case(tmp_path / "m.nemo", "prompt", model_defaults={"num_prompts": 8})
+    with pytest.raises(ConfigError, match=r"the languages are missing, wanted model_defaults\.prompt_dictionary$"):
+        read_nemo(file)
+
+
+# What is not read: one line each.
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("rnnt", {"joint": {"_target_": "m.HATJoint"}}, "joint is HATJoint, wanted RNNTJoint"),
+        ("rnnt", {"joint": {"_target_": "m.SampledRNNTJoint"}}, "joint is SampledRNNTJoint, wanted RNNTJoint"),
+        ("rnnt", {"joint": {"masking_prob": 0.5}}, "joint.masking_prob is 0.5: HAINAN models are not read, wanted -1"),
+        ("rnnt", {"loss": {"loss_name": "graph_rnnt"}}, 'loss.loss_name is "graph_rnnt", a loss of graphs; wanted'),
+        ("rnnt", {"decoder": {"normalization_mode": "batch"}}, 'decoder.normalization_mode is "batch", wanted null'),
+        ("rnnt", {"decoder": {"_target_": "m.OtherDecoder"}}, "decoder is OtherDecoder, wanted RNNTDecoder or State"),
+        (
+            "tdt",
+            {"decoding": {"durations": None}, "loss": {"tdt_kwargs": {}}},
+            "the model's durations are missing, wanted decoding.durations, a list of frames",
+        ),
+    ],
+)
+def test_a_transducer_of_another_kind_is_refused_with_its_setting(
+    tmp_path: Path, name: str, changes: dict[str, dict[str, Any]], message: str
+) -> None:
+    config = config_of(name)
+    sections = {key: {**config[key], **values} for key, values in changes.items()}
+    with pytest.raises(ConfigError) as caught:
+        read_nemo(write_case(tmp_path / "m.nemo", name, **sections))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_adapters_are_one_line(tmp_path: Path) -> None:
+    state = {**state_of("rnnt"), "encoder.layers.0.adapter_layer.new.module.0.weight": torch.ones(1)}
+    with pytest.raises(CheckpointError, match=r"m\.nemo: its modules have adapters, which are not read: got encoder\."):
+        read_nemo(write_case(tmp_path / "m.nemo", "rnnt", state))
+
+
+@pytest.mark.parametrize(
+    ("name", "others"), [("rnnt", ""), ("tdt", " and 5 durations"), ("multi-blank", " and 2 big blanks")]
+)
+def test_labels_that_are_not_the_outputs_of_the_joint_network_are_one_line(
+    tmp_path: Path, name: str, others: str
+) -> None:
+    joint = {**config_of(name)["joint"], "vocabulary": LABELS[:4]}
+    with pytest.raises(CheckpointError) as caught:
+        read_nemo(write_case(tmp_path / "m.nemo", name, joint=joint))
+    wanted = f"got 4 labels, wanted 6, one for each output of the joint network but the blank{others}"
+    assert str(caught.value) == f"{tmp_path / 'm.nemo'}: its labels do not fit its joint network: {wanted}"
+
+
+def test_durations_and_symbols_are_found_where_files_say_them(tmp_path: Path) -> None:
+    config = config_of("tdt")
+    loss = {**config["loss"], "tdt_kwargs": {"sigma": 0.05}}
+    defaults = {**config["model_defaults"], "tdt_durations": [0, 1, 2, 3, 4]}
+    decoding = {"strategy": "greedy", "greedy": {"max_symbols_per_step": 3}}
+    file = write_case(tmp_path / "m.nemo", "tdt", loss=loss, model_defaults=defaults, decoding=decoding)
+    found = read_nemo(file).config
+    assert found["RNNTJoint"]["durations"] == [0, 1, 2, 3, 4]
+    assert found["TransducerSearch"] == {"max_symbols": 3}

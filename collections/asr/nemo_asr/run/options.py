@@ -172,6 +172,20 @@ class SearchArguments:
 
 
 @option_group
+class PromptOptions:
+    """What a model is told about all recordings."""
+
+    page: ClassVar[str] = "model"
+    prompt_language: str | None = option(
+        None,
+        "the language that is spoken, of a model that takes it as a prompt: one that it knows, such as de-DE, or auto "
+        "(default: auto)",
+        "--language",
+        metavar="CODE",
+    )
+
+
+@option_group
 class WeightSearch:
     """A search of the weights, where a development set can be scored."""
 

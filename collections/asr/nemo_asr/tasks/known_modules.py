@@ -23,6 +23,7 @@ from nemo_asr.models.speaker import JasperDecoderForSpkrClass
 from nemo_asr.models.transducer.joint import RNNTJoint
 from nemo_asr.models.transducer.loss import RNNTLoss
 from nemo_asr.models.transducer.prediction import RNNTDecoder, StatelessTransducerDecoder
+from nemo_asr.models.transducer.prompt import LanguagePrompt
 from nemo_asr.tasks.families import CTC, Classification
 from nemo_asr.tasks.family import register_family
 from nemo_asr.tasks.registry import OlderArgument, register, register_models
@@ -69,6 +70,7 @@ register(AudioToSpeechLabelDataLayer, default=True, task="classification")
 register(JasperDecoderForClassification, role="decoder", default=True, task="classification")
 register(JasperDecoderForSpkrClass, role="decoder", task="classification")
 register(CrossEntropyLossNM, default=True, task="classification")
+register(LanguagePrompt, role="prompt")
 register(RNNTDecoder, role="prediction")
 register(StatelessTransducerDecoder, role="prediction")
 register(

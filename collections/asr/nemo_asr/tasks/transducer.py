@@ -53,6 +53,7 @@ class Transducer(Family):
 
     roles: ClassVar[Mapping[str, Role]] = {
         **SPEECH_ROLES,
+        "prompt": Role((AcousticEncodedRepresentation,), (AcousticEncodedRepresentation,)),
         "prediction": Role((LabelsType,), (EncodedRepresentation,), needed=True),
         "joint": Role((AcousticEncodedRepresentation,), (AcousticEncodedRepresentation,), needed=True),
         "loss": Role((AcousticEncodedRepresentation, EncodedRepresentation, LabelsType), (LossType,)),
@@ -64,7 +65,7 @@ class Transducer(Family):
     def connect(self, modules: Modules, data: Data, training: bool) -> Wires:
         """From audio to hypotheses and, where there are texts, the loss."""
         features, labels = augmented_features(modules, data, training)
-        encoded, *_ = modules("encoder", features)
+        encoded = self.encoded(modules, features)
         frames, *_ = modules("joint", encoded)
         return Wires(
             predictions=modules("search", frames)[0].values,
@@ -75,6 +76,13 @@ class Transducer(Family):
             features=features.values,
             feature_lengths=features.lengths,
         )
+
+    def encoded(self, modules: Modules, features: Signal) -> Signal:
+        """What the heads read: encoded frames, and where the model has a prompt, these with the language."""
+        encoded, *_ = modules("encoder", features)
+        if "prompt" in modules:
+            encoded, *_ = modules("prompt", encoded)
+        return encoded
 
     def exported(self, wires: Wires, modules: Mapping[str, NeuralModule]) -> dict[str, Exported]:
         """The encoder up to projected frames, a step of the prediction network, and the rest of the joint network."""
@@ -151,7 +159,7 @@ class Hybrid(Transducer, CTC):
     def connect(self, modules: Modules, data: Data, training: bool) -> Wires:
         """As of a transducer, with log-probabilities, and with the weighted losses of both heads."""
         features, labels = augmented_features(modules, data, training)
-        encoded, *_ = modules("encoder", features)
+        encoded = self.encoded(modules, features)
         frames, *_ = modules("joint", encoded)
         log_probs, *_ = modules("decoder", encoded)
         losses: dict[str, Weighted] = {}

@@ -15,6 +15,7 @@ from torch import nn
 
 import nemo_lite
 from nemo_asr.data.speech_data_layer import SpeechPorts
+from nemo_asr.models.transducer.prompt import LanguagePrompt
 from nemo_asr.run.engines import BATCH_SIZE, TranscriptionSettings
 from nemo_asr.run.options import OnnxRuntime
 from nemo_asr.run.text.parser import CharParser
@@ -186,6 +187,21 @@ class TrainedModel:
         is_default = head == next(iter(family.heads))
         card = self.card if is_default else msgspec.structs.replace(self.card, rates=[], calibration=None, streams=[])
         return TrainedModel(self.place, self.recipe.with_head(head), family.with_head(head, self.modules), card)
+
+    def set_language(self, language: str) -> None:
+        """The language of all recordings from now on, of a model that takes it as a prompt.
+
+        Args:
+            language: one that the model knows, such as ``de-DE``, or ``auto``.
+
+        Raises:
+            UsageError: the model takes no language, or does not know this one.
+        """
+        prompt = self.modules.others.get("prompt")
+        if not isinstance(prompt, LanguagePrompt):
+            problem, remedy = "the model takes no language", "leave it out"
+            raise UsageError(problem, place=self.place, got=language, remedy=remedy)
+        prompt.set_language(language)
 
     def set_att_context_size(self, att_context_size: Sequence[int]) -> None:
         """What the attention of a Conformer sees from now on, so that it streams with that look-ahead.
@@ -604,8 +620,12 @@ def open_engines(paths: Sequence[str], args: Namespace) -> list[ModelEngine]:
     """Trained models, on the device and the ranks of the options."""
     factory = nemo_lite.NeuralModuleFactory(**arguments_of(args, *([Launch] if "launcher" in args else []), Device))
     models = (load_model(path, factory=factory) for path in paths)
-    head = getattr(args, "head", None)
-    return [ModelEngine(model if head is None else model.with_head(head), factory) for model in models]
+    head, language = (getattr(args, name, None) for name in ("head", "prompt_language"))
+    chosen = [model if head is None else model.with_head(head) for model in models]
+    for model in chosen:
+        if language is not None:
+            model.set_language(language)
+    return [ModelEngine(model, factory) for model in chosen]
 
 
 def open_stream_engine(path: str, args: Namespace) -> ModelEngine:

@@ -26,9 +26,10 @@ from nemo_asr.models.transducer.prediction import (
     StatelessSpec,
     StatelessTransducerDecoder,
 )
+from nemo_asr.models.transducer.prompt import LanguagePrompt
 from nemo_asr.run.text.subwords import Subwords, SubwordsByLanguage, WordPieces, marked_piece
 from nemo_asr.trained.foreign import ForeignModel, Format
-from nemo_asr.trained.nemo_transducers import further_arguments, refuse_adapters
+from nemo_asr.trained.nemo_transducers import further_arguments, prompt_arguments, refuse_adapters
 from nemo_lite import logging
 from nemo_lite.backends.pytorch.checkpoint.torch_files import read_torch_tensors
 from nemo_lite.base.config import Config, parse_config, raise_if, shown
@@ -74,6 +75,7 @@ _TRANSDUCER_PARTS = (
     _Part("decoder", "decoder", _PREDICTION_CLASSES),
     _Part("joint", "joint", {_JOINT: RNNTJoint}),
 )
+_PROMPT = "prompt_kernel"  # has no section
 _HYBRID_PARTS = (*_TRANSDUCER_PARTS, _Part("aux_ctc.decoder", "ctc_decoder", _CTC_CLASSES))
 # Arguments that are sections themselves.
 _INNER: dict[tuple[type, str], type] = {
@@ -88,6 +90,7 @@ _IGNORED = {
     *("subsampling_conv_chunking_factor", "pos_emb_max_len", "sync_max_audio_length"),
     *("use_vectorized_spec_augment", "use_numba_spec_augment"),
     *("log_softmax", "preserve_memory", "fuse_loss_wer", "fused_batch_size", "experimental_fuse_loss_wer"),
+    "masking_prob",  # `further_arguments` reads it
 }
 _NEUTRAL: dict[str, Any] = {
     "quantize": False,
@@ -113,9 +116,9 @@ _DERIVED = ("num_classes", "feat_in", "vocabulary", "vocab_size", "num_extra_out
 _MODELS = (
     *("EncDecCTCModel", "EncDecCTCModelBPE", "EncDecRNNTModel", "EncDecRNNTBPEModel"),
     *("EncDecHybridRNNTCTCModel", "EncDecHybridRNNTCTCBPEModel"),
+    *("EncDecRNNTBPEModelWithPrompt", "EncDecHybridRNNTCTCBPEModelWithPrompt"),
 )
 _OTHER_KINDS = {
-    "Prompt": "its encoder takes the language as a prompt, which is not read",
     "MultiTalker": "it takes speakers as a further input",
     "MultiTask": "its decoder is a Transformer that reads text (Canary), not a CTC head",
     "SelfSupervised": "it was trained without texts and has no head",
@@ -154,7 +157,11 @@ def read_nemo(path: str | Path) -> ForeignModel:
     tokenizer = _tokenizer_of(archive, config)
     state = _tensors(archive, _WEIGHTS_1)
     _compare_filters(sections, state.get(_FILTERS), place)
-    weights = _split(state, {part.prefix: classes[part.path] for part in parts if part.prefix}, place)
+    prefixes = {part.prefix: classes[part.path] for part in parts if part.prefix}
+    if any(name.startswith(f"{_PROMPT}.") for name in state):
+        prefixes[_PROMPT] = LanguagePrompt.__name__
+        sections[LanguagePrompt.__name__] = prompt_arguments(config, state)
+    weights = _split(state, prefixes, place)
     _check_outputs(labels if tokenizer is None else tokenizer, weights, sections, place)
     if tokenizer is not None:
         _check_pieces(tokenizer, labels, place)
@@ -481,5 +488,5 @@ def _split(state: Mapping[str, Tensor], names: Mapping[str, str], place: str) ->
         if part not in names:
             wanted = ", ".join(f"{prefix}.*" for prefix in (*names, "preprocessor"))
             raise CheckpointError("its weights are of another kind of model", place=place, got=name, wanted=wanted)
-        parts[names[part]][inner] = tensor
+        parts[names[part]][name if part == _PROMPT else inner] = tensor
     return parts

@@ -5,14 +5,16 @@ Durations and big blanks are in the sections of the loss and of decoding, and a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from torch import Tensor
 
 from nemo_asr.decoding.transducer import TransducerSearch
 from nemo_asr.models.losses import AuxiliaryCTCLoss
 from nemo_asr.models.transducer.joint import RNNTJoint
 from nemo_asr.run.search.transducer import MAX_SYMBOLS
-from nemo_lite.base.config import Config, shown
+from nemo_lite.base.config import Config, raise_if, shown
 from nemo_lite.base.errors import CheckpointError
 
 _GRAPH_LOSSES = ("graph_rnnt", "graph_w_transducer")
@@ -39,6 +41,10 @@ def further_arguments(config: Config, problems: list[str]) -> dict[str, dict[str
     if loss_name in _GRAPH_LOSSES:
         wanted = "wanted the loss of RNN-T, TDT or multi-blank"
         problems.append(f"{loss.place('loss_name')}: loss.loss_name is {shown(loss_name)}, a loss of graphs; {wanted}")
+    decoder = _section(config, "decoder")
+    if str(decoder.get("_target_")).endswith(".RNNTDecoder") and decoder.get("normalization_mode") is not None:
+        problem = f"decoder.normalization_mode is {shown(decoder['normalization_mode'])}, wanted null"
+        problems.append(f"{decoder.place('normalization_mode')}: {problem}")
     arguments: dict[str, dict[str, Any]] = {}
     key = _KINDS.get(loss_name) or _KINDS.get(str(decoding.get("model_type")))
     if key is not None:
@@ -70,6 +76,27 @@ def _durations(config: Config, loss: Config, loss_name: str, decoding: Config, k
         if isinstance(value, Sequence) and not isinstance(value, str) and value:
             return list(value)
     return None
+
+
+def prompt_arguments(config: Config, state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Of the module that takes the language: the sizes follow from its weights.
+
+    Raises:
+        ConfigError: the configuration names no languages, or one of the weights is missing.
+    """
+    defaults = _section(config, "model_defaults")
+    languages = _section(defaults, "prompt_dictionary").plain()
+    if not languages:
+        raise_if([f"{config.place()}: the languages are missing, wanted model_defaults.prompt_dictionary"])
+    first, last = (state.get(f"prompt_kernel.{layer}.weight") for layer in (0, 2))
+    if first is None or last is None:
+        raise_if([f"{config.place()}: the weights lack prompt_kernel.0.weight or prompt_kernel.2.weight"])
+        return {}
+    return {
+        "num_prompts": first.shape[1] - len(last),
+        "prompt_hidden": len(first),
+        "prompt_dictionary": languages,
+    }
 
 
 def _section(config: Config, key: str) -> Config:

@@ -236,6 +236,7 @@ def export(arguments: Sequence[str]) -> None:
     add("--att_context_size", metavar=("LEFT", "RIGHT"), type=not_negative_int, nargs=2, help=context_help)
     head_help = "which head of a model with several is written: ctc or transducer; by default the first"
     add("--head", metavar="HEAD", help=head_help)
+    add("--language", metavar="CODE", help="of a model that takes it as a prompt; by default auto")
     waveform_help = "sherpa-onnx takes the waveform, also where it could compute the model's features"
     add("--waveform", action="store_true", help=waveform_help)
     config_help = "YAML file, or the name of one, where MODEL carries none: checkpoints of NeMo 0.x (*.pt)"
@@ -299,6 +300,8 @@ def _export_float(options: Namespace, path: Path) -> None:
     model = load_model(options.model, recipe=recipe)
     if options.head is not None:
         model = model.with_head(options.head)
+    if options.language is not None:
+        model.set_language(options.language)
     if options.att_context_size is not None:
         model.set_att_context_size(options.att_context_size)
     reading = model.recipe.reading

@@ -18,7 +18,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from nemo_asr.run.cli.transcribe import MODEL_HELP, Segments, check_segments, cutting_of
 from nemo_asr.run.engines import BATCH_SECONDS, BATCH_SIZE, open_engines
 from nemo_asr.run.onnx.voice_activity import load_detector
-from nemo_asr.run.options import OnnxRuntime, OwnModules, SearchArguments, check_search_options, search_options
+from nemo_asr.run.options import (
+    OnnxRuntime,
+    OwnModules,
+    PromptOptions,
+    SearchArguments,
+    check_search_options,
+    search_options,
+)
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.nemo_logging import logging
 from nemo_lite.base.options import Device, OneLineParser, fold_precision, option, option_group, seconds
@@ -108,7 +115,7 @@ class Serving(OwnModules):
 class ServeParser(OneLineParser):
     """The options of ``nemo-lite serve``."""
 
-    groups = (Serving, Segments, SearchArguments, Device, OnnxRuntime)
+    groups = (Serving, Segments, SearchArguments, PromptOptions, Device, OnnxRuntime)
     most_used = "host port token max_upload max_requests decoder lm placement"
     pages = {
         "serving": "addresses, limits, batches, modules of your own",

@@ -19,6 +19,7 @@ from nemo_asr.run.options import (
     BeamSize,
     OnnxRuntime,
     OwnModules,
+    PromptOptions,
     SearchArguments,
     check_search_options,
     named_files,
@@ -230,7 +231,7 @@ class Streaming:
 class TranscribeParser(LaunchedParser):
     """The options of ``nemo-lite transcribe``."""
 
-    groups = (TranscriptionOptions, Segments, Streaming, SearchArguments, Device, OnnxRuntime, Launch)
+    groups = (TranscriptionOptions, Segments, Streaming, SearchArguments, PromptOptions, Device, OnnxRuntime, Launch)
     most_used = "format out channel segments decoder lm nbest batch_size num_workers placement"
     pages = {
         "data": "what is written, batches, modules of your own",

@@ -32,9 +32,9 @@ def open_engines(paths: Sequence[str], args: Namespace) -> list[OnnxModel]:
     """Exported models.
 
     Raises:
-        UsageError: another head is asked for than the one with which a file was exported.
+        UsageError: another head than the one with which a file was exported is asked for, or a language.
     """
-    return [_with_head(load_onnx_model(path, args.providers, args.threads), args) for path in paths]
+    return [_checked(load_onnx_model(path, args.providers, args.threads), args) for path in paths]
 
 
 def open_stream_engine(path: str, args: Namespace) -> OnnxStreamedModel:
@@ -46,12 +46,15 @@ def open_stream_engine(path: str, args: Namespace) -> OnnxStreamedModel:
     if args.att_context_size is not None:
         problem, remedy = "a file has the context that it was exported with", "export it with --att_context_size"
         raise UsageError(problem, place=path, remedy=remedy)
-    return _with_head(OnnxStreamedModel(path, args.providers, args.threads), args)
+    return _checked(OnnxStreamedModel(path, args.providers, args.threads), args)
 
 
-def _with_head(file: Described, args: Namespace) -> Described:
-    head = getattr(args, "head", None)  # not every command has it
+def _checked(file: Described, args: Namespace) -> Described:
+    head, language = (getattr(args, name, None) for name in ("head", "prompt_language"))  # not of every command
     if head not in (None, file.family):
         problem, remedy = "a file has the head with which it was exported", "export it with --head"
         raise UsageError(problem, place=str(file.path), got=head or "", wanted=file.family, remedy=remedy)
+    if language is not None:
+        problem, remedy = "a file has the language with which it was exported", "export it with --language"
+        raise UsageError(problem, place=str(file.path), got=language, remedy=remedy)
     return file
