@@ -1,7 +1,8 @@
-"""read_hugging_face: folders of Hugging Face's transformers with a Parakeet and its CTC head, as recipes and weights.
+"""read_hugging_face: folders of Hugging Face's transformers with a Parakeet or a Nemotron, as recipes and weights.
 
 A folder holds `config.json`, `model.safetensors` (or its parts, with `model.safetensors.index.json`), `tokenizer.json`
-and the settings of the features. The encoder is NVIDIA's FastConformer under other names.
+and the settings of the features. The encoder is NVIDIA's FastConformer under other names. Its head is one of CTC or a
+transducer; the blank of a transducer is what its joint network has behind the labels, whatever the configuration says.
 """
 
 from __future__ import annotations
@@ -9,14 +10,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from nemo_asr.decoding.transducer import TransducerSearch
 from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor
 from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.models.jasper import JasperDecoderForCTC
+from nemo_asr.models.transducer.joint import RNNTJoint
+from nemo_asr.models.transducer.prediction import RNNTDecoder
+from nemo_asr.models.transducer.prompt import AUTO, LanguagePrompt
+from nemo_asr.run.search.transducer import MAX_SYMBOLS
 from nemo_asr.run.text.sentencepiece_file import STORED_ALGORITHMS, ModelFile, Piece, PieceKind, encode
 from nemo_asr.run.text.subwords import Subwords
 from nemo_asr.trained.foreign import ForeignModel, Format
@@ -31,12 +37,27 @@ CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.s
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")  # are not read: the folder says so itself
 _SETTINGS = ("preprocessor_config.json", "processor_config.json")  # of the features: older folders, newer ones
 _KIND = FileKind("the file", 64 << 20, CheckpointError, "copy the folder again")
-_MODEL_TYPE = "parakeet_ctc"
+
+
+class _Kind(NamedTuple):
+    """What a model of a type has: durations, an encoder for streams, a prompt that says the language."""
+
+    is_transducer: bool = True
+    has_durations: bool = False
+    is_streaming: bool = False
+    has_prompt: bool = False
+
+
+_KINDS = {
+    "parakeet_ctc": _Kind(is_transducer=False),
+    "parakeet_rnnt": _Kind(),
+    "parakeet_tdt": _Kind(has_durations=True),
+    "nemotron_asr_streaming": _Kind(is_streaming=True),
+    "nemotron3_5_asr": _Kind(is_streaming=True, has_prompt=True),
+}
 _OF_WAVEFORMS = ("wav2vec2", "hubert", "wavlm", "unispeech", "sew", "mctct", "data2vec")
 # By parts of the names of other models' types and classes: why they are not read.
 _OTHER_KINDS = {
-    "rnnt": "a transducer has no CTC head",
-    "tdt": "a transducer has no CTC head",
     "whisper": "its decoder is a Transformer that reads text, not a CTC head",
     "moonshine": "its decoder is a Transformer that reads text, not a CTC head",
     **dict.fromkeys(_OF_WAVEFORMS, "it hears waveforms, and the encoder here hears mel frames"),
@@ -61,6 +82,14 @@ _ENCODER_DEFAULTS: dict[str, Any] = {
     "dropout_positions": 0.0,
 }
 _ENCODER_FIXED = {"hidden_act": "silu", "subsampling_conv_kernel_size": 3, "subsampling_conv_stride": 2}
+# Of encoders for streams: frames that attention sees before a frame, and this one; and those behind it.
+_STREAMING_DEFAULTS = {"sliding_window": 71, "default_num_lookahead_tokens": 13}
+_TRANSDUCER_DEFAULTS = {
+    "decoder_hidden_size": 640,
+    "num_decoder_layers": 2,
+    "hidden_act": "relu",
+    "max_symbols_per_step": MAX_SYMBOLS,
+}
 _FEATURES = {
     "feature_size": 80,
     "sampling_rate": 16000,
@@ -70,17 +99,35 @@ _FEATURES = {
     "preemphasis": 0.97,
     "padding_value": 0.0,
 }
-# Names of transformers and ours; those that are not here are the same.
-_RENAMED = (
-    (r"^encoder\.subsampling\.layers\.", "encoder.pre_encode.conv."),
+# Names of transformers and ours, whose first part is that of the module; those that are not here are the same.
+_ENCODER_NAMES = (
+    (r"^encoder\.subsampling\.layers\.(\d+)\.(?=weight|bias)", r"encoder.pre_encode.conv.\1."),
+    (r"^encoder\.subsampling\.conv_in\.", "encoder.pre_encode.conv.0."),
     (r"^encoder\.subsampling\.linear\.", "encoder.pre_encode.out."),
     (r"\.conv\.norm\.", ".conv.batch_norm."),
     (r"\.self_attn\.([qkv])_proj\.", r".self_attn.linear_\1."),
     (r"\.self_attn\.o_proj\.", ".self_attn.linear_out."),
     (r"\.self_attn\.relative_k_proj\.", ".self_attn.linear_pos."),
     (r"\.self_attn\.bias_([uv])$", r".self_attn.pos_bias_\1"),
-    (r"^ctc_head\.", "decoder.decoder_layers.0."),
 )
+_STREAMING_STAGE = re.compile(r"^encoder\.subsampling\.layers\.(\d+)\.(depthwise|pointwise)_conv\.")
+_CTC_NAMES = ((r"^ctc_head\.", "head.decoder_layers.0."),)
+_TRANSDUCER_NAMES = (
+    (r"^decoder\.embedding\.", "prediction.prediction.embed."),
+    (r"^decoder\.lstm\.", "prediction.prediction.dec_rnn.lstm."),
+    (r"^decoder\.decoder_projector\.", "joint.pred."),
+    (r"^encoder_projector\.", "joint.enc."),
+    (r"^joint\.head\.", "joint.joint_net.1."),
+    (r"^prompt_projector\.linear_1\.", "prompt.prompt_kernel.0."),
+    (r"^prompt_projector\.linear_2\.", "prompt.prompt_kernel.2."),
+)
+_CLASSES = {
+    "encoder": ConformerEncoder.__name__,
+    "head": JasperDecoderForCTC.__name__,
+    "prompt": LanguagePrompt.__name__,
+    "prediction": RNNTDecoder.__name__,
+    "joint": RNNTJoint.__name__,
+}
 _BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 _ALGORITHMS = {"Unigram": "unigram", "BPE": "bpe"}
 
@@ -93,27 +140,40 @@ def read_hugging_face(path: str | Path) -> ForeignModel:
     """
     folder = Path(path)
     config = _json(folder / CONFIG)
-    _refuse_kind(config, folder / CONFIG)
-    encoder = _encoder(config.get("encoder_config"), folder / CONFIG)
+    kind = _kind_of(config, folder / CONFIG)
+    settings = _settings(folder)
+    encoder = _encoder(config.get("encoder_config"), kind, settings, folder / CONFIG)
     weight_files = _weight_files(folder)
-    parts: dict[str, dict[str, Tensor]] = {"encoder": {}, "decoder": {}}
+    heads = ("prediction", "joint") if kind.is_transducer else ("head",)
+    expected = ("encoder", *heads, *(["prompt"] if kind.has_prompt else []))
+    parts: dict[str, dict[str, Tensor]] = {part: {} for part in expected}
     for file in weight_files:
         for name, tensor in read_tensors(file).items():
-            part, inner = _renamed(name, file)
+            part, inner = _renamed(name, kind, expected, file)
             parts[part][inner] = tensor
-    blank, outputs = _blank(config, parts["decoder"], folder / CONFIG)
-    order = [*(row for row in range(outputs) if row != blank), blank]
-    if blank != outputs - 1:
-        parts["decoder"] = {name: tensor[torch.tensor(order)] for name, tensor in parts["decoder"].items()}
-    pieces, tokenizer = _tokenizer(folder / TOKENIZER, order[:-1])
+    sections = {_CLASSES["encoder"]: encoder}
+    if kind.is_transducer:
+        if kind.has_prompt:
+            sections[_CLASSES["prompt"]] = _prompt(config, settings, parts["prompt"], folder)
+        of_transducer, num_labels = _transducer(config, kind, parts["joint"], folder / CONFIG)
+        sections |= of_transducer
+        labels = list(range(num_labels))
+    else:
+        blank, outputs = _blank(config, parts["head"], folder / CONFIG)
+        labels = [row for row in range(outputs) if row != blank]
+        if blank != outputs - 1:
+            order = torch.tensor([*labels, blank])
+            parts["head"] = {name: tensor[order] for name, tensor in parts["head"].items()}
+        sections[_CLASSES["head"]] = {}
+    pieces, tokenizer = _tokenizer(folder / TOKENIZER, labels)
     recipe = {
         "name": folder.resolve().name,
+        **({"family": "transducer"} if kind.is_transducer else {}),
         **({"labels": pieces} if tokenizer is None else {"tokenizer": f"tokenizer{tokenizer.suffix}"}),
-        AudioToMelSpectrogramPreprocessor.__name__: _features(folder),
-        ConformerEncoder.__name__: encoder,
-        JasperDecoderForCTC.__name__: {},
+        AudioToMelSpectrogramPreprocessor.__name__: _features(settings, kind, folder),
+        **sections,
     }
-    weights = {ConformerEncoder.__name__: parts["encoder"], JasperDecoderForCTC.__name__: parts["decoder"]}
+    weights = {_CLASSES[part]: tensors for part, tensors in parts.items()}
     version = config.get("transformers_version")
     versions = {"transformers": str(version)} if version else {}
     others = (folder / name for name in (CONFIG, TOKENIZER, *_SETTINGS))
@@ -137,18 +197,23 @@ def _json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _refuse_kind(config: Mapping[str, Any], path: Path) -> None:
+def _kind_of(config: Mapping[str, Any], path: Path) -> _Kind:
+    """What the model has, by its type.
+
+    Raises:
+        CheckpointError: it is of another type: one line with the reason.
+    """
     model_type, classes = str(config.get("model_type")), config.get("architectures") or []
-    if model_type == _MODEL_TYPE:
-        return
+    if model_type in _KINDS:
+        return _KINDS[model_type]
     named = " ".join([model_type, *map(str, classes if isinstance(classes, list) else [])])
     reason = next((reason for part, reason in _OTHER_KINDS.items() if part in named), "its kind is not known here")
     problem = f"the model is of type {model_type[:80]}: {reason}"
-    raise CheckpointError(problem, place=str(path), wanted=f"model_type {_MODEL_TYPE}")
+    raise CheckpointError(problem, place=str(path), wanted=f"model_type {', '.join(_KINDS)}")
 
 
-def _encoder(section: Any, path: Path) -> dict[str, Any]:
-    """The arguments of the encoder.
+def _encoder(section: Any, kind: _Kind, settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The arguments of the encoder. That layers are dropped in training (layerdrop) is not taken over.
 
     Raises:
         CheckpointError: settings that it has not.
@@ -180,6 +245,74 @@ def _encoder(section: Any, path: Path) -> dict[str, Any]:
         "dropout_pre_encoder": values["dropout"],
         "dropout_att": values["attention_dropout"],
         "dropout_emb": values["dropout_positions"],
+        **(_context(given, settings, path) if kind.is_streaming else {}),
+    }
+
+
+def _context(given: Mapping[str, Any], settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The arguments of an encoder for streams: what its attention sees, the default first."""
+    window, lookahead = (given.get(key, default) for key, default in _STREAMING_DEFAULTS.items())
+    further = settings.get("supported_num_lookahead_tokens") or []
+    behind = [lookahead, *(further if isinstance(further, list) else [further])]
+    if not all(type(value) is int for value in (window, *behind)) or window < 1 or min(behind) < 0:
+        place, got = f"{path}: encoder_config.sliding_window, default_num_lookahead_tokens", f"{window}, {behind}"
+        raise CheckpointError("the values cannot be used", place=place, got=got, wanted="such as 71, 13")
+    return {
+        "causal_downsampling": True,
+        "att_context_style": "chunked_limited",
+        "att_context_size": [[window - 1, each] for each in dict.fromkeys(behind)],
+        "conv_context_size": "causal",
+        "conv_norm_type": "layer_norm",
+    }
+
+
+def _transducer(
+    config: Mapping[str, Any], kind: _Kind, joint: Mapping[str, Tensor], path: Path
+) -> tuple[dict[str, Any], int]:
+    """The sections of prediction network, joint network and search, and the number of labels.
+
+    Raises:
+        CheckpointError: a value cannot be used, or the joint network has no outputs but durations.
+    """
+    given = {key: value for key, value in config.items() if value is not None}
+    values = _values(given, _TRANSDUCER_DEFAULTS, str(path))
+    durations = list(config.get("durations", range(5))) if kind.has_durations else []
+    if not all(type(each) is int and each >= 0 for each in durations):
+        place = f"{path}: durations"
+        raise CheckpointError("the value cannot be used", place=place, got=repr(durations), wanted="[0, 1, 2, 3, 4]")
+    # The configuration may take the end of the tokenizer for the blank; the joint network cannot be wrong.
+    num_labels = len(joint.get("joint_net.1.bias", ())) - len(durations) - 1
+    if num_labels < 1:
+        got, wanted = f"{num_labels + 1}", "labels and the blank, and one for each duration"
+        raise CheckpointError("the joint network has too few outputs", place=str(path.parent), got=got, wanted=wanted)
+    size, most = values["decoder_hidden_size"], values["max_symbols_per_step"]
+    jointnet = {"joint_hidden": size, "pred_hidden": size, "activation": values["hidden_act"]}
+    sections: dict[str, Any] = {
+        _CLASSES["prediction"]: {"prednet": {"pred_hidden": size, "pred_rnn_layers": values["num_decoder_layers"]}},
+        _CLASSES["joint"]: {"jointnet": jointnet, **({"durations": durations} if durations else {})},
+    }
+    if most != MAX_SYMBOLS:
+        sections[TransducerSearch.__name__] = {"max_symbols": most}
+    return sections, num_labels
+
+
+def _prompt(
+    config: Mapping[str, Any], settings: Mapping[str, Any], weights: Mapping[str, Tensor], folder: Path
+) -> dict[str, Any]:
+    """The arguments of the module that takes the language.
+
+    Raises:
+        CheckpointError: its weights are missing.
+    """
+    first, last = (weights.get(f"prompt_kernel.{layer}.weight") for layer in (0, 2))
+    if first is None or last is None:
+        raise CheckpointError("its weights lack those of the language", place=str(folder), wanted="prompt_projector.*")
+    languages = settings.get("prompt_dictionary")
+    return {
+        "num_prompts": first.shape[1] - len(last),
+        "prompt_hidden": len(first),
+        # Older processors do not say their languages.
+        "prompt_dictionary": languages if isinstance(languages, dict) else {AUTO: config.get("default_prompt_id", 101)},
     }
 
 
@@ -199,13 +332,19 @@ def _values(given: Any, defaults: Mapping[str, Any], place: str) -> dict[str, An
     return values
 
 
-def _features(folder: Path) -> dict[str, Any]:
-    """The arguments of the preprocessor: transformers has the features of NeMo 2.5 and later."""
+def _settings(folder: Path) -> dict[str, Any]:
+    """What the processor says: of the features, and beside them of looking ahead and of languages."""
     settings: dict[str, Any] = {}
     for name in _SETTINGS:
-        if not settings and (folder / name).is_file():
-            settings = _json(folder / name)
-            settings = settings.get("feature_extractor") or settings
+        if (folder / name).is_file():
+            settings = {**_json(folder / name), **settings}
+    return settings
+
+
+def _features(settings: Mapping[str, Any], kind: _Kind, folder: Path) -> dict[str, Any]:
+    """The arguments of the preprocessor: transformers has the features of NeMo 2.5 and later."""
+    inner = settings.get("feature_extractor")
+    settings = inner if isinstance(inner, dict) else settings
     values = _values(settings, _FEATURES, f"{folder}: the features' settings")
     rate = values["sampling_rate"]
     return {
@@ -215,7 +354,7 @@ def _features(folder: Path) -> dict[str, Any]:
         "n_fft": values["n_fft"],
         "features": values["feature_size"],
         "preemph": values["preemphasis"],
-        "normalize": "per_feature",
+        "normalize": "NA" if kind.is_streaming else "per_feature",
         "dither": 1e-5,
         "pad_to": 0,
         "pad_value": values["padding_value"],
@@ -246,14 +385,19 @@ def _weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _renamed(name: str, file: Path) -> tuple[str, str]:
+def _renamed(name: str, kind: _Kind, expected: Sequence[str], file: Path) -> tuple[str, str]:
     """The part of the model that a tensor belongs to, and its name there."""
-    for pattern, replacement in _RENAMED:
+    original = name
+    # Behind the first convolution each stage is two of them and an activation.
+    name = _STREAMING_STAGE.sub(
+        lambda found: f"encoder.pre_encode.conv.{3 * int(found[1]) + (2 if found[2] == 'depthwise' else 3)}.", name
+    )
+    for pattern, replacement in (*_ENCODER_NAMES, *(_TRANSDUCER_NAMES if kind.is_transducer else _CTC_NAMES)):
         name = re.sub(pattern, replacement, name)
     part, _, inner = name.partition(".")
-    if part not in ("encoder", "decoder"):
-        wanted = "encoder.*, ctc_head.*"
-        raise CheckpointError("its weights are of another kind of model", place=str(file), got=name, wanted=wanted)
+    if part not in expected:
+        wanted = "encoder.*, ctc_head.*" if not kind.is_transducer else "encoder.*, decoder.*, joint.*"
+        raise CheckpointError("its weights are of another kind of model", place=str(file), got=original, wanted=wanted)
     return part, inner
 
 

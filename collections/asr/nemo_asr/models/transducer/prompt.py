@@ -93,9 +93,10 @@ class LanguagePrompt(TrainableNM):
 
     def forward(self, encoder_output: Tensor) -> Tensor:
         """(B, C, T) -> (B, C, T)."""
-        first: nn.Linear = self.prompt_kernel[0]
+        first, _, last = self.prompt_kernel
+        assert isinstance(first, nn.Linear)
         # The language adds its column to the bias: the vector with a 1 is not made.
         bias = first.bias + first.weight[:, self._feat_in + self._places[self.language]]
         hidden = F.linear(encoder_output.transpose(1, 2), first.weight[:, : self._feat_in], bias)
-        frames: Tensor = self.prompt_kernel[2](torch.relu(hidden))
+        frames: Tensor = last(torch.relu(hidden))
         return frames.transpose(1, 2)
