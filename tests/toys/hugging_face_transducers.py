@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,7 @@ def transformers_case(model_type: str) -> dict[str, Any]:
 
 def transformers_model(model_type: str) -> Any:
     """The model with weights of its own, in evaluation mode."""
-    import transformers
-
+    transformers = import_module("transformers")
     config = config_of(model_type)
     name = CASES[model_type][0]
     made = getattr(transformers, name).config_class(**{key: config[key] for key in config if key != "model_type"})
@@ -116,8 +116,7 @@ def transformers_model(model_type: str) -> Any:
 
 def transformers_inputs(model_type: str) -> dict[str, Any]:
     """What the model takes of one recording."""
-    import transformers
-
+    transformers = import_module("transformers")
     name = "NemotronAsrStreaming" if "nemotron" in model_type else "Parakeet"
     extractor = getattr(transformers, f"{name}FeatureExtractor")(feature_size=80)
     inputs = dict(extractor([signal_of().numpy()], sampling_rate=RATE, return_tensors="pt"))
