@@ -214,6 +214,16 @@ def test_labels_that_are_not_the_outputs_of_the_joint_network_are_one_line(
     assert str(caught.value) == f"{tmp_path / 'm.nemo'}: its labels do not fit its joint network: {wanted}"
 
 
+def test_the_loss_has_the_settings_of_the_file(tmp_path: Path) -> None:
+    assert read_nemo(write_case(tmp_path / "r.nemo", "rnnt")).config.get("RNNTLoss") is None
+    tdt = {"durations": [0, 1, 2, 3, 4], "sigma": 0.05, "omega": 0.1, "fastemit_lambda": 0.001, "clamp": -1.0}
+    loss = {"loss_name": "tdt", "warprnnt_numba_kwargs": {"clamp": 5.0}, "tdt_kwargs": tdt}
+    file = write_case(tmp_path / "t.nemo", "tdt", loss=loss, rnnt_reduction="mean_volume")
+    wanted = {"reduction": "mean_volume", "sigma": 0.05, "omega": 0.1, "fastemit_lambda": 0.001}
+    assert read_nemo(file).config["RNNTLoss"] == wanted
+    assert load_model(file).modules.loss is not None
+
+
 def test_durations_and_symbols_are_found_where_files_say_them(tmp_path: Path) -> None:
     config = config_of("tdt")
     loss = {**config["loss"], "tdt_kwargs": {"sigma": 0.05}}

@@ -6,6 +6,7 @@ Durations and big blanks are in the sections of the loss and of decoding, and a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from nemo_asr.decoding.transducer import TransducerSearch
 from nemo_asr.models.losses import AuxiliaryCTCLoss
 from nemo_asr.models.transducer.joint import RNNTJoint
+from nemo_asr.models.transducer.loss import RNNTLoss
 from nemo_asr.run.search.transducer import MAX_SYMBOLS
 from nemo_lite.base.config import Config, raise_if, shown
 from nemo_lite.base.errors import CheckpointError
@@ -27,7 +29,7 @@ _KINDS = {
 
 
 def further_arguments(config: Config, problems: list[str]) -> dict[str, dict[str, Any]]:
-    """Arguments of modules here by their class: of the joint network, the search and the loss of a CTC head.
+    """Arguments of modules here by their class: of the joint network, the search and the losses.
 
     Args:
         config: of a whole model.
@@ -54,6 +56,8 @@ def further_arguments(config: Config, problems: list[str]) -> dict[str, dict[str
             problems.append(f"{config.place()}: the model's {key} are missing, wanted {wanted}")
         else:
             arguments[RNNTJoint.__name__] = {key: durations}
+    if of_loss := _loss_arguments(config, loss, loss_name):
+        arguments[RNNTLoss.__name__] = of_loss
     greedy = _section(decoding, "greedy")
     most = greedy.get("max_symbols") or greedy.get("max_symbols_per_step") or MAX_SYMBOLS
     if most != MAX_SYMBOLS:
@@ -62,6 +66,15 @@ def further_arguments(config: Config, problems: list[str]) -> dict[str, dict[str
     if "ctc_loss_weight" in auxiliary:
         arguments[AuxiliaryCTCLoss.__name__] = {"weight": auxiliary["ctc_loss_weight"]}
     return arguments
+
+
+def _loss_arguments(config: Config, loss: Config, loss_name: str) -> dict[str, Any]:
+    """Those that are not the defaults. The arguments of a loss are in a section with its name."""
+    given = _section(loss, f"{'warprnnt_numba' if loss_name == 'default' else loss_name}_kwargs")
+    values = {"reduction": config.get("rnnt_reduction")}
+    values |= {name: given.get(name) for name in ("sigma", "omega", "fastemit_lambda", "clamp")}
+    defaults = {name: parameter.default for name, parameter in signature(RNNTLoss).parameters.items()}
+    return {name: value for name, value in values.items() if value not in (None, defaults[name])}
 
 
 def _durations(config: Config, loss: Config, loss_name: str, decoding: Config, key: str) -> list[int] | None:
