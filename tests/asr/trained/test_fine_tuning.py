@@ -7,13 +7,20 @@ import torch
 from toys.tone_corpus import CONFIG
 
 import nemo_asr
+from nemo_asr.trained.model import trained_modules
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.base.errors import CheckpointError
 
+TRANSDUCER = """family: transducer
+RNNTDecoder: {prednet: {pred_hidden: 16}}
+RNNTJoint: {jointnet: {joint_hidden: 16, pred_hidden: 16}, durations: [0, 1, 2]}
+"""
+HYBRID = TRANSDUCER.replace("family: transducer", "family: hybrid") + "JasperDecoderForCTC: {}\n"
 
-def recipe(folder, **changes):
+
+def recipe(folder, more="", **changes):
     """The recipe of the tones, with parts of its text replaced."""
-    text = CONFIG
+    text = CONFIG + more
     for old, new in changes.values():
         assert old in text
         text = text.replace(old, new)
@@ -134,3 +141,35 @@ def test_a_checkpoint_that_carries_nothing_takes_the_given_configuration(trained
     made = recipe(tmp_path)
     nemo_asr.init_from(tmp_path / "bare", made.model(), made)
     assert "its labels are not known" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_hybrid_gives_its_encoder_and_head_to_a_ctc_model_and_the_other_way_round(trained, tmp_path, capsys):
+    folder, old = trained
+    made = recipe(tmp_path, HYBRID)
+    hybrid = made.model()
+    nemo_asr.init_from(folder, hybrid, made)
+    torch.testing.assert_close(hybrid.encoder.state_dict(), old.encoder.state_dict(), rtol=0, atol=0)
+    torch.testing.assert_close(hybrid.decoder.state_dict(), old.decoder.state_dict(), rtol=0, atol=0)
+    assert "RNNTJoint: new, all 6 tensors" in capsys.readouterr().err
+    about = nemo_asr.about_checkpoint(nemo_asr.describe(made), made.config.as_yaml())
+    state = {"step": 3, "epoch": 1}
+    named = trained_modules(hybrid)
+    CheckpointFolder(tmp_path / "hybrid").save(named, state, kind="STEP", number=3, keep=1, about=about)
+    made = recipe(tmp_path)
+    ctc = made.model()
+    nemo_asr.init_from(tmp_path / "hybrid", ctc, made)
+    torch.testing.assert_close(ctc.decoder.state_dict(), old.decoder.state_dict(), rtol=0, atol=0)
+    said = capsys.readouterr().out
+    assert "JasperDecoderForCTC: all 2 tensors loaded" in said
+    assert "not used: RNNTDecoder, RNNTJoint" in said
+
+
+@pytest.mark.slow
+def test_a_transducer_with_other_labels_begins_with_the_encoder_of_a_ctc_model(trained, tmp_path):
+    folder, old = trained
+    made = recipe(tmp_path, TRANSDUCER, labels=('labels: [" ", "a", "b", "c"]', 'labels: ["b", "x"]'))
+    model = made.model()
+    done = nemo_asr.init_from(folder, model, made)
+    torch.testing.assert_close(model.encoder.state_dict(), old.encoder.state_dict(), rtol=0, atol=0)
+    assert done.unused_modules == ["JasperDecoderForCTC"]

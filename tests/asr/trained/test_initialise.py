@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 from nemo_asr.models.jasper import JasperEncoder
+from nemo_asr.models.transducer.joint import RNNTJoint
+from nemo_asr.models.transducer.prediction import RNNTDecoder, StatelessTransducerDecoder
 from nemo_asr.trained.fine_tuning import initialise
 from nemo_lite.base.errors import CheckpointError
 
@@ -167,3 +169,132 @@ def test_weights_with_names_of_before_0_9_are_taken_over():
     assert "encoder.0.conv.0.weight" in older
     done = initialise({"E": new}, {"E": older}, heads=["D"], labels=LABELS, old_labels=LABELS)
     assert done.is_complete
+
+
+# New labels that trained labels write together.
+
+
+def test_a_new_label_starts_from_the_mean_of_its_parts():
+    labels = ["a", "\u2581cab", "bb", "ax", "b"]  # the second one also writes the space
+    old, new = modules(), modules(labels)
+    before = new["Decoder"].out.weight.clone()
+    done = moved(old, new, labels=labels)
+    trained = old["Decoder"].out
+    torch.testing.assert_close(new["Decoder"].out.weight[1], trained.weight[[0, 3, 1, 2]].mean(0))
+    torch.testing.assert_close(new["Decoder"].out.bias[1], trained.bias[[0, 3, 1, 2]].mean())
+    torch.testing.assert_close(new["Decoder"].out.weight[2], trained.weight[2])  # b twice
+    torch.testing.assert_close(new["Decoder"].out.weight[3], before[3], rtol=0, atol=0)  # nothing writes x
+    assert done.parts == {"\u2581cab": [" ", "c", "a", "b"], "bb": ["b", "b"]}
+    assert str(done).splitlines()[-1] == (
+        "2 of the new labels start from the mean of their parts: \u2581cab = space + c + a + b, bb = b + b"
+    )
+
+
+def test_the_parts_of_a_piece_are_the_fewest_trained_pieces():
+    old_labels = ["a", "b", "c", "\u2581", "ab", "\u2581a", "bc", "abc"]
+    old, new = modules(old_labels), modules(["\u2581abc", "abcb"])
+    done = moved(old, new, old_labels=old_labels, labels=["\u2581abc", "abcb"])
+    # Two cuts of the first have two parts: that with the longer first part counts. The second one has one such cut.
+    assert done.parts == {"\u2581abc": ["\u2581a", "bc"], "abcb": ["abc", "b"]}
+
+
+# Transducers.
+
+
+def transducer(labels, durations=(0, 1, 2), **changes):
+    """An encoder, an RNN decoder whose LSTM has as many rows as some vocabulary, a joint network and a CTC head."""
+    prednet, jointnet = {"pred_hidden": 4}, {"joint_hidden": 5, "pred_hidden": 4, "encoder_hidden": 3}
+    kind, options = changes.get("prediction", (RNNTDecoder, {}))
+    return {
+        "Encoder": Encoder(),
+        "Prediction": kind(prednet, len(labels), **options),
+        "Joint": RNNTJoint(
+            jointnet, len(labels), durations, big_blank_durations=changes.get("big_blank_durations", ())
+        ),
+        "Decoder": Decoder(len(labels)),
+    }
+
+
+HEADS = ["Prediction", "Joint", "Decoder"]
+
+
+def test_a_hybrid_keeps_rows_in_all_its_heads_and_the_rows_behind_the_labels():
+    labels = ["c", "x", "a"]
+    old, new = transducer(LABELS), transducer(labels)
+    with torch.no_grad():
+        old["Prediction"].prediction["embed"].weight[-1] = 7  # a stored row of the blank is taken as it is
+    done = initialise(new, weights(old), heads=HEADS, labels=labels, old_labels=LABELS)
+    embed, was = (each["Prediction"].prediction["embed"].weight for each in (new, old))
+    torch.testing.assert_close(embed[[0, 2, 3]], was[[3, 1, 4]], rtol=0, atol=0)
+    for part in ("weight", "bias"):
+        head, trained = (getattr(each["Joint"].joint_net[-1], part) for each in (new, old))
+        assert (len(head), len(trained)) == (3 + 1 + 3, 4 + 1 + 3)
+        torch.testing.assert_close(head[[0, 2, 3, 4, 5, 6]], trained[[3, 1, 4, 5, 6, 7]], rtol=0, atol=0)
+    torch.testing.assert_close(new["Decoder"].out.weight[[0, 2, 3]], old["Decoder"].out.weight[[3, 1, 4]])
+    said = str(done)
+    assert "Prediction: 4 of 5 tensors loaded, 1 by label (prediction.embed.weight)" in said
+    assert "Joint: 4 of 6 tensors loaded, 2 by label (joint_net.1.weight, joint_net.1.bias)" in said
+    assert "labels: 2 kept with the blank (c a), 1 new (x), 2 left (space b)" in said
+
+
+def test_weights_of_an_lstm_with_as_many_rows_as_labels_stay_whole():
+    old_labels = [chr(ord("a") + number) for number in range(15)]  # 4 gates x 4 are the rows of 15 labels and a blank
+    labels = old_labels[::-1]
+    old, new = transducer(old_labels), transducer(labels)
+    initialise(new, weights(old), heads=HEADS, labels=labels, old_labels=old_labels)
+    key = "prediction.dec_rnn.lstm.weight_hh_l0"
+    torch.testing.assert_close(new["Prediction"].state_dict()[key], old["Prediction"].state_dict()[key], rtol=0, atol=0)
+
+
+def test_every_embedding_of_a_stateless_network_keeps_its_rows():
+    options = (StatelessTransducerDecoder, {"context_size": 2})
+    old, new = transducer(LABELS, prediction=options), transducer(["b", "x"], prediction=options)
+    initialise(new, weights(old), heads=HEADS, labels=["b", "x"], old_labels=LABELS)
+    for mine, theirs in zip(
+        new["Prediction"].prediction["embeds"], old["Prediction"].prediction["embeds"], strict=True
+    ):
+        torch.testing.assert_close(mine.weight[[0, 2]], theirs.weight[[2, 4]], rtol=0, atol=0)
+
+
+def test_big_blanks_are_kept_with_the_blank():
+    old = transducer(LABELS, durations=(), big_blank_durations=(2, 4))
+    new = transducer(["c"], durations=(), big_blank_durations=(2, 4))
+    initialise(new, weights(old), heads=HEADS, labels=["c"], old_labels=LABELS)
+    torch.testing.assert_close(new["Joint"].joint_net[-1].bias, old["Joint"].joint_net[-1].bias[[3, 4, 5, 6]])
+
+
+def test_durations_of_a_transducer_without_are_new_and_said():
+    old, new = transducer(LABELS, durations=()), transducer(LABELS, durations=(0, 1, 2))
+    before = new["Joint"].joint_net[-1].weight.clone()
+    done = initialise(new, weights(old), heads=HEADS, labels=LABELS, old_labels=LABELS)
+    head = new["Joint"].joint_net[-1].weight
+    torch.testing.assert_close(head[:5], old["Joint"].joint_net[-1].weight, rtol=0, atol=0)  # labels and the blank
+    torch.testing.assert_close(head[5:], before[5:], rtol=0, atol=0)
+    assert "2 by label (joint_net.1.weight: behind the labels 4 rows, was 1, joint_net.1.bias: " in str(done)
+
+
+def test_a_blank_without_a_row_in_the_embedding_changes_no_label():
+    without = (RNNTDecoder, {"blank_as_pad": False})
+    old, new = transducer(LABELS, prediction=without), transducer(["c", "b"])
+    done = initialise(new, weights(old), heads=HEADS, labels=["c", "b"], old_labels=LABELS)
+    embed, was = (each["Prediction"].prediction["embed"].weight for each in (new, old))
+    torch.testing.assert_close(embed, torch.cat([was[[3, 2]], torch.zeros(1, 4)]), rtol=0, atol=0)
+    assert "prediction.embed.weight: behind the labels 1 row, was 0" in str(done)
+
+
+def test_a_transducer_takes_the_encoder_of_a_ctc_model_and_gives_it_back():
+    ctc = modules()
+    made = transducer(["c", "b"])
+    del made["Decoder"]
+    done = initialise(made, weights(ctc), heads=HEADS, labels=["c", "b"], old_labels=LABELS)
+    torch.testing.assert_close(made["Encoder"].state_dict(), ctc["Encoder"].state_dict(), rtol=0, atol=0)
+    assert str(done).splitlines() == [
+        "Encoder: all 9 tensors loaded",
+        "Prediction: new, all 5 tensors",
+        "Joint: new, all 6 tensors",
+        "not used: Decoder",
+    ]
+    hybrid, back = transducer(LABELS), modules()
+    done = initialise(back, weights(hybrid), heads=["Decoder"], labels=LABELS, old_labels=LABELS)
+    torch.testing.assert_close(back["Decoder"].state_dict(), hybrid["Decoder"].state_dict(), rtol=0, atol=0)
+    assert str(done).endswith("Decoder: all 4 tensors loaded\nnot used: Prediction, Joint")

@@ -188,7 +188,8 @@ class Family:
         heads: by the name of each head, as ``--head`` takes it, the family of a model that has this head alone; the
             first is used where none is chosen.
         label_roles: those whose weights have a row for each label and, last, one for what is no label: a blank, an end.
-            Fine-tuning with other labels takes over the rows of labels that both models have.
+            Fine-tuning with other labels takes over the rows of labels that both models have. A module whose weights
+            may have more rows behind the labels', or others of the same size, names them: ``label_tensors``.
     """
 
     task: ClassVar[str] = "transcription"

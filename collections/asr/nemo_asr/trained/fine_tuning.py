@@ -21,7 +21,7 @@ from nemo_asr.trained.model import trained_modules
 from nemo_lite import NeuralModule
 from nemo_lite.backends.pytorch.checkpoint.fitting import shape_text, with_todays_names
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
-from nemo_lite.base.errors import CheckpointError
+from nemo_lite.base.errors import CheckpointError, counted
 from nemo_lite.utils import logging
 
 if TYPE_CHECKING:
@@ -218,7 +218,8 @@ class Initialised:
         modules: one entry for each module of the new model.
         unused_modules: those of the trained model that the new one does not have.
         kept_labels, new_labels, left_labels: of the vocabularies; the blank is always kept. Empty where labels are the
-            same.
+            same, or where no row was taken over.
+        parts: of new labels that start from trained ones: the labels whose rows' mean they start from.
     """
 
     modules: Sequence[InitialisedModule]
@@ -226,6 +227,7 @@ class Initialised:
     kept_labels: Sequence[str] = ()
     new_labels: Sequence[str] = ()
     left_labels: Sequence[str] = ()
+    parts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     notes: Sequence[str] = field(default=())
 
     @property
@@ -241,6 +243,9 @@ class Initialised:
                 f"{len(self.new_labels)} new{_labels(self.new_labels)}, "
                 f"{len(self.left_labels)} left{_labels(self.left_labels)}"
             )
+        if self.parts:
+            written = (f"{label} = {' + '.join(map(_label, parts))}" for label, parts in self.parts.items())
+            lines.append(f"{len(self.parts)} of the new labels start from the mean of their parts: {_listed(written)}")
         if self.unused_modules:
             lines.append(f"not used: {', '.join(self.unused_modules)}")
         return "\n".join([*lines, *self.notes])
@@ -259,6 +264,10 @@ def initialise(
     A tensor is copied where name and shape are the same. Where the labels differ, also in their order, tensors of
     ``heads`` that have a row for each label and one for the blank (the last one) are taken over row by row: the rows of
     labels that both have, and the blank's. Labels are the same where they write the same: the space is also a piece.
+    A new label that trained labels write together starts from the mean of their rows, those of the fewest such labels.
+
+    A module with ``label_tensors`` says itself which tensors have such rows. Behind those of the labels they may have
+    others: they are kept where both have as many; where the trained one has the blank's alone, that goes to the blank.
 
     Args:
         modules: those of the new model, by the name under which they are saved; they are changed in place.
@@ -272,11 +281,11 @@ def initialise(
             may fit.
     """
     labels_differ = old_labels is not None and list(labels) != list(old_labels)
-    rows = _rows(labels, old_labels or ()) if labels_differ else None
-    done = [
-        _fill(name, module, with_todays_names(module, weights.get(name, {})), rows if name in heads else None)
-        for name, module in modules.items()
-    ]
+    rows = None if old_labels is None else _rows_of(labels, old_labels)
+    done = []
+    for name, module in modules.items():
+        stored = with_todays_names(module, weights.get(name, {}))
+        done.append(_fill(name, module, stored, rows if name in heads else None, labels_differ))
     before_heads = [module for module in done if module.name not in heads]
     if not any(modules[module.name].state_dict()[key].dim() > 1 for module in before_heads for key in module.loaded):
         raise CheckpointError(
@@ -287,37 +296,95 @@ def initialise(
         )
     unused = [name for name in weights if name not in modules]
     notes = [] if old_labels is not None else ["its labels are not known: they are taken to be those of the new model"]
-    if not labels_differ or old_labels is None:
+    if not labels_differ or old_labels is None or rows is None or not any(module.by_label for module in done):
         return Initialised(done, unused, notes=notes)
     mine, theirs = {spelled(label) for label in labels}, {spelled(label) for label in old_labels}
     kept, new = [x for x in labels if spelled(x) in theirs], [x for x in labels if spelled(x) not in theirs]
-    return Initialised(done, unused, kept, new, [label for label in old_labels if spelled(label) not in mine])
+    left = [label for label in old_labels if spelled(label) not in mine]
+    parts = {labels[row]: [old_labels[part] for part in of_row] for row, of_row in rows.parts.items()}
+    return Initialised(done, unused, kept, new, left, parts, notes)
 
 
-def _rows(labels: Sequence[str], old_labels: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """The rows of labels that both models have, mine and theirs; the last ones are of what is no label."""
-    theirs = {spelled(label): row for row, label in enumerate(old_labels)}
-    pairs = [(row, theirs[spelled(label)]) for row, label in enumerate(labels) if spelled(label) in theirs]
-    pairs.append((len(labels), len(old_labels)))  # of what is no label, see `Family.label_roles`
-    mine, old = torch.tensor(pairs).unbind(1)
-    return mine, old
+@dataclass(frozen=True)
+class _Rows:
+    """Which rows of a trained tensor become which rows of a new one.
+
+    Attributes:
+        mine, theirs: the rows of labels that both models have.
+        parts: for rows of new labels, those of the trained labels that write them together.
+        num_mine, num_theirs: how many labels each model has.
+    """
+
+    mine: Sequence[int]
+    theirs: Sequence[int]
+    parts: Mapping[int, Sequence[int]]
+    num_mine: int
+    num_theirs: int
+
+    def are_in(self, key: str, value: Tensor, stored: Tensor, named: Sequence[str] | None) -> bool:
+        """Whether both tensors have a row for each label, and are alike beside that; ``named``: those that may."""
+        if value.dim() == 0 or stored.dim() == 0 or value.shape[1:] != stored.shape[1:]:
+            return False
+        behind = self.behind(value, stored)
+        return behind == (1, 1) if named is None else key in named and min(behind) >= 0
+
+    def behind(self, value: Tensor, stored: Tensor) -> tuple[int, int]:
+        """How many rows each has behind those of the labels."""
+        return len(value) - self.num_mine, len(stored) - self.num_theirs
+
+    def copy(self, value: Tensor, stored: Tensor, blank: int) -> bool:
+        """Fill rows of ``value``; whether those behind the labels were filled too, of which ``blank`` is one."""
+        stored = stored.to(value)
+        mine, theirs = self.behind(value, stored)
+        with torch.no_grad():
+            value[list(self.mine)] = stored[list(self.theirs)]
+            for row, parts in self.parts.items():
+                value[row] = stored[list(parts)].mean(0)
+            if mine == theirs:
+                value[self.num_mine :] = stored[self.num_theirs :]
+            elif mine and theirs == 1:
+                value[blank] = stored[-1]
+        return mine == theirs
+
+
+def _rows_of(labels: Sequence[str], old_labels: Sequence[str]) -> _Rows:
+    row_of = {spelled(label): row for row, label in enumerate(old_labels)}
+    shared = {row: row_of[spelled(label)] for row, label in enumerate(labels) if spelled(label) in row_of}
+    cut = {row: _fewest_parts(spelled(label), row_of) for row, label in enumerate(labels) if row not in shared}
+    parts = {row: of_row for row, of_row in cut.items() if of_row}
+    return _Rows([*shared], [*shared.values()], parts, len(labels), len(old_labels))
+
+
+def _fewest_parts(text: str, row_of: Mapping[str, int]) -> list[int]:
+    """The rows of the fewest labels that write a text together, the first ones as long as can be; none, if none do."""
+    # From the end: the best cut of text[start:], None where there is none.
+    cuts: list[list[int] | None] = [None] * len(text) + [[]]
+    for start in reversed(range(len(text))):
+        for end in range(len(text), start, -1):
+            rest, row = cuts[end], row_of.get(text[start:end])
+            best = cuts[start]
+            if rest is not None and row is not None and (best is None or len(rest) + 1 < len(best)):
+                cuts[start] = [row, *rest]
+    return cuts[0] or []
 
 
 def _fill(
-    name: str, module: nn.Module, stored: Mapping[str, Tensor], rows: tuple[Tensor, Tensor] | None
+    name: str, module: nn.Module, stored: Mapping[str, Tensor], rows: _Rows | None, labels_differ: bool
 ) -> InitialisedModule:
-    """Copy what fits into one module."""
+    """Copy what fits into one module; ``rows``: of a head."""
     tensors = {key: value for key, value in module.state_dict().items() if isinstance(value, Tensor)}
+    named: Sequence[str] | None = getattr(module, "label_tensors", None)
     loaded, by_label, new = [], [], []
     for key, value in tensors.items():
         theirs = stored.get(key)
         if theirs is None:
             new.append(key)
-        elif rows is not None and _has_row_for_each_label(value, theirs, rows):
-            with torch.no_grad():
-                value[rows[0].to(value.device)] = theirs[rows[1]].to(value)
-            by_label.append(key)
-        elif value.shape != theirs.shape:
+            continue
+        is_same = value.shape == theirs.shape
+        if rows is not None and (labels_differ or not is_same) and rows.are_in(key, value, theirs, named):
+            is_whole = rows.copy(value, theirs, getattr(module, "blank", rows.num_mine))
+            by_label.append(key if is_whole else f"{key}: behind the labels {_behind_text(rows, value, theirs)}")
+        elif not is_same:
             new.append(f"{key} (is {shape_text(value)}, was {shape_text(theirs)})")
         else:
             with torch.no_grad():
@@ -326,17 +393,18 @@ def _fill(
     return InitialisedModule(name, loaded, by_label, new, [key for key in stored if key not in tensors])
 
 
-def _has_row_for_each_label(value: Tensor, theirs: Tensor, rows: tuple[Tensor, Tensor]) -> bool:
-    if value.dim() == 0 or theirs.dim() == 0 or value.shape[1:] != theirs.shape[1:]:
-        return False
-    mine, old = rows
-    return value.shape[0] == mine[-1] + 1 and theirs.shape[0] == old[-1] + 1
+def _behind_text(rows: _Rows, value: Tensor, stored: Tensor) -> str:
+    mine, theirs = rows.behind(value, stored)
+    return f"{counted(mine, 'row')}, was {theirs}"
 
 
 def _labels(labels: Sequence[str]) -> str:
     more = f" and {len(labels) - _MAX_LABELS} more" if len(labels) > _MAX_LABELS else ""
-    listed = " ".join("space" if label == " " else label for label in labels[:_MAX_LABELS])
-    return f" ({listed}{more})" if labels else ""
+    return f" ({' '.join(map(_label, labels[:_MAX_LABELS]))}{more})" if labels else ""
+
+
+def _label(label: str) -> str:
+    return "space" if label == " " else label
 
 
 def _listed(names: Iterable[str]) -> str:

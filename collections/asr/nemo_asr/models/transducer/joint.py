@@ -106,6 +106,8 @@ class RNNTJoint(TrainableNM):
         dropout = [nn.Dropout(spec.dropout)] if spec.dropout else []
         head = nn.Linear(spec.joint_hidden, num_outputs)
         self.joint_net: nn.Sequential = nn.Sequential(_ACTIVATIONS[spec.activation](), *dropout, head)
+        # Weights with a row for each label, which fine-tuning takes over by label.
+        self.label_tensors = [f"joint_net.{len(self.joint_net) - 1}.{part}" for part in ("weight", "bias")]
 
     @property
     def input_ports(self) -> Ports:

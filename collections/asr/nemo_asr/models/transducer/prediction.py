@@ -7,7 +7,7 @@ Source: Graves, "Sequence Transduction with Recurrent Neural Networks", 2012.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -70,7 +70,12 @@ class PredictionNetwork(TrainableNM):
     """Labels (B, U) to states (B, U + 1, ``pred_hidden``), of which the first is that of no label.
 
     The blank, label ``vocab_size``, stands for the beginning.
+
+    Attributes:
+        label_tensors: its weights with a row for each label, which fine-tuning takes over by label.
     """
+
+    label_tensors: Sequence[str] = ()
 
     def __init__(self, vocab_size: int, pred_hidden: int, name: str | None) -> None:
         super().__init__(name=name)
@@ -144,6 +149,7 @@ class RNNTDecoder(PredictionNetwork):
         padding = vocab_size if blank_as_pad else None
         embed = nn.Embedding(vocab_size + blank_as_pad, self.pred_hidden, padding_idx=padding)
         # NeMo's names of the parts, which are in the names of weights.
+        self.label_tensors = ["prediction.embed.weight"]
         self.prediction = nn.ModuleDict({"embed": embed, "dec_rnn": nn.ModuleDict({"lstm": _lstm(spec)})})
         self._dropout = nn.Dropout(spec.dropout)
 
@@ -254,6 +260,7 @@ class StatelessTransducerDecoder(PredictionNetwork):
             raise UsageError("there is no room for so many labels", place="StatelessTransducerDecoder", got=got)
         embeds = nn.ModuleList(nn.Embedding(vocab_size + 1, size, padding_idx=vocab_size) for size in sizes)
         self.prediction = nn.ModuleDict({"embeds": embeds})
+        self.label_tensors = [f"prediction.embeds.{number}.weight" for number in range(context_size)]
         self._is_normalized, self._dropout = normalization_mode == "layer", nn.Dropout(spec.dropout)
 
     def beginning(self, number: int) -> Memory:
