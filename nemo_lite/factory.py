@@ -30,7 +30,7 @@ from nemo_lite.base.errors import UnknownArgumentError, UnknownNameError, UsageE
 from nemo_lite.base.launch import forget_launcher, launch_line, who_am_i
 from nemo_lite.base.nemo_logging import Logger
 from nemo_lite.base.ranges import WaitingSeconds, numbers_checked
-from nemo_lite.core.callbacks.action_state import TbWriter
+from nemo_lite.core.callbacks.action_state import LossGradients, TbWriter
 from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.neural_module import NeuralModule, classes_by_name
 from nemo_lite.core.neural_types import NmTensor, Value
@@ -512,6 +512,21 @@ class NeuralModuleFactory:
             CheckpointError: a module's weights are not in ``checkpoint_dir``, or do not fit.
         """
         return self.get_trainer().precision_check(tensors, num_batches, checkpoint_dir)
+
+    def loss_gradients(self, losses: Sequence[NmTensor]) -> LossGradients | None:
+        """How much gradient each of several losses gives to what they share, on the first batch. Nothing trains.
+
+        Args:
+            losses: parts of one loss; the modules are put into training mode, and are left as they were beside that.
+
+        Returns:
+            the norms, which ``nemo_lite.core.callbacks.loss_balance.tell_of_gradients`` tells; ``None`` on ranks above
+            0, and where the losses share nothing with weights.
+
+        Raises:
+            UsageError: there is no batch.
+        """
+        return self.get_trainer().loss_gradients(losses)
 
     def lower(self, tensors: Sequence[NmTensor]) -> torch.fx.GraphModule:
         """A new ``torch.fx`` module that computes these wires; ``print(factory.lower([loss]).code)`` shows it.

@@ -173,6 +173,18 @@ def slice_between(inputs: Iterable[NmTensor], outputs: Sequence[NmTensor]) -> Sl
     return part
 
 
+def parting_wires(outputs: Sequence[NmTensor]) -> list[NmTensor]:
+    """The wires of nodes that all ``outputs`` need which a node that only some of them need takes.
+
+    Raises:
+        DagError: see :class:`Dag`.
+    """
+    dag = Dag(outputs)
+    shared = set.intersection(*({node.call for node in Dag([output]).nodes} for output in outputs))
+    taken = [wire for node in dag.nodes if node.call not in shared for wire in node.inputs.values()]
+    return [wire for wire in dict.fromkeys(taken) if wire.call in shared]
+
+
 def _slice_from(known: Callable[[NmTensor], bool], outputs: Sequence[NmTensor]) -> Slice:
     calls = _in_order(outputs, known)
     taken = [wire for call in calls for wire in call.inputs.values()] + list(outputs)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # a command that shows its options starts sooner without it
 # - ``start``: arguments, versions, precision, world_size, total_steps (None where it is not known)
 # - ``train``: step, epoch, loss, lr, amount_per_second, amount_unit, data_wait_share, step_seconds; of a loss that is a
 #   sum, loss_NAME for each of its parts, before its weight
+# - ``gradients``: step, norms: of a loss that is a sum, the gradient of each part, times its weight
 # - ``evaluation``: step, set, the values of the evaluation by name, num_items, digest, seconds; higher_is_better where
 #   metrics say so, by name
 # - ``checkpoint``: step, epoch, path

@@ -41,6 +41,19 @@ def test_a_run_with_all_options_goes_on_bit_by_bit_and_its_model_needs_none_of_t
     assert scored.code == 0, scored.err
 
 
+@pytest.mark.slow
+def test_a_plan_and_the_first_step_say_how_the_parts_of_the_loss_are_balanced(corpus: Path) -> None:
+    lines = []
+    for more in ((), ("--plan",)):
+        finished = train(corpus, "balanced", "--intermediate_ctc", "0.3", "--num_epochs", 1, *more)
+        assert finished.code == 0, finished.err
+        lines += [line.partition("Gradients")[2] for line in finished.out.splitlines() if "Gradients" in line]
+    assert len(lines) == 2
+    assert lines[0] == lines[1]
+    where = "on jasper_encoder.outputs, jasper_encoder.intermediate, each times its weight: ctc"
+    assert lines[0].startswith(f" of the parts of the loss {where}")
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

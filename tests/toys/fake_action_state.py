@@ -15,7 +15,7 @@ from typing import Any
 from nemo_lite.base.files import make_writable_folder
 from nemo_lite.core import NeuralModule, NmTensor
 from nemo_lite.core.callbacks import CallbackList
-from nemo_lite.core.callbacks.action_state import Best, EvaluationResult, StepTiming
+from nemo_lite.core.callbacks.action_state import Best, EvaluationResult, LossGradients, StepTiming
 from nemo_lite.core.neural_types import ChannelType, NeuralType
 
 
@@ -179,6 +179,9 @@ class FakeState:
 
     def get_tensor(self, wire: str | NmTensor, compute: bool = True) -> Any:
         return Scalar(self.step + 0.5, self.reads) if wire == "loss" else self.values[wire]
+
+    def loss_gradients(self, losses: Sequence[NmTensor]) -> LossGradients | None:
+        return LossGradients("encoder.encoded", [self.values[wire] for wire in losses])
 
     def timing(self, reader: object) -> StepTiming:
         return StepTiming(num_steps=2, seconds=0.5, data_wait_seconds=0.1, amount=50.0, amount_unit="audio-s")

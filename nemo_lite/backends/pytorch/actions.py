@@ -34,6 +34,7 @@ from nemo_lite.backends.pytorch.engine.evaluation import (
     arriving,
     torch_data_layer,
 )
+from nemo_lite.backends.pytorch.engine.loss_gradients import loss_gradients
 from nemo_lite.backends.pytorch.engine.module_state import make_statistics_equal, modules_of, set_training
 from nemo_lite.backends.pytorch.engine.objectives import Objectives
 from nemo_lite.backends.pytorch.engine.state import NoValues, RunState, StepValues, ValuesOfLanes
@@ -42,13 +43,13 @@ from nemo_lite.backends.pytorch.export import DeploymentExport
 from nemo_lite.backends.pytorch.generators import training_draws
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
-from nemo_lite.backends.pytorch.placement import AheadOfUse, choose_device, to_cpu
+from nemo_lite.backends.pytorch.placement import AheadOfUse, choose_device, to_cpu, to_device
 from nemo_lite.backends.pytorch.precision import Precision, choose_precision
 from nemo_lite.backends.pytorch.precision_check import check_precision
 from nemo_lite.base.errors import UsageError, counted
 from nemo_lite.base.files import unused_name
 from nemo_lite.base.interruption import Interrupted, flags_of, signal_in, stop_signals
-from nemo_lite.core.callbacks.action_state import EvaluationResult, TbWriter
+from nemo_lite.core.callbacks.action_state import EvaluationResult, LossGradients, TbWriter
 from nemo_lite.core.callbacks.base import Callback, CallbackList
 from nemo_lite.core.callbacks.tracking import ProgressBar
 from nemo_lite.core.dag import Dag
@@ -194,6 +195,23 @@ class PtActions(DeploymentExport):
             if checkpoint_dir is not None:
                 restore_weights(self._comm, Dag(tensors).modules.values(), checkpoint_dir, "")
             return self._comm.on_first(lambda: check_precision(Dag(tensors), self._precision(), num_batches))
+
+    def loss_gradients(self, losses: Sequence[NmTensor]) -> LossGradients | None:
+        """See :meth:`NeuralModuleFactory.loss_gradients`."""
+        with self._comm.guarded():
+            return self._comm.on_first(lambda: self._loss_gradients(losses))
+
+    def _loss_gradients(self, losses: Sequence[NmTensor]) -> LossGradients | None:
+        dag = Dag(losses)
+        modules = modules_of(dag)
+        for module in modules:
+            module.to(self._device)
+        set_training(modules)
+        batches = torch_data_layer(dag).loader(training=True, shard=Shard()).epoch(0)
+        batch = next(iter(batches), None)
+        if batch is None:
+            raise UsageError(f"{dag.data_layer.label} gives no batch", place="loss_gradients")
+        return loss_gradients(losses, to_device(batch.values, self._device), self._precision())
 
     def lower(self, tensors: Sequence[NmTensor]) -> fx.GraphModule:
         """The module that computes these wires from a batch of their data layer."""

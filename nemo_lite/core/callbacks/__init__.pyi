@@ -21,6 +21,7 @@ from nemo_lite.core.callbacks.checkpoint import CheckpointCallback as Checkpoint
 from nemo_lite.core.callbacks.checkpoint import ModuleSaverCallback as ModuleSaverCallback
 from nemo_lite.core.callbacks.evaluator import Collected as Collected
 from nemo_lite.core.callbacks.evaluator import EvaluatorCallback as EvaluatorCallback
+from nemo_lite.core.callbacks.loss_balance import LossBalanceCallback as LossBalanceCallback
 from nemo_lite.core.callbacks.schedules import UnfreezeCallback as UnfreezeCallback
 from nemo_lite.core.callbacks.schedules import ValueSetterCallback as ValueSetterCallback
 from nemo_lite.core.callbacks.tracking import TrackingCallback as TrackingCallback

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import NmTensor
@@ -89,6 +89,18 @@ class Best:
     highest: bool = False
 
 
+class LossGradients(NamedTuple):
+    """The gradients of several losses on the wires where the ways to them part.
+
+    Attributes:
+        place: of these wires.
+        norms: of each loss, over all these wires together; without its weight.
+    """
+
+    place: str
+    norms: Sequence[float]
+
+
 class StepTensors(Protocol):
     """The tensors of the step that just ran (NeMo 0.11's ``state["tensors"]``)."""
 
@@ -100,6 +112,13 @@ class StepTensors(Protocol):
 
         Raises:
             DagError: no such wire, or one that this step does not lead to.
+        """
+
+    def loss_gradients(self, losses: Sequence[NmTensor]) -> LossGradients | None:
+        """The norms of the gradients of several losses where the ways to them part, on the batch of this step.
+
+        They are computed anew, and change nothing of the training. None where the losses share nothing with weights, or
+        where modules exchange statistics or weights with other processes.
         """
 
 

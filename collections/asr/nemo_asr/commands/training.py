@@ -29,7 +29,7 @@ from nemo_asr.scoring.report.page import try_report
 from nemo_asr.scoring.report.records import METRICS_FILE as METRICS
 from nemo_asr.scoring.report.records import RunRecords, read_records
 from nemo_asr.tasks.families import ClassWires
-from nemo_asr.tasks.family import Wires
+from nemo_asr.tasks.family import Wires, connect
 from nemo_asr.tasks.fitting import leave_out_infeasible, warn_of_infeasible
 from nemo_asr.tasks.recipe import (
     labels_are_auto,
@@ -56,8 +56,9 @@ from nemo_lite import (
 from nemo_lite.base.errors import NemoLiteError, UnknownNameError, UsageError
 from nemo_lite.base.options import factory_arguments
 from nemo_lite.core import Metric, UnfreezeCallback
-from nemo_lite.core.callbacks import TrackingCallback
+from nemo_lite.core.callbacks import LossBalanceCallback, TrackingCallback
 from nemo_lite.core.callbacks.base import Callback
+from nemo_lite.core.callbacks.loss_balance import tell_of_gradients
 from nemo_lite.core.show import show_plan, show_precision
 from nemo_lite.core.trackers import TRACKERS, MetricsFile, TensorboardTracker, TerminalLines, Tracker, Trackers
 
@@ -155,6 +156,8 @@ class TrainingRun:
                 if name not in names:
                     raise UnknownNameError("module", name, names, place="--module_lr")
             factory.on_first(lambda: show_plan(dags, lr_policy, args.lr, steps_per_epoch, total_steps, args.run_dir))
+            if isinstance(training, Wires) and len(training.losses) > 1:
+                self._plan_gradients()
             return
         if args.precision_check:
             show_precision(factory.precision_check([loss], args.precision_check, args.load_dir), args.run_dir)
@@ -191,6 +194,15 @@ class TrainingRun:
             self._note_confidence(Path(args.run_dir, MODEL, CARD))
         if args.run_dir and args.report:
             factory.on_first(lambda: try_report(args.run_dir, dags=dags))
+
+    def _plan_gradients(self) -> None:
+        """Say how the parts of the loss are balanced at the first step. This needs weights and audio, unlike a plan."""
+        self.model = self.recipe.model(intermediate_ctc=self.args.intermediate_ctc)
+        self._take_weights()
+        losses = connect(self.model, self.training_data, training=True).losses
+        gradients = self.factory.loss_gradients([part.loss for part in losses.values()])
+        weights = {name: part.weight for name, part in losses.items()}
+        self.factory.on_first(lambda: tell_of_gradients(gradients, weights))
 
     def _note_confidence(self, card: Path) -> None:
         """Write into the model's card how sure it is of words of its first evaluation set."""
@@ -265,6 +277,9 @@ class TrainingRun:
         losses = training.losses if isinstance(training, Wires) and len(training.losses) > 1 else {}
         parts = {name: part.loss for name, part in losses.items()}
         callbacks: list[Callback] = [TrackingCallback(trackers, args.log_freq, start_record(args, factory), parts)]
+        if losses:
+            weighted = {name: (part.loss, part.weight) for name, part in losses.items()}
+            callbacks.append(LossBalanceCallback(weighted, trackers.record))
         if logging.style == "nemo":
             monitor = partial(monitor_asr_train_progress, labels=self.recipe.labels, eval_metric=args.eval_metric)
             logger = SimpleLossLoggerCallback(

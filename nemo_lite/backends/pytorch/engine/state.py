@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks
 from nemo_lite.backends.pytorch.distributed.comm import Comm
+from nemo_lite.backends.pytorch.engine.loss_gradients import loss_gradients
 from nemo_lite.backends.pytorch.generators import generators_set_aside
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.placement import Snapshot
@@ -27,6 +28,7 @@ from nemo_lite.core.callbacks.action_state import (
     Best,
     Evaluated,
     EvaluationResult,
+    LossGradients,
     StepTensors,
     StepTiming,
     TbWriter,
@@ -98,6 +100,11 @@ class StepValues:
             self._values[wire] = self._continue_to(wire)
         return self._values.get(wire)
 
+    def loss_gradients(self, losses: Sequence[NmTensor]) -> LossGradients | None:
+        """See :class:`nemo_lite.core.callbacks.action_state.StepTensors`."""
+        values = dict(zip(*self._fresh, strict=True))
+        return loss_gradients(losses, [values[wire] for wire in self.dag.inputs], self._precision)
+
     def _continue_to(self, wire: NmTensor) -> object:
         """Compute a wire from what the step has. What the step computed is not repeated: dropout would differ.
 
@@ -163,6 +170,10 @@ class ValuesOfLanes:
         wire = self.wire(wire) if isinstance(wire, str) else wire
         return self.lane_of(wire).get_tensor(wire, compute)
 
+    def loss_gradients(self, losses: Sequence[NmTensor]) -> LossGradients | None:
+        """See :class:`nemo_lite.core.callbacks.action_state.StepTensors`."""
+        return self.lane_of(losses[0]).loss_gradients(losses)
+
 
 class NoValues:
     """In place of :class:`StepValues` where nothing is trained."""
@@ -170,6 +181,10 @@ class NoValues:
     def get_tensor(self, wire: str | NmTensor, compute: bool = True) -> Any:
         """Raises DagError: there was no step."""
         raise DagError("there is no training step to read tensors of", got=str(wire))
+
+    def loss_gradients(self, losses: Sequence[NmTensor]) -> LossGradients | None:
+        """Raises DagError: there was no step."""
+        raise DagError("there is no training step to read tensors of", got=", ".join(map(str, losses)))
 
 
 class Wishes(NamedTuple):
