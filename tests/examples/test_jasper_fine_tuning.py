@@ -83,6 +83,76 @@ def test_a_training_that_makes_the_model_worse_keeps_the_one_that_it_started_fro
 
 
 @pytest.mark.slow
+def test_a_guard_says_what_was_won_and_forgotten_and_changes_nothing_of_the_training(corpus, base, tmp_path):
+    short = write_manifest(tmp_path / "short.json", read_manifest(corpus / "dev.json")[:3])
+    options = ["--log_style", "plain", "--lr", "1", "--eval_datasets", corpus / "other.json"]
+    plain = tune(corpus, base, *options, max_steps=2, exp_name="Plain")
+    started = tune(corpus, base, *options, "--guard", corpus / "dev.json", short, max_steps=2)
+    assert (plain.code, started.code) == (0, 0), started.err
+    for module in ("JasperEncoder", "JasperDecoderForCTC"):
+        one, other = (weights_in(tmp_path / "runs" / name, module) for name in ("Plain", "Tuned"))
+        assert differing(one, other) == set()
+    place = "runs/Tuned/model"
+    assert f"{place} (step {read_model(tmp_path / place).card.step}) beside {base}, WER with 95 % int" in started.out
+    lines = re.findall(
+        r"^  (new|guard) +(\w+) +([\d.]+) % \[.*\] -> ([\d.]+) % \[.*\]: (.*)$", started.out, re.MULTILINE
+    )
+    assert [line[:2] for line in lines] == [("new", "other"), ("guard", "dev"), ("guard", "short")]
+    (guarded,) = read_run(tmp_path / "runs/Tuned").guards
+    assert (guarded.model, guarded.before, guarded.metric) == (place, str(base), "wer")
+    assert [each.is_guard for each in guarded.sets] == [False, True, True]
+    for each, line in zip(guarded.sets, lines, strict=True):
+        assert (f"{100 * each.before:.1f}", f"{100 * each.after:.1f}") == line[2:4]
+        assert line[4].startswith(each.verdict)
+    # The rates are those of `eval` with the two stored models.
+    for model, rates in (
+        (base, [each.before for each in guarded.sets]),
+        (place, [each.after for each in guarded.sets]),
+    ):
+        sets = [corpus / "other.json", corpus / "dev.json", short]
+        scored = run_script("jasper_eval.py", *words("--eval_datasets", *sets, load_dir=model, out=tmp_path / "out"))
+        shown = [float(rate) for rate in re.findall(r"\w+: WER ([\d.]+)%", scored.out)]
+        assert shown == pytest.approx([100 * rate for rate in rates], abs=0.01)
+
+
+@pytest.mark.slow
+def test_a_guard_takes_a_model_of_other_labels_and_tells_of_the_averaged_model_too(corpus, base, tmp_path):
+    options = ["--log_style", "plain", "--set", 'labels=["c", "b", "a", " "]', "--ema_decay", "0.5"]
+    finished = tune(corpus, base, *options, "--guard", corpus / "dev.json", max_steps=2, lr=0)
+    assert finished.code == 0, finished.err
+    guarded = read_run(tmp_path / "runs/Tuned").guards
+    assert [each.model for each in guarded] == ["runs/Tuned/model", "runs/Tuned/averaged"]
+    for each in guarded:
+        assert each.sets[0].verdict == "no clear change"
+    best, averaged = (each.sets[0] for each in guarded)
+    assert best.before == averaged.before
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--guard", "DEV"], "--guard has no effect without --init_from; leave it out"),
+        (["--init_from", "BASE", "--guard", "DEV", "--eval_datasets", "DEV"], "--guard: DEV is one of --eval_datasets"),
+        (["--init_from", "BASE", "--guard", "EMPTY"], "EMPTY: the manifest is empty"),
+        (["--init_from", "BASE", "--guard", "DEV:2"], "--guard: an evaluation set has weights: got DEV:2"),
+        (["--init_from", "BASE", "--guard", "NONE"], "NONE: the manifest does not exist"),
+    ],
+)
+@pytest.mark.slow
+def test_a_guard_that_cannot_be_is_one_line_and_leaves_nothing(corpus, base, tmp_path, given, told):
+    (tmp_path / "empty.json").touch()
+    names = {"DEV": corpus / "dev.json", "BASE": base, "EMPTY": tmp_path / "empty.json", "NONE": tmp_path / "none.json"}
+    given, told = (
+        [re.sub("[A-Z]{4,}|DEV", lambda m: str(names.get(m[0], m[0])), word) for word in part]
+        for part in (given, [told])
+    )
+    refused = run_script("jasper.py", *common(corpus), *given, *words(max_steps=1, work_dir="runs"))
+    assert (refused.code, refused.err.count("\n")) == (2, 1), refused.err
+    assert told[0] in refused.err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
 def test_a_plan_refuses_what_training_refuses(corpus, base, tmp_path):
     for option in ([], ["--plan"]):
         refused = tune(corpus, base, "--set", "sample_rate=8000", *option)

@@ -237,6 +237,14 @@ class AsrArgParser(NemoArgParser):
                 "--init_from contradicts --load_dir: the first starts anew from weights, the second goes on with a "
                 "run; leave one out"
             )
+        parsed.guard = parsed.guard or []
+        if parsed.guard and not parsed.run_dir:
+            self.error("--guard has no effect without --work_dir or --exp_name, where the model is kept; leave it out")
+        for manifest in (manifest for manifest in parsed.guard if manifest in parsed.eval_datasets):
+            self.error(
+                f"argument --guard: {manifest} is one of --eval_datasets, of which the first decides about the best "
+                "model; leave it out of one"
+            )
         # Of another toolkit it may be a file; one that is no model is refused where models are read.
         remedy = "give a run's folder, a model folder, a folder of checkpoints or a .nemo file"
         self.check_folder(parsed, "init_from", remedy, or_file=True)

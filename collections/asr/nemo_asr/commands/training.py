@@ -17,6 +17,7 @@ import torch
 
 import nemo_lite
 from nemo_asr.argparse import evaluation_steps, steps_of_run
+from nemo_asr.commands.guarding import Guard
 from nemo_asr.data.check import warn_of_leaks, warn_of_long
 from nemo_asr.data.evaluated_sets import ScoredClasses, ScoredSet
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
@@ -32,6 +33,7 @@ from nemo_asr.tasks.families import ClassWires
 from nemo_asr.tasks.family import Wires, connect
 from nemo_asr.tasks.fitting import leave_out_infeasible, warn_of_infeasible
 from nemo_asr.tasks.recipe import (
+    Recipe,
     labels_are_auto,
     labels_for,
     load_class_recipe,
@@ -113,6 +115,12 @@ class TrainingRun:
             tag: self._make_data(manifest, training=False)
             for tag, manifest in zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
         }
+        guarded = zip(
+            unique_tags([*args.eval_datasets, *args.guard])[len(args.eval_datasets) :], args.guard, strict=True
+        )
+        self._guard_data = {
+            tag: self._make_data(manifest, training=False, option="--guard") for tag, manifest in guarded
+        }
         if self._own_checkpoints and args.num_processes == 1 and not args.precision_check:
             check_goes_on(self._own_checkpoints, self.recipe)  # with several processes, the first one does it later
         self.factory = early or self._make_factory()
@@ -142,7 +150,8 @@ class TrainingRun:
             for tag, wires in evaluations.items():
                 assert isinstance(wires, Wires)
                 warn_of_infeasible(self.evaluation_data[tag], wires.frames, self.model.loss, factory)
-            factory.on_first(lambda: warn_of_leaks(self.training_data, self.evaluation_data))
+            scored = {**self.evaluation_data, **self._guard_data}
+            factory.on_first(lambda: warn_of_leaks(self.training_data, scored))
         factory.on_first(lambda: warn_of_long(self.training_data))
         steps_per_epoch = factory.steps_per_epoch(self.training_data, args.iter_per_step, args.uneven)
         total_steps = steps_of_run(args, steps_per_epoch)
@@ -163,6 +172,12 @@ class TrainingRun:
             show_precision(factory.precision_check([loss], args.precision_check, args.load_dir), args.run_dir)
             return
         eval_step = evaluation_steps(args, steps_per_epoch)
+        guard = None
+        if args.guard:
+            guard = Guard(
+                args, factory, lambda recipe, manifest: self._make_data(manifest, training=False, recipe=recipe)
+            )
+            guard.before()
         factory.train(
             tensors_to_optimize=[loss],
             callbacks=[
@@ -192,6 +207,8 @@ class TrainingRun:
         )
         if args.run_dir and isinstance(training, Wires) and evaluations and not args.shard_weights:
             self._note_confidence(Path(args.run_dir, MODEL, CARD))
+        if guard is not None:
+            guard.after()
         if args.run_dir and args.report:
             factory.on_first(lambda: try_report(args.run_dir, dags=dags))
 
@@ -237,17 +254,26 @@ class TrainingRun:
         logging.info("labels: auto: %s", told)
         return with_labels(args.overrides, labels)
 
-    def _make_data(self, manifest: str, training: bool) -> DataLayerNM:
-        """A data layer with the configuration's arguments, and those that the command line overrides."""
+    def _make_data(
+        self, manifest: str, training: bool, option: str = "--eval_datasets", recipe: Recipe | None = None
+    ) -> DataLayerNM:
+        """A data layer with the configuration's arguments, and those that the command line overrides.
+
+        Args:
+            manifest: its data.
+            training: for training, or for evaluation.
+            option: that names the manifest, for messages.
+            recipe: in the place of the run's own.
+        """
         args = self.args
         options: dict[str, Any] = {} if args.num_workers is None else {"num_workers": args.num_workers}
         if args.strict_data:
             options["strict_data"] = True
         batch_size = args.batch_size if training else args.eval_batch_size or args.batch_size
-        layer = self.recipe.data_layer(manifest, training=training, batch_size=batch_size, **options)
+        layer = (recipe or self.recipe).data_layer(manifest, training=training, batch_size=batch_size, **options)
         if not training and isinstance(layer, SpeechDataLayer) and layer.utterances.weighted_sets:
             remedy = "leave the weights out: all utterances are scored once"
-            raise UsageError("an evaluation set has weights", place="--eval_datasets", got=manifest, remedy=remedy)
+            raise UsageError("an evaluation set has weights", place=option, got=manifest, remedy=remedy)
         layer.worker_timeout = args.worker_timeout
         return layer
 

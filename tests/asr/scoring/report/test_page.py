@@ -171,6 +171,23 @@ def test_characters_come_first_where_they_decide(tmp_path):
     assert header.index("CER") < header.index("WER")
 
 
+def test_what_was_won_and_forgotten_is_a_table_for_each_model(tmp_path):
+    ends = {f"{key}_{end}": 0.5 for key in ("before", "after", "difference") for end in ("low", "high")}
+    made = {"name": EVIL, "is_guard": True, "num_utterances": 1234, "before": 0.02, "after": 0.098, **ends}
+    without_words = {**made, "before": None}
+    record = {"kind": "guard", "step": 3, "init_from": "runs/Old", "metric": "wer"}
+    sets = [{**made, "difference": 0.078, "verdict": "forgot"}, {**without_words, "difference": None, "verdict": ""}]
+    write_lines(
+        tmp_path / "metrics.jsonl", [{**record, "path": path, "sets": sets} for path in ("run/model", "run/av")]
+    )
+    page = Page(write_report(tmp_path))
+    assert [attributes["class"] for attributes, _ in page.all("table") if "class" in attributes] == ["guard", "guard"]
+    shown = [text for _, text in page.all("td")]
+    assert shown[:5] == ["guard", "1,234", "2.00\xa0%", "50.00\xa0% to 50.00\xa0%", "9.80\xa0%"]
+    assert shown[6:9] == ["+7.80", "+50.00 to +50.00", "forgot"]
+    assert len(shown) == 2 * 9
+
+
 def test_the_curves_are_drawn(page):
     assert [text for _, text in page.all("figcaption")] == [
         *("Loss", "Word error rate", "Character error rate", "Learning rate"),

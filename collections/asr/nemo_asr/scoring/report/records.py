@@ -12,6 +12,34 @@ from nemo_lite.core.trackers import Record, read_metrics
 METRICS_FILE = "metrics.jsonl"
 
 
+@dataclass(frozen=True)
+class GuardedSet:
+    """A set with the model that a fine-tuning started from, and with the one that it keeps. Rates are fractions.
+
+    Attributes:
+        name: of the set.
+        is_guard: it is not to be forgotten; else it is what is to be learnt.
+        num_utterances: how many.
+        before, after: error rates, with the ends of their 95 % intervals.
+        difference: after less before: above 0, the kept model is worse; with the interval of the paired difference.
+        verdict: what can be said of it, see `nemo_asr.commands.guarding`.
+    """
+
+    name: str
+    is_guard: bool
+    num_utterances: int
+    before: float
+    before_low: float
+    before_high: float
+    after: float
+    after_low: float
+    after_high: float
+    difference: float
+    difference_low: float
+    difference_high: float
+    verdict: str
+
+
 @dataclass
 class RunRecords:
     """The records of a run, by kind.
@@ -25,6 +53,7 @@ class RunRecords:
         train: records about training, by step.
         evaluations: by set, records of its evaluations, by step.
         model: the last record about the best model.
+        guards: by model, the last record of what it has won and forgotten.
         end: how the last start ended; None where it did not.
         seconds: how long all starts took together; one that was killed took until its last record.
     """
@@ -34,6 +63,7 @@ class RunRecords:
     train: dict[int, Record] = field(default_factory=dict)
     evaluations: dict[str, dict[int, Record]] = field(default_factory=dict)
     model: Record | None = None
+    guards: dict[str, Record] = field(default_factory=dict)
     end: Record | None = None
     seconds: float = 0.0
     _seconds_before: float = 0.0  # the last start
@@ -49,6 +79,9 @@ class RunRecords:
             self.end = record
         elif kind == "model":
             self.model = record
+        elif kind == "guard":  # comes behind the end
+            self.guards[str(record.get("path", ""))] = record
+            return
         elif kind in ("train", "evaluation") and isinstance(step, int):
             if self._is_first_step:  # what an earlier start did from there on is done again
                 self._is_first_step = False

@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -15,7 +16,7 @@ import msgspec
 from nemo_asr.run.calibration import FILE_NAME, CalibrationRecord, MeasuredSet, Reliability
 from nemo_asr.scoring.report.charts import Chart, Curve, Point, chart
 from nemo_asr.scoring.report.media import data_url
-from nemo_asr.scoring.report.records import METRICS_FILE, RunRecords, number_of, read_records
+from nemo_asr.scoring.report.records import METRICS_FILE, GuardedSet, RunRecords, number_of, read_records
 from nemo_asr.scoring.report.scored_sets import ClipMaker, ShownSet, scored_sets
 from nemo_asr.scoring.report.set_scores import SCORES_SUFFIX, read_hotwords
 from nemo_asr.scoring.report.transcripts import ScoredUtterance, find_transcripts, read_transcripts
@@ -50,6 +51,23 @@ class History:
 
 
 @dataclass(frozen=True)
+class Guarded:
+    """What a model of a fine-tuning has won and forgotten.
+
+    Attributes:
+        model: its folder.
+        before: the model that training started from.
+        metric: of the rates.
+        sets: those to be learnt, then those not to be forgotten.
+    """
+
+    model: str
+    before: str
+    metric: str
+    sets: Sequence[GuardedSet]
+
+
+@dataclass(frozen=True)
 class Picture:
     """A picture as a data URL."""
 
@@ -67,6 +85,7 @@ class Report:
         notes: what is missing or not as it should be, a sentence each.
         sets: evaluated sets with their transcripts.
         history: evaluations in training.
+        guards: what its models have won and forgotten.
         charts: curves over steps.
         arguments: options and their values.
         configuration: names and texts of the configuration files.
@@ -79,6 +98,7 @@ class Report:
     notes: Sequence[str] = ()
     sets: Sequence[ShownSet] = ()
     history: Sequence[History] = ()
+    guards: Sequence[Guarded] = ()
     charts: Sequence[Chart] = ()
     arguments: Sequence[tuple[str, str]] = ()
     configuration: Sequence[tuple[str, str]] = ()
@@ -141,6 +161,7 @@ def read_run(
         notes=notes,
         sets=scored,
         history=[_history(name, items, metric, starts_trained) for name, items in records.evaluations.items() if items],
+        guards=[*map(_guarded, records.guards.values())],
         charts=[*_charts(records, metric), *_segment_charts(scored), *reliability_charts(folder)],
         arguments=_arguments(records.start),
         configuration=_configuration(folder),
@@ -250,6 +271,15 @@ def _history(name: str, evaluations: Mapping[int, Record], metric: str, starts_t
         best_step=best,
         best={metric: None if best is None else number_of(evaluations[best], metric) for metric in metrics},
     )
+
+
+def _guarded(record: Record) -> Guarded:
+    sets = record.get("sets")
+    kept = []
+    for each in sets if isinstance(sets, list) else []:
+        with suppress(msgspec.ValidationError):  # a set without words has no rates
+            kept.append(msgspec.convert(each, GuardedSet))
+    return Guarded(*(str(record.get(key, "")) for key in ("path", "init_from", "metric")), kept)
 
 
 def _arguments(start: Record | None) -> list[tuple[str, str]]:
