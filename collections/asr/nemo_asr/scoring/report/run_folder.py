@@ -279,7 +279,8 @@ def _guarded(record: Record) -> Guarded:
     for each in sets if isinstance(sets, list) else []:
         with suppress(msgspec.ValidationError):  # a set without words has no rates
             kept.append(msgspec.convert(each, GuardedSet))
-    return Guarded(*(str(record.get(key, "")) for key in ("path", "init_from", "metric")), kept)
+    path, before, metric = (str(record.get(key, "")) for key in ("path", "init_from", "metric"))
+    return Guarded(path, before, metric, kept)
 
 
 def _arguments(start: Record | None) -> list[tuple[str, str]]:
