@@ -85,8 +85,8 @@ class TrainedModelOptions:
     allow_feature_change: bool = option(
         False, "use --init_from also where its features differ from those of the configuration", needs="init_from"
     )
-    guard: list[str] | None = option(
-        None,
+    guard: list[str] = option(
+        [],
         "manifests of what --init_from can do: the end says, beside it, what the model of the run has won on "
         "--eval_datasets and forgotten on these",
         needs="init_from",
