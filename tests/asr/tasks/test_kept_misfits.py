@@ -2,13 +2,10 @@
 
 import json
 import os
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
-from torch import nn
 from toys import tab_manifest as tab_manifest
 from toys.manifests import write
 from toys.ranks import results_of
@@ -17,6 +14,7 @@ from toys.subwords import small_subwords
 import nemo_lite as nemo
 from nemo_asr import AudioToMelSpectrogramPreprocessor, AudioToTextDataLayer, CTCLossNM, JasperEncoder
 from nemo_asr.augmentation import AudioAugmentor, SpeedPerturbation
+from nemo_asr.models.transducer.joint import RNNTJoint
 from nemo_asr.models.transducer.loss import RNNTLoss
 from nemo_asr.run.manifest import Manifest
 from nemo_asr.tasks import kept_misfits
@@ -128,8 +126,8 @@ def test_other_durations_of_the_files_and_other_code_give_another_name(folder, m
 
 
 def transducer_loss(durations):
-    joint: Any = SimpleNamespace(joint_net=[nn.Linear(1, 11)])
-    return RNNTLoss(Reference(joint), 8, loss_name="tdt", durations=durations)
+    sizes = {"joint_hidden": 2, "pred_hidden": 2, "encoder_hidden": 2}
+    return RNNTLoss(Reference(RNNTJoint(sizes, 8, durations=durations)))
 
 
 class OwnLoss(CTCLossNM):

@@ -86,9 +86,7 @@ class Transducer(Family):
 
     def exported(self, wires: Wires, modules: Mapping[str, NeuralModule]) -> dict[str, Exported]:
         """The encoder up to projected frames, a step of the prediction network, and the rest of the joint network."""
-        prediction, joint = modules["prediction"], modules["joint"]
-        assert isinstance(prediction, PredictionNetwork)
-        assert isinstance(joint, RNNTJoint)
+        prediction, joint = _networks(modules)
         step, scores = PredictionStep(Reference(prediction), Reference(joint)), JointStep(Reference(joint))
         memory = [
             {"shape": part.shape[1:], "fill": float(part.flatten()[0]), "is_labels": not part.is_floating_point()}
@@ -118,9 +116,17 @@ class Transducer(Family):
         own = modules["search"]
         if options is None:
             return own
-        networks = Reference(modules["prediction"]), Reference(modules["joint"])
+        prediction, joint = _networks(modules)
         max_symbols = getattr(own, "max_symbols", MAX_SYMBOLS)
-        return TransducerBeamSearch(*networks, labels, max_symbols=max_symbols, **options.arguments())
+        arguments = {"max_symbols": max_symbols, **options.arguments()}
+        return TransducerBeamSearch(Reference(prediction), Reference(joint), labels, **arguments)
+
+
+def _networks(modules: Mapping[str, NeuralModule]) -> tuple[PredictionNetwork, RNNTJoint]:
+    prediction, joint = modules["prediction"], modules["joint"]
+    assert isinstance(prediction, PredictionNetwork)
+    assert isinstance(joint, RNNTJoint)
+    return prediction, joint
 
 
 def _part(step: PredictionStep | JointStep) -> Exported:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from nemo_asr.models.jasper.frames import BATCH
+from nemo_asr.models.jasper.layers import BATCH
 from nemo_asr.models.transducer.joint import RNNTJoint
 from nemo_asr.models.transducer.prediction import PredictionNetwork
 from nemo_lite.backends.pytorch.nm import NonTrainableNM

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nemo_asr.models.jasper.frames import frames_type
+from nemo_asr.models.jasper.layers import frames_type
 from nemo_asr.run.arguments import Channels, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.base.errors import UsageError

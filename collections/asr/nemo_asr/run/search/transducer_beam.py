@@ -23,7 +23,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -170,7 +170,8 @@ class _Ways(NamedTuple):
 
     def taken(self, chosen: Array) -> _Ways:
         """Some of them."""
-        return _Ways(*(each[chosen] for each in self))
+        parts: Iterator[Any] = (each[chosen] for each in self)
+        return _Ways(*parts)
 
 
 class TransducerStream:
@@ -293,7 +294,8 @@ class TransducerStream:
         counts = of_labels >= self._limits.min_log_prob
         if not may_say or not counts.any():
             return
-        labels, of_labels, counts = (each[:, : counts.sum(1).max()] for each in (labels, of_labels, counts))
+        most = int(counts.sum(1).max())
+        labels, of_labels, counts = labels[:, :most], of_labels[:, :most], counts[:, :most]
         words = np.zeros(labels.shape)
         if self._has_words:
             places = np.full((number, networks.blank + 1), -1, np.int32)
@@ -364,7 +366,8 @@ def _best(times: Ints, totals: Floats, number: int) -> Ints:
 
 def _log_softmax(scores: Array) -> Floats:
     shifted: Floats = scores.astype(np.float64) - scores.max(axis=1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    log_probs: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return log_probs
 
 
 def _labels_up_to(last: _Said | None, first_frame: int = 0) -> TimedLabels:

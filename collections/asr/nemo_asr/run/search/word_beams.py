@@ -94,7 +94,8 @@ class WordBeams:
         if self.segmentations:
             return score + self.segmentations.best(num)
         if self._words and self._has_spaced_words:
-            return score + self._words.so_far[self.node[:num]]
+            so_far: Floats = self._words.so_far[self.node[:num]]
+            return score + so_far
         return score
 
     def grow(self, labels: Ints, places: Places, grows: Mask) -> Floats:
