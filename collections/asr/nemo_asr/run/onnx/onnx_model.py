@@ -6,7 +6,6 @@ What the file's metadata must say is written by `onnx_export`.
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,7 @@ from nemo_asr.run.transcribe.driver import in_batches, segment_stream, transcrib
 from nemo_asr.run.transcribe.inputs import Recording, one_channel, padded, read_rows, recordings_in
 from nemo_asr.run.transcribe.transcript import Transcribed
 from nemo_lite.base.errors import CheckpointError, UsageError, printable
-from nemo_lite.base.files import parse_json
+from nemo_lite.base.files import digest_of_file, parse_json
 from nemo_lite.base.nemo_logging import logging
 
 if TYPE_CHECKING:
@@ -65,8 +64,7 @@ class PartFile(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, path: Path) -> PartFile:
         """Of a file that is written."""
-        content = path.read_bytes()
-        return cls(path.name, len(content), hashlib.sha256(content).hexdigest())
+        return cls(path.name, path.stat().st_size, digest_of_file(path))
 
 
 _REMEDIES = {FORMAT: "stream in segments: --stream segments", STREAM_FORMAT: "give --stream: it takes audio in chunks"}
