@@ -41,6 +41,7 @@ ELSEWHERE = [
     ("nemo_asr.run.audio", "kinds mp3", "asr/run/audio/test_reading.py"),
     ("nemo_asr.run.onnx", "onnx_stream", "asr/export/test_stream_export.py"),
     ("nemo_asr.run.onnx", "onnx_session runtime", "asr/run/onnx/test_onnx_model.py"),
+    ("nemo_asr.run.search", "word_beams", "asr/run/search/test_prefix_beam_search.py"),
     ("nemo_asr.run.search", "known_searches search", "asr/run/search/test_text_search.py"),
     ("nemo_asr.run.search", "parts", "asr/run/search/test_exported_transducer.py"),
     ("nemo_asr.run.search", "ctc", "asr/run/transcribe/test_viterbi.py"),

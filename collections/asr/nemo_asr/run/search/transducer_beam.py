@@ -23,7 +23,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -170,8 +170,7 @@ class _Ways(NamedTuple):
 
     def taken(self, chosen: Array) -> _Ways:
         """Some of them."""
-        parts: Iterator[Any] = (each[chosen] for each in self)
-        return _Ways(*parts)
+        return _Ways._make(each[chosen] for each in self)
 
 
 class TransducerStream:
@@ -271,7 +270,7 @@ class TransducerStream:
         """In which ways the hypotheses at this frame, some rows of all, go on."""
         now, number = self._num_frames - 1, len(here)
         networks, memory = self._networks, take(self._live.memory, here)
-        scores = networks.scores(np.broadcast_to(frame, (number, len(frame))), memory)
+        scores = networks.scores(np.repeat(frame[None], number, axis=0), memory)
         log_probs = _log_softmax(scores[:, : networks.blank + 1])
         of_steps = np.zeros((number, 1))
         of_blanks = log_probs[:, last_label(networks) + 1 :]  # the big ones too
@@ -316,7 +315,7 @@ class TransducerStream:
     def _go_on(self, ways: Sequence[_Ways]) -> None:
         """Let the best of some ways be the hypotheses."""
         live = self._live
-        every = _Ways(*(np.concatenate(parts) for parts in zip(*ways, strict=True)))
+        every = _Ways._make(np.concatenate(parts) for parts in zip(*ways, strict=True))
         every = every.taken(every.scores + every.worths > -np.inf)
         keys = live.keys[every.rows]
         is_said = every.labels != _NO_LABEL
@@ -365,7 +364,7 @@ def _best(times: Ints, totals: Floats, number: int) -> Ints:
 
 
 def _log_softmax(scores: Array) -> Floats:
-    shifted: Floats = scores.astype(np.float64) - scores.max(axis=1, keepdims=True)
+    shifted = scores.astype(np.float64) - scores.max(axis=1, keepdims=True)
     log_probs: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return log_probs
 

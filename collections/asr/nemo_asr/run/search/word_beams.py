@@ -90,12 +90,11 @@ class WordBeams:
 
     def worth(self, num: int) -> Floats:
         """(num, K) what all words of the first rows are worth, the one that is being spelled included."""
-        score = self.score[:num]
+        score: Floats = self.score[:num]
         if self.segmentations:
-            return score + self.segmentations.best(num)
-        if self._words and self._has_spaced_words:
-            so_far: Floats = self._words.so_far[self.node[:num]]
-            return score + so_far
+            score = score + self.segmentations.best(num)
+        elif self._words and self._has_spaced_words:
+            score = score + self._words.so_far[self.node[:num]]
         return score
 
     def grow(self, labels: Ints, places: Places, grows: Mask) -> Floats:

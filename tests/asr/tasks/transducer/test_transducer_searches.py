@@ -15,6 +15,7 @@ from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.decoding.transducer import TransducerBeamSearch
 from nemo_asr.run.options import SearchOptions
 from nemo_asr.tasks.family import search_of
+from nemo_asr.trained.calibrating import calibrate
 from nemo_asr.trained.model import TrainedModel
 from nemo_lite.base.errors import UsageError
 
@@ -161,3 +162,30 @@ def test_the_command_align_writes_times(tdt, recordings, tmp_path):
     assert aligned.code == 0, aligned.err
     written = (tmp_path / "ctm").read_text()
     assert re.search(r"^0 1 \d+\.\d{3} \d+\.\d{3} ab 0\.\d{3}$", written, re.MULTILINE), written
+
+
+@OPTIONS
+def test_confidences_of_words_are_calibrated_whichever_search_heard_them(tdt, recordings, options):
+    files = [recordings / f"{number}.wav" for number in range(4)]
+    decoder = search(tdt, **options)
+    plain, calibrated = (
+        [word for each in tdt.transcribed(files, decoder=decoder, calibration=given).transcripts for word in each.words]
+        for given in (None, lambda confidence: confidence / 2)
+    )
+    assert [word.confidence for word in calibrated] == pytest.approx([w.confidence / 2 for w in plain], abs=2e-3)
+    assert plain
+
+
+def test_a_calibration_is_learnt_from_the_words_of_a_transducer(tdt, tmp_path):
+    lines = []
+    for number in range(24):
+        path = tmp_path / f"{number}.wav"
+        soundfile.write(path, noise(3, seed=number), RATE)
+        (heard,) = tdt.transcribe([path])
+        text = heard.text if number % 2 else "b"
+        lines.append(json.dumps({"audio_filepath": str(path), "duration": 3.0, "text": text}))
+    (tmp_path / "set.json").write_text("\n".join(lines) + "\n")
+    record = calibrate(tdt, str(tmp_path / "set.json"))
+    (measured,) = record.sets
+    assert 0.4 < measured.before.right < 0.7
+    assert measured.after.error < measured.before.error
