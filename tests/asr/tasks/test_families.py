@@ -258,8 +258,8 @@ def test_a_hybrid_is_exported_as_a_ctc_model_and_the_file_says_so(models, tmp_pa
     assert written.transcribe([samples], audio_rate=RATE, cutting=None).transcripts[0].text == wanted.text
 
 
-# Files beside those of CTC itself (its searches, heads, losses and wiring, and alignment, which needs its frames).
-OF_CTC = ("decoding/", "models/", "run/search/", "run/transcribe/alignment.py", "tasks/families.py", "compat/")
+# Files beside those of CTC itself: its searches, heads, losses and wiring.
+OF_CTC = ("decoding/", "models/", "run/search/", "tasks/families.py", "compat/")
 NAMES_OF_CTC = re.compile(r"CTC(?!_SHARE)|PathSearch|TextSearch|labels_of_path|\bblank\b|is_ctc|ctc\"")
 MAY_NAME_CTC = {
     "tasks/known_modules.py": "registers its modules",
