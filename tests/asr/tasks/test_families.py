@@ -267,6 +267,7 @@ MAY_NAME_CTC = {
     "tasks/transducer.py": "a hybrid has a head of CTC",
     "trained/nemo_files.py": "the head that published models have",
     "trained/hugging_face.py": "likewise",
+    "trained/nemo_transducers.py": "the loss of the second head of hybrids",
     "trained/wenet.py": "likewise",
     "export/sherpa_export.py": "a layout of another program, for its frames",
     "export/onnx_asr_export.py": "likewise",

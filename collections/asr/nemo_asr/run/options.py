@@ -175,7 +175,7 @@ class SearchArguments:
 class PromptOptions:
     """What a model is told about all recordings."""
 
-    page: ClassVar[str] = "model"
+    page: ClassVar[str] = "decoding"
     prompt_language: str | None = option(
         None,
         "the language that is spoken, of a model that takes it as a prompt: one that it knows, such as de-DE, or auto "

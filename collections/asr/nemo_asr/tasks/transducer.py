@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from nemo_asr.decoding.greedy import GreedyCTCDecoder, HypothesesType
-from nemo_asr.decoding.transducer import TransducerBeamSearch, TransducerSearch
+from nemo_asr.decoding.greedy import HypothesesType
+from nemo_asr.decoding.transducer import TransducerBeamSearch
 from nemo_asr.models.losses import AuxiliaryCTCLoss
 from nemo_asr.models.transducer.exported_steps import JointStep, PredictionStep
 from nemo_asr.models.transducer.joint import RNNTJoint
@@ -31,6 +31,7 @@ from nemo_asr.tasks.family import (
     augmented_features,
     signals_of,
 )
+from nemo_asr.tasks.registry import defaults_of
 from nemo_lite import NeuralModule, NmTensor
 from nemo_lite.core import (
     AcousticEncodedRepresentation,
@@ -150,16 +151,18 @@ class Hybrid(Transducer, CTC):
     label_roles: ClassVar[Sequence[str]] = ("prediction", "joint", "decoder")
 
     def with_head(self, head: str, model: Model) -> Model:
-        """With the search of the hybrid, if that reads the head; else with the greedy one."""
+        """With the search of the hybrid, if that reads the head; else with the default of a model of that head."""
         family = self.heads[head]
-        modules = {role: module for role, module in model.modules.items() if role in FAMILIES[family].roles}
-        reads_frames = isinstance(modules["search"], TransducerSearch)
+        roles = FAMILIES[family].roles
+        modules = {role: module for role, module in model.modules.items() if role in roles}
         if head == "ctc":
             modules["loss"] = model.others["ctc_loss"]
-            modules["search"] = GreedyCTCDecoder() if reads_frames else modules["search"]
-        elif not reads_frames:
-            networks: dict[str, Any] = {name: Reference(model.others[name]) for name in ("prediction", "joint")}
-            modules["search"] = TransducerSearch(**networks)
+        reads = {type(port.elements_type) for port in modules["search"].input_ports.values()}
+        if not reads.issuperset(roles["search"].takes):
+            networks: dict[str, Any] = {
+                name: Reference(modules[name]) for name in ("prediction", "joint") if name in modules
+            }
+            modules["search"] = defaults_of(family)["search"](**networks)
         return Model.of(modules, family, {})
 
     def connect(self, modules: Modules, data: Data, training: bool) -> Wires:
