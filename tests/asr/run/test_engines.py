@@ -66,6 +66,20 @@ def test_options_without_effect_are_refused_where_no_model_knows_them(tmp_path):
         open_engines(["folder"], args_of(threads=2))
 
 
+@pytest.mark.slow
+def test_a_file_has_the_head_and_the_language_with_which_it_was_exported(tmp_path):
+    file = str(write_toy(tmp_path / "toy.onnx"))
+    open_engines([file], args_of(head="ctc"))
+    told = (
+        r"toy\.onnx: a file has the head with which it was exported: got transducer, wanted ctc; export it with --head"
+    )
+    with pytest.raises(UsageError, match=told):
+        open_engines([file], args_of(head="transducer"))
+    told = r"toy\.onnx: a file has the language with which it was exported: got de-DE; export it with --language"
+    with pytest.raises(UsageError, match=told):
+        open_engines([file], args_of(prompt_language="de-DE"))
+
+
 SCRIPT = """
 import sys
 sys.argv[0] = "nemo-lite"

@@ -152,6 +152,16 @@ def test_the_language_goes_with_the_model_folder_and_on_the_command_line(
     assert str(caught.value) == f"LanguagePrompt: {wanted}"
 
 
+def test_a_stream_has_the_language_too(tmp_path: Path) -> None:
+    model = load_model(write_case(tmp_path / "m.nemo", "prompt"))
+    model.set_language("de-DE")
+    samples = signal_of().numpy()
+    stream = model.stream(RATE, by="frames")
+    events = [event for start in range(0, len(samples), 1600) for event in stream.accept(samples[start : start + 1600])]
+    events += stream.finish()
+    assert events[-1].text == text_of(model) != ""
+
+
 def test_a_language_for_a_model_without_a_prompt_is_one_line(tmp_path: Path) -> None:
     file = write_case(tmp_path / "m.nemo", "tdt")
     with pytest.raises(UsageError) as caught:
