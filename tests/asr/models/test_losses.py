@@ -2,13 +2,16 @@
 
 import itertools
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from nemo_asr.models.losses import CTCLossNM
+from nemo_asr.models.losses import AuxiliaryCTCLoss, CTCLossNM
 from nemo_lite.base.errors import UsageError
+from nemo_lite.core import Reference
 
 
 def batch(num_frames=8, num_classes=4):
@@ -208,3 +211,37 @@ def test_skip_start_acts_in_training_only_and_follows_the_run_s_generator():
 def test_a_number_of_skipped_frames_out_of_range_is_refused(frames):
     with pytest.raises(UsageError, match=f"skip_start is {frames}, wanted int from 0 to 10000"):
         CTCLossNM(num_classes=4, skip_start=frames)
+
+
+# The loss of a hybrid.
+
+
+def auxiliary(of_transducer="mean_batch", **settings):
+    transducer: Any = SimpleNamespace(reduction=of_transducer)
+    return AuxiliaryCTCLoss(Reference(transducer), num_classes=3, **settings)
+
+
+@pytest.mark.parametrize(
+    ("reduction", "divided"),
+    [
+        ("mean_batch", lambda losses, lengths: losses.mean()),
+        ("mean", lambda losses, lengths: (losses / lengths).mean()),
+        ("mean_volume", lambda losses, lengths: losses.sum() / lengths.sum()),
+        ("sum", lambda losses, lengths: losses.sum()),
+    ],
+)
+def test_the_loss_of_a_hybrid_is_reduced_as_that_of_its_transducer_unless_it_says_otherwise(reduction, divided):
+    log_probs = torch.randn(2, 9, 4, generator=torch.Generator().manual_seed(0)).log_softmax(2)
+    targets, frames, lengths = torch.tensor([[0, 1, 2], [1, 0, 0]]), torch.tensor([9, 7]), torch.tensor([3, 1])
+    values = {"log_probs": log_probs, "targets": targets, "input_length": frames, "target_length": lengths}
+    losses = F.ctc_loss(log_probs.transpose(0, 1), targets, frames, lengths, blank=3, reduction="none")
+    for module in (auxiliary(reduction), auxiliary("sum", reduction=reduction)):
+        torch.testing.assert_close(module(**values), divided(losses, lengths))
+
+
+def test_a_loss_of_a_hybrid_without_labels_is_a_number_in_every_reduction():
+    log_probs, none = torch.randn(1, 4, 4).log_softmax(2), torch.tensor([0])
+    values = {"log_probs": log_probs, "targets": torch.zeros(1, 0, dtype=torch.long), "target_length": none}
+    for reduction in ("mean_batch", "mean", "mean_volume", "sum"):
+        loss = auxiliary(reduction=reduction)(**values, input_length=torch.tensor([4]))
+        torch.testing.assert_close(loss, -log_probs[0, :, 3].sum())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from nemo_asr.models.jasper import JasperDecoderForCTC, valid_frames
 from nemo_asr.run.arguments import Channels, Classes
 from nemo_lite.backends.pytorch.nm import LossNM
 from nemo_lite.base.ranges import Between
+from nemo_lite.core import Reference
 from nemo_lite.core.neural_types import AxisKind, AxisType, LabelsType, LengthsType, LogprobsType, LossType, NeuralType
 from nemo_lite.core.ports import Ports
 
@@ -105,26 +106,59 @@ class CTCLossNM(LossNM):
             is_valid = valid_frames(input_length, log_probs.shape[1]).squeeze(1)
             distance_from_uniform = torch.where(is_valid, divergence, 0.0).sum(1)
             losses = (1 - self._smoothing) * losses + self._smoothing * distance_from_uniform
+        return self._reduced(losses, num_labels)
+
+    def _reduced(self, losses: Tensor, num_labels: Tensor) -> Tensor:
+        """(B,), (B,) -> scalar."""
         return self.mean_over_items(losses)
+
+
+Reduction: TypeAlias = Literal["mean_batch", "mean", "mean_volume", "sum"]
+
+
+def reduced(loss: LossNM, losses: Tensor, num_labels: Tensor, reduction: Reduction) -> Tensor:
+    """(B,), labels of each utterance (B,) -> scalar, which the trainer makes that of all micro-batches and ranks.
+
+    Args:
+        loss: the module that has computed them.
+        losses: of the utterances.
+        num_labels: of their texts.
+        reduction: ``mean_batch``: their mean; ``mean``: the mean of each divided by its number of labels;
+            ``mean_volume``: their sum divided by the number of all labels; ``sum``.
+    """
+    if reduction == "sum":
+        return loss.sum_over_items(losses)
+    if reduction == "mean_volume":
+        return loss.mean_over_items(losses, num_labels)
+    return loss.mean_over_items(losses / num_labels.clamp(min=1) if reduction == "mean" else losses)
 
 
 class AuxiliaryCTCLoss(CTCLossNM):
     """The CTC loss of a hybrid, beside that of its transducer.
 
     Args:
+        loss: the transducer's.
         num_classes, zero_infinity, name: as of `CTCLossNM`.
         weight: of this loss in the sum that is trained; that of the transducer's is ``1 - weight``.
+        reduction: see `reduced`; None: that of the transducer's loss. With another one the gradient of one head may be
+            a hundred times that of the other.
     """
 
     def __init__(
         self,
+        loss: Reference[Any],
         num_classes: Classes,
         weight: Annotated[float, Between(0, 1)] = 0.3,
         zero_infinity: bool = False,
+        reduction: Reduction | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(num_classes, zero_infinity, name=name)
         self.weight = weight
+        self.reduction: Reduction = reduction or loss.module.reduction
+
+    def _reduced(self, losses: Tensor, num_labels: Tensor) -> Tensor:
+        return reduced(self, losses, num_labels, self.reduction)
 
 
 def ctc_frames_needed(labels: Sequence[int]) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from nemo_asr.models.jasper.layers import BATCH, TIME
+from nemo_asr.models.losses import Reduction, reduced
 from nemo_asr.models.transducer.joint import RNNTJoint
 from nemo_asr.models.transducer.lattice import Durations, lattice_losses
 from nemo_asr.models.transducer.sliced_joint import Kept, sliced_losses
@@ -28,7 +29,6 @@ from nemo_lite.core.neural_types import (
 )
 from nemo_lite.core.ports import Ports
 
-Reduction: TypeAlias = Literal["mean_batch", "mean", "mean_volume", "sum"]
 _RNNT = Durations((1,), (0,))
 
 
@@ -46,9 +46,7 @@ class RNNTLoss(LossNM):
 
     Args:
         joint: whose projections and layers it calls, and whose durations count.
-        reduction: of the losses of a batch's utterances, over all micro-batches and ranks of a step: ``mean_batch``,
-            their mean; ``mean``, the mean of each divided by its number of labels; ``mean_volume``, their sum divided
-            by the number of all labels; ``sum``.
+        reduction: of the losses of a batch's utterances, see `reduced`; over all micro-batches and ranks of a step.
         sigma: with durations or big blanks: taken from the log-probability of each label and blank, so that paths with
             fewer of them are favoured.
         omega: with durations: the probability that a call in training takes the RNNT loss of labels and blank.
@@ -85,7 +83,7 @@ class RNNTLoss(LossNM):
             raise UsageError("no loss has these durations", place=joint.module.label, got=got, wanted=wanted)
         self._durations = Durations(durations, durations) if is_tdt else Durations((1, *big_blanks), (0,))
         self._num_classes, self._blank = joint.module.num_labels, joint.module.blank
-        self._joint, self._reduction, self._is_tdt = joint, reduction, is_tdt
+        self._joint, self.reduction, self._is_tdt = joint, reduction, is_tdt
         self._sigma, self._omega = (sigma if is_tdt or big_blanks else 0.0), (omega if is_tdt else 0.0)
         self._fastemit, self._clamp = fastemit_lambda, clamp
         # The same draws on all ranks, which make as many calls. A checkpoint holds its state.
@@ -140,8 +138,4 @@ class RNNTLoss(LossNM):
             losses_of,
             self._clamp,
         )
-        if self._reduction == "sum":
-            return self.sum_over_items(losses)
-        if self._reduction == "mean_volume":
-            return self.mean_over_items(losses, num_labels)
-        return self.mean_over_items(losses / num_labels.clamp(min=1) if self._reduction == "mean" else losses)
+        return reduced(self, losses, num_labels, self.reduction)
