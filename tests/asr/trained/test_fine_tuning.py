@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toys.tone_corpus import CONFIG
+from toys.tone_corpus import CONFIG, TEXTS, make_corpus
 
 import nemo_asr
+import nemo_lite
 from nemo_asr.trained.model import trained_modules
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.base.errors import CheckpointError
@@ -173,3 +174,29 @@ def test_a_transducer_with_other_labels_begins_with_the_encoder_of_a_ctc_model(t
     done = nemo_asr.init_from(folder, model, made)
     torch.testing.assert_close(model.encoder.state_dict(), old.encoder.state_dict(), rtol=0, atol=0)
     assert done.unused_modules == ["JasperDecoderForCTC"]
+
+
+@pytest.mark.slow
+def test_the_gradients_of_a_hybrid_s_heads_differ_by_the_labels_of_an_utterance_if_reduced_in_different_ways(tmp_path):
+    folder = make_corpus(tmp_path)
+    (folder / "hybrid.yaml").write_text(CONFIG + HYBRID)
+    norms = {}
+    for of_transducer, of_ctc in (("mean_batch", None), ("mean_volume", None), ("mean_volume", "mean_batch")):
+        settings = [
+            f"RNNTLoss.reduction={of_transducer}",
+            *([f"AuxiliaryCTCLoss.reduction={of_ctc}"] if of_ctc else []),
+        ]
+        made = nemo_asr.load_recipe(folder / "hybrid.yaml", settings)
+        factory = nemo_lite.NeuralModuleFactory(placement=nemo_lite.DeviceType.CPU, random_seed=0)
+        layer = made.data_layer(str(folder / "train.json"), training=True, batch_size=12, num_workers=0)
+        losses = nemo_asr.connect(made.model(), layer, training=True).losses
+        gradients = factory.loss_gradients([part.loss for part in losses.values()])
+        assert gradients.place == "jasper_encoder.outputs"
+        norms[of_transducer, of_ctc] = dict(zip(losses, gradients.norms, strict=True))
+    equal, volume, published = norms.values()
+    num_labels = sum(map(len, TEXTS)) / len(TEXTS)
+    for part in ("transducer", "ctc"):
+        assert equal[part] / volume[part] == pytest.approx(num_labels, rel=1e-4)
+    ratios = [each["ctc"] / each["transducer"] for each in (equal, volume, published)]
+    assert ratios[1] == pytest.approx(ratios[0], rel=1e-4)
+    assert ratios[2] == pytest.approx(num_labels * ratios[0], rel=1e-4)
