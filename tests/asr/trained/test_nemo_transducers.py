@@ -234,6 +234,18 @@ def test_the_loss_has_the_settings_of_the_file(tmp_path: Path) -> None:
     assert load_model(file).modules.loss is not None
 
 
+@pytest.mark.parametrize(
+    ("name", "target"), [("rnnt", "EncDecRNNTBPEEOUModel"), ("hybrid", "EncDecHybridRNNTCTCBPEEOUModel")]
+)
+def test_models_with_labels_for_ends_of_utterances_are_transducers_like_others(
+    tmp_path: Path, name: str, target: str
+) -> None:
+    plain, own = (tmp_path / file for file in ("plain.nemo", "own.nemo"))
+    write_case(plain, name)
+    write_case(own, name, target=f"nemo.collections.asr.models.{target}")
+    assert {**read_nemo(own).config, "name": ""} == {**read_nemo(plain).config, "name": ""}
+
+
 def test_durations_and_symbols_are_found_where_files_say_them(tmp_path: Path) -> None:
     config = config_of("tdt")
     loss = {**config["loss"], "tdt_kwargs": {"sigma": 0.05}}

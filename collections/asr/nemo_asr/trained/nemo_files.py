@@ -117,6 +117,7 @@ _MODELS = (
     *("EncDecCTCModel", "EncDecCTCModelBPE", "EncDecRNNTModel", "EncDecRNNTBPEModel"),
     *("EncDecHybridRNNTCTCModel", "EncDecHybridRNNTCTCBPEModel"),
     *("EncDecRNNTBPEModelWithPrompt", "EncDecHybridRNNTCTCBPEModelWithPrompt"),
+    *("EncDecRNNTBPEEOUModel", "EncDecHybridRNNTCTCBPEEOUModel"),  # with labels for ends of utterances
 )
 _OTHER_KINDS = {
     "MultiTalker": "it takes speakers as a further input",
