@@ -51,9 +51,10 @@ def random_transducer(folder: Path, text: str) -> TrainedModel:
         encoded, _ = model.encoder(*model.preprocessor(torch.from_numpy(noise(5)[None]), torch.tensor([5 * RATE])))
         labels = torch.randint(0, prediction.vocab_size, (1, 60))
         for layer, values in ((joint.enc, joint(encoded)), (joint.pred, joint.pred(prediction(labels, None)))):
-            layer.bias -= values.mean((0, 1))
+            mean = values.mean((0, 1))
+            layer.bias -= mean
             for parameter in layer.parameters():
-                parameter *= 1.5 / values.std()
+                parameter *= 1.5 / (values - mean).std()
         pairs = joint(encoded)[0, :, None] + joint.pred(prediction(labels, None))[0]
         head = joint.joint_net[-1]
         scores = joint.joint_net(pairs)

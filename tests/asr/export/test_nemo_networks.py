@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -66,8 +67,12 @@ def test_onnx_asr_gives_the_texts_of_a_transducer(tmp_path, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_sherpa_onnx_gives_the_texts_of_a_transducer_with_its_features(tmp_path, kind):
     joint, prediction = KINDS[kind]
-    model = random_transducer(tmp_path, config_of(joint.replace("0, 1, 2, 4", "1, 2, 4"), prediction, features=POVEY))
+    text = config_of(joint, prediction, features=POVEY)
+    if kind != "RNN-T":
+        text += "TransducerSearch: {max_symbols: 5}\n"  # as many as sherpa-onnx gives at a frame
+    model = random_transducer(tmp_path, text)
     written = export_sherpa(model, tmp_path / "sherpa")
+    assert not written.advice
     files = {path.name: path for path in (tmp_path / "sherpa").iterdir()}
     assert sorted(files) == ["decoder.onnx", "encoder.onnx", "joiner.onnx", "tokens.txt"]
     metadata = onnxruntime.InferenceSession(files["encoder.onnx"]).get_modelmeta().custom_metadata_map
@@ -77,13 +82,12 @@ def test_sherpa_onnx_gives_the_texts_of_a_transducer_with_its_features(tmp_path,
     assert files["tokens.txt"].read_text(encoding="utf-8").endswith("c 3\n<blk> 4\n")
     assert "model_type='nemo_transducer'" in str(written)
     assert written.before == 80
-    texts = texts_of(model, recordings())
-    got = heard(written, recordings())
+    # Both ends of a recording have other features: here there is nothing to hear. The rest differs by rounding.
+    samples = [np.pad(each, 1600) for each in recordings()]
+    texts = texts_of(model, samples)
+    got = heard(written, samples)
     assert sum(map(bool, texts)) > 40
-    # Features differ by rounding, and at both ends; a random model is near a tie in every tenth frame.
-    same = sum(text == other for text, other in zip(got, texts, strict=True))
-    assert same >= 30
-    assert len("".join(got)) == pytest.approx(len("".join(texts)), rel=0.02)
+    assert sum(text == other for text, other in zip(got, texts, strict=True)) >= 45
 
 
 def streaming(joint=""):
@@ -97,6 +101,9 @@ def streaming(joint=""):
 @pytest.mark.slow
 def test_sherpa_onnx_streams_an_rnn_t_in_chunks(tmp_path):
     model = random_transducer(tmp_path, streaming())
+    joint: Any = model.modules.others["joint"]
+    with torch.no_grad():
+        joint.joint_net[-1].bias[joint.blank] -= 2.0  # it says more
     written = export_sherpa_stream(model, tmp_path / "stream")
     files = ["decoder.onnx", "encoder.onnx", "joiner.onnx", "tokens.txt"]
     assert sorted(path.name for path in (tmp_path / "stream").iterdir()) == files
@@ -108,9 +115,9 @@ def test_sherpa_onnx_streams_an_rnn_t_in_chunks(tmp_path):
     (got,) = heard(written, [samples])
     padded = np.concatenate([samples, np.zeros(written.behind, np.float32)])
     (whole,), (own,) = (greedy_texts(model, [signal]) for signal in (padded, samples))
-    assert len(got) > 4
-    assert whole.startswith(got)  # it hears the silence behind too
-    assert len(got) >= len(own) - 1
+    assert len(own) > 40
+    assert got[:30] == whole[:30]  # later a random model has ties, which rounding decides
+    assert len(got) == pytest.approx(len(whole), rel=0.1)
 
 
 def test_a_stream_with_durations_is_refused(tmp_path):
