@@ -178,6 +178,17 @@ def export_int8(source: Path, path: Path, manifests: Sequence[str], most_loss: f
     return chosen
 
 
+def quantize(source: Path, path: Path) -> None:
+    """Write a model with int8 weights in all layers that may have them, whatever that costs.
+
+    Raises:
+        UsageError: there are no such layers, or a package is missing.
+        CheckpointError: the source is no file of ``nemo-lite export``.
+    """
+    model = _PreparedModel(OnnxModel(source))
+    model.write(model.layers, path)
+
+
 def _with_float_layers(
     model: _PreparedModel,
     manifests: Sequence[str],
