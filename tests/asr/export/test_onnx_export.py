@@ -1,12 +1,14 @@
 """Whole models as ONNX: the comparison with torch, and what the file says. The command: cli/test_export_command."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from nemo_asr.export.onnx_export import TOLERANCE, compare, compared_batches, export_onnx, weights_digest
+from nemo_asr.run.search.search import Hypotheses, TimedLabels
 from nemo_asr.trained.folder import ModelCard
 from nemo_asr.trained.model import TrainedModel
 from nemo_lite.base.errors import CheckpointError, UsageError
@@ -99,3 +101,30 @@ def test_nothing_is_exported_over_a_file_or_without_labels(tmp_path):
     (tmp_path / "m.onnx").write_text(json.dumps({}))
     with pytest.raises(UsageError, match=r"m\.onnx: the file exists already; give another name"):
         export_onnx(model, tmp_path / "m.onnx")
+
+
+class _Sign:
+    """A search that reads whether the first frame is above 0."""
+
+    def __init__(self, labels=(1, 2)):
+        self._labels = labels
+
+    def recognise(self, states, nbest=1):
+        return Hypotheses(TimedLabels([self._labels[int(states["frames"][0, 0] > 0)]], [0], [1], [0.0]))
+
+
+def test_a_text_that_rounding_of_frames_changes_counts_as_equal_and_one_of_other_networks_does_not():
+    frames, lengths = torch.zeros(1, 3, 2), torch.tensor([3])
+    axes = {"frames": 1, "num_frames": None}
+    batches = [(torch.zeros(1, 16_000), torch.tensor([16_000]))]
+    card = ModelCard(labels=["a", "b", "c"], sample_rate=16_000)
+
+    def compared(searches: Any):
+        runs = (lambda *_: (frames, lengths)), (lambda *_: (frames + 1e-5, lengths))
+        return compare(*runs, batches, card, "m.onnx", axes, searches)
+
+    found = compared((_Sign(), _Sign()))
+    assert (found.texts, found.ties) == (1, 1)
+    assert str(found).endswith("largest difference of values 1.0e-05, 1 of 1 texts equal (1 changed by rounding)")
+    with pytest.raises(UsageError, match="the exported texts or times are not torch's, so no file is written"):
+        compared((_Sign(), _Sign((1, 0))))
