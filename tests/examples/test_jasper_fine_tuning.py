@@ -116,6 +116,16 @@ def test_a_guard_says_what_was_won_and_forgotten_and_changes_nothing_of_the_trai
 
 
 @pytest.mark.slow
+def test_a_run_that_goes_on_compares_with_the_model_that_it_started_from(corpus, base, tmp_path):
+    for steps in (1, 2):
+        finished = tune(corpus, base, "--guard", corpus / "dev.json", max_steps=steps)
+        assert finished.code == 0, finished.err
+        assert (f"Loaded {base}" in finished.out) == (steps == 1)
+    (guarded,) = read_run(tmp_path / "runs/Tuned").guards
+    assert (guarded.before, guarded.sets[0].name) == (str(base), "dev")
+
+
+@pytest.mark.slow
 def test_a_guard_takes_a_model_of_other_labels_and_tells_of_the_averaged_model_too(corpus, base, tmp_path):
     options = ["--log_style", "plain", "--set", 'labels=["c", "b", "a", " "]', "--ema_decay", "0.5"]
     finished = tune(corpus, base, *options, "--guard", corpus / "dev.json", max_steps=2, lr=0)

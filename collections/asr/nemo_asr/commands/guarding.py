@@ -19,6 +19,7 @@ from nemo_asr.tasks.recipe import Recipe
 from nemo_asr.trained.folder import MODEL
 from nemo_asr.trained.model import TrainedModel, load_model
 from nemo_lite import DataLayerNM, NeuralModuleFactory, logging
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.base.errors import NemoLiteError, UsageError
 from nemo_lite.base.files import make_writable_folder
 from nemo_lite.base.outputs import check_output, write_output
@@ -65,13 +66,19 @@ class Guard:
                 check_output(self._path(model, name), _PROGRAM, remedy=_REMEDY)
 
     def before(self) -> None:
-        """Recognise all sets with the model that training starts from. All ranks call it.
+        """Recognise all sets with the model that training starts from, unless the run goes on. All ranks call it.
 
         Raises:
             CheckpointError: there is no such model, or it carries no configuration.
             DataError: a recording cannot be read.
         """
-        self._recognise(_BEFORE, self._args.init_from)
+        if not self._factory.from_first(self._goes_on):
+            self._recognise(_BEFORE, self._args.init_from)
+
+    def _goes_on(self) -> bool:
+        """Whether the run has begun before, with these sets: their transcripts are there then."""
+        checkpoints = CheckpointFolder(self._args.checkpoint_dir or self._args.run_dir / "checkpoints")
+        return not checkpoints.is_empty() and all(self._path(_BEFORE, name).is_file() for name in self._manifests)
 
     def after(self) -> None:
         """Recognise them with the models that the run keeps; say and record what has changed. All ranks call it.
