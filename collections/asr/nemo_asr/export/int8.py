@@ -262,16 +262,6 @@ def _rates(name: str, metric: str, before: UtteranceErrors, after: UtteranceErro
     return SetRates(name, metric, len(before.errors), before.rate, after.rate, *intervals)
 
 
-def quantize(source: Path, path: Path) -> None:
-    """Write a file with all layers that are worth it in int8, without measuring what that costs.
-
-    Raises:
-        UsageError: none is.
-    """
-    model = _PreparedModel(OnnxModel(source))
-    model.write(model.layers, path)
-
-
 class Layer(NamedTuple):
     """A layer with a matrix of weights.
 
