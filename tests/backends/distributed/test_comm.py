@@ -41,7 +41,7 @@ def test_a_group_of_ranks_does_itself_whatever_concerns_the_others():
 
 def finite(count=2.0, *, bad=0.0, stop=0.0, out=0.0, sigterm=0.0):
     """What two ranks say together behind a step, one batch of four items next on each."""
-    return [bad, stop, 0.0, 4.0 * count, 0.0, count, count, out, 0.0, 0.0, *signals(sigterm)]
+    return [bad, stop, 0.0, 4.0 * count, 0.0, count, count, out, 0.0, 0.0, 0.0, *signals(sigterm)]
 
 
 def signals(sigterm=0.0):

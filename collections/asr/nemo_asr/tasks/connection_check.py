@@ -300,7 +300,7 @@ class ConnectionCheck:
     def _try_to_build(self, role: str) -> NeuralModule | None:
         """The module; None where its constructor refuses, or where an argument that it needs is not known."""
         part, derived = self._parts[role], self.derived[role]
-        references = {name: self._modules.get(name) for name in references_in(part.target)}
+        references = {name: self._modules.get(name) or self._referenced(name) for name in references_in(part.target)}
         if None in references.values():
             missing = [name for name in references if name not in self._parts]
             self.problems += [f"{part.params.place()}: {part.target.__name__} needs a {name}" for name in missing]
@@ -326,6 +326,12 @@ class ConnectionCheck:
             self.problems += [unknown_key(part.params, key, parameters_of(part.target)) for key in left_out]
             return None if stand_ins or left_out else module
         return None
+
+    def _referenced(self, role: str) -> NeuralModule | None:
+        """A module to which another one refers before it is connected itself; None where it is wrong or not there."""
+        if role in self.derived or role not in self._parts:
+            return None  # it is made now, or was: what is wrong with it is told
+        return self._built(role, None)
 
     def _report_family(self, problem: str) -> None:
         self.problems.append(f"{self._config.place('family')}: {type(self._family).__name__}: {problem}")

@@ -68,10 +68,11 @@ class Transducer(Family):
         features, labels = augmented_features(modules, data, training)
         encoded = self.encoded(modules, features)
         frames, *_ = modules("joint", encoded)
+        losses = {"transducer": Weighted(self.loss(modules, encoded, labels), 1.0)} if labels else {}
         return Wires(
             predictions=modules("search", frames)[0].values,
             frames=frames.values,
-            losses={"transducer": Weighted(self.loss(modules, encoded, labels), 1.0)} if labels else {},
+            losses=losses,
             transcripts=labels and labels.values,
             transcript_lengths=labels and labels.lengths,
             features=features.values,

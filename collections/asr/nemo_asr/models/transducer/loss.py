@@ -46,7 +46,9 @@ class RNNTLoss(LossNM):
 
     Args:
         joint: whose projections and layers it calls, and whose durations count.
-        reduction: of the losses of a batch's utterances, see `reduced`; over all micro-batches and ranks of a step.
+        reduction: of the losses of a batch's utterances, over all micro-batches and ranks of a step: ``mean_batch``,
+            their mean; ``mean``, the mean of each divided by its number of labels; ``mean_volume``, their sum divided
+            by the number of all labels; ``sum``.
         sigma: with durations or big blanks: taken from the log-probability of each label and blank, so that paths with
             fewer of them are favoured.
         omega: with durations: the probability that a call in training takes the RNNT loss of labels and blank.
