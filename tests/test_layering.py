@@ -47,6 +47,7 @@ LATE_IMPORTS = {
     "nemo_asr.trained.fine_tuning": "imports torch; --help is shown without",
     "sounddevice": "optional: a microphone",
     "nemo_asr.run.search.text_search": "a transcript by greedy decoding is there sooner without",
+    "nemo_asr.run.search.transducer_beam": "likewise",
     "nemo_asr.run.transcribe.streaming": "whole recordings are transcribed without",
     "nemo_asr.run.text.parser": "only what aligns texts reads them",
     "nemo_asr.run.text.subwords": "likewise",

@@ -21,7 +21,8 @@ from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.exported_transducer import ExportedNetworks
 from nemo_asr.run.search.parts import Parts
 from nemo_asr.run.search.transducer import GreedyTransducer
-from nemo_lite.base.errors import CheckpointError, FileInTheWayError, UsageError
+from nemo_asr.tasks.family import search_of
+from nemo_lite.base.errors import CheckpointError, FileInTheWayError
 
 KINDS = {"RNN-T": ("", LSTM), "TDT": (TDT, LSTM), "big blanks": (BIG_BLANKS, STATELESS)}
 
@@ -151,9 +152,20 @@ def test_a_part_in_the_way_leaves_everything_as_it_was(model, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_its_search_cannot_do_is_refused(exported):
-    with pytest.raises(UsageError, match="family transducer: this search has no such option: got beam_size"):
-        OnnxModel(exported).new_search(SearchOptions(beam_size=4))
+def test_its_search_with_a_beam_and_its_alignment_are_those_of_torch(model, exported):
+    options, samples, written = SearchOptions(beam_size=4, hotwords=("ab",)), noise(2), OnnxModel(exported, threads=1)
+    (wanted,) = model.transcribe(
+        [samples], RATE, cutting=None, decoder=search_of(model.modules, model.card.labels, options), nbest=2
+    )
+    (got,) = written.transcribe(
+        [samples], audio_rate=RATE, cutting=None, search=written.new_search(options), nbest=2
+    ).transcripts
+    assert words_of(got) == words_of(wanted)
+    assert [each.text for each in got.hypotheses] == [each.text for each in wanted.hypotheses]
+    aligned, aligned_in_torch = (
+        each([samples], ["ab b"], audio_rate=RATE, cutting=None).or_error() for each in (written.align, model.aligned)
+    )
+    assert words_of(aligned[0]) == words_of(aligned_in_torch[0])
 
 
 @pytest.mark.slow

@@ -35,21 +35,24 @@ def ctc_search(labels: Sequence[str], options: SearchOptions | None = None, part
 
 
 def transducer_search(labels: Sequence[str], options: SearchOptions | None, parts: Parts) -> Search:
-    """The search of a transducer, which is greedy.
+    """The search of a transducer: greedy, or with a beam.
 
     Args:
         labels: the vocabulary, without blanks.
-        options: what is asked of it.
+        options: what is asked of it; None: the most probable output of each frame.
         parts: its networks.
 
     Raises:
-        UsageError: something else is asked for.
+        UsageError, DataError: as of `TransducerBeam`.
         KeyError, ValidationError: as of `search_of_family`.
     """
-    if options is not None:
-        options.refuse_others((), "family transducer")
     networks = ExportedNetworks(parts, len(labels))
-    return GreedyTransducer(networks, networks.settings.max_symbols)
+    max_symbols = networks.settings.max_symbols
+    if options is None:
+        return GreedyTransducer(networks, max_symbols)
+    from nemo_asr.run.search.transducer_beam import TransducerBeam  # greedy decoding is there sooner without
+
+    return TransducerBeam(networks, labels, max_symbols=max_symbols, **options.arguments())
 
 
 _SEARCHES: dict[str, NewSearch] = {"ctc": ctc_search, "transducer": transducer_search}

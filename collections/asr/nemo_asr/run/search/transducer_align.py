@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.run.search.search import FILLER_COST, AlignedLabels, States, TimedLabels
-from nemo_asr.run.search.word_beams import Floats
 from nemo_lite.base.errors import UsageError
 
 if TYPE_CHECKING:
     from nemo_asr.run.search.transducer import TransducerNetworks
 
 Array: TypeAlias = "npt.NDArray[Any]"
+Floats: TypeAlias = "npt.NDArray[np.float64]"
 
 _MOST_OUTPUTS = 1 << 17  # scores of one frame, from which the width of the first band follows
 _LEAST_WIDTH, _MOST_WIDTH = 128, 1024  # labels of that band
