@@ -10,7 +10,9 @@ import soundfile
 from toys.tone_corpus import CONFIG, record, run_subcommand, write_manifest
 
 import nemo_asr
+from nemo_asr.run.audio.segments import Span
 from nemo_asr.run.options import SearchOptions
+from nemo_asr.run.transcribe.gaps import gaps_in, without_words
 from nemo_asr.tasks.family import search_of
 
 pytestmark = pytest.mark.long  # it is trained for half a minute
@@ -19,7 +21,7 @@ TRANSDUCER = f"""family: transducer
 RNNTDecoder: {{prednet: {{pred_hidden: 32}}}}
 RNNTJoint: {{jointnet: {{joint_hidden: 32, pred_hidden: 32}}, durations: [0, 1, 2, 3, 4]}}
 """
-PAUSE = 1.0
+PAUSE, RATE = 1.0, 16_000
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +74,35 @@ def test_the_sentences_of_a_joined_recording_begin_where_they_were_put(model, co
         found = [segment.start for segment in aligned.segments]
         assert np.abs(np.subtract(found, starts)).max() < most
         assert [word.text for word in aligned.words] == text.split()
+
+
+def test_nobody_speaks_for_half_a_second_without_a_word_or_a_mark(model, corpus):
+    """Silence of 0 to 2 s in front, in 41 steps; pauses of 5 s; 30 recordings joined."""
+    _, lines = corpus
+    noise = np.random.default_rng(0)
+    spoken = [soundfile.read(line["audio_filepath"], dtype="float32")[0] for line in lines]
+
+    def placed(sentences, before, between=0.0):
+        """Sentences behind silence, and where each is."""
+        parts, spans, start = [before], [], before
+        for samples in sentences:
+            spans.append(Span(start, start + len(samples) / RATE))
+            parts += [samples, between]
+            start = spans[-1].end + between
+        silent = [
+            1e-4 * noise.standard_normal(round(part * RATE)) if isinstance(part, float) else part for part in parts
+        ]
+        return np.concatenate(silent).astype(np.float32), spans
+
+    cases = [placed([spoken[step % len(spoken)]], 0.05 * step) for step in range(41)]
+    cases += [placed(spoken[:4], 0.0, 5.0), placed(spoken[:30], 0.0)]
+    for settings in ({}, {"cutting": None}):
+        found = model.transcribe([samples for samples, _ in cases], RATE, **settings)
+        for (_, spans), one in zip(cases, found, strict=True):
+            gaps = gaps_in(without_words(one.words, one.duration), spans)
+            untold = [
+                gap for gap in gaps if not any(t.start < gap.start + 0.2 and gap.end < t.end + 0.2 for t in one.gaps)
+            ]
+            assert untold == [], one
+    clean = model.transcribe([line["audio_filepath"] for line in lines])
+    assert sum(bool(one.gaps) for one in clean) <= 0.01 * len(clean)
