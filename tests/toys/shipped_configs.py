@@ -8,14 +8,16 @@ import pytest
 
 from toys.tone_corpus import ASR
 
-SAME_MODULES = {  # as quartznet15x5, conformer_ctc_small and fastconformer_ctc_large
+SAME_MODULES = {  # as quartznet15x5, and the small Conformers and large FastConformers of each head
     *("quartznet15x5_zh", "conformer_ctc_medium", "conformer_ctc_large"),
-    *("fastconformer_ctc_xlarge", "fastconformer_ctc_xxlarge"),
+    *("conformer_rnnt_medium", "conformer_rnnt_large"),
+    *(f"fastconformer_{head}_{size}" for head in ("ctc", "rnnt", "tdt") for size in ("xlarge", "xxlarge")),
 }
 # `make test` takes one small model of each kind, `make long` the others.
 LARGE = SAME_MODULES | {
     *("conformer_aishell", "contextnet", "fastconformer_ctc_large", "jasper10x5dr", "jasper15x5SEP"),
-    *("quartznet15x5", "u2pp_aishell"),
+    *("quartznet15x5", "u2pp_aishell", "conformer_rnnt_small", "fastconformer_rnnt_large", "fastconformer_tdt_large"),
+    *("fastconformer_hybrid_large", "fastconformer_rnnt_streaming"),
 }
 
 
