@@ -11,6 +11,7 @@ from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin
 from nemo_asr.augmentation import perturbation_types
 from nemo_asr.models.jasper import JasperBlockSpec
 from nemo_asr.run.arguments import source_argument
+from nemo_asr.tasks.connection_check import references_in
 from nemo_asr.tasks.family import FAMILIES, FAMILY_OF_TASK
 from nemo_asr.tasks.registry import KNOWN, TASKS, Known
 from nemo_lite.base.config import shown
@@ -54,14 +55,15 @@ class Key(NamedTuple):
 
 
 def keys_of(target: type) -> list[Key]:
-    """The keys of a section that is for this class, in the order of the constructor."""
+    """The keys of a section that is for this class, in the order of the constructor. Other modules are no keys."""
     texts, types = argument_texts(target), annotations_of(target.__init__)  # type: ignore[misc]  # of the class itself
+    from_script = *_NOT_IN_FILES, *references_in(target)
     # Of the constructor: a class of ours may have a metaclass with another signature.
     _, *parameters = inspect.signature(target.__init__).parameters.values()  # type: ignore[misc]  # of the class itself
     return [
         Key(parameter.name, _written(types[parameter.name]), _default_of(parameter), texts.get(parameter.name, ""))
         for parameter in parameters
-        if parameter.name not in _NOT_IN_FILES and parameter.kind is not parameter.VAR_KEYWORD
+        if parameter.name not in from_script and parameter.kind is not parameter.VAR_KEYWORD
     ]
 
 
