@@ -252,9 +252,13 @@ def _recipe_sections(
             continue
         target = str(section.get("_target_", section.get("cls", part.path))).rpartition(".")[2]
         if target in part.classes:
-            values = _section(section, "params") or section
-            names[part.path] = name = part.classes[target].__name__
-            sections[name] = dict(_known_arguments(config, values, part.classes[target], problems))
+            values, cls = _section(section, "params") or section, part.classes[target]
+            names[part.path] = cls.__name__
+            sections[cls.__name__] = dict(_known_arguments(config, values, cls, problems))
+            wrong = [key for owner, key in _INNER if owner is cls and _section(values, key) is None]
+            problems += [
+                f"{section.place()}: {part.path}.{key} is {shown(values.get(key))}, wanted a section" for key in wrong
+            ]
         elif not part.is_needed:
             logging.warning("%s: its augmentation %s is not known here and is left out", section.place(), target)
         else:

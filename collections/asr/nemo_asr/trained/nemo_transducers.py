@@ -36,7 +36,7 @@ def further_arguments(config: Config, problems: list[str]) -> dict[str, dict[str
         problems: to which a line is added for what is not read here.
     """
     joint, loss, decoding = (_section(config, key) for key in ("joint", "loss", "decoding"))
-    if float(joint.get("masking_prob") or 0) > 0:
+    if joint.get("masking_prob") not in (None, 0, -1):
         problem = f"joint.masking_prob is {shown(joint['masking_prob'])}: HAINAN models are not read, wanted -1"
         problems.append(f"{joint.place('masking_prob')}: {problem}")
     loss_name = str(loss.get("loss_name", "default"))
