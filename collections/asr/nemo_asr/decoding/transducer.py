@@ -182,6 +182,9 @@ class TransducerBeamSearch(_SearchOfFrames):
         max_symbols: most labels at one frame.
         name: its name in DAGs, messages and checkpoints.
 
+    Attributes:
+        max_symbols: as given.
+
     Raises:
         UsageError: a number is out of range; the labels cannot spell a word of the lexicon, a hot word, or any word of
             the language model.
@@ -206,6 +209,7 @@ class TransducerBeamSearch(_SearchOfFrames):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
+        self.max_symbols = max_symbols
         weights = alpha, beta, hotword_weight, unknown_score
         of_words = labels, beam_size, lexicon, lm, hotwords, *weights, min_log_prob
         self._search = TransducerBeam(TorchNetworks(prediction.module, joint.module), *of_words, max_symbols)

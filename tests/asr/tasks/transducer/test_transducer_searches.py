@@ -103,6 +103,11 @@ def test_a_hybrid_searches_with_the_head_that_its_own_search_reads(tdt, tmp_path
     assert isinstance(family.search(hybrid.card.labels, SearchOptions(2), modules), BeamSearchCTCDecoder)
 
 
+def test_a_search_with_other_options_keeps_the_most_labels_at_a_frame(tmp_path):
+    model = transducer_of(tmp_path, search="TransducerBeamSearch: {max_symbols: 3}")
+    assert model.modules.search.max_symbols == search(model, beam_size=2).max_symbols == 3
+
+
 def test_more_hypotheses_than_the_beam_are_refused(tdt):
     with pytest.raises(UsageError, match="a search cannot give so many hypotheses: got nbest 3, wanted 1 to 2"):
         tdt.transcribe([noise(1)], RATE, cutting=None, decoder=search(tdt, beam_size=2), nbest=3)
