@@ -26,6 +26,7 @@ labels: [" ", "a", "b", "c"]
 """
 LSTM = "RNNTDecoder: {prednet: {pred_hidden: 20, pred_rnn_layers: 2}}"
 STATELESS = "StatelessTransducerDecoder: {prednet: {pred_hidden: 20}, context_size: 2}"
+ONE_LABEL = "StatelessTransducerDecoder: {prednet: {pred_hidden: 20}}"  # it has no memory
 TDT, BIG_BLANKS = ", durations: [0, 1, 2, 4]", ", big_blank_durations: [2, 4]"
 
 

@@ -10,7 +10,16 @@ import onnxruntime
 import pytest
 import torch
 from toys.random_models import CONFORMER, RATE, noise
-from toys.random_transducers import BIG_BLANKS, FEATURES, LSTM, STATELESS, TDT, config_of, random_transducer
+from toys.random_transducers import (
+    BIG_BLANKS,
+    FEATURES,
+    LSTM,
+    ONE_LABEL,
+    STATELESS,
+    TDT,
+    config_of,
+    random_transducer,
+)
 
 from nemo_asr.decoding.transducer import TorchNetworks
 from nemo_asr.export import runner_export
@@ -157,9 +166,9 @@ def test_features_and_the_waveform_that_sherpa_onnx_has_not_are_refused(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["model.yaml"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "one label"])
 def test_the_networks_of_programs_choose_as_the_model_does_from_memories_of_zeros(tmp_path, kind):
-    model = random_transducer(tmp_path, config_of(*KINDS[kind]))
+    model = random_transducer(tmp_path, config_of(*KINDS.get(kind, (TDT, ONE_LABEL))))
     own = TorchNetworks(model.modules.others["prediction"], model.modules.others["joint"])
     parts = RunnerParts.of(model, "a program", "transducer")
     random = np.random.default_rng(0)

@@ -57,7 +57,7 @@ class Decoder(nn.Module):
     def __init__(self, step: nn.Module, memory: Sequence[MemorySettings]) -> None:
         super().__init__()
         self.step, self.memory = step, memory
-        self.size = -(-sum(math.prod(each.shape) for each in memory) // 2)
+        self.size = max(1, -(-sum(math.prod(each.shape) for each in memory) // 2))  # the programs want some memory
 
     def examples(self) -> list[tuple[Tensor, ...]]:
         """Inputs for two hypotheses and for one."""
@@ -82,7 +82,7 @@ class Decoder(nn.Module):
             first = end
         state, *after = self.step(targets[:, 0].long(), *memory)
         rows = [(new - each.fill).flatten(1).float() for new, each in zip(after, self.memory, strict=True)]
-        new_row = F.pad(torch.cat(rows, 1), (0, 2 * self.size - first))
+        new_row = torch.cat([*rows, row[:, first:]], 1)
         new_states = (new_row[None, :, place : place + self.size] for place in (0, self.size))
         return state.unsqueeze(2), target_length + 0, *new_states
 

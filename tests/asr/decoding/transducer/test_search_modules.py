@@ -17,6 +17,8 @@ LABELS = [" ", "a", "b", "c"]
 
 def prediction_network(kind):
     prednet = {"pred_hidden": 8}
+    if kind == "one label":
+        return StatelessTransducerDecoder(prednet, len(LABELS))
     if kind.startswith("stateless"):
         return StatelessTransducerDecoder(prednet, len(LABELS), 3, "layer" if "layer" in kind else None)
     if kind == "projected LSTM":
@@ -24,7 +26,7 @@ def prediction_network(kind):
     return RNNTDecoder({**prednet, "pred_rnn_layers": 2}, len(LABELS), blank_as_pad=kind == "LSTM")
 
 
-NETWORKS = ("LSTM", "LSTM without a row for the blank", "projected LSTM", "stateless", "stateless layer")
+NETWORKS = ("LSTM", "LSTM without a row for the blank", "projected LSTM", "stateless", "stateless layer", "one label")
 KINDS = {"RNN-T": {}, "TDT": {"durations": [0, 1, 2, 3, 4]}, "big blanks": {"big_blank_durations": [2, 4, 8]}}
 
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from toys.random_transducers import BIG_BLANKS, LSTM, STATELESS, config_of, random_transducer
+from toys.random_transducers import BIG_BLANKS, LSTM, ONE_LABEL, STATELESS, config_of, random_transducer
 
 from nemo_asr.models.transducer.exported_steps import JointStep, PredictionStep
 from nemo_lite.core import Reference
 
 
-@pytest.mark.parametrize("prediction", [LSTM, STATELESS], ids=["LSTM", "stateless"])
+@pytest.mark.parametrize("prediction", [LSTM, STATELESS, ONE_LABEL], ids=["LSTM", "stateless", "one label"])
 def test_steps_of_labels_are_the_states_of_the_whole_text(tmp_path, prediction):
     others: Any = random_transducer(tmp_path, config_of(BIG_BLANKS, prediction)).modules.others
     network, joint = others["prediction"], others["joint"]
@@ -18,7 +18,7 @@ def test_steps_of_labels_are_the_states_of_the_whole_text(tmp_path, prediction):
     labels = torch.tensor([[1, 0, 3, 3, 2], [2, 2, 1, 0, 1]])
     memory, states = network.beginning(2), []
     for label in (torch.tensor([4, 4]), *labels.T):  # the label behind the last one stands for the beginning
-        state, *memory = step(label, *memory)
+        state, *memory = step.forward(label, *memory)
         states.append(state)
     whole = joint.pred(network(labels, torch.tensor([5, 5])))
     torch.testing.assert_close(torch.stack(states, 1), whole)

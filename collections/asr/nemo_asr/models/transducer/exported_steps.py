@@ -29,7 +29,7 @@ from nemo_lite.core.ports import Ports
 class PredictionStep(NonTrainableNM):
     """A label (N,) and the memory before it to a state (N, joint_hidden), as the joint network adds it, and the memory.
 
-    The memory is that of the prediction network, one tensor or two: ``memory_1`` and ``memory_2``.
+    The memory is that of the prediction network, two tensors at most: ``memory_1`` and ``memory_2``.
     """
 
     def __init__(
@@ -66,9 +66,11 @@ class PredictionStep(NonTrainableNM):
         ]
         return [torch.tensor([0, network.vocab_size]), *memory]
 
-    def forward(self, label: Tensor, memory_1: Tensor, memory_2: Tensor | None = None) -> tuple[Tensor, ...]:
+    def forward(
+        self, label: Tensor, memory_1: Tensor | None = None, memory_2: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
         """As the ports say; the label ``vocab_size`` stands for the beginning."""
-        memory = (memory_1,) if memory_2 is None else (memory_1, memory_2)
+        memory = tuple(part for part in (memory_1, memory_2) if part is not None)
         states, new_memory = self._prediction.module.continued(label.unsqueeze(1), memory)
         return self._joint.module.pred(states[:, 0]), *new_memory
 

@@ -231,7 +231,9 @@ def _lstm(spec: PrednetSpec) -> nn.LSTM:
 
 
 class StatelessTransducerDecoder(PredictionNetwork):
-    """Embeddings of the last labels, side by side: no recurrence. Its memory is the labels before, (N, contexts - 1).
+    """Embeddings of the last labels, side by side: no recurrence.
+
+    Its memory is the labels before, (N, context_size - 1); it has none where it sees one label.
 
     Source: Ghodsi et al., "RNN-Transducer with stateless prediction network", ICASSP 2020.
 
@@ -241,6 +243,9 @@ class StatelessTransducerDecoder(PredictionNetwork):
         context_size: how many labels it sees; of the size of the states the newest has the larger part.
         normalization_mode: ``layer``: states are normalised, without weights.
         name: its name in DAGs, messages and checkpoints.
+
+    Raises:
+        UsageError: ``pred_hidden`` is too small for so many labels.
     """
 
     def __init__(
@@ -266,17 +271,17 @@ class StatelessTransducerDecoder(PredictionNetwork):
     def beginning(self, number: int) -> Memory:
         """Blanks."""
         embeds: Any = self.prediction["embeds"]
-        shape = (number, len(embeds) - 1)
-        return (torch.full(shape, self.vocab_size, device=embeds[0].weight.device),)
+        num_before = len(embeds) - 1
+        return (torch.full((number, num_before), self.vocab_size, device=embeds[0].weight.device),)[:num_before]
 
     def continued(self, labels: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """See `PredictionNetwork`."""
         embeds: Any = self.prediction["embeds"]
-        seen, number = torch.cat([memory[0], labels], 1), labels.shape[1]
+        seen, number = torch.cat([*memory, labels], 1), labels.shape[1]
         oldest = len(embeds) - 1
         # The k-th embedding is of the label k places before the newest.
         parts = [embed(seen[:, oldest - k : oldest - k + number]) for k, embed in enumerate(embeds)]
         states = self._dropout(torch.cat(parts, -1))
         if self._is_normalized:
             states = nn.functional.layer_norm(states, (self.pred_hidden,))
-        return states, (seen[:, number:],)
+        return states, (seen[:, number:],)[:oldest]
