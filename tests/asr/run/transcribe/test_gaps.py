@@ -79,6 +79,24 @@ def test_a_gap_in_which_no_word_is_found_is_told(capfd: pytest.CaptureFixture[st
     assert "a.wav: somebody speaks, and no word was found: 0.5 to 2.7 s" in capfd.readouterr().err
 
 
+class ReadOnce(OneWord):
+    """An engine for which nothing can be read a second time."""
+
+    def hypotheses(self, rows, faults, settings):
+        if self.given:
+            faults[0] = "it is gone"
+            return []
+        return super().hypotheses(rows, faults, settings)
+
+
+def test_a_gap_that_cannot_be_read_again_is_told_and_is_no_fault_of_another_recording() -> None:
+    settings, recordings = TranscriptionSettings(), [recording(0.5), recording(0.5, 0.3, 1.0)]
+    whole, with_gap = transcribe(ReadOnce(), recordings, settings).or_error()
+    of_rows = row_transcriber(ReadOnce(), settings)([each.measured() for each in recordings]).or_error()
+    assert (whole.text, with_gap.text, [row.text for row in of_rows]) == ("a", "a", ["a", "a"])
+    assert len(with_gap.gaps) == 1
+
+
 def test_of_several_hypotheses_a_gap_is_told_and_not_searched_again() -> None:
     engine = OneWord()
     settings = TranscriptionSettings(nbest=2)

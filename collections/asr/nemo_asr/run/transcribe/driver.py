@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -25,7 +26,7 @@ from nemo_asr.run.audio.segments import (
     spans_of_frames,
     speech_spans,
 )
-from nemo_asr.run.engines import Engine, Row, TranscriptionSettings
+from nemo_asr.run.engines import ComputeRows, Engine, Row, TranscriptionSettings
 from nemo_asr.run.search.search import Hypotheses
 from nemo_asr.run.text.labels import separator_of
 from nemo_asr.run.transcribe.gaps import PAUSES, gaps_in, with_context, without_words
@@ -217,7 +218,8 @@ def transcribe(engine: Engine, recordings: Sequence[Recording], settings: Transc
     """
     segmented = Segmented(recordings, settings.cutting, engine.labels, settings.detector, settings.nbest)
     faults = dict[int, str]()
-    by_row = _by_row(engine, segmented.rows, lambda rows: engine.hypotheses(rows, faults, settings), settings)
+    compute = partial(engine.hypotheses, settings=settings)
+    by_row = _by_row(engine, segmented.rows, compute, faults, settings)
     whole = segmented.transcribed(by_row, faults)
     for transcript in whole.transcripts:
         if transcript.gaps:
@@ -236,7 +238,7 @@ def row_transcriber(engine: Engine, settings: TranscriptionSettings) -> Callable
 
     def of_rows(rows: Sequence[Recording]) -> Transcribed:
         faults = dict[int, str]()
-        return transcribed(_by_row(engine, rows, lambda rows: compute(rows, faults), settings), faults)
+        return transcribed(_by_row(engine, rows, compute, faults, settings), faults)
 
     return of_rows
 
@@ -266,15 +268,18 @@ def segment_stream(
 def _by_row(
     engine: Engine,
     rows: Sequence[Recording],
-    compute: Callable[[Sequence[Recording]], Iterable[Row[Hypotheses]]],
+    compute: ComputeRows,
+    faults: dict[int, str],
     settings: TranscriptionSettings,
 ) -> dict[int, Transcript]:
     """The transcripts of rows. Gaps in segments are searched again, as segments of their own; those that stay are told.
 
     A recording that is transcribed as it is has the text that a stream of it has; and the texts of several hypotheses
     say nothing about where their words are: of both, gaps are told alone.
+
+    ``faults`` takes why rows cannot be read, by their number.
     """
-    by_row = dict(_transcripts(engine, rows, compute(rows), settings))
+    by_row = dict(_transcripts(engine, rows, compute(rows, faults), settings))
     gaps = engine.from_first(lambda: _gaps(rows, by_row, settings.detector))
     if settings.nbest > 1 or settings.cutting is None:
         return _told(by_row, gaps)
@@ -284,7 +289,8 @@ def _by_row(
     if not parts:
         return by_row
     again = [rows[number].part(span) for number, span in parts]
-    for position, found in _transcripts(engine, again, compute(again), settings):
+    # A gap that cannot be read now has no fault to tell: its row was read, and the gap stays.
+    for position, found in _transcripts(engine, again, compute(again, {}), settings):
         number, span = parts[position]
         words = sorted([*by_row[number].words, *(word.later(span.start) for word in found.words)], key=_start)
         text = separator_of(engine.labels).join(word.text for word in words)
