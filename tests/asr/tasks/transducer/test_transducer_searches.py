@@ -7,7 +7,8 @@ import re
 
 import pytest
 import soundfile
-from toys.random_models import JOINTS, RATE, noise, transducer_of
+from toys.random_models import RATE, noise
+from toys.random_transducers import BIG_BLANKS, TDT, config_of, random_transducer
 from toys.tone_corpus import run_subcommand
 
 import nemo_asr
@@ -22,14 +23,22 @@ from nemo_lite.base.errors import UsageError
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=list(JOINTS))
+def model_in(folder, joint=TDT, family="transducer", search="TransducerSearch: {max_symbols: 2}") -> TrainedModel:
+    """A folder that can be loaded, and the model in it."""
+    model = random_transducer(folder, f"{config_of(joint, family=family)}{search}\n")
+    model.save(folder)
+    model.place = str(folder)
+    return model
+
+
+@pytest.fixture(scope="module", params=["", TDT, BIG_BLANKS], ids=["RNN-T", "TDT", "big blanks"])
 def model(request, tmp_path_factory) -> TrainedModel:
-    return transducer_of(tmp_path_factory.mktemp("model"), request.param)
+    return model_in(tmp_path_factory.mktemp("model"), request.param)
 
 
 @pytest.fixture(scope="module")
 def tdt(tmp_path_factory) -> TrainedModel:
-    return transducer_of(tmp_path_factory.mktemp("tdt"))
+    return model_in(tmp_path_factory.mktemp("tdt"))
 
 
 def search(model, **options):
@@ -73,8 +82,8 @@ def test_a_search_with_words_and_several_hypotheses(model, tmp_path):
     assert "cab" in after.text.split()
     assert set(words.text.split()) <= {"cab", "ba"}
     (several,) = model.transcribe([samples], RATE, cutting=None, decoder=plain, nbest=3)
-    texts = [each.text.strip() for each in several.hypotheses]
-    assert texts[0] == several.text == before.text
+    texts = [each.text for each in several.hypotheses]
+    assert texts[0].strip() == several.text == before.text
     assert len(set(texts)) == 3
     scores = [each.score for each in several.hypotheses]
     assert scores == sorted(scores, reverse=True)
@@ -85,7 +94,7 @@ def test_a_search_with_words_and_several_hypotheses(model, tmp_path):
 @pytest.mark.parametrize("size", [4001, 24_000])
 def test_a_stream_has_the_text_and_times_of_the_whole_recording(model, options, size):
     samples, decoder = noise(1.5), search(model, **options)
-    (whole,) = model.transcribe([samples], RATE, cutting=None, decoder=decoder)
+    (whole,) = model.transcribe([samples], RATE, decoder=decoder)  # in one segment, as the stream
     stream = model.stream(decoder=decoder, rules=nemo_asr.EndpointRules(silence=9, pause=9))
     events = []
     for first in range(0, len(samples), size):
@@ -96,7 +105,7 @@ def test_a_stream_has_the_text_and_times_of_the_whole_recording(model, options, 
 
 
 def test_a_hybrid_searches_with_the_head_that_its_own_search_reads(tdt, tmp_path):
-    hybrid = transducer_of(tmp_path, family="hybrid\nJasperDecoderForCTC: {}")
+    hybrid = model_in(tmp_path, family="hybrid")
     assert isinstance(search(hybrid, beam_size=2), TransducerBeamSearch)
     modules = {**hybrid.modules.modules, "search": nemo_asr.GreedyCTCDecoder()}
     family = nemo_asr.tasks.family.family_of("hybrid")
@@ -104,7 +113,7 @@ def test_a_hybrid_searches_with_the_head_that_its_own_search_reads(tdt, tmp_path
 
 
 def test_a_search_with_other_options_keeps_the_most_labels_at_a_frame(tmp_path):
-    model = transducer_of(tmp_path, search="TransducerBeamSearch: {max_symbols: 3}")
+    model = model_in(tmp_path, search="TransducerBeamSearch: {max_symbols: 3}")
     assert model.modules.search.max_symbols == search(model, beam_size=2).max_symbols == 3
 
 
