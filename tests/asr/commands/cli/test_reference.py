@@ -11,11 +11,14 @@ from toys.sources import ROOT
 from nemo_asr.augmentation import perturbation_types
 from nemo_asr.commands.cli.reference import argument_texts, is_own, keys_of, reference
 from nemo_asr.models.jasper import JasperBlockSpec
+from nemo_asr.models.transducer.joint import JointnetSpec
+from nemo_asr.models.transducer.prediction import PrednetSpec, StatelessSpec
 from nemo_asr.tasks.connection_check import references_in
 from nemo_asr.tasks.registry import KNOWN
 
+SPECS = [PrednetSpec, StatelessSpec, JointnetSpec, JasperBlockSpec]
 MODULES = sorted({known.module_class for known in KNOWN.values() if is_own(known)}, key=lambda cls: cls.__name__)
-CLASSES = [*MODULES, JasperBlockSpec, *perturbation_types.values()]
+CLASSES = [*MODULES, *SPECS, *perturbation_types.values()]
 ENGLISH, CHINESE = (
     (ROOT / "docs" / language / "configuration.md").read_text(encoding="utf-8") for language in ("en", "zh")
 )
@@ -23,6 +26,9 @@ ENGLISH, CHINESE = (
 IN_CHINESE = {
     "Configuration reference": "配置参考",
     "Blocks of JasperEncoder": "JasperEncoder 的块",
+    "prednet of RNNTDecoder": "RNNTDecoder 的 prednet",
+    "prednet of StatelessTransducerDecoder": "StatelessTransducerDecoder 的 prednet",
+    "jointnet of RNNTJoint": "RNNTJoint 的 jointnet",
     "Perturbations": "扰动",
     "needed": "必填",
     "the file's name": "文件名",
@@ -31,6 +37,10 @@ IN_CHINESE = {
 
 def test_the_page_in_the_docs_is_what_the_constructors_say():
     assert reference() == ENGLISH, "run: nemo-lite reference > docs/en/configuration.md"
+
+
+def test_every_module_of_any_family_has_a_section():
+    assert [cls.__name__ for cls in MODULES if cls.__name__ not in sections_of(ENGLISH)] == []
 
 
 def sections_of(page: str) -> dict[str, dict[str, list[str]]]:
@@ -77,9 +87,7 @@ def test_a_chinese_page_that_lacks_a_row_or_has_an_older_one_is_stale():
     assert stale_in(english, "## Layer\n") == ["Layer: `pad_id` is gone"]
 
 
-@pytest.mark.parametrize(
-    "target", [*CLASSES, JasperBlockSpec, *perturbation_types.values()], ids=lambda target: target.__name__
-)
+@pytest.mark.parametrize("target", CLASSES, ids=lambda target: target.__name__)
 def test_every_key_has_a_type_a_default_and_a_text(target):
     keys = keys_of(target)
     _, *parameters = inspect.signature(target.__init__).parameters.values()

@@ -10,10 +10,12 @@ from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin
 
 from nemo_asr.augmentation import perturbation_types
 from nemo_asr.models.jasper import JasperBlockSpec
+from nemo_asr.models.transducer.joint import JointnetSpec, RNNTJoint
+from nemo_asr.models.transducer.prediction import PrednetSpec, RNNTDecoder, StatelessSpec, StatelessTransducerDecoder
 from nemo_asr.run.arguments import source_argument
 from nemo_asr.tasks.connection_check import references_in
-from nemo_asr.tasks.family import FAMILIES, FAMILY_OF_TASK
-from nemo_asr.tasks.registry import KNOWN, TASKS, Known
+from nemo_asr.tasks.family import FAMILIES
+from nemo_asr.tasks.registry import KNOWN, Known
 from nemo_lite.base.config import shown
 from nemo_lite.base.options import OneLineParser
 from nemo_lite.base.ranges import Between, annotations_of
@@ -29,18 +31,23 @@ A model's YAML file has one section for each module, under the name of its class
 | key | type | default | what it is |
 |---|---|---|---|
 | `model` | str | the file's name | name of the model |
-| `family` | str | by the data layer | `ctc`, `classification`, or [one of yours](modules.md#families) |
+| `family` | str | by the data layer | `ctc`, `classification`, `transducer`, `hybrid`, [yours](modules.md#families) |
 | `sample_rate` | int | `16000` | samples a second, for all sections that do not say it themselves |
 | `labels` | list of str | or `tokenizer` | the vocabulary: a label's position is its id; CTC's blank comes behind it |
 | `tokenizer` | str | or `labels` | a SentencePiece model, whose pieces are the labels (`nemo-lite data tokenizer`) |
 | `language` | str | by the labels | of the texts: `en`, `de`, ... or `none`: [data.md](data.md#languages) |
 
-A preprocessor and an encoder are needed; every other section may be left out. `labels`, `vocabulary`, `num_classes`,
-`feat_in`, `sample_rate`, `language` and `frame_splicing` of a section follow from the rest of the file and can be left
-out as well.
+A preprocessor and an encoder are needed, of transducers and hybrids a prediction network and a joint network too; every
+other section may be left out. `labels`, `vocabulary`, `num_classes`, `vocab_size`, `feat_in`, `sample_rate`, `language`
+and `frame_splicing` of a section follow from the rest of the file and can be left out as well.
 Any key can be changed for one run:
 `--set AudioToMelSpectrogramPreprocessor.dither=0 --set JasperEncoder.jasper.0.dropout=0.1`.
 """
+_INNER_SECTIONS = (
+    ("prednet", RNNTDecoder, PrednetSpec),
+    ("prednet", StatelessTransducerDecoder, StatelessSpec),
+    ("jointnet", RNNTJoint, JointnetSpec),
+)
 _DATA_NOTE = """The sub-sections `train` and `eval` have the same keys and win over those beside them.
 `batch_size` and the manifests come from the command line."""
 
@@ -80,11 +87,11 @@ def argument_texts(documented: type) -> dict[str, str]:
 
 def reference() -> str:
     """The whole page, in Markdown."""
-    return "\n".join([_INTRODUCTION, *_sections(), *_blocks(), *_perturbations()])
+    return "\n".join([_INTRODUCTION, *_sections(), *_inner_sections(), *_blocks(), *_perturbations()])
 
 
 def _sections() -> Iterator[str]:
-    for role in FAMILIES[FAMILY_OF_TASK[TASKS[0]]].roles:
+    for role in dict.fromkeys(role for family in FAMILIES.values() for role in family.roles):
         for name, entry in KNOWN.items():
             if entry.role == role and name == entry.module_class.__name__ and is_own(entry):
                 yield from _section(name, entry)
@@ -116,6 +123,12 @@ def _section(name: str, entry: Known) -> Iterator[str]:
     yield _table(keys)
 
 
+def _inner_sections() -> Iterator[str]:
+    for key, owner, spec in _INNER_SECTIONS:
+        yield f"## {key} of {owner.__name__}\n"
+        yield _table(keys_of(spec))
+
+
 def _blocks() -> Iterator[str]:
     yield "## Blocks of JasperEncoder\n"
     yield "Each element of `jasper` is a mapping with these keys.\n"
@@ -140,7 +153,7 @@ def _table(keys: list[Key]) -> str:
 
 
 def _summary(target: type) -> str:
-    return " ".join((inspect.getdoc(target) or "").partition("\n\n")[0].split())
+    return _escaped(" ".join((inspect.getdoc(target) or "").partition("\n\n")[0].split()))
 
 
 def _written(kind: object) -> str:

@@ -45,8 +45,8 @@ class RNNTJoint(TrainableNM):
     """Frames and states, each projected to ``joint_hidden``, added; an activation; a linear layer of scores.
 
     The outputs are the labels, big blanks if there are some, the blank, and one for each of the ``durations``. The
-    module itself projects frames, once for a whole recording: what reads them, loss and search, gets it by reference
-    and calls ``pred`` and ``joint_net``.
+    module itself projects frames, once for a whole recording: the search, which reads them, gets it by reference and
+    calls ``pred`` and ``joint_net``. The loss reads encoded frames, and calls ``enc`` too.
 
     Sources: Graves, "Sequence Transduction with Recurrent Neural Networks", 2012; durations: Xu et al., "Efficient
     Sequence Transduction by Jointly Predicting Tokens and Durations", ICML 2023; big blanks: Xu et al., "Multi-blank

@@ -60,7 +60,12 @@ class PrednetSpec:
 
 @dataclass(frozen=True)
 class StatelessSpec:
-    """The keys of ``prednet`` of a `StatelessTransducerDecoder`: size of the states, and probability of dropout."""
+    """The keys of ``prednet`` of a `StatelessTransducerDecoder`.
+
+    Args:
+        pred_hidden: size of the states.
+        dropout: probability, of the states.
+    """
 
     pred_hidden: Channels
     dropout: Dropout = 0.0
