@@ -96,6 +96,7 @@ MISTAKES = {
         "joint": ", big_blank_durations: [2, 4]",
     },
     "no duration leads on: got [0], wanted one above 0": {"durations": "[0]"},
+    ": RNNTLoss: no loss has these durations: got [2, 4], wanted different": {"durations": "[2, 4]"},
     "num_extra_outputs are not the durations: got 3, of 2 durations, wanted 2": {
         "durations": "[0, 1]",
         "joint": ", num_extra_outputs: 3",

@@ -389,7 +389,8 @@ def _place_of(error: NemoLiteError, part: ModuleSection) -> str:
     item = re.fullmatch(rf"{part.target.__name__}\.(\w+)\[(\d+)\]", error.place)
     keys = (item[1], int(item[2])) if item else ()
     place = part.params.place_to_blame()
-    return f"{part.params.place(*keys) if place == part.params.place() else place}: {part.params.path_of(*keys)}"
+    section = part.params.path_of(*keys) or part.target.__name__  # a default has no section
+    return f"{part.params.place(*keys) if place == part.params.place() else place}: {section}"
 
 
 def _place_and_value(section: Config, key: str) -> str:
