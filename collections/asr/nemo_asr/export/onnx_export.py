@@ -61,7 +61,7 @@ class OutputComparison:
     Attributes:
         batches: rows and seconds of each batch that both have computed.
         difference: the largest one between two log-probabilities, or other values, of valid frames.
-        texts: how many texts were compared; all are equal. None of files whose search is not known without torch.
+        texts: how many texts were compared; all are equal. 0 where the search of the file is not known without torch.
         ties: frames in which the two most probable labels are so close that rounding decides, or texts that rounding of
             what the search reads has changed; they count as equal.
         values: what was compared.
