@@ -69,6 +69,11 @@ def test_short_cues_last_a_second_but_never_into_the_next_one():
     assert [(cue.start, cue.end) for cue in cues] == [(0, 1.0), (1.0, 1.95), (1.95, 2.95)]
 
 
+def test_a_cue_ends_where_the_next_one_begins_although_its_last_word_is_longer():
+    cues = cues_of(said(("y" * 42, 0, 1), ("y" * 42, 1, 2.08), ("y", 2, 3.5)))
+    assert [(cue.start, cue.end) for cue in cues] == [(0, 2), (2, 3.5)]
+
+
 def test_wide_characters_take_two_columns_and_stand_without_spaces():
     assert width_of("天a") == 3
     assert width_of("e\u0301") == 1

@@ -269,8 +269,9 @@ def cues_of(transcript: Transcript) -> list[Cue]:
     groups = _groups(transcript)
     cues = [Cue(words[0].start, words[-1].end, tuple(_lines(words, transcript.separator))) for words in groups]
     following = [*(cue.start for cue in cues), float("inf")][1:]
-    longer = (max(cue.end, min(cue.start + MIN_CUE_SECONDS, next_)) for cue, next_ in zip(cues, following, strict=True))
-    return [replace(cue, end=end) for cue, end in zip(cues, longer, strict=True)]
+    # A transducer may say the next word in the frame of this one's last label: the times of such words overlap.
+    ends = (min(max(cue.end, cue.start + MIN_CUE_SECONDS), next_) for cue, next_ in zip(cues, following, strict=True))
+    return [replace(cue, end=end) for cue, end in zip(cues, ends, strict=True)]
 
 
 def _groups(transcript: Transcript) -> Iterator[list[Word]]:
