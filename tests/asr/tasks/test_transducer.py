@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ import torch
 from toys.random_models import RATE, noise
 
 from nemo_asr import EndpointRules
+from nemo_asr.export.torch_export import export_torch
 from nemo_asr.tasks.recipe import recipe_from_text
 from nemo_asr.trained.model import TrainedModel, describe
-from nemo_lite.base.errors import ConfigError
+from nemo_lite.base.errors import ConfigError, UsageError
 
 CONTEXTS = [[8, 3], [8, 1], [8, 0]]
 KINDS = {"rnnt": "[]", "tdt": "[0, 1, 2, 3, 4]", "tdt without 0": "[1, 2]", "long": "[0, 1, 3, 8]"}
@@ -119,3 +121,17 @@ def test_what_does_not_fit_is_one_line_with_its_place(message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         recipe_from_text(config(**MISTAKES[message]), "model.yaml")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("family", ["transducer", "hybrid"])
+def test_intermediate_ctc_is_refused_by_the_name_of_the_family(family: str) -> None:
+    recipe = recipe_from_text(config(family), "model.yaml")
+    with pytest.raises(UsageError, match=f"^family {family} has no loss in the middle of its encoder; train without"):
+        recipe.model(with_weights=False, intermediate_ctc=0.3)
+
+
+@pytest.mark.parametrize(("family", "remedy"), [("transducer", "write --format"), ("hybrid", "give --head ctc, write")])
+def test_a_file_of_log_probabilities_names_the_head_that_gives_them(tmp_path: Path, family: str, remedy: str) -> None:
+    with pytest.raises(UsageError, match=f"does not give log_probs, .*: got encoder: frames, .*; {remedy}"):
+        export_torch(random_model(family=family), tmp_path / "m.pt2")
+    assert not list(tmp_path.iterdir())

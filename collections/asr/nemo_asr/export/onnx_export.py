@@ -111,7 +111,9 @@ def log_probs_of_frames(model: TrainedModel, program: str) -> tuple[Wires, Expor
     if not is_of_log_probs(files):
         got = "; ".join(f"{name}: {', '.join(each.outputs)}" for name, each in files.items())
         problem = f"family {model.modules.family} does not give {', '.join(OUTPUTS)}, which {program} takes"
-        raise UsageError(problem, place=model.place, got=got, remedy="write --format onnx, or use the model folder")
+        other_head = "give --head ctc, " if "ctc" in family_of(model.modules.family).heads else ""
+        remedy = f"{other_head}write --format onnx, or use the model folder"
+        raise UsageError(problem, place=model.place, got=got, remedy=remedy)
     return wires, file
 
 

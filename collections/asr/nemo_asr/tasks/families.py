@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -104,10 +104,12 @@ class CTC(Family):
         """One for each label, and one for the blank between equal neighbours."""
         return ctc_frames_needed(labels)
 
-    def intermediate(self, channels: int, num_classes: int, weight: float, loss: NeuralModule) -> dict[str, Any]:
+    def intermediate(
+        self, channels: int, num_classes: int, weight: float, loss: Callable[[], NeuralModule]
+    ) -> dict[str, Any]:
         """A head of an output in the middle of the encoder, and its loss."""
         decoder = IntermediateDecoderForCTC(channels, num_classes, share=weight)
-        return {"intermediate_decoder": decoder, "intermediate_loss": loss}
+        return {"intermediate_decoder": decoder, "intermediate_loss": loss()}
 
     def search(
         self, labels: Sequence[str], options: SearchOptions | None, modules: Mapping[str, NeuralModule]

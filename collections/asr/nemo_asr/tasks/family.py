@@ -260,14 +260,16 @@ class Family:
         """Frames without which a text of these label ids cannot be, where no loss is at hand that says it."""
         return 0
 
-    def intermediate(self, channels: int, num_classes: int, weight: float, loss: NeuralModule) -> dict[str, Any]:
+    def intermediate(
+        self, channels: int, num_classes: int, weight: float, loss: Callable[[], NeuralModule]
+    ) -> dict[str, Any]:
         """The modules of training by role, for a second loss of an output in the middle of the encoder.
 
         Args:
             channels: of that output.
             num_classes: labels.
             weight: of the second loss; 1 - weight is that of the first.
-            loss: one like the family's own.
+            loss: makes one like the family's own.
 
         Raises:
             UsageError: it has no such loss.

@@ -195,7 +195,7 @@ class Recipe:
         block = part.params.get("intermediate_block")
         encoder = self._build("encoder", intermediate_block=-1 if block is None else block)
         channels = encoder.output_ports["intermediate"].axes[1].size
-        return encoder, family_of(self.family).intermediate(channels, len(self.labels), weight, self.loss())
+        return encoder, family_of(self.family).intermediate(channels, len(self.labels), weight, self.loss)
 
     def classifier(self, with_weights: bool = True) -> Model:
         """As :meth:`model`, of a recipe of classes.

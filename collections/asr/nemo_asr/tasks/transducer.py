@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from nemo_asr.decoding.greedy import HypothesesType
@@ -165,6 +165,12 @@ class Hybrid(Transducer, CTC):
             }
             modules["search"] = defaults_of(family)["search"](**networks)
         return Model.of(modules, family, {})
+
+    def intermediate(
+        self, channels: int, num_classes: int, weight: float, loss: Callable[[], NeuralModule]
+    ) -> dict[str, Any]:
+        """There is none: the head of CTC is the second loss."""
+        return Family.intermediate(self, channels, num_classes, weight, loss)
 
     def connect(self, modules: Modules, data: Data, training: bool) -> Wires:
         """As of a transducer, with log-probabilities, and with the weighted losses of both heads."""
