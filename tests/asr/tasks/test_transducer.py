@@ -9,6 +9,7 @@ import pytest
 import torch
 from toys.random_models import RATE, noise
 
+import nemo_asr
 from nemo_asr import EndpointRules
 from nemo_asr.export.torch_export import export_torch
 from nemo_asr.tasks.recipe import recipe_from_text
@@ -121,6 +122,12 @@ def test_what_does_not_fit_is_one_line_with_its_place(message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         recipe_from_text(config(**MISTAKES[message]), "model.yaml")
     assert message in str(caught.value)
+
+
+def test_the_loss_of_a_transducer_in_a_file_of_ctc_is_told_by_the_family() -> None:
+    with pytest.raises(ConfigError) as caught:
+        nemo_asr.load_recipe("conformer_digits", ["RNNTLoss={}"])
+    assert str(caught.value).endswith(": RNNTLoss needs a joint, which family ctc has not")
 
 
 @pytest.mark.parametrize("family", ["transducer", "hybrid"])

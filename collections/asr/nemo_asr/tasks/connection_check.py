@@ -303,7 +303,9 @@ class ConnectionCheck:
         references = {name: self._modules.get(name) or self._referenced(name) for name in references_in(part.target)}
         if None in references.values():
             missing = [name for name in references if name not in self._parts]
-            self.problems += [f"{part.params.place()}: {part.target.__name__} needs a {name}" for name in missing]
+            for name in missing:
+                of_none = "" if name in self._family.roles else f", which family {self._family.name} has not"
+                self.problems.append(f"{part.params.place()}: {part.target.__name__} needs a {name}{of_none}")
             return None
         arguments = {**derived, **{name: Reference(module) for name, module in references.items() if module}}
         stand_ins = {name: _STAND_INS[name] for name, value in derived.items() if value is None and name in _STAND_INS}
