@@ -111,7 +111,8 @@ def log_probs_of_frames(model: TrainedModel, program: str) -> tuple[Wires, Expor
     if not is_of_log_probs(files):
         got = "; ".join(f"{name}: {', '.join(each.outputs)}" for name, each in files.items())
         problem = f"family {model.modules.family} does not give {', '.join(OUTPUTS)}, which {program} takes"
-        other_head = "give --head ctc, " if "ctc" in family_of(model.modules.family).heads else ""
+        _, *others = family_of(model.modules.family).heads or [""]
+        other_head = f"give --head {' or '.join(others)}, " if others else ""
         remedy = f"{other_head}write --format onnx, or use the model folder"
         raise UsageError(problem, place=model.place, got=got, remedy=remedy)
     return wires, file
