@@ -12,7 +12,7 @@ from typing import Any
 from nemo_asr.commands.evaluation import recognise_utterances
 from nemo_asr.data.scored_texts import texts_to_score, write_transcripts
 from nemo_asr.run.options import unique_tags
-from nemo_asr.scoring.intervals import CONFIDENCE, bootstrap_interval, paired_test, utterance_errors
+from nemo_asr.scoring.intervals import bootstrap_interval, paired_test, utterance_errors
 from nemo_asr.scoring.report.records import METRICS_FILE, GuardedSet
 from nemo_asr.scoring.report.transcripts import SUFFIX, ScoredUtterance, clusters_in, read_transcripts
 from nemo_asr.tasks.recipe import Recipe
@@ -155,8 +155,6 @@ def compare_guarded(
     old = utterance_errors([*heard_before.values()], said, use_cer, clusters)
     new = utterance_errors([row.hypothesis for row in after], said, use_cer, clusters)
     of_old, of_new, test = bootstrap_interval(old), bootstrap_interval(new), paired_test(old, new)
-    # As the comparison of two models decides: the p-value counts errors, the interval weighs them by words.
-    is_sure = test.p_value < 1 - CONFIDENCE and not test.interval.low <= 0 <= test.interval.high
     worse = FORGOT if is_guard else LOST
     return GuardedSet(
         name=name,
@@ -171,7 +169,7 @@ def compare_guarded(
         difference=test.difference,
         difference_low=test.interval.low,
         difference_high=test.interval.high,
-        verdict=UNCLEAR if not is_sure else WON if test.difference < 0 else worse,
+        verdict=UNCLEAR if not test.is_sure else WON if test.difference < 0 else worse,
     )
 
 

@@ -153,6 +153,11 @@ class PairedTest:
         """Rate of B less that of A: below 0, B is better."""
         return self.rate_b - self.rate_a
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is no chance. Both must say so: the p-value counts errors, the interval weighs them by words."""
+        return self.p_value < 1 - CONFIDENCE and not self.interval.low <= 0 <= self.interval.high
+
 
 def utterance_errors(
     hypotheses: Sequence[str], references: Sequence[str], use_cer: bool = False, clusters: Clusters | None = None

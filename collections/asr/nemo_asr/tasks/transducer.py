@@ -204,12 +204,14 @@ class Hybrid(Transducer, CTC):
         self, labels: Sequence[str], options: SearchOptions | None, modules: Mapping[str, NeuralModule]
     ) -> NeuralModule:
         """Of the head that the model's own search reads."""
-        ports = modules["search"].input_ports.values()
-        reads_log_probs = any(isinstance(port.elements_type, LogprobsType) for port in ports)
-        family: type[Family] = CTC if reads_log_probs else Transducer
-        return family.search(self, labels, options, modules)
+        return self._head_of(modules["search"]).search(self, labels, options, modules)
 
     def exported(self, wires: Wires, modules: Mapping[str, NeuralModule]) -> dict[str, Exported]:
         """Of the head that the search reads."""
-        reads_log_probs = any(wire is wires.log_probs for wire in wires.predictions.call.inputs.values())
-        return (CTC if reads_log_probs else Transducer).exported(self, wires, modules)
+        return self._head_of(wires.predictions.call.module).exported(self, wires, modules)
+
+    @staticmethod
+    def _head_of(search: NeuralModule) -> type[Family]:
+        """The family whose only head a search reads."""
+        reads_log_probs = any(isinstance(port.elements_type, LogprobsType) for port in search.input_ports.values())
+        return CTC if reads_log_probs else Transducer

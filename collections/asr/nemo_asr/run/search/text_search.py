@@ -19,10 +19,10 @@ from nemo_asr.run.search.prefix_beam_search import (
 )
 from nemo_asr.run.search.search import Hypotheses, States, TimedLabels
 from nemo_asr.run.search.word_beams import Hypothesis
-from nemo_asr.run.search.words import Alpha, Beta, HotwordWeight, UnknownScore, Weights, word_scores
+from nemo_asr.run.search.words import Alpha, Beta, HotwordWeight, SearchOfWords, UnknownScore, Weights
 
 
-class TextSearch:
+class TextSearch(SearchOfWords):
     """The most probable labels of utterances; with a lexicon, a language model or hot words, the most probable words.
 
     Arguments and errors are those of `nemo_asr.BeamSearchCTCDecoder`, but for the name.
@@ -46,20 +46,9 @@ class TextSearch:
         unknown_score: UnknownScore = Weights.unknown_score,
         min_log_prob: LogProb = SearchLimits.min_log_prob,
     ) -> None:
-        self.labels, self.weights = list(labels), Weights(alpha, beta, hotword_weight, unknown_score)
-        self.beam_size, self._limits = beam_size, SearchLimits(beam_size, min_log_prob)
-        self._words = word_scores(labels, lexicon, lm, hotwords, self.weights)
-
-    @property
-    def num_bytes(self) -> int:
-        """About what its words take in memory now, but for the language model, which other searches use too."""
-        return self._words.num_bytes if self._words else 0
-
-    def use(self, weights: Weights) -> None:
-        """Search with other weights from now on."""
-        self.weights = weights
-        if self._words:
-            self._words.use(weights)
+        self.labels, self.beam_size = list(labels), beam_size
+        self._limits = SearchLimits(beam_size, min_log_prob)
+        super().__init__(labels, lexicon, lm, hotwords, Weights(alpha, beta, hotword_weight, unknown_score))
 
     def hypotheses(self, log_probs: npt.NDArray[np.floating], lengths: Ints, nbest: int = 1) -> list[list[Hypothesis]]:
         """The best hypotheses of each utterance, best first.

@@ -32,12 +32,12 @@ from nemo_asr.run.search.search import Hypotheses, States, TimedLabels, num_fram
 from nemo_asr.run.search.transducer import FRAMES, MAX_SYMBOLS, Array, Memory, TransducerNetworks, last_label, take
 from nemo_asr.run.search.transducer_align import TransducerAligner
 from nemo_asr.run.search.word_beams import TABLES, Floats, Hypothesis, Ints, WordBeams, texts_of
-from nemo_asr.run.search.words import Alpha, Beta, HotwordWeight, UnknownScore, Weights, WordScores, word_scores
+from nemo_asr.run.search.words import Alpha, Beta, HotwordWeight, SearchOfWords, UnknownScore, Weights, WordScores
 
 _NO_LABEL = -1
 
 
-class TransducerBeam:
+class TransducerBeam(SearchOfWords):
     """The most probable labels of recordings; with a lexicon, a language model or hot words, the most probable words.
 
     Args:
@@ -72,20 +72,8 @@ class TransducerBeam:
         max_symbols: int = MAX_SYMBOLS,
     ) -> None:
         self._networks, self._labels, self._max_symbols = networks, list(labels), max_symbols
-        self.weights = Weights(alpha, beta, hotword_weight, unknown_score)
         self._limits = SearchLimits(beam_size, min_log_prob)
-        self._words = word_scores(labels, lexicon, lm, hotwords, self.weights)
-
-    @property
-    def num_bytes(self) -> int:
-        """About what its words take in memory now, but for the language model, which other searches use too."""
-        return self._words.num_bytes if self._words else 0
-
-    def use(self, weights: Weights) -> None:
-        """Search with other weights from now on."""
-        self.weights = weights
-        if self._words:
-            self._words.use(weights)
+        super().__init__(labels, lexicon, lm, hotwords, Weights(alpha, beta, hotword_weight, unknown_score))
 
     def recognise(self, states: States, nbest: int = 1) -> Hypotheses:
         """See `Search`."""

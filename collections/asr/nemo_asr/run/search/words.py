@@ -775,6 +775,36 @@ def word_scores(
     return WordScores(Spelling(labels), words, model, hotwords, weights, place=str(lexicon or ""))
 
 
+class SearchOfWords:
+    """A search in which words may count, with weights that may change. Arguments and errors are those of `word_scores`.
+
+    Attributes:
+        weights: those that it uses now.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        lexicon: str | Path | None,
+        lm: str | Path | None,
+        hotwords: Sequence[str],
+        weights: Weights,
+    ) -> None:
+        self.weights = weights
+        self._words = word_scores(labels, lexicon, lm, hotwords, weights)
+
+    @property
+    def num_bytes(self) -> int:
+        """About what its words take in memory now, but for the language model, which other searches use too."""
+        return self._words.num_bytes if self._words else 0
+
+    def use(self, weights: Weights) -> None:
+        """Search with other weights from now on."""
+        self.weights = weights
+        if self._words:
+            self._words.use(weights)
+
+
 def _bytes_of_arrays(holder: object) -> int:
     return sum(value.nbytes for value in vars(holder).values() if isinstance(value, np.ndarray))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -292,7 +293,9 @@ def _by_row(
     # A gap that cannot be read now has no fault to tell: its row was read, and the gap stays.
     for position, found in _transcripts(engine, again, compute(again, {}), settings):
         number, span = parts[position]
-        words = sorted([*by_row[number].words, *(word.later(span.start) for word in found.words)], key=_start)
+        words = sorted(
+            [*by_row[number].words, *(word.later(span.start) for word in found.words)], key=attrgetter("start")
+        )
         text = separator_of(engine.labels).join(word.text for word in words)
         by_row[number] = replace(by_row[number], text=text, words=tuple(words))
     found_again = {number: by_row[number] for number in gaps if number in by_row}
@@ -322,10 +325,6 @@ def _gaps(
 
 def _told(by_row: dict[int, Transcript], gaps: Mapping[int, Sequence[Span]]) -> dict[int, Transcript]:
     return by_row | {number: replace(by_row[number], gaps=tuple(gaps[number])) for number in gaps if number in by_row}
-
-
-def _start(word: Word) -> float:
-    return word.start
 
 
 def in_batches(

@@ -7,7 +7,7 @@ error. Levels, or a detector, know that somebody speaks.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from nemo_asr.run.audio.segments import Cutting, Span
 from nemo_asr.run.transcribe.transcript import Word
@@ -23,14 +23,10 @@ PAUSES = Cutting(min_pause=0.2, min_segment=GAP_SECONDS, padding=0.0)
 
 def without_words(words: Sequence[Word], seconds: float) -> list[Span]:
     """The parts of a recording of so many seconds that are long enough for a gap, whether somebody speaks or not."""
-    edges = [0.0, *itertools.chain.from_iterable(_around(word) for word in words), seconds]
+    around = ((word.start - _AROUND_WORDS, word.end + _AROUND_WORDS) for word in words)
+    edges = [0.0, *itertools.chain.from_iterable(around), seconds]
     parts = (Span(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True))
     return [part for part in parts if part.end - part.start >= GAP_SECONDS]
-
-
-def _around(word: Word) -> Iterator[float]:
-    yield word.start - _AROUND_WORDS
-    yield word.end + _AROUND_WORDS
 
 
 def gaps_in(parts: Sequence[Span], spoken: Sequence[Span]) -> list[Span]:

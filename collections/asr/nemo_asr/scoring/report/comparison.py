@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nemo_asr.scoring.intervals import CONFIDENCE, PairedTest, paired_test, utterance_errors
+from nemo_asr.scoring.intervals import PairedTest, paired_test, utterance_errors
 from nemo_asr.scoring.report.set_scores import aligned
 from nemo_asr.scoring.report.transcripts import (
     ScoredUtterance,
@@ -174,9 +174,7 @@ def _meaning(compared: Comparison) -> str:
     if not test.difference:
         return f"{changed}; both have the same WER"
     lower, points = ("B" if test.difference < 0 else "A"), abs(test.difference) * 100
-    # Both must agree: the p-value counts errors, the interval weighs them by words.
-    is_sure = test.p_value < 1 - CONFIDENCE and not test.interval.low <= 0 <= test.interval.high
-    verdict = "has the lower WER" if is_sure else "has the lower WER here, but the difference may be chance"
+    verdict = "has the lower WER" if test.is_sure else "has the lower WER here, but the difference may be chance"
     if test.p_value < 0.0001:
         share = "less than 0.01 %"
     else:
