@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import soundfile
 
 from nemo_asr.run.audio.segments import Span
 from nemo_asr.run.engines import Row, TranscriptionSettings
@@ -108,6 +109,21 @@ def test_of_several_hypotheses_a_gap_is_told_and_not_searched_again() -> None:
 def test_words_without_room_between_them_need_no_levels() -> None:
     (found,) = row_transcriber(OneWord(), TranscriptionSettings())([recording(1.0).measured()]).or_error()
     assert (found.text, found.gaps) == ("a", ())
+
+
+def test_a_file_that_is_gone_when_gaps_are_looked_for_keeps_its_words_and_ends_no_other(tmp_path) -> None:
+    path = tmp_path / "a.wav"
+    soundfile.write(path, bursts(0.5, 0.3, 1.0), RATE)
+
+    class Removing(OneWord):
+        def hypotheses(self, rows, faults, settings):
+            yield from super().hypotheses(rows, faults, settings)
+            path.unlink(missing_ok=True)
+
+    gone, other = transcribe(
+        Removing(), [Recording("a", str(path)), recording(1.0)], TranscriptionSettings()
+    ).or_error()
+    assert (gone.text, gone.gaps, other.text) == ("a", (), "a")
 
 
 def test_silence_is_no_gap() -> None:
