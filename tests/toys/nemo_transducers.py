@@ -37,6 +37,16 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         {"prednet": {"pred_rnn_layers": 2, "dropout": 0.2}, "jointnet": {"dropout": 0.2}},
         "EncDecRNNTModel",
     ),
+    "rnnt with batch norm": (
+        "fast conformer of 3.0",
+        {"decoder": {"normalization_mode": "batch"}, "prednet": {"pred_rnn_layers": 2, "dropout": 0.2}},
+        "EncDecRNNTModel",
+    ),
+    "rnnt with layer norm": (
+        "fast conformer of 3.0",
+        {"decoder": {"normalization_mode": "layer"}, "prednet": {"pred_rnn_layers": 2}},
+        "EncDecRNNTModel",
+    ),
     "stateless": (
         "fast conformer of 3.0",
         {"decoder": {"context_size": 2, "normalization_mode": "layer"}, "jointnet": {"dropout": 0.2}},
@@ -57,6 +67,8 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
 SEEDS = {
     "rnnt": 14,
     "rnnt of two layers": 96,
+    "rnnt with batch norm": 14,
+    "rnnt with layer norm": 64,
     "stateless": 28,
     "streaming rnnt": 15,
     "tdt": 25,
@@ -223,7 +235,8 @@ def _rounded(values: Tensor) -> list[list[float]]:
 
 
 def _search(config: Mapping[str, Any], decoder: Any, joint: Any, frames: Tensor) -> dict[str, Any]:
-    """Labels, their frames and durations, by NVIDIA's label looping, and of big blanks frame by frame."""
+    """Labels, their frames and durations, by NVIDIA's label looping; of big blanks, and with the states of a
+    normalised LSTM, which label looping cannot begin, frame by frame."""
     greedy = nemo_module("parts.submodules.rnnt_greedy_decoding")
     looping = "parts.submodules.transducer_decoding"
     lengths, blank = torch.tensor([frames.shape[1]]), len(LABELS)
@@ -233,8 +246,10 @@ def _search(config: Mapping[str, Any], decoder: Any, joint: Any, frames: Tensor)
         search = greedy.GreedyMultiblankRNNTInfer(
             decoder, joint, blank + len(durations), durations, max_symbols_per_step=MAX_SYMBOLS
         )
-        found = search._greedy_decode(frames.transpose(0, 1), lengths[0])
-        return {"labels": found.y_sequence, "starts": found.timestamp, "durations": [0] * len(found.timestamp)}
+        return _one_by_one(search, frames)
+    if config["decoder"]["_target_"].endswith(".RNNTDecoder") and config["decoder"]["normalization_mode"]:
+        decoder.batch_select_state = lambda states, index: None  # it fails, when all is found
+        return _one_by_one(greedy.GreedyRNNTInfer(decoder, joint, blank, max_symbols_per_step=MAX_SYMBOLS), frames)
     arguments = {"max_symbols_per_step": MAX_SYMBOLS, "allow_cuda_graphs": False}
     if kind == "tdt":
         computer = nemo_module(f"{looping}.tdt_label_looping").GreedyBatchedTDTLabelLoopingComputer(
@@ -252,6 +267,11 @@ def _search(config: Mapping[str, Any], decoder: Any, joint: Any, frames: Tensor)
         "starts": batched.timestamps[0, :number].tolist(),
         "durations": durations,
     }
+
+
+def _one_by_one(search: Any, frames: Tensor) -> dict[str, Any]:
+    found = search._greedy_decode(frames.transpose(0, 1), torch.tensor(len(frames[0])))
+    return {"labels": found.y_sequence, "starts": found.timestamp, "durations": [0] * len(found.timestamp)}
 
 
 def stored_cases() -> dict[str, Any]:

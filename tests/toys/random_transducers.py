@@ -25,6 +25,7 @@ RNNTJoint: {{jointnet: {{joint_hidden: 24, pred_hidden: 20, activation: relu, dr
 labels: [" ", "a", "b", "c"]
 """
 LSTM = "RNNTDecoder: {prednet: {pred_hidden: 20, pred_rnn_layers: 2}}"
+BATCH_NORM, LAYER_NORM = (f"{LSTM[:-1]}, normalization_mode: {mode}}}" for mode in ("batch", "layer"))
 STATELESS = "StatelessTransducerDecoder: {prednet: {pred_hidden: 20}, context_size: 2}"
 ONE_LABEL = "StatelessTransducerDecoder: {prednet: {pred_hidden: 20}}"  # it has no memory
 TDT, BIG_BLANKS = ", durations: [0, 1, 2, 4]", ", big_blank_durations: [2, 4]"

@@ -188,7 +188,6 @@ def test_a_prompt_without_languages_is_one_line(tmp_path: Path) -> None:
         ("rnnt", {"joint": {"jointnet": None}}, "joint.jointnet is null, wanted a section"),
         ("rnnt", {"decoder": {"prednet": 3}}, "decoder.prednet is 3, wanted a section"),
         ("rnnt", {"loss": {"loss_name": "graph_rnnt"}}, 'loss.loss_name is "graph_rnnt", a loss of graphs; wanted'),
-        ("rnnt", {"decoder": {"normalization_mode": "batch"}}, 'decoder.normalization_mode is "batch", wanted null'),
         ("rnnt", {"decoder": {"_target_": "m.OtherDecoder"}}, "decoder is OtherDecoder, wanted RNNTDecoder or State"),
         (
             "tdt",

@@ -43,10 +43,6 @@ def further_arguments(config: Config, problems: list[str]) -> dict[str, dict[str
     if loss_name in _GRAPH_LOSSES:
         wanted = "wanted the loss of RNN-T, TDT or multi-blank"
         problems.append(f"{loss.place('loss_name')}: loss.loss_name is {shown(loss_name)}, a loss of graphs; {wanted}")
-    decoder = _section(config, "decoder")
-    if str(decoder.get("_target_")).endswith(".RNNTDecoder") and decoder.get("normalization_mode") is not None:
-        problem = f"decoder.normalization_mode is {shown(decoder['normalization_mode'])}, wanted null"
-        problems.append(f"{decoder.place('normalization_mode')}: {problem}")
     arguments: dict[str, dict[str, Any]] = {}
     key = _KINDS.get(loss_name) or _KINDS.get(str(decoding.get("model_type")))
     if key is not None:

@@ -23,10 +23,12 @@ def prediction_network(kind):
         return StatelessTransducerDecoder(prednet, len(LABELS), 3, "layer" if "layer" in kind else None)
     if kind == "projected LSTM":
         return RNNTDecoder({**prednet, "rnn_hidden_size": 12, "pred_rnn_layers": 2}, len(LABELS))
-    return RNNTDecoder({**prednet, "pred_rnn_layers": 2}, len(LABELS), blank_as_pad=kind == "LSTM")
+    mode = kind.removesuffix(" norm LSTM") if "norm" in kind else None
+    return RNNTDecoder({**prednet, "pred_rnn_layers": 2}, len(LABELS), mode, blank_as_pad="without" not in kind)
 
 
-NETWORKS = ("LSTM", "LSTM without a row for the blank", "projected LSTM", "stateless", "stateless layer", "one label")
+NETWORKS = ("LSTM", "LSTM without a row for the blank", "projected LSTM", "batch norm LSTM", "layer norm LSTM")
+NETWORKS += ("stateless", "stateless layer", "one label")
 KINDS = {"RNN-T": {}, "TDT": {"durations": [0, 1, 2, 3, 4]}, "big blanks": {"big_blank_durations": [2, 4, 8]}}
 
 

@@ -4,13 +4,30 @@ from typing import Any
 
 import pytest
 import torch
-from toys.random_transducers import BIG_BLANKS, LSTM, ONE_LABEL, STATELESS, config_of, random_transducer
+from toys.random_transducers import (
+    BATCH_NORM,
+    BIG_BLANKS,
+    LAYER_NORM,
+    LSTM,
+    ONE_LABEL,
+    STATELESS,
+    config_of,
+    random_transducer,
+)
 
 from nemo_asr.models.transducer.exported_steps import JointStep, PredictionStep
 from nemo_lite.core import Reference
 
+PREDICTIONS = {
+    "LSTM": LSTM,
+    "batch norm": BATCH_NORM,
+    "layer norm": LAYER_NORM,
+    "stateless": STATELESS,
+    "one label": ONE_LABEL,
+}
 
-@pytest.mark.parametrize("prediction", [LSTM, STATELESS, ONE_LABEL], ids=["LSTM", "stateless", "one label"])
+
+@pytest.mark.parametrize("prediction", PREDICTIONS.values(), ids=PREDICTIONS)
 def test_steps_of_labels_are_the_states_of_the_whole_text(tmp_path, prediction):
     others: Any = random_transducer(tmp_path, config_of(BIG_BLANKS, prediction)).modules.others
     network, joint = others["prediction"], others["joint"]

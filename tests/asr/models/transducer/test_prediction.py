@@ -13,6 +13,8 @@ NETWORKS: dict[str, Any] = {
     "one layer": lambda: RNNTDecoder({"pred_hidden": 6}, 4),
     "two layers": lambda: RNNTDecoder({"pred_hidden": 6, "pred_rnn_layers": 2}, 4),
     "projected": lambda: RNNTDecoder({"pred_hidden": 6, "rnn_hidden_size": 9}, 4),
+    "batch norm": lambda: RNNTDecoder({"pred_hidden": 6, "pred_rnn_layers": 3, "dropout": 0.2}, 4, "batch"),
+    "layer norm": lambda: RNNTDecoder({"pred_hidden": 6, "pred_rnn_layers": 2}, 4, "layer"),
     "without a row for the blank": lambda: RNNTDecoder({"pred_hidden": 6}, 4, blank_as_pad=False),
     "stateless": lambda: StatelessTransducerDecoder({"pred_hidden": 6}, 4),
     "stateless, three labels": lambda: StatelessTransducerDecoder(

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 import soundfile
 from toys.random_models import CONFORMER, RATE, noise
-from toys.random_transducers import BIG_BLANKS, LSTM, STATELESS, TDT, config_of, random_transducer
+from toys.random_transducers import (
+    BATCH_NORM,
+    BIG_BLANKS,
+    LAYER_NORM,
+    LSTM,
+    STATELESS,
+    TDT,
+    config_of,
+    random_transducer,
+)
 
 from nemo_asr.commands.cli.models import main
 from nemo_asr.export.onnx_export import export_onnx
@@ -25,6 +34,7 @@ from nemo_asr.tasks.family import search_of
 from nemo_lite.base.errors import CheckpointError, FileInTheWayError
 
 KINDS = {"RNN-T": ("", LSTM), "TDT": (TDT, LSTM), "big blanks": (BIG_BLANKS, STATELESS)}
+KINDS |= {"batch norm": ("", BATCH_NORM), "layer norm": (TDT, LAYER_NORM)}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +73,7 @@ def test_an_exported_transducer_gives_text_times_and_confidences_of_torch(model,
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["RNN-T", "big blanks", "hybrid"])
+@pytest.mark.parametrize("kind", ["RNN-T", "big blanks", "batch norm", "layer norm", "hybrid"])
 def test_so_do_other_kinds_and_a_hybrid(tmp_path, kind):
     joint, prediction = KINDS.get(kind, KINDS["TDT"])
     text = config_of(joint, prediction, family="hybrid" if kind == "hybrid" else "transducer")

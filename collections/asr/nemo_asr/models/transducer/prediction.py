@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from nemo_asr.models.jasper.layers import BATCH, TIME
+from nemo_asr.models.transducer.lstm import BatchNormLSTM, LayerNormLSTM, LSTMStack, PlainLSTM
 from nemo_asr.run.arguments import Channels, Classes, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
-from nemo_lite.base.config import Checked, check_call
+from nemo_lite.base.config import Checked, check_call, shown
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.ranges import Between
 from nemo_lite.core.neural_types import AxisKind, AxisType, EncodedRepresentation, LabelsType, LengthsType, NeuralType
@@ -29,6 +30,9 @@ Memory: TypeAlias = "tuple[Tensor, ...]"
 Dropout: TypeAlias = Annotated[float, Between(0, 1)]
 Layers: TypeAlias = Annotated[int, Between(1, 64)]
 Scale: TypeAlias = Annotated[float, Between(-100, 100)]
+
+# NeMo's classes refuse dropout here and ignore t_max; with a projection their states fit no joint network.
+_NOT_OF_NORMS = {"batch": ("rnn_hidden_size",), "layer": ("rnn_hidden_size", "dropout", "t_max")}
 
 
 @dataclass(frozen=True)
@@ -126,75 +130,60 @@ class RNNTDecoder(PredictionNetwork):
     Args:
         prednet: the keys of `PrednetSpec`.
         vocab_size: labels, without the blank.
-        normalization_mode: None; NeMo's other modes are not known here.
+        normalization_mode: norms in the LSTM. ``batch``: in front of each layer but the first, over all labels of a
+            batch, and no dropout behind the last one; ``layer``: of gates and cells, without ``dropout`` and ``t_max``.
+            Neither has ``rnn_hidden_size``.
         random_state_sampling: training utterances begin with random memory, not with zeros. Source: Narayanan et al.,
             "Recognizing long-form speech using streaming end-to-end models", ASRU 2019.
         blank_as_pad: the embedding has a row for the blank, zeros unless a file says otherwise.
         name: its name in DAGs, messages and checkpoints.
 
     Raises:
-        UsageError: ``rnn_hidden_size`` is not above ``pred_hidden``.
+        UsageError: ``rnn_hidden_size`` is not above ``pred_hidden``, or it is given with a norm, or ``dropout`` or
+            ``t_max`` with that of layers.
     """
 
     def __init__(
         self,
         prednet: Annotated[Mapping[str, Any], Checked(lambda section: check_call(section, PrednetSpec))],
         vocab_size: Classes,
-        normalization_mode: None = None,
+        normalization_mode: Literal["batch", "layer"] | None = None,
         random_state_sampling: bool = False,
         blank_as_pad: bool = True,
         name: str | None = None,
     ) -> None:
         spec = PrednetSpec(**prednet)
         super().__init__(vocab_size, spec.pred_hidden, name)
-        if -1 < spec.rnn_hidden_size <= spec.pred_hidden:
-            got = f"rnn_hidden_size {spec.rnn_hidden_size}, pred_hidden {spec.pred_hidden}"
-            raise UsageError("a projection makes states smaller", place="RNNTDecoder.prednet", got=got)
         self._random_state_sampling, self._blank_as_pad = random_state_sampling, blank_as_pad
         padding = vocab_size if blank_as_pad else None
         embed = nn.Embedding(vocab_size + blank_as_pad, self.pred_hidden, padding_idx=padding)
         # NeMo's names of the parts, which are in the names of weights.
         self.label_tensors = ["prediction.embed.weight"]
-        self.prediction = nn.ModuleDict({"embed": embed, "dec_rnn": nn.ModuleDict({"lstm": _lstm(spec)})})
-        self._dropout = nn.Dropout(spec.dropout)
+        self.prediction = nn.ModuleDict({"embed": embed, "dec_rnn": _stack(spec, normalization_mode)})
 
     def beginning(self, number: int) -> Memory:
         """Zeros; in training random where ``random_state_sampling`` says so."""
-        lstm = self._lstm
-        sizes = (
-            (number, lstm.num_layers, lstm.proj_size or lstm.hidden_size),
-            (number, lstm.num_layers, lstm.hidden_size),
-        )
-        make = next(lstm.parameters()).new_empty
+        memory = [next(self.parameters()).new_zeros(shape) for shape in self._stack.memory_shapes(number)]
         if self.training and self._random_state_sampling:
-            return tuple(make(size).normal_() for size in sizes)
-        return tuple(make(size).zero_() for size in sizes)
+            return tuple(part.normal_() for part in memory)
+        return tuple(memory)
 
     def continued(self, labels: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """See `PredictionNetwork`."""
-        embedded = self._embedded(labels)
-        hidden, cell = (part.transpose(0, 1).contiguous() for part in memory)
+        hidden, cell = memory
         # By time first, as torch has it within: that the batch comes first is a copy there.
-        states, (hidden, cell) = self._lstm(embedded.transpose(0, 1), (hidden, cell))
-        return self._dropout(states.transpose(0, 1)), (hidden.transpose(0, 1), cell.transpose(0, 1))
+        states, memory = self._stack(self._embedded(labels).transpose(0, 1), (hidden, cell))
+        return states.transpose(0, 1), memory
 
     def after(self, labels: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """See `PredictionNetwork`. Written out: torch's LSTM takes eight times as long for one label on a CPU, as it
-        brings all weights into another order each time."""
-        lstm, states = self._lstm, self._embedded(labels)
-        new: list[tuple[Tensor, Tensor]] = []
-        for layer, (hidden, cell) in enumerate(zip(memory[0].unbind(1), memory[1].unbind(1), strict=True)):
-            of_input, of_hidden, *others = lstm.all_weights[layer]
-            (bias, bias_hidden), projections = others[:2], others[2:]
-            gates = nn.functional.linear(states, of_input, bias) + nn.functional.linear(hidden, of_hidden, bias_hidden)
-            let_in, kept, candidate, let_out = gates.chunk(4, 1)
-            cell = kept.sigmoid() * cell + let_in.sigmoid() * candidate.tanh()
-            states = let_out.sigmoid() * cell.tanh()
-            for projection in projections:
-                states = nn.functional.linear(states, projection)
-            new.append((states, cell))
-        hiddens, cells = zip(*new, strict=True)
-        return states, (torch.stack(hiddens, 1), torch.stack(cells, 1))
+        """See `PredictionNetwork`."""
+        hidden, cell = memory
+        return self._stack.step(self._embedded(labels), (hidden, cell))
+
+    @property
+    def _stack(self) -> LSTMStack:
+        stack: LSTMStack = self.prediction["dec_rnn"]  # type: ignore[assignment]  # a dictionary of modules
+        return stack
 
     def _embedded(self, labels: Tensor) -> Tensor:
         embed: Any = self.prediction["embed"]
@@ -204,35 +193,44 @@ class RNNTDecoder(PredictionNetwork):
         is_label = labels < self.vocab_size
         return torch.where(is_label.unsqueeze(-1), embed(labels.clamp(max=self.vocab_size - 1)), 0.0)
 
-    @property
-    def _lstm(self) -> nn.LSTM:
-        lstm: nn.LSTM = self.prediction["dec_rnn"]["lstm"]  # type: ignore[index]  # a dictionary of modules
-        return lstm
+
+def _stack(spec: PrednetSpec, normalization_mode: str | None) -> LSTMStack:
+    size, num_layers, dropout = spec.pred_hidden, spec.pred_rnn_layers, spec.dropout
+    cell_size = size if spec.rnn_hidden_size < 0 else spec.rnn_hidden_size
+    if cell_size <= size and spec.rnn_hidden_size > -1:
+        got = f"rnn_hidden_size {spec.rnn_hidden_size}, pred_hidden {size}"
+        raise UsageError("a projection makes states smaller", place="RNNTDecoder.prednet", got=got)
+    for key in _NOT_OF_NORMS.get(normalization_mode or "", ()):
+        got, default = getattr(spec, key), getattr(PrednetSpec, key)
+        if got != default:
+            problem = f"an LSTM with {normalization_mode} norm has no {key}"
+            raise UsageError(problem, place="RNNTDecoder.prednet", got=shown(got), wanted=shown(default))
+    stack: LSTMStack
+    if normalization_mode == "batch":
+        stack = BatchNormLSTM(size, num_layers, dropout)
+    elif normalization_mode == "layer":
+        stack = LayerNormLSTM(size, num_layers)
+    else:
+        stack = PlainLSTM(size, cell_size, num_layers, dropout)
+    _begin(stack, spec, cell_size)
+    return stack
 
 
-def _lstm(spec: PrednetSpec) -> nn.LSTM:
-    is_projected = spec.rnn_hidden_size > 0
-    size = spec.rnn_hidden_size if is_projected else spec.pred_hidden
-    lstm = nn.LSTM(
-        spec.pred_hidden,
-        size,
-        spec.pred_rnn_layers,
-        dropout=spec.dropout if spec.pred_rnn_layers > 1 else 0.0,
-        proj_size=spec.pred_hidden if is_projected else 0,
-    )
-    forget = slice(size, 2 * size)  # torch has the gates in the order input, forget, cell, output
-    with torch.no_grad():
-        for name, values in lstm.named_parameters():
-            if "bias" in name and spec.t_max is not None:
-                values.zero_()
-                values[forget].uniform_(1, spec.t_max - 1).log_()
-                values[:size] = -values[forget]
-            elif "bias_ih" in name and spec.forget_gate_bias is not None:
-                values[forget] = spec.forget_gate_bias
-            elif "bias_hh" in name and spec.forget_gate_bias is not None:
-                values[forget].mul_(spec.hidden_hidden_bias_scale)
-            values.mul_(spec.weights_init_scale)
-    return lstm
+@torch.no_grad()
+def _begin(stack: LSTMStack, spec: PrednetSpec, cell_size: int) -> None:
+    """The first values of gates' biases, and the scale of all weights."""
+    forget = slice(cell_size, 2 * cell_size)  # torch has the gates in the order input, forget, cell, output
+    for of_input, of_hidden in stack.biases():
+        if spec.t_max is not None:
+            for bias in (of_input, of_hidden):
+                bias.zero_()
+                bias[forget].uniform_(1, spec.t_max - 1).log_()
+                bias[:cell_size] = -bias[forget]
+        elif spec.forget_gate_bias is not None:
+            of_input[forget] = spec.forget_gate_bias
+            of_hidden[forget].mul_(spec.hidden_hidden_bias_scale)
+    for values in stack.parameters():
+        values.mul_(spec.weights_init_scale)
 
 
 class StatelessTransducerDecoder(PredictionNetwork):
