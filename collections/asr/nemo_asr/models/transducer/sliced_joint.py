@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+# The logits of so many nodes and a thousand labels fit the cache of a core, and fewer would keep it less busy.
+_NODES_OF_CORE = 512
 _SLICE_BYTES = 40 << 20
 # Larger ones keep more cores busy; of the smaller ones the launches of kernels would take the most time.
 _SLICE_BYTES_OF_GPU = 256 << 20
@@ -52,10 +53,8 @@ def sliced_losses(
         losses_of: from (B, T, U + 1, n + outputs that are no tokens) to (B,), each item's of its own values alone. It
             is differentiated in the forward pass.
         clamp: the most that a gradient of one item's loss by a logit is, up or down; 0: any.
-        slice_bytes: the most that a slice takes; one frame of one item at least.
+        slice_bytes: the most that a slice takes, but for one frame of one item at least.
     """
-    if slice_bytes is None:
-        slice_bytes = _SLICE_BYTES if frames.device.type == "cpu" else _SLICE_BYTES_OF_GPU
     joint = _Joint(joint_net, kept, losses_of, clamp, slice_bytes)
     linear = joint_net[-1]
     losses: Tensor = _SlicedJoint.apply(joint, frames, states, linear.weight, linear.bias)  # type: ignore[no-untyped-call]  # torch's
@@ -71,7 +70,7 @@ class _Joint:
         kept: Kept,
         losses_of: Callable[[Tensor], Tensor],
         clamp: float,
-        slice_bytes: int,
+        slice_bytes: int | None,
     ) -> None:
         self.layers, self.kept, self.losses_of, self.clamp = [*joint_net][:-1], kept, losses_of, clamp
         self._slice_bytes = slice_bytes
@@ -82,9 +81,15 @@ class _Joint:
         """Numbers, items and frames of the slices."""
         num_items, num_frames, hidden = frames.shape
         # Logits and their softmax, in float32; sums, activations and their gradients.
-        of_frame = self.kept.columns.shape[1] * (2 * num_outputs + 3 * hidden) * 4
-        items = min(num_items, max(1, self._slice_bytes // of_frame))
-        length = max(1, self._slice_bytes // (of_frame * items))
+        of_node = (2 * num_outputs + 3 * hidden) * 4
+        of_frame = self.kept.columns.shape[1] * of_node
+        most = self._slice_bytes
+        if most is None and frames.device.type == "cpu":
+            most = min(_SLICE_BYTES, _NODES_OF_CORE * torch.get_num_threads() * of_node)
+        elif most is None:
+            most = _SLICE_BYTES_OF_GPU
+        items = min(num_items, max(1, most // of_frame))
+        length = max(1, most // (of_frame * items))
         places = [(i, t) for i in range(0, num_items, items) for t in range(0, num_frames, length)]
         for number, (item, frame) in enumerate(places):
             yield number, slice(item, item + items), slice(frame, frame + length)
@@ -112,6 +117,19 @@ class _Joint:
         return self.kept.columns[items].unsqueeze(1).expand(-1, num_frames, -1, -1)
 
 
+class _Buffer:
+    """Memory for the logits of one slice after the other: asking the system for pages takes as long as the softmax."""
+
+    def __init__(self) -> None:
+        self._values: Tensor | None = None
+
+    def linear(self, values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """(N, J) -> (N, outputs). The next call overwrites the result."""
+        if self._values is None or len(self._values) < len(values):
+            self._values = values.new_empty(len(values), len(weight))
+        return torch.addmm(bias, values, weight.mT, out=self._values[: len(values)])
+
+
 class _SlicedJoint(torch.autograd.Function):
     """See :func:`sliced_losses`. From forward to backward goes the gradient of each item's loss by what is kept."""
 
@@ -124,17 +142,19 @@ class _SlicedJoint(torch.autograd.Function):
         num_kept = num_chosen + len(weight) - joint.kept.num_tokens
         kept = frames.new_empty((*frames.shape[:2], num_columns, num_kept), dtype=wide)
         totals = frames.new_empty((*kept.shape[:3], len(softmaxes)), dtype=wide)
+        buffer = _Buffer()
         for number, items, part in joint.slices(frames, len(weight)):
             hidden = joint.hidden(frames[items, part], states[items], number)
+            columns = joint.columns(items, hidden.shape[1]).flatten(0, 2)
+            all_logits = buffer.linear(hidden.flatten(0, 2), own_weight, own_bias).to(wide)
             for place, rows in enumerate(softmaxes):
-                logits = F.linear(hidden, own_weight[rows], own_bias[rows]).to(wide)
-                total = logits.logsumexp(-1, keepdim=True)
-                if rows.start == 0:
-                    chosen = logits.gather(-1, joint.columns(items, hidden.shape[1]))
-                    kept[items, part, :, :num_chosen] = chosen - total
-                else:
-                    kept[items, part, :, num_chosen:] = logits - total
-                totals[items, part, :, place : place + 1] = total
+                logits = all_logits[:, rows]
+                chosen = logits.gather(-1, columns) if rows.start == 0 else logits.clone()
+                largest = logits.amax(-1, keepdim=True)
+                total = logits.sub_(largest).exp_().sum(-1, keepdim=True).log_().add_(largest)
+                places = slice(0, num_chosen) if rows.start == 0 else slice(num_chosen, num_kept)
+                kept[items, part, :, places] = chosen.sub_(total).view(*hidden.shape[:3], -1)
+                totals[items, part, :, place] = total.view(hidden.shape[:3])
         if not any(ctx.needs_input_grad):
             return joint.losses_of(kept)
         with torch.enable_grad():
@@ -154,6 +174,7 @@ class _SlicedJoint(torch.autograd.Function):
         scale = gradient[:, None, None, None]
         of_frames = torch.empty_like(frames)
         of_states, of_weight, of_bias = (torch.zeros_like(one, dtype=of_kept.dtype) for one in (states, weight, bias))
+        buffer = _Buffer()
         for number, items, part in joint.slices(frames, len(weight)):
             with torch.enable_grad():
                 own = frames[items, part].detach().requires_grad_(), states[items].detach().requires_grad_()
@@ -164,25 +185,23 @@ class _SlicedJoint(torch.autograd.Function):
             columns = joint.columns(items, hidden.shape[1]).flatten(0, 2)[used]
             flat, total = hidden.detach().flatten(0, 2)[used], totals[items, part].flatten(0, 2)[used]
             of_chosen, of_others = wanted[used].tensor_split([num_chosen], -1)
-            of_flat = torch.zeros_like(flat)
+            all_logits = buffer.linear(flat, own_weight, own_bias).to(of_kept.dtype)
             for place, rows in enumerate(softmaxes):
-                logits = F.linear(flat, own_weight[rows], own_bias[rows]).to(of_kept.dtype)
-                probs = logits.sub_(total[:, place : place + 1]).exp_()
+                probs = all_logits[:, rows].sub_(total[:, place : place + 1]).exp_()
                 if rows.start == 0:
-                    of_logits = probs.mul_(-of_chosen.sum(-1, keepdim=True)).scatter_add_(-1, columns, of_chosen)
+                    probs.mul_(-of_chosen.sum(-1, keepdim=True)).scatter_add_(-1, columns, of_chosen)
                 else:
-                    of_logits = probs.mul_(-of_others.sum(-1, keepdim=True)).add_(of_others)
-                if joint.clamp > 0:
-                    most = joint.clamp * scale[items].abs().expand(*hidden.shape[:3], 1).flatten(0, 2)[used]
-                    of_logits.clamp_(-most, most)
-                of_logits = of_logits.to(frames.dtype)
-                if of_weight.dtype == flat.dtype:
-                    of_weight[rows].addmm_(of_logits.mT, flat)
-                else:  # sums of many slices are in float32
-                    of_weight[rows] += of_logits.mT @ flat
-                of_bias[rows] += of_logits.sum(0)
-                of_flat.addmm_(of_logits, own_weight[rows])
-                del logits, probs, of_logits  # before the next slice makes its own
+                    probs.mul_(-of_others.sum(-1, keepdim=True)).add_(of_others)
+            if joint.clamp > 0:
+                most = joint.clamp * scale[items].abs().expand(*hidden.shape[:3], 1).flatten(0, 2)[used]
+                all_logits.clamp_(-most, most)
+            of_logits = all_logits.to(frames.dtype)
+            if of_weight.dtype == flat.dtype:
+                of_weight.addmm_(of_logits.mT, flat)
+            else:  # sums of many slices are in float32
+                of_weight += of_logits.mT @ flat
+            of_bias += of_logits.sum(0)
+            of_flat = of_logits @ own_weight
             of_hidden = hidden.detach().new_zeros(hidden.shape).flatten(0, 2)
             of_hidden[used] = of_flat
             # A scalar, since the first gradient that torch is given takes half a second, in which it imports sympy.
