@@ -387,6 +387,7 @@ class PtActions(DeploymentExport):
             # Of several training DAGs the one that trains most of what the callback evaluates.
             callback.compare_with_training(max(dags, key=lambda dag: len(evaluated & {*dag.modules.values()})))
         for eval_wires in called.eval_wires:
+            self._objectives.shard(Dag(eval_wires))  # what is divided already is made whole for what refers to it
             training.evaluations.prepare(eval_wires)
         weights = {weight for objective in objectives for weight in objective.halves or objective.parameters}
         total = sum(map(torch.numel, weights))

@@ -65,7 +65,8 @@ class TorchNetworks:
 
     def _behind(self, labels: Tensor, memory: tuple[Tensor, ...]) -> Memory:
         states, new = self._prediction.after(labels, memory)
-        return tuple(part.cpu().numpy() for part in (self._joint.pred(states), *new))
+        parts = (self._joint.pred(states), *new)  # in half under autocast, which NumPy does not have
+        return tuple((part.float() if part.is_floating_point() else part).cpu().numpy() for part in parts)
 
 
 class FoundLabels(NamedTuple):

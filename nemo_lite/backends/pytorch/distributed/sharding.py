@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Placement, Replicate, distribute_tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -23,6 +24,7 @@ from nemo_lite.backends.pytorch.distributed.batchnorm import SHARDED
 from nemo_lite.backends.pytorch.distributed.comm import piece_of
 from nemo_lite.backends.pytorch.tensor_codec import Tree
 from nemo_lite.base.errors import UsageError
+from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import Value
 
 
@@ -41,6 +43,9 @@ def shard(
     While a module runs, one block of it is whole at a time, and the next one is being fetched. A block is a child with
     weights of an ``nn.Sequential`` or ``nn.ModuleList``. What is outside of the blocks is whole while the module runs.
 
+    A module that was given others by reference calls parts of them, whose weights are not whole by themselves: while it
+    runs, all of the others is whole, and so it is for the gradients.
+
     Weights and buffers are first made equal to rank 0's. If the modules are on another device, at most one block at a
     time is whole on ``device``. Modules that are sharded already stay as they are. All ranks call this, with the same
     modules in the same order.
@@ -50,7 +55,7 @@ def shard(
     between ranks and optimizer states stay in float32.
 
     Args:
-        modules: none is part of another one.
+        modules: none is part of another one. Those without weights stay as they are.
         device: where they run; for CUDA, the current device.
         group: the ranks; ``None``: all.
         half: the type of autocast, which the modules then run under, whoever calls them.
@@ -59,7 +64,9 @@ def shard(
     Raises:
         UsageError: a weight that two modules share, or one without dimensions.
     """
-    roots = [module for module in dict.fromkeys(modules) if not isinstance(module, FSDPModule)]
+    given = list(dict.fromkeys(modules))
+    weighted = [module for module in given if any(True for _ in module.parameters())]
+    roots = [module for module in weighted if not isinstance(module, FSDPModule)]
     _refuse_what_stays_whole(roots)
     ranks = group or dist.group.WORLD
     assert ranks is not None
@@ -87,6 +94,8 @@ def shard(
             vars(root)["forward"] = torch.autocast(device.type, half)(root.forward)
         for part in root.modules():
             part.register_load_state_dict_pre_hook(_take_own_parts)  # type: ignore[no-untyped-call]  # torch's
+    for holder in given:
+        _make_whole_what_it_calls(holder, device, half)
 
 
 class ShardedReplica:
@@ -209,6 +218,28 @@ def _divide(units: list[nn.Module], mesh: DeviceMesh, policy: MixedPrecisionPoli
             setattr(made, name, getattr(original, name))
         made.of_one_object = True  # so that the list of neural modules has the old class only (see subclasses())
         setattr(made, SHARDED, True)
+
+
+def _make_whole_what_it_calls(holder: nn.Module, device: torch.device, half: torch.dtype | None) -> None:
+    """Let the sharded modules that a module refers to be whole while it runs.
+
+    For torch it is then a method of theirs that runs, and what a ``forward`` needs is done, for gradients too.
+    """
+    referenced = holder.referenced if isinstance(holder, NeuralModule) else []
+    others: list[Any] = [other for other in referenced if isinstance(other, FSDPModule)]
+    if not others or isinstance(vars(holder).get("forward"), partial):
+        return
+    forward: Any = holder.forward if half is None else torch.autocast(device.type, half)(holder.forward)
+    for other in others:
+        if "run_whole" not in vars(other):
+            other.run_whole = _call
+            register_fsdp_forward_method(other, "run_whole")
+        forward = partial(other.run_whole, forward)
+    vars(holder)["forward"] = forward
+
+
+def _call(function: Callable[..., object], *args: object, **kwargs: object) -> object:
+    return function(*args, **kwargs)
 
 
 def _make_equal(unit: nn.Module, group: dist.ProcessGroup | None) -> None:

@@ -168,9 +168,9 @@ class Objectives:
 
     def _shard(self, modules: Iterable[nn.Module]) -> None:
         if self._shard_weights:
-            weighted = [module for module in modules if _parameters([module])]
-            wide = [part for module in weighted for part in float32_parts(module, norms_too=True)]
-            self._comm.shard(weighted, self._device, self._half, wide)
+            given = list(modules)
+            wide = [part for module in given for part in float32_parts(module, norms_too=True)]
+            self._comm.shard(given, self._device, self._half, wide)
 
     def _remedy(self) -> str:
         if self._shard_weights:  # sharding replaces parameters, so the optimizer must be made after it

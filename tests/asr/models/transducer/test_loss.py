@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from toys.host_reads import HostReads
 from toys.lattice_paths import losses_by_paths
@@ -289,14 +290,16 @@ class Encoded(nemo.DataLayerNM):
         return torch.utils.data.TensorDataset(*columns.values())
 
 
-def new_factory():
-    return nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=5)
+def new_factory(**kwargs):
+    return nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=5, **kwargs)
 
 
 def weights_after(factory, batch_size=4, reduction="mean_batch", **kwargs):
     joint, loss = made(reduction=reduction, **ONE_OR_TWO)
     train(factory, [loss(*Encoded(batch_size)())], params={"num_epochs": 1}, lr=0.02, **kwargs)
-    return [value for weight in joint.state_dict().values() for value in weight.flatten().tolist()]
+    weights = joint.state_dict().values()
+    whole = [weight.full_tensor() if isinstance(weight, DTensor) else weight for weight in weights]
+    return [value for weight in whole for value in weight.flatten().tolist()]
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -308,14 +311,15 @@ def test_micro_batches_and_ranks_train_as_one_batch(reduction, capsys):
     assert expected != pytest.approx(made(**ONE_OR_TWO)[0].joint_net[-1].bias.tolist(), rel=1e-3)
 
 
-def _on_ranks():
-    factory = new_factory()
+def _on_ranks(shard_weights):
+    factory = new_factory(shard_weights=shard_weights)
     return [weights_after(factory, reduction=reduction) for reduction in REDUCTIONS]
 
 
 @pytest.mark.slow
-def test_the_gradients_of_two_ranks_are_exchanged():
-    first, second = results_of(2, _on_ranks)
+@pytest.mark.parametrize("shard_weights", [False, True])
+def test_the_gradients_of_two_ranks_are_exchanged(shard_weights):
+    first, second = results_of(2, _on_ranks, shard_weights)
     assert first == second
     for reduction, found in zip(REDUCTIONS, first, strict=True):
         assert found == pytest.approx(

@@ -108,7 +108,8 @@ class PredictionNetwork(TrainableNM):
         """States behind a target's end are padding."""
         blank = targets.new_full((len(targets), 1), self.vocab_size)
         labels = torch.cat([blank, targets], 1).long().clamp(0, self.vocab_size)
-        return self.continued(labels, self.beginning(len(labels)))[0]
+        states, _ = self.continued(labels, self.beginning(len(labels)))
+        return states.clone(memory_format=torch.contiguous_format)  # no view: FSDP2 attaches its hook to it
 
     def beginning(self, number: int) -> Memory:
         """The memory of so many hypotheses, in front of the blank with which each begins."""
