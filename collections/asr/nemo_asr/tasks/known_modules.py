@@ -15,6 +15,7 @@ from nemo_asr.features.preprocessors import (
     AudioToMFCCPreprocessor,
     AudioToSpectrogramPreprocessor,
 )
+from nemo_asr.features.waveform import AudioToWaveformPreprocessor
 from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.models.contextnet import ContextNetDecoderForCTC, ContextNetEncoder
 from nemo_asr.models.jasper import JasperDecoderForClassification, JasperDecoderForCTC, JasperEncoder
@@ -24,6 +25,7 @@ from nemo_asr.models.transducer.joint import RNNTJoint
 from nemo_asr.models.transducer.loss import RNNTLoss
 from nemo_asr.models.transducer.prediction import RNNTDecoder, StatelessTransducerDecoder
 from nemo_asr.models.transducer.prompt import LanguagePrompt
+from nemo_asr.models.wav2vec import Wav2VecEncoder
 from nemo_asr.tasks.families import CTC, Classification
 from nemo_asr.tasks.family import register_family
 from nemo_asr.tasks.registry import OlderArgument, register, register_models
@@ -45,6 +47,7 @@ register(
 register(AudioToSpectrogramPreprocessor, role="preprocessor")
 register(AudioToKaldiFbankPreprocessor, role="preprocessor")
 register(AudioToMFCCPreprocessor, role="preprocessor")
+register(AudioToWaveformPreprocessor, role="preprocessor")
 register(SpectrogramAugmentation)
 register(MultiplyBatch)
 register(JasperEncoder, role="encoder")
@@ -61,6 +64,7 @@ register(
         "reduction_factor": (1,),
     },
 )
+register(Wav2VecEncoder, role="encoder")
 register(ContextNetDecoderForCTC, role="decoder")
 register(JasperDecoderForCTC, role="decoder", default=True)
 register(CTCLossNM, default=True)

@@ -104,7 +104,7 @@ _ALL_ROWS = slice(None)
 _MOST_SCORES = 1 << 24  # 64 MB in float32; an hour of speech at once would have 2 ** 32 for each head
 
 
-def _blocks(key: Tensor) -> list[slice]:
+def blocks_of_queries(key: Tensor) -> list[slice]:
     """The queries in blocks, so that without gradients memory grows with the frames and not with their square."""
     num_utterances, num_heads, num_frames, _ = key.shape
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._is_tracing():
@@ -169,7 +169,7 @@ class RelPositionAttention(nn.Module):
         with_u, with_v = query + pos_bias_u, query + pos_bias_v
         dropout = self.dropout if self.training else 0.0
         outputs = []
-        for rows in _blocks(key):
+        for rows in blocks_of_queries(key):
             bias = with_v[:, :, rows] @ (self._of_rows(places, rows) if self._is_shifted else places)
             if self._is_shifted:
                 bias = shifted(bias)
@@ -197,22 +197,26 @@ def new_pos_biases(num_heads: int, size: int) -> tuple[nn.Parameter, nn.Paramete
     return nn.Parameter(torch.zeros(shape)), nn.Parameter(torch.zeros(shape))
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, hidden: Hidden | None, dropout: float) -> Tensor:
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, hidden: Hidden | None, dropout: float
+) -> Tensor:
     """``softmax(query key + bias) value`` over the keys that a query sees; 0 where it sees none.
 
     Args:
         query: (B, H, T, D), scaled.
         key, value: (B, H, S, D).
-        bias: (B, H, T, S).
+        bias: (B, H, T, S), or None.
         hidden: what queries do not see.
         dropout: probability, of attention weights.
     """
-    if runs_on_cpu(query) and bias.requires_grad:
+    if bias is not None and bias.requires_grad and runs_on_cpu(query):
         # No kernel on CPU gives gradients of a bias.
         hidden_keys = None if hidden is None else hidden.keys
         out: Tensor = _Attention.apply(query, key, value, bias, hidden_keys, dropout)  # type: ignore[no-untyped-call]  # torch's
     else:
-        added = bias if hidden is None else bias + hidden.keys.to(bias.dtype)
+        added = bias
+        if hidden is not None:
+            added = hidden.keys.to(query.dtype) if bias is None else bias + hidden.keys.to(bias.dtype)
         out = F.scaled_dot_product_attention(query, key, value, attn_mask=added, dropout_p=dropout, scale=1.0)
     return out if hidden is None else out.masked_fill(hidden.rows, 0.0)
 
