@@ -52,6 +52,7 @@ ELSEWHERE = [
     ("nemo_asr.trained", "streamed_model", "asr/run/transcribe/stream/test_frame_stream.py"),
     ("nemo_asr.trained", "foreign", "asr/trained/test_nemo_files.py"),
     ("nemo_asr.trained", "folder", "asr/trained/test_trained_folder.py"),
+    ("nemo_asr.trained", "hugging_face_files", "asr/trained/test_hugging_face.py"),
     ("nemo_lite", "__main__", "base/test_dispatch.py"),
     ("nemo_lite", "factory", "core/test_factory.py"),
     ("nemo_lite", "package_info", "core/test_module_config.py"),

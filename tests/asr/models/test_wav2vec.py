@@ -160,6 +160,16 @@ def test_the_convolutions_over_samples_are_trained_only_where_that_is_asked_for(
     assert all(weight.requires_grad for weight in encoder_of(freeze_feature_encoder=False).parameters())
 
 
+@pytest.mark.parametrize("settings", KINDS)
+def test_a_step_of_training_reads_no_value(settings: dict[str, Any]) -> None:
+    """On the meta device there is none, and a GPU would wait for it."""
+    with torch.device("meta"):
+        encoder = encoder_of(**settings, mask_feature_prob=0.1)
+        encoded, _ = encoder(torch.empty(2, 1, 8000), torch.empty(2, dtype=torch.int64))
+    encoded.sum().backward()
+    assert encoded.shape == (2, 8, 24)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -267,6 +267,8 @@ MAY_NAME_CTC = {
     "tasks/transducer.py": "a hybrid has a head of CTC",
     "trained/nemo_files.py": "the head that published models have",
     "trained/hugging_face.py": "likewise",
+    "trained/hugging_face_files.py": "likewise",
+    "trained/waveform_models.py": "likewise",
     "trained/nemo_transducers.py": "the loss of the second head of hybrids",
     "trained/wenet.py": "likewise",
     "trained/fine_tuning.py": "rows of what is no label",

@@ -108,7 +108,7 @@ def test_a_folder_becomes_a_model_folder_that_transcribes_alike(tmp_path: Path) 
             {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
             "type llama: a file of a language model, not of a model of speech",
         ),
-        ({"model_type": "wav2vec2"}, "type wav2vec2: it hears waveforms, and the encoder here hears mel frames"),
+        ({"model_type": "sew"}, "type sew: its encoder is none of those here"),
         (
             {"encoder_config": {"hidden_act": "relu"}},
             "encoder_config.hidden_act: a setting that is not known here: got relu",

@@ -1,8 +1,9 @@
-"""read_hugging_face: folders of Hugging Face's transformers with a Parakeet or a Nemotron, as recipes and weights.
+"""read_hugging_face: folders of Hugging Face's transformers as recipes and weights.
 
 A folder holds `config.json`, `model.safetensors` (or its parts, with `model.safetensors.index.json`), `tokenizer.json`
-and the settings of the features. The encoder is NVIDIA's FastConformer under other names. Its head is one of CTC or a
-transducer; the blank of a transducer is what its joint network has behind the labels, whatever the configuration says.
+(or `vocab.json`) and the settings of the features. A Parakeet's or a Nemotron's encoder is NVIDIA's FastConformer under
+other names. Its head is one of CTC or a transducer; the blank of a transducer is what its joint network has behind the
+labels, whatever the configuration says. Models that hear waveforms: `waveform_models`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from nemo_asr.decoding.transducer import TransducerSearch
@@ -23,20 +23,29 @@ from nemo_asr.models.transducer.joint import RNNTJoint
 from nemo_asr.models.transducer.prediction import RNNTDecoder
 from nemo_asr.models.transducer.prompt import AUTO, LanguagePrompt
 from nemo_asr.run.search.transducer import MAX_SYMBOLS
-from nemo_asr.run.text.sentencepiece_file import STORED_ALGORITHMS, ModelFile, Piece, PieceKind, encode
-from nemo_asr.run.text.subwords import Subwords
 from nemo_asr.trained.foreign import ForeignModel, Format
-from nemo_lite import logging
+from nemo_asr.trained.hugging_face_files import (
+    CONFIG,
+    INDEX,
+    PICKLED,
+    SETTINGS,
+    TOKENIZER,
+    WEIGHTS,
+    blank_of,
+    in_order,
+    pieces_of,
+    read_object,
+    refuse_settings,
+    settings_of,
+    values_of,
+    versions_in,
+    weight_files,
+)
+from nemo_asr.trained.waveform_models import WAVEFORMS, read_waveforms
 from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
-from nemo_lite.base.errors import CheckpointError, DataError
-from nemo_lite.base.files import FileKind, parse_json, read_bytes
+from nemo_lite.base.errors import CheckpointError
 
 # Any: values of JSON.
-
-CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
-_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")  # are not read: the folder says so itself
-_SETTINGS = ("preprocessor_config.json", "processor_config.json")  # of the features: older folders, newer ones
-_KIND = FileKind("the file", 64 << 20, CheckpointError, "copy the folder again")
 
 
 class _Kind(NamedTuple):
@@ -55,12 +64,13 @@ _KINDS = {
     "nemotron_asr_streaming": _Kind(is_streaming=True),
     "nemotron3_5_asr": _Kind(is_streaming=True, has_prompt=True),
 }
-_OF_WAVEFORMS = ("wav2vec2", "hubert", "wavlm", "unispeech", "sew", "mctct", "data2vec")
 # By parts of the names of other models' types and classes: why they are not read.
 _OTHER_KINDS = {
     "whisper": "its decoder is a Transformer that reads text, not a CTC head",
     "moonshine": "its decoder is a Transformer that reads text, not a CTC head",
-    **dict.fromkeys(_OF_WAVEFORMS, "it hears waveforms, and the encoder here hears mel frames"),
+    **dict.fromkeys(("wav2vec2-bert", "wav2vec2-conformer"), "its attention is none that an encoder here has"),
+    **dict.fromkeys(("lasr_ctc", "granite_speech5_ctc"), "its layers are none that an encoder here has"),
+    **dict.fromkeys(("unispeech", "sew", "mctct", "data2vec"), "its encoder is none of those here"),
     "ForCausalLM": "a file of a language model, not of a model of speech",
     "ForMaskedLM": "a file of a language model, not of a model of speech",
 }
@@ -128,8 +138,6 @@ _CLASSES = {
     "prediction": RNNTDecoder.__name__,
     "joint": RNNTJoint.__name__,
 }
-_BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
-_ALGORITHMS = {"Unigram": "unigram", "BPE": "bpe"}
 
 
 def read_hugging_face(path: str | Path) -> ForeignModel:
@@ -139,15 +147,17 @@ def read_hugging_face(path: str | Path) -> ForeignModel:
         CheckpointError: a file is missing or damaged, or it is of a model of another kind: one line.
     """
     folder = Path(path)
-    config = _json(folder / CONFIG)
+    config = read_object(folder / CONFIG)
+    if (waveforms := WAVEFORMS.get(str(config.get("model_type")))) is not None:
+        return read_waveforms(folder, config, waveforms)
     kind = _kind_of(config, folder / CONFIG)
-    settings = _settings(folder)
+    settings = settings_of(folder)
     encoder = _encoder(config.get("encoder_config"), kind, settings, folder / CONFIG)
-    weight_files = _weight_files(folder)
+    files_of_weights = weight_files(folder)
     heads = ("prediction", "joint") if kind.is_transducer else ("head",)
     expected = ("encoder", *heads, *(["prompt"] if kind.has_prompt else []))
     parts: dict[str, dict[str, Tensor]] = {part: {} for part in expected}
-    for file in weight_files:
+    for file in files_of_weights:
         for name, tensor in read_tensors(file).items():
             part, inner = _renamed(name, kind, expected, file)
             parts[part][inner] = tensor
@@ -159,13 +169,11 @@ def read_hugging_face(path: str | Path) -> ForeignModel:
         sections |= of_transducer
         labels = list(range(num_labels))
     else:
-        blank, outputs = _blank(config, parts["head"], folder / CONFIG)
+        blank, outputs = blank_of(config, "pad_token_id", parts["head"], folder / CONFIG)
         labels = [row for row in range(outputs) if row != blank]
-        if blank != outputs - 1:
-            order = torch.tensor([*labels, blank])
-            parts["head"] = {name: tensor[order] for name, tensor in parts["head"].items()}
+        parts["head"] = in_order(parts["head"], [*labels, blank])
         sections[_CLASSES["head"]] = {}
-    pieces, tokenizer = _tokenizer(folder / TOKENIZER, labels)
+    pieces, tokenizer = pieces_of(folder / TOKENIZER, labels)
     recipe = {
         "name": folder.resolve().name,
         **({"family": "transducer"} if kind.is_transducer else {}),
@@ -174,27 +182,16 @@ def read_hugging_face(path: str | Path) -> ForeignModel:
         **sections,
     }
     weights = {_CLASSES[part]: tensors for part, tensors in parts.items()}
-    version = config.get("transformers_version")
-    versions = {"transformers": str(version)} if version else {}
-    others = (folder / name for name in (CONFIG, TOKENIZER, *_SETTINGS))
-    files = (*(path for path in others if path.is_file()), *weight_files)
-    return ForeignModel(str(folder), recipe, weights, tokenizer, files, versions)
+    others = (folder / name for name in (CONFIG, TOKENIZER, *SETTINGS))
+    files = (*(path for path in others if path.is_file()), *files_of_weights)
+    return ForeignModel(str(folder), recipe, weights, tokenizer, files, versions_in(config))
 
 
 def _is_folder(path: Path) -> bool:
-    return (path / CONFIG).is_file() and any((path / name).is_file() for name in (WEIGHTS, INDEX, *_PICKLED))
+    return (path / CONFIG).is_file() and any((path / name).is_file() for name in (WEIGHTS, INDEX, *PICKLED))
 
 
 HUGGING_FACE = Format("a folder of Hugging Face", _is_folder, read_hugging_face)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise CheckpointError("the folder lacks a file", place=str(path.parent), got=f"no {path.name}")
-    content = parse_json(read_bytes(path, _KIND), str(path), _KIND)
-    if not isinstance(content, dict):
-        raise CheckpointError("the file holds no settings", place=str(path), wanted="an object")
-    return content
 
 
 def _kind_of(config: Mapping[str, Any], path: Path) -> _Kind:
@@ -209,7 +206,7 @@ def _kind_of(config: Mapping[str, Any], path: Path) -> _Kind:
     named = " ".join([model_type, *map(str, classes if isinstance(classes, list) else [])])
     reason = next((reason for part, reason in _OTHER_KINDS.items() if part in named), "its kind is not known here")
     problem = f"the model is of type {model_type[:80]}: {reason}"
-    raise CheckpointError(problem, place=str(path), wanted=f"model_type {', '.join(_KINDS)}")
+    raise CheckpointError(problem, place=str(path), wanted=f"model_type {', '.join((*_KINDS, *WAVEFORMS))}")
 
 
 def _encoder(section: Any, kind: _Kind, settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -219,12 +216,9 @@ def _encoder(section: Any, kind: _Kind, settings: Mapping[str, Any], path: Path)
         CheckpointError: settings that it has not.
     """
     given = section if isinstance(section, dict) else {}
-    values = _values(given, _ENCODER_DEFAULTS, f"{path}: encoder_config")
-    for key, wanted in (*_ENCODER_FIXED.items(), ("convolution_bias", values["attention_bias"])):
-        got = values.get(key, given.get(key, wanted))
-        if got != wanted:
-            place = f"{path}: encoder_config.{key}"
-            raise CheckpointError("a setting that is not known here", place=place, got=str(got), wanted=str(wanted))
+    values = values_of(given, _ENCODER_DEFAULTS, f"{path}: encoder_config")
+    known = {**_ENCODER_FIXED, "convolution_bias": values["attention_bias"]}
+    refuse_settings({**given, **values}, known, f"{path}: encoder_config")
     expansion, rest = divmod(values["intermediate_size"], values["hidden_size"])
     if rest:
         problem, got = "intermediate_size is no multiple of hidden_size", str(values["intermediate_size"])
@@ -275,7 +269,7 @@ def _transducer(
         CheckpointError: a value cannot be used, or the joint network has no outputs but durations.
     """
     given = {key: value for key, value in config.items() if value is not None}
-    values = _values(given, _TRANSDUCER_DEFAULTS, str(path))
+    values = values_of(given, _TRANSDUCER_DEFAULTS, str(path))
     durations = list(config.get("durations", range(5))) if kind.has_durations else []
     if not all(type(each) is int and each >= 0 for each in durations):
         place = f"{path}: durations"
@@ -316,36 +310,11 @@ def _prompt(
     }
 
 
-def _values(given: Any, defaults: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """The values of these keys, or their defaults.
-
-    Raises:
-        CheckpointError: a value is of another type, or a size is not above 0.
-    """
-    values = {**defaults, **{key: given[key] for key in defaults if isinstance(given, dict) and key in given}}
-    for key, value in values.items():
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        fits = is_number if isinstance(defaults[key], float) else type(value) is type(defaults[key])
-        if not fits or (type(defaults[key]) is int and value < 1):
-            wanted = f"such as {defaults[key]}"
-            raise CheckpointError("the value cannot be used", place=f"{place}.{key}", got=repr(value), wanted=wanted)
-    return values
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    """What the processor says: of the features, and beside them of looking ahead and of languages."""
-    settings: dict[str, Any] = {}
-    for name in _SETTINGS:
-        if (folder / name).is_file():
-            settings = {**_json(folder / name), **settings}
-    return settings
-
-
 def _features(settings: Mapping[str, Any], kind: _Kind, folder: Path) -> dict[str, Any]:
     """The arguments of the preprocessor: transformers has the features of NeMo 2.5 and later."""
     inner = settings.get("feature_extractor")
     settings = inner if isinstance(inner, dict) else settings
-    values = _values(settings, _FEATURES, f"{folder}: the features' settings")
+    values = values_of(settings, _FEATURES, f"{folder}: the features' settings")
     rate = values["sampling_rate"]
     return {
         "sample_rate": rate,
@@ -363,28 +332,6 @@ def _features(settings: Mapping[str, Any], kind: _Kind, folder: Path) -> dict[st
     }
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
-    if not (folder / INDEX).is_file():
-        problem, remedy = "its weights are pickled, and pickles are not read here", "store them with save_pretrained"
-        raise CheckpointError(problem, place=str(folder), got=_PICKLED[0], wanted=WEIGHTS, remedy=remedy)
-    index = folder / INDEX
-    listed = _json(index).get("weight_map")
-    names = sorted({str(name) for name in listed.values()}) if isinstance(listed, dict) else []
-    if not names:
-        raise CheckpointError("the file lists no weights", place=str(index), wanted="weight_map")
-    for name in names:
-        if name != Path(name).name or not name.endswith(".safetensors"):
-            wanted = "NAME.safetensors in this folder"
-            raise CheckpointError(
-                "a file of weights lies outside the folder", place=str(index), got=name, wanted=wanted
-            )
-        if not (folder / name).is_file():
-            raise CheckpointError("the folder lacks a file", place=str(folder), got=f"no {name}")
-    return [folder / name for name in names]
-
-
 def _renamed(name: str, kind: _Kind, expected: Sequence[str], file: Path) -> tuple[str, str]:
     """The part of the model that a tensor belongs to, and its name there."""
     original = name
@@ -399,76 +346,3 @@ def _renamed(name: str, kind: _Kind, expected: Sequence[str], file: Path) -> tup
         wanted = "encoder.*, ctc_head.*" if not kind.is_transducer else "encoder.*, decoder.*, joint.*"
         raise CheckpointError("its weights are of another kind of model", place=str(file), got=original, wanted=wanted)
     return part, inner
-
-
-def _blank(config: Mapping[str, Any], head: Mapping[str, Tensor], path: Path) -> tuple[int, int]:
-    """The output that is CTC's blank, and the number of outputs."""
-    outputs = next((len(tensor) for tensor in head.values()), 0)
-    blank = config.get("pad_token_id", outputs - 1)
-    if not isinstance(blank, int) or not 0 <= blank < outputs:
-        place, wanted = f"{path}: pad_token_id", f"the blank's output, 0 to {outputs - 1}"
-        raise CheckpointError("it is no output of the CTC head", place=place, got=str(blank), wanted=wanted)
-    return blank, outputs
-
-
-def _tokenizer(path: Path, ids: Sequence[int]) -> tuple[list[str], Subwords | None]:
-    """The pieces of these ids, and what cuts texts into them; None, with a warning, where nothing here does.
-
-    transformers keeps a SentencePiece model's pieces and, of BPE, the order of its merges instead of scores.
-
-    Raises:
-        CheckpointError: the file lacks a piece, or has pieces of another kind.
-    """
-    try:
-        return _read_tokenizer(_json(path), path, ids)
-    except CheckpointError:
-        raise
-    except (TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError("the tokenizer is damaged", place=str(path), got=str(error)) from None
-
-
-def _read_tokenizer(content: dict[str, Any], path: Path, ids: Sequence[int]) -> tuple[list[str], Subwords | None]:
-    section = content.get("model")
-    model: dict[str, Any] = section if isinstance(section, dict) else {}
-    kind = str(model.get("type") or ("BPE" if "merges" in model else "Unigram"))
-    vocabulary: Any = model.get("vocab")
-    if kind not in _ALGORITHMS or not isinstance(vocabulary, dict if kind == "BPE" else list):
-        place = f"{path}: model.type"
-        raise CheckpointError("the tokenizer is of another kind", place=place, got=kind, wanted="BPE or Unigram")
-    added = [each for each in content.get("added_tokens") or [] if isinstance(each, dict)]
-    if kind == "BPE":
-        listed, scores = dict(vocabulary), _scores_of_merges(model)
-    else:
-        listed = {str(piece): i for i, (piece, _) in enumerate(vocabulary)}
-        scores = {str(piece): float(score) for piece, score in vocabulary}
-    by_id = {i: str(piece) for piece, i in listed.items()} | {
-        each.get("id"): str(each.get("content")) for each in added
-    }
-    missing = [i for i in ids if i not in by_id]
-    if missing:
-        got, wanted = f"no piece {missing[0]}", f"one for each of the {len(ids)} outputs but the blank"
-        raise CheckpointError("its tokenizer does not fit its decoder", place=str(path), got=got, wanted=wanted)
-    pieces = [by_id[i] for i in ids]
-    if any(map(_BYTE_PIECE.fullmatch, pieces)):
-        raise CheckpointError("it has pieces that are bytes (byte_fallback), which are not read", place=str(path))
-    unknown = model.get("unk_token") if kind == "BPE" else by_id.get(model.get("unk_id"))
-    kinds = {
-        str(each.get("content")): PieceKind.CONTROL if each.get("special") else PieceKind.USER_DEFINED for each in added
-    }
-    kinds[str(unknown)] = PieceKind.UNKNOWN
-    algorithm = next(number for number, name in STORED_ALGORITHMS.items() if name == _ALGORITHMS[kind])
-    stored = tuple(Piece(piece, scores.get(piece, 0.0), kinds.get(piece, PieceKind.NORMAL)) for piece in pieces)
-    try:
-        return pieces, Subwords(encode(ModelFile(algorithm, stored)), str(path))
-    except (DataError, StopIteration) as error:
-        logging.warning("%s. The model transcribes; to train or score it add --set tokenizer=FILE", error)
-        return pieces, None
-
-
-def _scores_of_merges(model: Mapping[str, Any]) -> dict[str, float]:
-    """Scores with which SentencePiece merges in the same order: the piece that is merged first has the highest one."""
-    scores: dict[str, float] = {}
-    for position, merge in enumerate(model.get("merges") or []):
-        parts = merge.split(" ") if isinstance(merge, str) else merge
-        scores.setdefault("".join(map(str, parts)), -float(position))
-    return scores
