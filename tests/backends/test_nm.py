@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -190,6 +192,32 @@ def test_modules_are_shown_without_their_values() -> None:
     assert shown.num_weights == run.num_weights > 0
     assert {parameter.device.type for parameter in shown.parameters()} == {"meta"}
     assert {parameter.device.type for parameter in run.parameters()} == {"cpu"}
+
+
+SHOWING = """
+import sys
+from torch import nn
+from nemo_lite.backends.pytorch.nm import without_weights
+with without_weights():
+    shown = nn.Embedding(3, 4)
+    nn.init.normal_(shown.weight)
+    nn.init.normal_(mean=1.0, tensor=shown.weight)
+    shown.weight.detach().normal_()
+assert shown.weight.is_meta
+print("torch._dynamo" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_modules_are_shown_without_importing_torchs_compiler() -> None:
+    shown = subprocess.run([sys.executable, "-c", SHOWING], capture_output=True, text=True, check=True)
+    assert shown.stdout == "False\n"
+
+
+def test_what_has_values_is_drawn_where_others_are_shown() -> None:
+    with without_weights():
+        drawn = nn.init.normal_(torch.zeros(100, device="cpu"))
+    assert drawn.count_nonzero() > 90
 
 
 def test_modules_without_weights_are_never_frozen() -> None:

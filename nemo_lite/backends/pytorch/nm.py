@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sized
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.data import Dataset, IterableDataset
 
 from nemo_lite.backends.pytorch.checkpoint.storage import load_module, save_module
@@ -186,9 +187,32 @@ def _widened(value: object) -> object:
 T = TypeVar("T")
 
 
-def without_weights(yes: bool = True) -> AbstractContextManager[object]:
+class _NothingDrawn(TorchFunctionMode):
+    """Leaves out normal draws of tensors without values: for one of them torch imports its compiler, for seconds."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (nn.init.normal_, torch.Tensor.normal_):
+            tensor: torch.Tensor = args[0] if args else kwargs["tensor"]
+            if tensor.is_meta:
+                return tensor
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def without_weights(yes: bool = True) -> Iterator[None]:
     """In this context modules get shapes but no values, which takes no time: to be shown, not run. Or do nothing."""
-    return torch.device("meta") if yes else nullcontext()
+    if not yes:
+        yield
+        return
+    with torch.device("meta"), _NothingDrawn():
+        yield
 
 
 class TrainableNM(TorchModule):

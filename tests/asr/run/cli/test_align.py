@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from toys.tone_model import exported_tones, train_tones
 import nemo_asr
 import nemo_lite
 from nemo_asr.export.onnx_export import export_onnx
+from nemo_asr.run.cli import align
 from nemo_asr.run.cli.align import main
+from nemo_asr.run.engines import open_engines
 from nemo_asr.run.onnx.onnx_model import OnnxModel
 from nemo_asr.run.text.subword_training import train_subwords
 from nemo_asr.run.transcribe.alignment import SentenceCutting
@@ -164,6 +167,20 @@ def test_a_text_without_marks_is_cut_at_the_pauses_of_its_recording(model, talk,
     for line, first, end in zip(lines, firsts, firsts[1:], strict=False):  # with all of its sound
         assert line["offset"] <= talk[1][first]
         assert line["offset"] + line["duration"] >= talk[1][end - 1] + 0.14
+
+
+@pytest.mark.slow
+def test_the_seconds_that_are_told_are_without_those_that_the_model_takes_to_load(model, talk, capsys, monkeypatch):
+    now = [0.0]
+
+    def slowly_opened(models, args):
+        now[0] += 100.0
+        return open_engines(models, args)
+
+    monkeypatch.setattr(align, "open_engines", slowly_opened)
+    monkeypatch.setattr(align, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    assert main([model, "talk.json", "--placement", "CPU"]) == 0
+    assert re.search(r"1 text aligned, \d+\.\d s of audio in 0\.0 s\n", capsys.readouterr().err)
 
 
 @pytest.mark.slow

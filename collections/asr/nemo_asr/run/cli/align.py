@@ -22,7 +22,7 @@ from nemo_asr.run.cli.transcribe import (
     refuse_name_of_audio,
     to_file,
 )
-from nemo_asr.run.engines import BATCH_SECONDS, BATCH_SIZE, TranscriptionSettings, open_engines
+from nemo_asr.run.engines import BATCH_SECONDS, BATCH_SIZE, Engine, TranscriptionSettings, open_engines
 from nemo_asr.run.manifest import Manifest, Utterance, write_manifest
 from nemo_asr.run.onnx.voice_activity import load_detector
 from nemo_asr.run.options import OnnxRuntime, OwnModules, named_files
@@ -162,8 +162,9 @@ def _align(args: Namespace) -> int:
     utterances = [manifest.utterance(row) for row in range(len(manifest))]
     _check_places(args, utterances)
     recordings = [recording_of_utterance(each, manifest.reader, source=each.audio_path) for each in utterances]
+    (engine,) = open_engines([args.model], args)
     start = time.perf_counter()
-    aligned = _aligned(args, recordings, [utterance.text for utterance in utterances])
+    aligned = _aligned(args, engine, recordings, [utterance.text for utterance in utterances])
     took = time.perf_counter() - start
     if aligned.alignments:
         logging.info("Labels come %.0f ms behind their sounds; times are those of the sounds", 1000 * aligned.delay)
@@ -178,7 +179,7 @@ def _align(args: Namespace) -> int:
     return 0 if not bad else 1 if count else 2
 
 
-def _aligned(args: Namespace, recordings: Sequence[Recording], texts: Sequence[str]) -> Aligned:
+def _aligned(args: Namespace, engine: Engine, recordings: Sequence[Recording], texts: Sequence[str]) -> Aligned:
     settings = TranscriptionSettings(
         batch_size=args.batch_size,
         batch_seconds=args.batch_seconds,
@@ -187,7 +188,6 @@ def _aligned(args: Namespace, recordings: Sequence[Recording], texts: Sequence[s
         detector=load_detector(args.vad) if args.vad else None,
     )
     sentences = SentenceCutting(args.longest, args.shortest, args.pause) if args.cut else None
-    (engine,) = open_engines([args.model], args)
     return align_texts(engine, recordings, texts, settings, sentences, args.delay)
 
 
