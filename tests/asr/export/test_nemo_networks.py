@@ -152,13 +152,16 @@ def test_nothing_is_written_where_the_program_gives_another_text(tmp_path, monke
 
 def test_features_and_the_waveform_that_sherpa_onnx_has_not_are_refused(tmp_path, monkeypatch):
     model = random_transducer(tmp_path, config_of(features=NEMO))
-    told = r"features for transducers, whose texts may differ: got a Hann window .*, wanted recordings .*; give --audio"
+    told = (
+        r"features for transducers, whose texts may differ: got a Hann window .*, wanted recordings .*; "
+        r"give --audio, train with window: povey and highfreq: 7600, or export for onnx-asr or to onnx$"
+    )
     with pytest.raises(UsageError, match=told):
         export_sherpa(model, tmp_path / "sherpa")
     with pytest.raises(UsageError, match="gives features to transducers: got waveform; leave out the waveform"):
         export_sherpa(model, tmp_path / "sherpa", waveform=True)
     other = random_transducer(tmp_path, config_of(features="features: 80, pad_to: 0"))
-    told = r"computes other features: got windows have 0\.02 s .*; train with .*window: povey and highfreq: 7600"
+    told = r"other features: got windows have 0\.02 s .*; train with .*povey and highfreq: 7600, or export to onnx$"
     with pytest.raises(UsageError, match=told):
         export_sherpa(other, tmp_path / "sherpa", recordings=[noise(1)])
     with pytest.raises(UsageError, match=r"onnx-asr computes other features: got windows have 0\.02 s"):

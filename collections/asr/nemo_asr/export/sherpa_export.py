@@ -269,13 +269,14 @@ def refuse_other_features(model: TrainedModel, recordings: Sequence[Samples]) ->
     preprocessor = model.modules.preprocessor
     problem = sherpa_features_problem(preprocessor, "povey", 400.0)
     if problem and sherpa_features_problem(preprocessor):
-        remedy = "train with window_size: 0.025, window: povey and highfreq: 7600, or export to onnx or for onnx-asr"
+        remedy = "train with window_size: 0.025, window: povey and highfreq: 7600, or export to onnx"
         raise UsageError("sherpa-onnx computes other features", place=model.place, got=problem, remedy=remedy)
     if problem and not (recordings and find_spec("sherpa_onnx")):
         wanted = "recordings on which its texts are the model's, and sherpa-onnx installed"
         problem = "sherpa-onnx computes other features for transducers, whose texts may differ"
         got = "a Hann window and bands to half the sample rate"
-        raise UsageError(problem, place=model.place, got=got, wanted=wanted, remedy="give --audio")
+        remedy = "give --audio, train with window: povey and highfreq: 7600, or export for onnx-asr or to onnx"
+        raise UsageError(problem, place=model.place, got=got, wanted=wanted, remedy=remedy)
 
 
 def _sherpa_files(place: Path) -> dict[str, Any]:
