@@ -23,7 +23,7 @@ QUICKLY = {
     "gpu_tests.py": ("--quick",),
     "ddp_scaling.py": ("--quick", "--processes", "2"),
     "inference.py": ("--quick", "--rounds", "1"),
-    "transcription.py": ("--quick", "--rounds", "1"),
+    "transcription.py": ("--quick", "--rounds", "1", "--transducer"),
     "alignment.py": ("--quick",),
     "evaluation.py": ("--quick", "--rounds", "1"),
     "hotwords.py": ("--quick", "--labels", "letters"),
