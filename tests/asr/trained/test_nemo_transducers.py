@@ -207,6 +207,37 @@ def test_a_transducer_of_another_kind_is_refused_with_its_setting(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "got"),
+    [
+        (
+            "tdt",
+            {"decoding": {"durations": [0, 1, 2, 4, 8]}},
+            "loss.tdt_kwargs.durations [0, 1, 2, 3, 4], decoding.durations [0, 1, 2, 4, 8]",
+        ),
+        (
+            "multi-blank",
+            {"loss": {"multiblank_rnnt_kwargs": {"big_blank_durations": [2, 8]}}},
+            "loss.multiblank_rnnt_kwargs.big_blank_durations [2, 8], decoding.big_blank_durations [2, 4]",
+        ),
+        (
+            "tdt",
+            {"joint": {"num_extra_outputs": 4}, "decoding": {"durations": None}},
+            "loss.tdt_kwargs.durations [0, 1, 2, 3, 4], joint.num_extra_outputs 4",
+        ),
+    ],
+)
+def test_durations_that_contradict_each_other_are_one_line_with_their_places(
+    tmp_path: Path, name: str, changes: dict[str, dict[str, Any]], got: str
+) -> None:
+    config = config_of(name)
+    sections = {key: {**config[key], **values} for key, values in changes.items()}
+    with pytest.raises(ConfigError) as caught:
+        read_nemo(write_case(tmp_path / "m.nemo", name, **sections))
+    assert f": the model's durations contradict each other: got {got}; wanted the same in each" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_adapters_are_one_line(tmp_path: Path) -> None:
     state = {**state_of("rnnt"), "encoder.layers.0.adapter_layer.new.module.0.weight": torch.ones(1)}
     with pytest.raises(CheckpointError, match=r"m\.nemo: its modules have adapters, which are not read: got encoder\."):

@@ -47,11 +47,12 @@ def further_arguments(config: Config, problems: list[str]) -> dict[str, dict[str
     key = _KINDS.get(loss_name) or _KINDS.get(str(decoding.get("model_type")))
     if key is not None:
         durations = _durations(config, loss, loss_name, decoding, key)
-        if durations is None:
+        problems += _contradictions(config, joint, durations)
+        if not durations:
             wanted = f"decoding.{key}, a list of frames"
             problems.append(f"{config.place()}: the model's {key} are missing, wanted {wanted}")
         else:
-            arguments[RNNTJoint.__name__] = {key: durations}
+            arguments[RNNTJoint.__name__] = {key: next(iter(durations.values()))}
     if of_loss := _loss_arguments(config, loss, loss_name):
         arguments[RNNTLoss.__name__] = of_loss
     greedy = _section(decoding, "greedy")
@@ -73,18 +74,42 @@ def _loss_arguments(config: Config, loss: Config, loss_name: str) -> dict[str, A
     return {name: value for name, value in values.items() if value not in (None, defaults[name])}
 
 
-def _durations(config: Config, loss: Config, loss_name: str, decoding: Config, key: str) -> list[int] | None:
-    """Of the loss, with which a model was trained; else as it is decoded, or among the defaults."""
-    defaults = _section(config, "model_defaults")
-    listed = (
-        _section(loss, f"{loss_name}_kwargs").get(key),
-        decoding.get(key),
-        defaults.get(f"tdt_{key}", defaults.get(key)),
-    )
-    for value in listed:
-        if isinstance(value, Sequence) and not isinstance(value, str) and value:
-            return list(value)
-    return None
+def _durations(
+    config: Config, loss: Config, loss_name: str, decoding: Config, key: str
+) -> dict[tuple[str, ...], list[int]]:
+    """By where a file says them: of the loss, with which a model was trained, then as it is decoded.
+
+    Those among the defaults count where neither of the two says them.
+    """
+    defaults, kwargs = _section(config, "model_defaults"), f"{loss_name}_kwargs"
+    default = f"tdt_{key}" if f"tdt_{key}" in defaults else key
+    said = {
+        ("loss", kwargs, key): _section(loss, kwargs).get(key),
+        ("decoding", key): decoding.get(key),
+        ("model_defaults", default): defaults.get(default),
+    }
+    lists = {
+        place: list(value)
+        for place, value in said.items()
+        if isinstance(value, Sequence) and not isinstance(value, str) and value
+    }
+    stated = {place: value for place, value in lists.items() if place[0] != "model_defaults"}
+    return stated or lists
+
+
+def _contradictions(config: Config, joint: Config, durations: Mapping[tuple[str, ...], list[int]]) -> list[str]:
+    """A line if sections say different durations, or the joint network has another number of them."""
+    said: dict[tuple[str, ...], Any] = dict(durations)
+    number = joint.get("num_extra_outputs")
+    differ = len({tuple(value) for value in durations.values()}) > 1
+    if type(number) is int and any(len(value) != number for value in durations.values()):
+        said["joint", "num_extra_outputs"], differ = number, True
+    if not differ:
+        return []
+    places = ", ".join(f"{'.'.join(place)} {shown(value)}" for place, value in said.items())
+    wanted = "wanted the same in each; change the file's model_config.yaml to those it was trained with"
+    place = config.place(*next(iter(durations)))
+    return [f"{place}: the model's durations contradict each other: got {places}; {wanted}"]
 
 
 def prompt_arguments(config: Config, state: Mapping[str, Tensor]) -> dict[str, Any]:
