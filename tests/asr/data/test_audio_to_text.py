@@ -224,10 +224,8 @@ def test_training_leaves_out_texts_that_the_vocabulary_cannot_write_and_evaluati
     layer = layer_of(parser="base")
     told = capsys.readouterr()
     assert '1 character outside the vocabulary: "q" x3; 2 texts refused' in told.err
-    left_out = (
-        "training leaves these utterances out, where it takes lines without a text, evaluation scores their texts"
-    )
-    assert left_out in told.err
+    left_out = "training leaves these utterances out, but by a model's configuration it refuses lines without a text; "
+    assert f"{left_out}evaluation scores their texts" in told.err
     (batch,) = batches_of(layer)
     assert batch.values[3].tolist() == [0, 0, 1]
     before = layer.fingerprint()
@@ -236,6 +234,20 @@ def test_training_leaves_out_texts_that_the_vocabulary_cannot_write_and_evaluati
     assert layer.fingerprint() == before
     reason = "without a text that the vocabulary can write"
     assert f"dropped 2 {reason} (0.00 h: train.json:1, train.json:2)" in capsys.readouterr().out
+
+
+def test_a_text_of_which_nothing_can_be_written_is_not_told_as_a_line_without_a_text(folder, capsys):
+    """Training by a configuration leaves the one out, and refuses the other: a line that calls both empty misleads."""
+    make_set(folder, 2)
+    lines = [json.loads(line) for line in (folder / "train.json").read_text().splitlines()]
+    lines[0]["text"] = "?!"
+    (folder / "train.json").write_text("\n".join(map(json.dumps, lines)))
+    layer = layer_of(parser="base")
+    told = capsys.readouterr().err
+    assert "1 text refused: no character of the text is in the vocabulary x1; training leaves these utterances" in told
+    assert "without a text" not in told
+    layer.require_texts()
+    assert len(layer) == 1
 
 
 def test_texts_that_mean_nothing_are_for_inference_and_not_for_training(folder):

@@ -294,9 +294,11 @@ class SpeechDataLayer(SpeechPorts):
         if text_report := parser.report():
             seen = "" if self._all_seen else f" (in {CHECKED_LINES} lines, evenly spread)"
             left_out = f"; they are left out of the texts (read as {parser.describe()})" if parser.unknown else ""
-            # Commands refuse a training set in which texts are missing.
-            where = ", where it takes lines without a text" if parser.refused[EMPTY] else ""
-            empty = f"; training leaves these utterances out{where}, evaluation scores their texts as they are"
+            # As `require_texts` does, of whoever builds a model by its configuration.
+            refused = (
+                ", but by a model's configuration it refuses lines without a text" if parser.refused[EMPTY] else ""
+            )
+            empty = f"; training leaves these utterances out{refused}; evaluation scores their texts as they are"
             kept = empty if self._textless.any() else ""
             logging.warning(f"{self.utterances.name}: {text_report}{seen}{left_out}{kept}")
 

@@ -493,7 +493,7 @@ def test_marks_that_are_no_words_are_left_out_and_counted(name):
     assert spell(parser, parser(text)) == "five two zero" == parser.reference(text)
     assert parser.unknown == {"<unk>": 2, "{NOISE}": 1, "[laughter]": 1, "[door slams]": 1}
     assert parser("[laughter]") is None
-    assert parser.refused == {"the text is empty": 1}
+    assert parser.refused == {"no character of the text is in the vocabulary": 1}
 
 
 def test_brackets_that_are_labels_or_part_of_words_are_no_marks():

@@ -33,6 +33,7 @@ from nemo_lite.base.errors import ConfigError, DataError, UsageError, counted, p
 from nemo_lite.base.nemo_logging import LogMode, logging
 
 EMPTY = "the text is empty"
+UNWRITABLE = "no character of the text is in the vocabulary"
 # Marks a byte outside the vocabulary in the table of the fast path; real ids stay below.
 _OUTSIDE = 255
 
@@ -162,12 +163,12 @@ class CharParser:
         if not isinstance(text, str):
             raise DataError("the text is not a string", got=type(text).__name__)
         normal = self._counted(text)
-        if not normal:
-            raise DataError(EMPTY, got=repr(text))
+        if not normal:  # also of punctuation alone
+            raise DataError(UNWRITABLE if text.strip() else EMPTY, got=repr(text))
         ids = self._to_ids(normal)
         is_blank = self._subwords is None and set(ids) == {self._ids.get(" ")} and not text.isspace()
         if not ids or is_blank:
-            raise DataError("no character of the text is in the vocabulary", got=repr(text))
+            raise DataError(UNWRITABLE, got=repr(text))
         return ids
 
     def most_ids(self, text: str) -> int | None:
