@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 import soundfile
+import torch
 from toys.kaldi_folders import make_folder
 from toys.ranks import on_ranks
 from toys.silero import write_silero
@@ -18,7 +19,7 @@ from toys.tone_model import exported_tones, train_tones
 
 import nemo_asr
 from nemo_asr.commands.cli.eval import EvalParser, main
-from nemo_asr.commands.evaluation import pauses_line, recordings_of, with_recordings
+from nemo_asr.commands.evaluation import _timed_words, pauses_line, recordings_of, with_recordings
 from nemo_asr.run.cli.transcribe import main as transcribe
 from nemo_asr.trained.model import TrainedModel, describe
 from nemo_lite.base.errors import DataError, UsageError
@@ -112,6 +113,12 @@ def test_words_have_their_times_in_the_recording(model, talks, capsys):
     starts = [float(start) for name, _, start, *_ in ctm if "pauses" in name]
     assert starts == pytest.approx([word["start"] for word in first["words"]], abs=2e-3)
     assert starts[0] > 0.9
+
+
+def test_words_of_a_transducer_that_share_a_frame_have_a_frame_each():
+    ids, starts, ends = ([[row]] for row in ([0, 1, 0, 2, 0, 1, -1], [0, 1, 3, 3, 3, 3, 0], [1, 2, 4, 4, 4, 6, 0]))
+    (words,) = _timed_words([torch.tensor(values) for values in (ids, starts, ends)], [" ", "a", "b"], 1.0)
+    assert words == [("a", 1.0, 2.0), ("b", 3.0, 4.0), ("a", 4.0, 6.0)]
 
 
 def _evaluate(arguments):

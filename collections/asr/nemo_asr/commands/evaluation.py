@@ -390,11 +390,9 @@ def _timed_words(values: Sequence[Tensor], labels: list[str], frame_seconds: flo
         rows.append(
             [
                 TimedWord(
-                    "".join(written[found.ids[k]] for k in word).strip(),
-                    found.starts[word[0]] * frame_seconds,
-                    found.ends[word[-1]] * frame_seconds,
+                    "".join(written[found.ids[k]] for k in word).strip(), start * frame_seconds, end * frame_seconds
                 )
-                for word in found.words(written)
+                for word, start, end in found.timed_words(written)
             ]
         )
     return rows

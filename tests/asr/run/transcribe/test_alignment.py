@@ -1,5 +1,6 @@
 """Known texts in made frames: times, sentences, scores, and the files."""
 
+import itertools
 import json
 import time
 
@@ -208,6 +209,17 @@ def test_the_last_word_of_a_part_ends_where_its_sound_does(speech_end, word_end)
     assert parts == []  # frames are in memory once
     said = find_text(frames, sentences("ab"), LABELS, Recording("a", "a", seconds=2.0), ALIGNER)
     assert alignment_of(said, LABELS, 0.0).words[0].end == word_end
+
+
+def test_words_that_a_transducer_says_in_one_frame_have_a_frame_each():
+    """So that no file has a word of no length."""
+    said, _ = found("a b c b", ("_a-b__-c__-b_", 0.0))
+    starts = [said.timed.starts[0], *[said.timed.starts[1]] * 4, *said.timed.starts[5:]]
+    in_one = said._replace(timed=said.timed._replace(starts=starts, ends=[start + 1 for start in starts]))
+    words = alignment_of(in_one, LABELS, 0.0).words
+    assert [word.text for word in words] == ["a", "b", "c", "b"]
+    assert all(word.end - word.start >= SECONDS - 1e-9 for word in words)
+    assert all(before.end <= word.start for before, word in itertools.pairwise(words))
 
 
 def test_frames_of_the_labels_of_a_text_give_the_path_of_all_frames():

@@ -5,6 +5,7 @@ import pytest
 
 from nemo_asr.run.audio.segments import Span
 from nemo_asr.run.search.ctc import labels_of_path
+from nemo_asr.run.search.search import TimedLabels
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.transcript import Transcript, Word, transcript_of
 
@@ -26,6 +27,25 @@ def test_words_begin_with_their_first_label_and_end_with_their_last():
     found = made([BLANK, 1, 1, BLANK, 2, 0, 0, BLANK, 2, 2, BLANK])
     assert found.text == "ab b"
     assert [(word.text, word.start, word.end) for word in found.words] == [("ab", 0.1, 0.5), ("b", 0.8, 1.0)]
+
+
+def times_of(starts, ends, ids=None, first_frame=0):
+    labels = TimedLabels(ids or [0, 1] * (len(starts) // 2), starts, ends, [-0.1] * len(starts))
+    whole = Recording("a.wav", "a.wav", seconds=10.0)
+    return [(word.start, word.end) for word in transcript_of(labels, LABELS, whole, 1.0, first_frame=first_frame).words]
+
+
+def test_a_word_ends_where_the_next_one_begins_at_the_latest():
+    """A transducer may say the next word in the frame of a label that has no duration."""
+    assert times_of([0, 1, 3, 3], [1, 2, 4, 5]) == [(1, 2), (3, 5)]
+    assert times_of([0, 1, 3, 3, 3], [1, 2, 4, 4, 5], ids=[0, 1, 2, 0, 2]) == [(1, 3), (3, 5)]
+
+
+def test_words_that_begin_in_one_frame_have_a_frame_each():
+    assert times_of([2, 2, 2, 2, 2, 2], [3] * 6) == [(2, 3), (3, 4), (4, 5)]
+    assert times_of([2, 2, 2, 2, 3, 3, 8, 8], [3, 3, 3, 3, 4, 4, 9, 9]) == [(2, 3), (3, 4), (4, 5), (8, 9)]
+    assert times_of([9, 9, 9, 9], [10] * 4) == [(9, 10), (10, 10)]  # no room behind the recording
+    assert times_of([0, 0, 4, 4], [1, 1, 5, 5], first_frame=2) == [(2, 3), (4, 5)]
 
 
 def test_equal_labels_are_one_without_a_blank_between_and_two_with_one():

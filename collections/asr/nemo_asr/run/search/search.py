@@ -189,6 +189,33 @@ class TimedLabels(NamedTuple):
                     yield word
                 first = position
 
+    def timed_words(self, labels: Sequence[str], first_frame: int = 0) -> list[WordFrames]:
+        """The words with their frames, of which no two overlap.
+
+        A label without a duration lasts a frame, in which a transducer may say the next word too. So a word ends where
+        the next one begins at the latest; of several that begin in one frame each has a frame, one behind the other.
+
+        Args:
+            labels: the vocabulary.
+            first_frame: before it no word begins: of a part of a stream, where the last word of the part before ends.
+        """
+        words = list(self.words(labels))
+        next_starts = [*(self.starts[word[0]] for word in words), self.ends[-1] if words else 0][1:]
+        timed, end = list[WordFrames](), first_frame
+        for word, next_start in zip(words, next_starts, strict=True):
+            start = max(self.starts[word[0]], end)
+            end = max(min(self.ends[word[-1]], next_start), start + 1)
+            timed.append(WordFrames(word, start, end))
+        return timed
+
+
+class WordFrames(NamedTuple):
+    """A word: the positions of its labels, and from which frame to before which one it lasts."""
+
+    labels: range
+    start: int
+    end: int
+
 
 FILLER_COST = 2.0
 """Natural logarithm: what a frame costs that holds what a known text has not. A label that the text lacks costs 5 to

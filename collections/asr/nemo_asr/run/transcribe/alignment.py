@@ -371,7 +371,8 @@ def _timed_words(words: Sequence[list[int]], said: SaidText, written: Sequence[s
             start = max(space, time - _LONGEST_SPACE) - delay
         else:
             start = time - delay
-        starts.append(max(start, last_label, 0.0))
+        # A transducer may say two words in one frame: each has a frame.
+        starts.append(max(start, last_label, starts[-1] + said.seconds if starts else 0.0))
         last_label = max(float(said.times[said.timed.starts[word[-1]]]) - delay, starts[-1])
     timed = []
     followings = zip([*starts[1:], said.recording.seconds], [*onsets[1:], -1.0], strict=True)
@@ -381,7 +382,7 @@ def _timed_words(words: Sequence[list[int]], said: SaidText, written: Sequence[s
         is_near = heard_end - delay - said.seconds <= speech_end <= heard_end + _NEAR_END
         if next_onset != onset and is_near:
             heard_end = speech_end
-        end = max(start, min(heard_end, following, said.recording.seconds))
+        end = max(start, min(max(heard_end, start + said.seconds), following, said.recording.seconds))
         timed.append(_PlacedWord(_word(word, said, written, start, end), word))
     return timed
 

@@ -295,6 +295,7 @@ class FrameStream:
         self._num_done = 0  # frames before the open part
         self._num_open = 0  # frames of it
         self._num_silent = 0  # frames at the end of it without a label
+        self._first_free = 0  # frame of it, behind the last word of the part before
         most_frames = math.ceil(_PARTS_OPEN * self._rules.longest * model.sample_rate / model.frame_samples)
         self._open = (decoder or model.search).stream(most_frames)
         self._shown = ""
@@ -386,6 +387,8 @@ class FrameStream:
         """End the open part after some of its frames."""
         labels = self._open.end(num_frames)
         events = [self._event(labels, num_frames, is_final=True)] if labels.ids or self._shown else []
+        timed = labels.timed_words([spelled(label) for label in self._model.labels], self._first_free)
+        self._first_free = max(0, (timed[-1].end if timed else self._first_free) - num_frames)
         self._num_done += num_frames
         self._num_open -= num_frames
         self._num_silent = min(self._num_silent, self._num_open)
@@ -403,6 +406,8 @@ class FrameStream:
     def _event(self, found: TimedLabels, num_frames: int, is_final: bool) -> Partial:
         start, seconds = self._num_done * self._frame_seconds, self._frame_seconds
         whole = Recording(self._name, np.zeros(0, np.float32), self._model.sample_rate, seconds=self.seconds)
-        transcript = transcript_of(found, self._model.labels, whole, seconds, start, self._calibration)
+        transcript = transcript_of(
+            found, self._model.labels, whole, seconds, start, self._calibration, (), self._first_free
+        )
         end = min(start + num_frames * seconds, self.seconds)
         return Partial(transcript.text, transcript.words, is_final, round(start, 3), round(end, 3))

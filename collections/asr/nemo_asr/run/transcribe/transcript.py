@@ -31,7 +31,8 @@ class Word:
     Attributes:
         text: the word.
         start: seconds from the beginning of the recording to the first frame of its first label.
-        end: seconds to the end of the last frame of its last label.
+        end: seconds to the end of the last frame of its last label, or to where the next word begins. Words that a
+            transducer says in one frame have a frame each, one behind the other: see `TimedLabels.timed_words`.
         confidence: from 0 to 1. Without a calibration the geometric mean of the probabilities that the model gave the
             word's labels, over the frames of these labels: exp(mean of log p); blanks inside and around the word do not
             count. With one, how probable it is that the word is right.
@@ -153,6 +154,7 @@ def transcript_of(
     start: float = 0.0,
     calibration: Callable[[float], float] | None = None,
     hypotheses: Sequence[ScoredText] = (),
+    first_frame: int = 0,
 ) -> Transcript:
     """The transcript that timed labels stand for.
 
@@ -164,16 +166,17 @@ def transcript_of(
         start: seconds into the recording where the first frame begins.
         calibration: turns a confidence into a calibrated one.
         hypotheses: of a search, the best first.
+        first_frame: see `TimedLabels.timed_words`.
     """
     labels = [spelled(label) for label in labels]
     separator = separator_of(labels)
     ids, starts, ends, log_probs = found
     words = []
-    for word in found.words(labels):
+    for word, first_of_word, end_of_word in found.timed_words(labels, first_frame):
         num_frames = sum(ends[k] - starts[k] for k in word)
         confidence = float(np.exp(sum(log_probs[k] for k in word) / num_frames))
         confidence = confidence if calibration is None else calibration(confidence)
-        times = (min(start + frame * frame_seconds, recording.seconds) for frame in (starts[word[0]], ends[word[-1]]))
+        times = (min(start + frame * frame_seconds, recording.seconds) for frame in (first_of_word, end_of_word))
         first, last = (round(seconds, _DIGITS) for seconds in times)
         words.append(Word("".join(labels[ids[k]] for k in word).strip(), first, last, round(confidence, _DIGITS)))
     text = separator.join(word.text for word in words)
@@ -269,7 +272,6 @@ def cues_of(transcript: Transcript) -> list[Cue]:
     groups = _groups(transcript)
     cues = [Cue(words[0].start, words[-1].end, tuple(_lines(words, transcript.separator))) for words in groups]
     following = [*(cue.start for cue in cues), float("inf")][1:]
-    # A transducer may say the next word in the frame of this one's last label: the times of such words overlap.
     ends = (min(max(cue.end, cue.start + MIN_CUE_SECONDS), next_) for cue, next_ in zip(cues, following, strict=True))
     return [replace(cue, end=end) for cue, end in zip(cues, ends, strict=True)]
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +13,7 @@ from toys.tone_corpus import CONFIG
 
 import nemo_asr
 from nemo_asr.run.search.ngram import NgramCounter, estimate, write_arpa
+from nemo_asr.run.search.search import FrameByFrame, TimedLabels
 from nemo_asr.run.transcribe.stream import EndpointRules, FrameStream, SegmentStream
 from nemo_asr.trained.streamed_model import StreamedModel, streamed_model
 from nemo_lite.backends.pytorch.streaming import Delay
@@ -240,3 +244,38 @@ def test_rates_that_are_none_are_refused(rate):
         FrameStream(letters_model(), rate)
     with pytest.raises(UsageError, match="above 0"):
         EndpointRules(pause=0)
+
+
+class EachTwice:
+    """A search that says each letter twice in its frame, as a transducer may, with a space before it."""
+
+    def stream(self, most_frames):
+        return FrameByFrame(Said(TimedLabels([], [], [], [])), self._next)
+
+    def _next(self, states, frame, before):
+        (said,) = before
+        label = int(states["log_probs"].argmax())
+        new = [0, label, 0, label] if label in (1, 2) else []
+        ids, starts, ends, log_probs = map(list, said.labels)
+        times = [frame] * len(new), [frame + 1] * len(new)
+        return [Said(TimedLabels(ids + new, starts + times[0], ends + times[1], log_probs + [-0.1] * len(new)))]
+
+
+class Said(NamedTuple):
+    labels: TimedLabels
+    score: float = 0.0
+
+
+@pytest.mark.parametrize("size", [1, 3, None])
+def test_words_that_share_a_frame_have_the_same_times_in_parts_as_in_the_whole(size):
+    def times(rules):
+        events = of_letters("ab..ba..ab..b......", rules, size, EachTwice())[0]
+        finals = [event for event in events if event.is_final]
+        return [(word.text, word.start, word.end) for event in finals for word in event.words], len(finals)
+
+    whole, one = times(EndpointRules(pause=60.0, silence=60.0, longest=60.0))
+    parts, several = times(EndpointRules(pause=60.0, silence=60.0, longest=0.2))
+    assert parts == whole
+    assert several > one == 1
+    assert all(word[1] < word[2] for word in whole)
+    assert all(before[2] <= word[1] for before, word in pairwise(whole))
