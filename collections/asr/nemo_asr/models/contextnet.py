@@ -28,7 +28,7 @@ class ContextNetEncoder(JasperEncoder):
     Source: Han et al., "ContextNet", Interspeech 2020.
 
     Args:
-        jasper: the blocks; their keys are the arguments of :class:`JasperBlockSpec`.
+        jasper: each block has the keys of :class:`JasperBlockSpec`.
         activation: hardtanh, relu, selu or swish.
         feat_in: features of a frame.
         normalization_mode: batch, layer, group or instance.

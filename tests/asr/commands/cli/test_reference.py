@@ -39,6 +39,15 @@ def test_the_page_in_the_docs_is_what_the_constructors_say():
     assert reference() == ENGLISH, "run: nemo-lite reference > docs/en/configuration.md"
 
 
+@pytest.mark.parametrize("page", [ENGLISH, CHINESE], ids=["en", "zh"])
+def test_keys_below_a_section_are_linked_and_not_named_by_their_class(page):
+    assert [spec.__name__ for spec in SPECS if spec.__name__ in page] == []
+    anchors = {title.lower().replace(" ", "-") for title in sections_of(page)}
+    linked = re.findall(r"\]\(#([^)]*)\)", page)
+    assert len(set(linked)) == len(SPECS)
+    assert set(linked) <= anchors
+
+
 def test_every_module_of_any_family_has_a_section():
     assert [cls.__name__ for cls in MODULES if cls.__name__ not in sections_of(ENGLISH)] == []
 

@@ -48,6 +48,12 @@ _INNER_SECTIONS = (
     ("prednet", StatelessTransducerDecoder, StatelessSpec),
     ("jointnet", RNNTJoint, JointnetSpec),
 )
+_BLOCKS = "Blocks of JasperEncoder"
+# The titles of their tables, by class.
+_TITLES = {
+    **{spec.__name__: f"{key} of {owner.__name__}" for key, owner, spec in _INNER_SECTIONS},
+    JasperBlockSpec.__name__: _BLOCKS,
+}
 _DATA_NOTE = """The sub-sections `train` and `eval` have the same keys and win over those beside them.
 `batch_size` and the manifests come from the command line."""
 
@@ -124,13 +130,13 @@ def _section(name: str, entry: Known) -> Iterator[str]:
 
 
 def _inner_sections() -> Iterator[str]:
-    for key, owner, spec in _INNER_SECTIONS:
-        yield f"## {key} of {owner.__name__}\n"
+    for _, _, spec in _INNER_SECTIONS:
+        yield f"## {_TITLES[spec.__name__]}\n"
         yield _table(keys_of(spec))
 
 
 def _blocks() -> Iterator[str]:
-    yield "## Blocks of JasperEncoder\n"
+    yield f"## {_BLOCKS}\n"
     yield "Each element of `jasper` is a mapping with these keys.\n"
     yield _table(keys_of(JasperBlockSpec))
 
@@ -183,7 +189,13 @@ def _default_of(parameter: inspect.Parameter) -> str:
 
 
 def _escaped(text: str) -> str:
-    return re.sub(r":class:`(\w+)`", r"`\1`", text.replace("``", "`")).replace("|", "\\|")
+    """A text in Markdown. The classes of keys below a section are no names for a reader of YAML: their tables are."""
+    text = re.sub(r":class:`(\w+)`", r"`\1`", text.replace("``", "`")).replace("|", "\\|")
+    return re.sub("|".join(f"`{spec}`" for spec in _TITLES), lambda named: _link(_TITLES[named[0].strip("`")]), text)
+
+
+def _link(title: str) -> str:
+    return f"[{title}](#{title.lower().replace(' ', '-')})"
 
 
 def main(arguments: Sequence[str]) -> None:

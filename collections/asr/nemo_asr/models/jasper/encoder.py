@@ -33,7 +33,7 @@ class JasperEncoder(TrainableNM):
     Source: Li et al., "Jasper", Interspeech 2019; separable blocks: Kriman et al., "QuartzNet", ICASSP 2020.
 
     Args:
-        jasper: the blocks; their keys are the arguments of :class:`JasperBlockSpec`.
+        jasper: each block has the keys of :class:`JasperBlockSpec`.
         activation: hardtanh, relu, selu or swish.
         feat_in: features of a frame.
         normalization_mode: batch, layer, group or instance.
