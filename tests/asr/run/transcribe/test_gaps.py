@@ -12,7 +12,8 @@ import soundfile
 from nemo_asr.run.audio.segments import Span
 from nemo_asr.run.engines import Row, TranscriptionSettings
 from nemo_asr.run.search.search import Hypotheses, TimedLabels
-from nemo_asr.run.transcribe.driver import row_transcriber, transcribe
+from nemo_asr.run.transcribe import driver
+from nemo_asr.run.transcribe.driver import SpeechActivity, row_transcriber, transcribe
 from nemo_asr.run.transcribe.gaps import gaps_in, without_words
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.transcript import Transcript, Word, as_json
@@ -124,6 +125,29 @@ def test_a_file_that_is_gone_when_gaps_are_looked_for_keeps_its_words_and_ends_n
         Removing(), [Recording("a", str(path)), recording(1.0)], TranscriptionSettings()
     ).or_error()
     assert (gone.text, gone.gaps, other.text) == ("a", (), "a")
+
+
+def test_a_gap_of_a_file_that_is_gone_when_it_is_searched_again_is_told(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "a.wav"
+    soundfile.write(path, bursts(0.5, 0.3, 1.0), RATE)
+    read = []
+
+    class Counted(SpeechActivity):
+        def __init__(self, recording, detector=None):
+            read.append(recording)
+            super().__init__(recording, detector)
+
+    class RemovedBehindTheFirst(ReadOnce):
+        def hypotheses(self, rows, faults, settings):
+            if self.given:
+                path.unlink()
+            return super().hypotheses(rows, faults, settings)
+
+    monkeypatch.setattr(driver, "SpeechActivity", Counted)
+    (found,) = transcribe(RemovedBehindTheFirst(), [Recording("a", str(path))], TranscriptionSettings()).or_error()
+    assert found.text == "a"
+    assert [list(gap) for gap in found.gaps] == [pytest.approx([0.8, 1.8], abs=0.15)]
+    assert len(read) == 2  # to cut it, and to find the gap
 
 
 def test_silence_is_no_gap() -> None:

@@ -281,7 +281,8 @@ def _by_row(
     ``faults`` takes why rows cannot be read, by their number.
     """
     by_row = dict(_transcripts(engine, rows, compute(rows, faults), settings))
-    gaps = engine.from_first(lambda: _gaps(rows, by_row, settings.detector))
+    spoken = dict[int, list[Span]]()
+    gaps = engine.from_first(lambda: _gaps(rows, by_row, spoken, settings.detector))
     if settings.nbest > 1 or settings.cutting is None:
         return _told(by_row, gaps)
     parts = [
@@ -299,7 +300,7 @@ def _by_row(
         text = separator_of(engine.labels).join(word.text for word in words)
         by_row[number] = replace(by_row[number], text=text, words=tuple(words))
     found_again = {number: by_row[number] for number in gaps if number in by_row}
-    return _told(by_row, _gaps(rows, found_again, settings.detector))
+    return _told(by_row, _gaps(rows, found_again, spoken, settings.detector))
 
 
 def _transcripts(
@@ -312,17 +313,24 @@ def _transcripts(
 
 
 def _gaps(
-    rows: Sequence[Recording], by_row: Mapping[int, Transcript], detector: Detector | None
+    rows: Sequence[Recording],
+    by_row: Mapping[int, Transcript],
+    spoken: dict[int, list[Span]],
+    detector: Detector | None,
 ) -> dict[int, list[Span]]:
-    """The gaps of rows by their number; the levels of a row are only read where its words leave room for one."""
+    """The gaps of rows by their number; the levels of a row are only read where its words leave room for one.
+
+    ``spoken`` takes where somebody speaks in a row: it is not read again for what is there.
+    """
     found = {}
     for number, transcript in by_row.items():
         parts = without_words(transcript.words, rows[number].seconds)
-        try:
-            spoken = SpeechActivity(rows[number], detector).spans(PAUSES) if parts else []
-        except DataError:  # it was read a moment ago, and its words are known
-            continue
-        if gaps := gaps_in(parts, spoken):
+        if parts and number not in spoken:
+            try:
+                spoken[number] = SpeechActivity(rows[number], detector).spans(PAUSES)
+            except DataError:  # it was read a moment ago, and its words are known
+                continue
+        if gaps := gaps_in(parts, spoken.get(number, ())):
             found[number] = gaps
     return found
 
