@@ -282,7 +282,14 @@ def _by_row(
     """
     by_row = dict(_transcripts(engine, rows, compute(rows, faults), settings))
     spoken = dict[int, list[Span]]()
-    gaps = engine.from_first(lambda: _gaps(rows, by_row, spoken, settings.detector))
+    found_first = engine.from_first(
+        # Plain tuples travel between ranks.
+        lambda: {
+            number: [tuple(gap) for gap in of_row]
+            for number, of_row in _gaps(rows, by_row, spoken, settings.detector).items()
+        }
+    )
+    gaps = {number: [Span(*gap) for gap in of_row] for number, of_row in found_first.items()}
     if settings.nbest > 1 or settings.cutting is None:
         return _told(by_row, gaps)
     parts = [
