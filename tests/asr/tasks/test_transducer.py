@@ -114,6 +114,8 @@ MISTAKES = {
         "decoder": "StatelessTransducerDecoder: {prednet: {pred_hidden: 2}, context_size: 4}"
     },
     "D=20 ": {"decoder": "RNNTDecoder: {prednet: {pred_hidden: 20}}"},
+    "CTCLossNM.log_probs cannot take ConformerEncoder.outputs": {"joint": "}\nCTCLossNM: {"},
+    "; family transducer has RNNTLoss as its loss": {"joint": "}\nCTCLossNM: {"},
 }
 
 

@@ -14,7 +14,7 @@ from nemo_asr.run.text.parser import vocabulary
 from nemo_asr.run.text.subwords import Subwords, load_subwords
 from nemo_asr.tasks.families import ClassWires
 from nemo_asr.tasks.family import Data, Family, Signal, Wires, connect_by_type, signals_of
-from nemo_asr.tasks.registry import DATA_ROLES, MODEL_KEYS, ModuleSection
+from nemo_asr.tasks.registry import DATA_ROLES, MODEL_KEYS, ModuleSection, defaults_of
 from nemo_asr.text.proposal import AUTO, PUNCTUATED
 from nemo_lite import NeuralModule, TrainableNM, logging
 from nemo_lite.backends.pytorch.nm import without_weights
@@ -345,7 +345,12 @@ class ConnectionCheck:
         place = self._contradiction(blamed) or self._parts[blamed].params.place()
         other = self._parts[source if blamed == role else role]
         line = f" ({other.target.__name__}: {other.params.spot()})" if other.params.path else ""
-        text = f"{place}: {error.problem}{line}: got {error.got}, wanted {error.wanted}; {error.remedy}"
+        default = defaults_of(self._family.name).get(blamed)
+        of_default = f"family {self._family.name} has {default.__name__} as its {blamed}" if default else ""
+        remedies = [error.remedy, of_default if self._parts[blamed].target is not default else ""]
+        text = f"{place}: {error.problem}{line}: got {error.got}, wanted {error.wanted}; " + "; ".join(
+            filter(None, remedies)
+        )
         self.problems.append(text.removesuffix("; "))
 
     def _contradiction(self, role: str) -> str:
