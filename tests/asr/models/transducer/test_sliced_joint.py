@@ -53,6 +53,16 @@ def test_losses_and_gradients_are_those_of_the_whole_joint(activation, num_extra
     torch.testing.assert_close(results(sliced, frames, states, net), wanted, rtol=0, atol=1e-6)
 
 
+def test_a_batch_without_utterances_has_no_losses_and_gradients_of_zero():
+    frames, states, net, kept = inputs()
+    empty = sliced_losses(
+        frames[:0], states[:0], net, Kept(kept.columns[:0], NUM_TOKENS), lambda kept: kept.sum((1, 2, 3))
+    )
+    assert empty.shape == (0,)
+    gradients = torch.autograd.grad(empty.sum(), list(net.parameters()))
+    assert not any(gradient.any() for gradient in gradients)
+
+
 def test_dropout_is_the_same_in_both_passes_and_goes_on_with_the_generator_of_the_run(monkeypatch):
     masks = []
     drawn = torch.Tensor.bernoulli_

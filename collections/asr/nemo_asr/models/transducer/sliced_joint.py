@@ -88,7 +88,7 @@ class _Joint:
             most = min(_SLICE_BYTES, _NODES_OF_CORE * torch.get_num_threads() * of_node)
         elif most is None:
             most = _SLICE_BYTES_OF_GPU
-        items = min(num_items, max(1, most // of_frame))
+        items = max(1, min(num_items, most // of_frame))
         length = max(1, most // (of_frame * items))
         places = [(i, t) for i in range(0, num_items, items) for t in range(0, num_frames, length)]
         for number, (item, frame) in enumerate(places):
