@@ -76,6 +76,15 @@ def test_a_classifier_has_no_options_of_transcription(corpus: Path) -> None:
     assert "--intermediate_ctc is for models that transcribe; leave it out" in finished.err
 
 
+def test_a_loss_that_the_family_has_not_is_refused_before_there_is_a_run_folder(corpus: Path) -> None:
+    data = ["--model_config", "transducer_digits", "--train_dataset", str(corpus / "train.json")]
+    words = [*data, "--num_epochs", "1", "--intermediate_ctc", "0.3", "--work_dir", "new", "--exp_name", "refused"]
+    finished = run_script("jasper.py", *words)
+    assert (finished.code, finished.err.count("\n")) == (2, 1)
+    assert "family transducer has no loss in the middle of its encoder" in finished.err
+    assert not Path("new").exists()
+
+
 def model_weights(folder: str) -> dict[str, torch.Tensor]:
     """Of a model folder, whose files are named by the module and a digest."""
     files = Path(folder).glob("*.safetensors")

@@ -123,6 +123,8 @@ class TrainingRun:
         }
         if self._own_checkpoints and args.num_processes == 1 and not args.precision_check:
             check_goes_on(self._own_checkpoints, self.recipe)  # with several processes, the first one does it later
+        if args.intermediate_ctc and not classifies:  # what is refused leaves no run folder
+            self.recipe.model(with_weights=False, intermediate_ctc=args.intermediate_ctc)
         self.factory = early or self._make_factory()
         if classifies:
             self.model: Any = self.recipe.classifier(with_weights=not args.plan)
