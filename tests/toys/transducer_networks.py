@@ -46,14 +46,19 @@ class RandomNetworks:
 
     def after(self, labels: Array, memory: tuple[Array, ...]) -> tuple[Array, ...]:
         """A recurrence."""
-        return (np.tanh(memory[0] @ self._again + self._embedding[labels]),)
+        return (np.tanh(_product(memory[0], self._again) + self._embedding[labels]),)
 
     def scores(self, frames: Array, memory: tuple[Array, ...]) -> Array:
         """Of the sum of both."""
         self.num_evaluated += len(frames)
         self.num_calls += 1
-        scores: Array = np.maximum(frames + memory[0], 0) @ self._head
-        return scores
+        return _product(np.maximum(frames + memory[0], 0), self._head)
+
+
+def _product(rows: Array, matrix: Array) -> Array:
+    """In float32, and of each row the same whatever the others are: in float32 alone, BLAS may sum in another order."""
+    product: Array = (rows.astype(np.float64) @ matrix.astype(np.float64)).astype(np.float32)
+    return product
 
 
 class ChosenNetworks:
