@@ -234,3 +234,12 @@ def test_a_head_that_never_says_blank_moves_on_and_ends():
     labels = TransducerBeam(networks, LABELS, beam_size=4, max_symbols=3).recognise({FRAMES: numbered(4)}).best
     assert max(np.bincount(labels.starts)) <= 3
     assert max(labels.starts) == 3
+
+
+@pytest.mark.parametrize("search", [GreedyTransducer, lambda networks: TransducerBeam(networks, LABELS)])
+def test_scores_that_are_no_numbers_are_one_line(search):
+    with_nan = {FRAMES: np.full_like(random_frames(3, 0), np.nan)}
+    with pytest.raises(
+        UsageError, match=r"gives scores that are no numbers \(NaN\): got \d+ of \d+; take a checkpoint"
+    ):
+        search(RandomNetworks(num_labels=len(LABELS))).recognise(with_nan)

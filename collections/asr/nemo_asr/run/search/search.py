@@ -278,3 +278,13 @@ def refuse_no_probabilities(log_sum: float) -> None:
         problem = "the model's log_probs are no logarithms of probabilities, so words have no confidences"
         got, remedy = f"frames whose logarithm of the sum is {log_sum:.3g}", "end its decoder with log_softmax"
         raise UsageError(problem, got=got, wanted="0, as of a CTC head", remedy=remedy)
+
+
+def refuse_no_numbers(scores: npt.NDArray[np.floating[Any]]) -> None:
+    """Raise UsageError where a network gives NaN: no path through a recording is better than another one then."""
+    if np.isnan(scores).any():
+        problem, got = (
+            "the model gives scores that are no numbers (NaN)",
+            f"{int(np.isnan(scores).sum())} of {scores.size}",
+        )
+        raise UsageError(problem, got=got, remedy="take a checkpoint from before its loss was NaN")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.run.search.search import FrameByFrame, Hypotheses, States, TimedLabels
+from nemo_asr.run.search.search import FrameByFrame, Hypotheses, States, TimedLabels, refuse_no_numbers
 from nemo_asr.run.search.transducer_align import TransducerAligner
 from nemo_lite.base.errors import UsageError
 
@@ -72,8 +72,13 @@ class Choices(NamedTuple):
 
 
 def best_choices(networks: TransducerNetworks, frames: Array, memory: Memory) -> Choices:
-    """The most probable output of each hypothesis, and the most probable duration, which a blank has above 0."""
+    """The most probable output of each hypothesis, and the most probable duration, which a blank has above 0.
+
+    Raises:
+        UsageError: the networks give no numbers.
+    """
     scores = networks.scores(frames, memory)
+    refuse_no_numbers(scores)
     outputs, log_probs = _best(scores[:, : networks.blank + 1])
     is_label = outputs <= last_label(networks)
     if networks.durations:

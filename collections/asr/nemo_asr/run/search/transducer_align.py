@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.run.search.search import FILLER_COST, AlignedLabels, States, TimedLabels
+from nemo_asr.run.search.search import FILLER_COST, AlignedLabels, States, TimedLabels, refuse_no_numbers
 from nemo_lite.base.errors import UsageError
 
 if TYPE_CHECKING:
@@ -208,6 +208,7 @@ class _Lattice:
         shape = len(rows), len(memories)
         networks, blank = self._networks, self._networks.blank
         scores = networks.scores(np.repeat(rows, shape[1], axis=0), (np.tile(memories, (shape[0], 1)),))
+        refuse_no_numbers(scores)
         of_outputs, of_durations = scores[:, : blank + 1], scores[:, blank + 1 :]
         log_sums = _log_sum(of_outputs)
         ids = np.tile(self._ids[first : first + self._width], shape[0])

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nemo_asr.run.search.prefix_beam_search import BeamSize, LogProb, SearchLimits, extended
-from nemo_asr.run.search.search import Hypotheses, States, TimedLabels, num_frames_of
+from nemo_asr.run.search.search import Hypotheses, States, TimedLabels, num_frames_of, refuse_no_numbers
 from nemo_asr.run.search.transducer import FRAMES, MAX_SYMBOLS, Array, Memory, TransducerNetworks, last_label, take
 from nemo_asr.run.search.transducer_align import TransducerAligner
 from nemo_asr.run.search.word_beams import TABLES, Floats, Hypothesis, Ints, WordBeams, texts_of
@@ -259,6 +259,7 @@ class TransducerStream:
         now, number = self._num_frames - 1, len(here)
         networks, memory = self._networks, take(self._live.memory, here)
         scores = networks.scores(np.repeat(frame[None], number, axis=0), memory)
+        refuse_no_numbers(scores)
         log_probs = _log_softmax(scores[:, : networks.blank + 1])
         of_steps = np.zeros((number, 1))
         of_blanks = log_probs[:, last_label(networks) + 1 :]  # the big ones too
