@@ -44,7 +44,7 @@ def test_a_word_ends_where_the_next_one_begins_at_the_latest():
 def test_words_that_begin_in_one_frame_have_a_frame_each():
     assert times_of([2, 2, 2, 2, 2, 2], [3] * 6) == [(2, 3), (3, 4), (4, 5)]
     assert times_of([2, 2, 2, 2, 3, 3, 8, 8], [3, 3, 3, 3, 4, 4, 9, 9]) == [(2, 3), (3, 4), (4, 5), (8, 9)]
-    assert times_of([9, 9, 9, 9], [10] * 4) == [(9, 10), (10, 10)]  # no room behind the recording
+    assert times_of([9, 9, 9, 9], [10] * 4) == [(8, 9), (9, 10)]  # no room behind the recording
     assert times_of([0, 0, 4, 4], [1, 1, 5, 5], first_frame=2) == [(2, 3), (4, 5)]
 
 

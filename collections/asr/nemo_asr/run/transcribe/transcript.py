@@ -179,8 +179,17 @@ def transcript_of(
         times = (min(start + frame * frame_seconds, recording.seconds) for frame in (first_of_word, end_of_word))
         first, last = (round(seconds, _DIGITS) for seconds in times)
         words.append(Word("".join(labels[ids[k]] for k in word).strip(), first, last, round(confidence, _DIGITS)))
-    text = separator.join(word.text for word in words)
     duration = round(recording.seconds, _DIGITS)
+    # Words that share the last frame have no room behind it: they, and what is in their way, move forward.
+    limit = duration
+    for place in reversed(range(len(words))):
+        word = words[place]
+        if word.start < word.end <= limit:
+            break
+        end = min(word.end, limit)
+        begin = round(max(0.0, min(word.start, end - frame_seconds)), _DIGITS)
+        words[place], limit = replace(word, start=begin, end=end), begin
+    text = separator.join(word.text for word in words)
     several = tuple(hypotheses)
     return Transcript(
         text, tuple(words), duration, recording.source, recording.offset, several, channel=recording.channel
