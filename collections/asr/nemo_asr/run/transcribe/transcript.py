@@ -180,15 +180,15 @@ def transcript_of(
         first, last = (round(seconds, _DIGITS) for seconds in times)
         words.append(Word("".join(labels[ids[k]] for k in word).strip(), first, last, round(confidence, _DIGITS)))
     duration = round(recording.seconds, _DIGITS)
-    # Words that share the last frame have no room behind it: they, and what is in their way, move forward.
+    # Words that share the last frame have no room behind it: they, and what is in their way, begin earlier.
     limit = duration
     for place in reversed(range(len(words))):
-        word = words[place]
-        if word.start < word.end <= limit:
+        timed = words[place]
+        if timed.start < timed.end <= limit:
             break
-        end = min(word.end, limit)
-        begin = round(max(0.0, min(word.start, end - frame_seconds)), _DIGITS)
-        words[place], limit = replace(word, start=begin, end=end), begin
+        end = min(timed.end, limit)
+        begin = round(max(0.0, min(timed.start, end - frame_seconds)), _DIGITS)
+        words[place], limit = replace(timed, start=begin, end=end), begin
     text = separator.join(word.text for word in words)
     several = tuple(hypotheses)
     return Transcript(
