@@ -345,13 +345,11 @@ class ConnectionCheck:
         place = self._contradiction(blamed) or self._parts[blamed].params.place()
         other = self._parts[source if blamed == role else role]
         line = f" ({other.target.__name__}: {other.params.spot()})" if other.params.path else ""
+        parts = [f"{place}: {error.problem}{line}: got {error.got}, wanted {error.wanted}", error.remedy]
         default = defaults_of(self._family.name).get(blamed)
-        of_default = f"family {self._family.name} has {default.__name__} as its {blamed}" if default else ""
-        remedies = [error.remedy, of_default if self._parts[blamed].target is not default else ""]
-        text = f"{place}: {error.problem}{line}: got {error.got}, wanted {error.wanted}; " + "; ".join(
-            filter(None, remedies)
-        )
-        self.problems.append(text.removesuffix("; "))
+        if default and self._parts[blamed].target is not default:
+            parts.append(f"family {self._family.name} has {default.__name__} as its {blamed}")
+        self.problems.append("; ".join(filter(None, parts)))
 
     def _contradiction(self, role: str) -> str:
         """The first argument of a section that is not what other parts decide, with its place; or ""."""
