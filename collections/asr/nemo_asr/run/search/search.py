@@ -282,9 +282,10 @@ def refuse_no_probabilities(log_sum: float) -> None:
 
 def refuse_no_numbers(scores: npt.NDArray[np.floating[Any]]) -> None:
     """Raise UsageError where a network gives NaN: no path through a recording is better than another one then."""
-    if np.isnan(scores).any():
-        problem, got = (
+    count = np.count_nonzero(np.isnan(scores))
+    if count:
+        problem, remedy = (
             "the model gives scores that are no numbers (NaN)",
-            f"{int(np.isnan(scores).sum())} of {scores.size}",
+            "take a checkpoint from before its loss was NaN",
         )
-        raise UsageError(problem, got=got, remedy="take a checkpoint from before its loss was NaN")
+        raise UsageError(problem, got=f"{count} of {scores.size}", remedy=remedy)
