@@ -8,7 +8,7 @@ them frames that do not belong to an utterance are 0 where a convolution reads t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -159,7 +159,7 @@ class Wav2VecEncoder(TrainableNM):
         self._is_extractor_frozen = freeze_feature_encoder
         self.unfreeze()
 
-    def unfreeze(self, weights: Sequence[str] | None = None) -> None:  # type: ignore[override]
+    def unfreeze(self, weights: Iterable[str] | None = None) -> None:
         """See `TrainableNM`; with ``freeze_feature_encoder`` the convolutions over samples stay as they are."""
         super().unfreeze(weights)
         if weights is None and self._is_extractor_frozen:
