@@ -134,13 +134,13 @@ def reduced(loss: LossNM, losses: Tensor, num_labels: Tensor, reduction: Reducti
 
 
 class AuxiliaryCTCLoss(CTCLossNM):
-    """The CTC loss of a hybrid, beside that of its transducer.
+    """The CTC loss of a hybrid, beside that of its transducer or its attention decoder.
 
     Args:
-        loss: the transducer's.
+        loss: the other one.
         num_classes, zero_infinity, name: as of `CTCLossNM`.
-        weight: of this loss in the sum that is trained; that of the transducer's is ``1 - weight``.
-        reduction: see `reduced`; None: that of the transducer's loss. With another one the gradient of one head may be
+        weight: of this loss in the sum that is trained; that of the other one is ``1 - weight``.
+        reduction: see `reduced`; None: that of the other loss. With another one the gradient of one head may be
             a hundred times that of the other.
     """
 
@@ -156,9 +156,11 @@ class AuxiliaryCTCLoss(CTCLossNM):
         super().__init__(num_classes, zero_infinity, name=name)
         self.weight = weight
         self.reduction: Reduction = reduction or loss.module.reduction
+        # What counts in the other loss where it is divided by labels: both are divided by the same number.
+        self._num_ends: int = getattr(loss.module, "num_ends", 0)
 
     def _reduced(self, losses: Tensor, num_labels: Tensor) -> Tensor:
-        return reduced(self, losses, num_labels, self.reduction)
+        return reduced(self, losses, num_labels + self._num_ends, self.reduction)
 
 
 def ctc_frames_needed(labels: Sequence[int]) -> int:

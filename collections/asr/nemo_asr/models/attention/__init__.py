@@ -1,0 +1,1 @@
+"""Attention decoders: which label comes next, from encoded frames and the labels before it."""

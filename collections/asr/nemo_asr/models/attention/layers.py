@@ -1,0 +1,150 @@
+"""Layers of attention decoders: a label sees the labels before it, and all frames of its utterance.
+
+The names of weights are WeNet's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nemo_asr.models.conformer.self_attention import HIDDEN_SCORE
+
+
+class Seen(NamedTuple):
+    """What attention looks at.
+
+    Attributes:
+        keys, values: (B, heads, S, D / heads).
+        hidden: what is added to scores, (B or 1, 1, U or 1, S): 0, or so little that it hides; None: all is seen.
+    """
+
+    keys: Tensor
+    values: Tensor
+    hidden: Tensor | None = None
+
+
+def labels_before(num_labels: int, device: torch.device) -> Tensor:
+    """(1, 1, U, U): added to scores, it hides labels that come later."""
+    later = torch.ones(num_labels, num_labels, dtype=torch.bool, device=device).triu(1)
+    return (later * HIDDEN_SCORE)[None, None]
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention over what `seen` has made.
+
+    Args:
+        num_heads: heads, which divide the channels.
+        size: channels.
+        dropout: probability, of attention weights.
+        key_bias: the keys' layer has a bias.
+    """
+
+    def __init__(self, num_heads: int, size: int, dropout: float, key_bias: bool = True) -> None:
+        super().__init__()
+        self.num_heads, self.dropout = num_heads, dropout
+        self.linear_q = nn.Linear(size, size)
+        self.linear_k = nn.Linear(size, size, bias=key_bias)
+        self.linear_v = nn.Linear(size, size)
+        self.linear_out = nn.Linear(size, size)
+
+    def seen(self, x: Tensor, hidden: Tensor | None = None) -> Seen:
+        """Keys and values of (B, S, D)."""
+        return Seen(self._heads(self.linear_k(x)), self._heads(self.linear_v(x)), hidden)
+
+    def forward(self, x: Tensor, seen: Seen) -> Tensor:
+        """(B, U, D) to the same."""
+        dropout = self.dropout if self.training else 0.0
+        hidden = None if seen.hidden is None else seen.hidden.to(seen.keys.dtype)
+        query = self._heads(self.linear_q(x))
+        out = F.scaled_dot_product_attention(query, seen.keys, seen.values, attn_mask=hidden, dropout_p=dropout)
+        attended: Tensor = self.linear_out(out.transpose(1, 2).flatten(2))
+        return attended
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """(B, S, D) -> (B, heads, S, D / heads)."""
+        return x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    """Linear, an activation, dropout, linear."""
+
+    def __init__(self, size: int, hidden_size: int, dropout: float, activation: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.w_1 = nn.Linear(size, hidden_size)
+        self.w_2 = nn.Linear(hidden_size, size)
+        self._dropout, self._activation = dropout, activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, U, D) to the same."""
+        out: Tensor = self.w_2(F.dropout(self._activation(self.w_1(x)), self._dropout, self.training))
+        return out
+
+
+class DecoderLayer(nn.Module):
+    """Attention to labels, attention to frames, a feed-forward module; each adds to its input, normalised before.
+
+    Source: Vaswani et al., "Attention Is All You Need", NeurIPS 2017.
+
+    Args:
+        self_attn: attention to labels.
+        src_attn: attention to frames.
+        feed_forward: the last module.
+        size: channels.
+        dropout: probability, behind each module.
+        norm_eps: is added to variances.
+    """
+
+    def __init__(
+        self,
+        self_attn: MultiHeadAttention,
+        src_attn: MultiHeadAttention,
+        feed_forward: FeedForward,
+        size: int,
+        dropout: float,
+        norm_eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        self.self_attn, self.src_attn, self.feed_forward = self_attn, src_attn, feed_forward
+        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(size, eps=norm_eps) for _ in range(3))
+        self._dropout = dropout
+
+    def forward(self, x: Tensor, hidden: Tensor, frames: Seen) -> Tensor:
+        """All labels of texts at once.
+
+        Args:
+            x: (B, U, D).
+            hidden: as of :func:`labels_before`.
+            frames: keys and values of encoded frames, as ``src_attn`` makes them.
+        """
+        normed = self.norm1(x)
+        x = x + self._dropped(self.self_attn(normed, self.self_attn.seen(normed, hidden)))
+        return self._behind_labels(x, frames)
+
+    def step(self, x: Tensor, before: Seen, frames: Seen) -> tuple[Tensor, Seen]:
+        """The next label of K hypotheses for each utterance.
+
+        Args:
+            x: (B, K, D).
+            before: keys and values of the labels before, of B * K hypotheses.
+            frames: of B utterances: their hypotheses look at them side by side, and nothing is copied.
+
+        Returns:
+            The same as x, and ``before`` with this label.
+        """
+        each = self.norm1(x).flatten(0, 1).unsqueeze(1)
+        own = self.self_attn.seen(each)
+        now = Seen(torch.cat([before.keys, own.keys], 2), torch.cat([before.values, own.values], 2))
+        x = x + self.self_attn(each, now).view(x.shape)
+        return self._behind_labels(x, frames), now
+
+    def _behind_labels(self, x: Tensor, frames: Seen) -> Tensor:
+        x = x + self._dropped(self.src_attn(self.norm2(x), frames))
+        return x + self._dropped(self.feed_forward(self.norm3(x)))
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self._dropout, self.training)
