@@ -20,6 +20,7 @@ PARAMETERS = {
     "conformer_digits_streaming": 0.93e6,
     "demo": 0.33e6,
     "digits": 0.33e6,
+    "hybrid_att_digits": 1.24e6,
     "hybrid_digits": 1.04e6,
     "jasper10x5dr": 333e6,
     "jasper15x5SEP": 18.9e6,

@@ -265,6 +265,7 @@ MAY_NAME_CTC = {
     "tasks/known_modules.py": "registers its modules",
     "tasks/family.py": "the family of files of NeMo, which name none",
     "tasks/transducer.py": "a hybrid has a head of CTC",
+    "tasks/attention.py": "likewise",
     "trained/nemo_files.py": "the head that published models have",
     "trained/hugging_face.py": "likewise",
     "trained/hugging_face_files.py": "likewise",

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import Annotated, TypeAlias
 
 import torch
 from torch import Tensor
 
-from nemo_asr.decoding.greedy import HypothesesType
+from nemo_asr.decoding.hypotheses import FoundLabels, NBest, SearchOfStates
 from nemo_asr.models.transducer.joint import RNNTJoint
 from nemo_asr.models.transducer.prediction import PredictionNetwork
 from nemo_asr.run.search.prefix_beam_search import BeamSize, LogProb, SearchLimits
-from nemo_asr.run.search.search import FrameByFrame, Hypotheses, States, TimedLabels
+from nemo_asr.run.search.search import FrameByFrame, Hypotheses, States
 from nemo_asr.run.search.transducer import FRAMES, MAX_SYMBOLS, Array, Decoded, GreedyTransducer, Memory
 from nemo_asr.run.search.transducer_align import TransducerAligner
 from nemo_asr.run.search.transducer_beam import TransducerBeam, TransducerStream
 from nemo_asr.run.search.words import Alpha, Beta, HotwordWeight, UnknownScore, Weights
-from nemo_lite.backends.pytorch.nm import NonTrainableNM
 from nemo_lite.base.ranges import Between
 from nemo_lite.core import Reference
 from nemo_lite.core.neural_types import (
     AcousticEncodedRepresentation,
-    IntType,
     LengthsType,
-    LogprobsType,
     NeuralType,
 )
 from nemo_lite.core.ports import Ports
-from nemo_lite.core.shapes import Shape, symbol
 
 MaxSymbols: TypeAlias = Annotated[int, Between(1, 1_000)]
 
@@ -69,55 +65,13 @@ class TorchNetworks:
         return tuple((part.float() if part.is_floating_point() else part).cpu().numpy() for part in parts)
 
 
-class FoundLabels(NamedTuple):
-    """A hypothesis for a recording: its labels, and the natural logarithm of its weight."""
+class _SearchOfFrames(SearchOfStates):
+    """Frames (B, T, joint_hidden) to hypotheses."""
 
-    labels: TimedLabels
-    score: float
-
-
-class _SearchOfFrames(NonTrainableNM):
-    """Frames (B, T, joint_hidden) to hypotheses (B, N, U), the best first. Derive, and write ``found``.
-
-    Where fewer texts were found, the others have a score of minus infinity.
-    """
-
-    keep_uncompiled = True  # it reads values
-    num_hypotheses = 1
-    output_ports: Ports = {
-        "hypotheses": NeuralType("B D T", HypothesesType()),
-        "scores": NeuralType("B D", LogprobsType()),
-        "starts": NeuralType("B D T", IntType()),
-        "ends": NeuralType("B D T", IntType()),
-        "log_probs": NeuralType("B D T", LogprobsType()),
-    }
     input_ports: Ports = {
         "frames": NeuralType("B T D", AcousticEncodedRepresentation()),
         "num_frames": NeuralType("B", LengthsType()),
     }
-
-    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-        """How many labels there are, is not known before."""
-        several = shapes["frames"][0], self.num_hypotheses
-        return {**dict.fromkeys(self.output_ports, (*several, symbol("labels"))), "scores": several}
-
-    def found(self, recordings: Sequence[Array]) -> Sequence[Sequence[FoundLabels]]:
-        """The hypotheses for recordings, each (T, joint_hidden)."""
-        raise NotImplementedError
-
-    def forward(self, frames: Tensor, num_frames: Tensor) -> tuple[Tensor, ...]:
-        """(B, T, joint_hidden) and valid frames (B,) to hypotheses (B, N, U), and what is said of them."""
-        values = frames.detach().float().cpu().numpy()
-        found = self.found([row[:end] for row, end in zip(values, num_frames.tolist(), strict=True)])
-        longest = max([1, *(len(one.labels.ids) for several in found for one in several)])
-        padded = torch.full((4, len(found), self.num_hypotheses, longest), -1.0, dtype=torch.float64)
-        scores = torch.full(padded.shape[1:3], float("-inf"), dtype=torch.float64)
-        for row, several in enumerate(found):
-            for place, one in enumerate(several):
-                padded[:, row, place, : len(one.labels.ids)] = torch.tensor(one.labels, dtype=torch.float64)
-                scores[row, place] = one.score
-        ids, starts, ends = padded[:3].long().to(frames.device)
-        return ids, scores.to(frames.device), starts, ends, padded[3].to(frames.device)
 
 
 class TransducerSearch(_SearchOfFrames):
@@ -142,9 +96,10 @@ class TransducerSearch(_SearchOfFrames):
         super().__init__(name)
         self._prediction, self._joint, self.max_symbols = prediction, joint, max_symbols
 
-    def found(self, recordings: Sequence[Array]) -> Sequence[Sequence[FoundLabels]]:
-        """One each."""
-        return [[FoundLabels(decoded.labels, decoded.score)] for decoded in self._search().decode(recordings)]
+    def found(self, recordings: Sequence[States], nbest: int = 1) -> Sequence[Sequence[FoundLabels]]:
+        """See `SearchOfStates`: one each."""
+        found = self._search().decode([states[FRAMES] for states in recordings])
+        return [[FoundLabels(decoded.labels, decoded.score)] for decoded in found]
 
     def recognise(self, states: States, nbest: int = 1) -> Hypotheses:
         """See `nemo_asr.run.search.search.Search`."""
@@ -220,18 +175,18 @@ class TransducerBeamSearch(_SearchOfFrames):
         """About what its words take in memory now; see `TransducerBeam`."""
         return self._search.num_bytes
 
-    def several(self, nbest: int) -> NBestTransducerSearch:
+    def several(self, nbest: BeamSize) -> NBest:
         """A module that gives so many hypotheses of this search."""
-        return NBestTransducerSearch(self, nbest)
+        return NBest(self, nbest)
 
     def texts(self, frames: Array, nbest: int) -> Sequence[FoundLabels]:
         """The best hypotheses for a recording (T, joint_hidden), the best first."""
         texts = self._search.texts({FRAMES: frames}, nbest)
         return [FoundLabels(labels, text.score) for text, labels in texts]
 
-    def found(self, recordings: Sequence[Array]) -> Sequence[Sequence[FoundLabels]]:
-        """One each."""
-        return [self.texts(frames, 1) for frames in recordings]
+    def found(self, recordings: Sequence[States], nbest: int = 1) -> Sequence[Sequence[FoundLabels]]:
+        """See `SearchOfStates`."""
+        return [self.texts(states[FRAMES], nbest) for states in recordings]
 
     def recognise(self, states: States, nbest: int = 1) -> Hypotheses:
         """See `nemo_asr.run.search.search.Search`."""
@@ -244,21 +199,3 @@ class TransducerBeamSearch(_SearchOfFrames):
     def stream(self, most_frames: int = 0) -> TransducerStream:
         """See `nemo_asr.run.search.search.Search`."""
         return self._search.stream(most_frames)
-
-
-class NBestTransducerSearch(_SearchOfFrames):
-    """The ``nbest`` most probable texts of each recording: one search of a `TransducerBeamSearch`.
-
-    Args:
-        search: searches.
-        nbest: most hypotheses of a recording, at most its beam.
-        name: its name in DAGs, messages and checkpoints.
-    """
-
-    def __init__(self, search: TransducerBeamSearch, nbest: BeamSize, name: str | None = None) -> None:
-        super().__init__(name)
-        self._search, self.num_hypotheses = search, nbest
-
-    def found(self, recordings: Sequence[Array]) -> Sequence[Sequence[FoundLabels]]:
-        """Several each."""
-        return [self._search.texts(frames, self.num_hypotheses) for frames in recordings]

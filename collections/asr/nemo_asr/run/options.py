@@ -143,8 +143,8 @@ class SearchArguments:
     page: ClassVar[str] = "decoding"
     head: str | None = option(
         None,
-        "ctc or transducer: which head of a model with several is used (default: the first that nemo-lite models show "
-        "tells)",
+        "ctc, transducer, attention or attention_rescoring: which head of a model with several is used (default: the "
+        "first that nemo-lite models show tells)",
         metavar="HEAD",
     )
     decoder: Literal["greedy", "beam", "lexicon"] | None = option(

@@ -237,12 +237,13 @@ class Family:
             options.refuse_others((), f"family {self.name}")
         return modules["search"]
 
-    def with_head(self, head: str, model: Model) -> Model:
+    def with_head(self, head: str, model: Model, labels: Sequence[str]) -> Model:
         """The model of one of its ``heads`` alone, with the same modules.
 
         Args:
             head: its name.
             model: of this family, with several heads.
+            labels: its vocabulary.
         """
         raise NotImplementedError(f"{type(self).__name__} has no with_head")
 

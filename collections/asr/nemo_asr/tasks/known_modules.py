@@ -5,6 +5,7 @@ from __future__ import annotations
 from nemo_asr.data.labelled import AudioToSpeechLabelDataLayer
 from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
 from nemo_asr.data.tarred import TarredAudioToTextDataLayer
+from nemo_asr.decoding.attention import AttentionRescoring, AttentionSearch
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
 from nemo_asr.decoding.transducer import TransducerBeamSearch, TransducerSearch
@@ -16,6 +17,8 @@ from nemo_asr.features.preprocessors import (
     AudioToSpectrogramPreprocessor,
 )
 from nemo_asr.features.waveform import AudioToWaveformPreprocessor
+from nemo_asr.models.attention.decoder import TransformerDecoder
+from nemo_asr.models.attention.loss import AttentionLoss
 from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.models.contextnet import ContextNetDecoderForCTC, ContextNetEncoder
 from nemo_asr.models.jasper import JasperDecoderForClassification, JasperDecoderForCTC, JasperEncoder
@@ -26,6 +29,7 @@ from nemo_asr.models.transducer.loss import RNNTLoss
 from nemo_asr.models.transducer.prediction import RNNTDecoder, StatelessTransducerDecoder
 from nemo_asr.models.transducer.prompt import LanguagePrompt
 from nemo_asr.models.wav2vec import Wav2VecEncoder
+from nemo_asr.tasks.attention import Attention, CTCAttention
 from nemo_asr.tasks.families import CTC, Classification
 from nemo_asr.tasks.family import register_family
 from nemo_asr.tasks.registry import OlderArgument, register, register_models
@@ -36,6 +40,8 @@ register_family("ctc", CTC())
 register_family("classification", Classification())
 register_family("transducer", Transducer())
 register_family("hybrid", Hybrid())
+register_family("attention", Attention())
+register_family("ctc_attention", CTCAttention())
 register(AudioToTextDataLayer, default=True)
 register(TarredAudioToTextDataLayer)
 register(
@@ -93,4 +99,9 @@ register(RNNTLoss, default=True, family="transducer")
 register(TransducerSearch, default=True, family="transducer", role="search")
 register(TransducerBeamSearch, role="search")
 register(AuxiliaryCTCLoss, default=True, family="hybrid", role="ctc_loss")
+register(TransformerDecoder, role="attention")
+register(AttentionLoss, default=True, family="attention")
+register(AttentionSearch, default=True, family="attention", role="search")
+register(AttentionRescoring, default=True, family="ctc_attention", role="search")
+register(AuxiliaryCTCLoss, default=True, family="ctc_attention", role="ctc_loss")
 register_models("ASRConvCTCModel", "QuartzNet", "JasperNet")

@@ -209,6 +209,8 @@ class Recipe:
     def with_head(self, head: str) -> Recipe:
         """The recipe of a model that has one of the ``heads`` of this one's family alone."""
         family = family_of(self.family).heads[head]
+        if family == self.family:
+            return self
         roles = family_of(family).roles
         left_out = [
             part.target.__name__

@@ -151,7 +151,7 @@ class Hybrid(Transducer, CTC):
     heads: ClassVar[Mapping[str, str]] = {"transducer": "transducer", "ctc": "ctc"}
     label_roles: ClassVar[Sequence[str]] = ("prediction", "joint", "decoder")
 
-    def with_head(self, head: str, model: Model) -> Model:
+    def with_head(self, head: str, model: Model, labels: Sequence[str]) -> Model:
         """With the search of the hybrid, if that reads the head; else with the default of a model of that head."""
         family = self.heads[head]
         roles = FAMILIES[family].roles

@@ -173,7 +173,7 @@ class TrainedModel:
         """The same modules as a model of one head alone; its card has no rates and calibration of the other one.
 
         Args:
-            head: ``ctc`` or ``transducer``, one of those that ``nemo-lite models show`` tells.
+            head: such as ``ctc``: one of those that ``nemo-lite models show`` tells.
 
         Raises:
             UsageError: the model has no such head.
@@ -186,7 +186,8 @@ class TrainedModel:
             return self
         is_default = head == next(iter(family.heads))
         card = self.card if is_default else msgspec.structs.replace(self.card, rates=[], calibration=None, streams=[])
-        return TrainedModel(self.place, self.recipe.with_head(head), family.with_head(head, self.modules), card)
+        modules = family.with_head(head, self.modules, self.recipe.labels)
+        return TrainedModel(self.place, self.recipe.with_head(head), modules, card)
 
     def set_language(self, language: str) -> None:
         """The language of all recordings from now on, of a model that takes it as a prompt.

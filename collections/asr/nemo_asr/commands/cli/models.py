@@ -234,7 +234,7 @@ def export(arguments: Sequence[str]) -> None:
     add("--stream", action="store_true", help=stream_help)
     context_help = "frames before and behind that attention sees in the file of --stream; by default those of the model"
     add("--att_context_size", metavar=("LEFT", "RIGHT"), type=not_negative_int, nargs=2, help=context_help)
-    head_help = "which head of a model with several is written: ctc or transducer; by default the first"
+    head_help = "which head of a model with several is written, such as ctc; by default the first"
     add("--head", metavar="HEAD", help=head_help)
     add("--language", metavar="CODE", help="of a model that takes it as a prompt; by default auto")
     waveform_help = "sherpa-onnx takes the waveform, also where it could compute the model's features"

@@ -31,13 +31,14 @@ A model's YAML file has one section for each module, under the name of its class
 | key | type | default | what it is |
 |---|---|---|---|
 | `model` | str | the file's name | name of the model |
-| `family` | str | by the data layer | `ctc`, `classification`, `transducer`, `hybrid`, [yours](modules.md#families) |
+| `family` | str | by the data layer | `ctc`, `transducer`, `hybrid`, `attention`, ... or [yours](modules.md#families) |
 | `sample_rate` | int | `16000` | samples a second, for all sections that do not say it themselves |
 | `labels` | list of str | or `tokenizer` | the vocabulary: a label's position is its id; CTC's blank comes behind it |
 | `tokenizer` | str | or `labels` | a SentencePiece model, whose pieces are the labels (`nemo-lite data tokenizer`) |
 | `language` | str | by the labels | of the texts: `en`, `de`, ... or `none`: [data.md](data.md#languages) |
 
-A preprocessor and an encoder are needed, of transducers and hybrids a prediction network and a joint network too; every
+A preprocessor and an encoder are needed, of `transducer` and `hybrid` a prediction network and a joint network too, of
+`attention` and `ctc_attention` an attention decoder; every
 other section may be left out. `labels`, `vocabulary`, `num_classes`, `vocab_size`, `feat_in`, `sample_rate`, `language`
 and `frame_splicing` of a section follow from the rest of the file and can be left out as well.
 Any key can be changed for one run:
