@@ -54,6 +54,9 @@ CONFORMER = """ConformerEncoder:
 """
 
 
+DECODER = """family: ctc_attention
+TransformerDecoder: {linear_units: 32, num_blocks: 2, r_num_blocks: 1, reverse_weight: 0.3}
+"""
 REGULARIZED = {"overrides": ["CTCLossNM.label_smoothing=0.1", "CTCLossNM.skip_start=3"], "intermediate_ctc": 0.3}
 
 
@@ -63,7 +66,8 @@ def on_meta(request, monkeypatch, tmp_path):
     make_corpus(tmp_path)
     options = getattr(request, "param", {})
     sections = re.sub(r"JasperEncoder:.*(?=labels)", CONFORMER, CONFIG, flags=re.DOTALL)
-    (tmp_path / "rehearsed.yaml").write_text(sections if options.get("conformer") else CONFIG)
+    text = sections if options.get("conformer") else CONFIG
+    (tmp_path / "rehearsed.yaml").write_text(text + DECODER if options.get("attention") else text)
     recipe = nemo_asr.load_recipe(tmp_path / "rehearsed.yaml", options.get("overrides", ()))
     monkeypatch.setattr(Autocast, "forward", lambda self: nullcontext())
     # The one host read of a step, made a step later, has no values here.
@@ -109,6 +113,18 @@ def test_smoothing_intermediate_losses_and_averages_of_weights_read_nothing_eith
     actions, watch = PtActions(device=META, optimization_level=level, amp_dtype="float16"), BetweenLoggingSteps(last=2)
     params = {"lr": 0.01, "max_steps": 3, "ema_decay": 0.9, "decay_weights_only": True, "weight_decay": 0.1}
     actions.train([loss], optimizer="adam_w", callbacks=[watch], optimization_params=params)
+    assert watch.reads.found == []
+    assert actions.step == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_meta", [{"conformer": True, "attention": True}], indirect=True)
+@pytest.mark.parametrize("level", ["O0", "O1"])
+def test_an_attention_decoder_that_reads_from_both_sides_trains_beside_ctc_and_reads_nothing(on_meta, level):
+    loss, _ = on_meta
+    actions, watch = PtActions(device=META, optimization_level=level, amp_dtype="float16"), BetweenLoggingSteps(last=2)
+    params = {"lr": 0.01, "max_steps": 3, "grad_norm_clip": 1.0}
+    actions.train([loss], optimizer="adam_w", callbacks=[watch], optimization_params=params, batches_per_step=2)
     assert watch.reads.found == []
     assert actions.step == 2
 
