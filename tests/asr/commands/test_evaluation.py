@@ -116,9 +116,16 @@ def test_words_have_their_times_in_the_recording(model, talks, capsys):
 
 
 def test_words_of_a_transducer_that_share_a_frame_have_a_frame_each():
-    ids, starts, ends = ([[row]] for row in ([0, 1, 0, 2, 0, 1, -1], [0, 1, 3, 3, 3, 3, 0], [1, 2, 4, 4, 4, 6, 0]))
-    (words,) = _timed_words([torch.tensor(values) for values in (ids, starts, ends)], [" ", "a", "b"], 1.0)
-    assert words == [("a", 1.0, 2.0), ("b", 3.0, 4.0), ("a", 4.0, 6.0)]
+    rows = [0, 1, 0, 2, 0, 1, -1], [0, 1, 3, 3, 3, 3, 0], [1, 2, 4, 4, 4, 6, 0]
+
+    def timed(num_samples):
+        values = [*([[row]] for row in rows), [num_samples]]
+        (words,) = _timed_words([torch.tensor(each) for each in values], [" ", "a", "b"], 10, 10)
+        return words
+
+    assert timed(99) == [("a", 1.0, 2.0), ("b", 3.0, 4.0), ("a", 4.0, 6.0)]
+    assert timed(55) == [("a", 1.0, 2.0), ("b", 3.0, 4.0), ("a", 4.0, 5.5)]
+    assert timed(40) == [("a", 1.0, 2.0), ("b", 2.0, 3.0), ("a", 3.0, 4.0)]  # no room behind the recording
 
 
 def _evaluate(arguments):

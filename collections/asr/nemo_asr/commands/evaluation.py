@@ -28,10 +28,10 @@ from nemo_asr.run.onnx.voice_activity import load_detector
 from nemo_asr.run.options import SearchOptions, named_files, results_folder, search_options, unique_tags
 from nemo_asr.run.search.search import TimedLabels
 from nemo_asr.run.search.words import Spelling, weighted_phrases
-from nemo_asr.run.text.labels import main_metric, spelled
+from nemo_asr.run.text.labels import main_metric
 from nemo_asr.run.transcribe.driver import transcribe
 from nemo_asr.run.transcribe.inputs import Recording, recording_of_utterance
-from nemo_asr.run.transcribe.transcript import Transcript
+from nemo_asr.run.transcribe.transcript import Transcript, transcript_of
 from nemo_asr.scoring.classification import (
     all_pairs,
     classification_accuracy,
@@ -47,13 +47,13 @@ from nemo_asr.scoring.report.set_scores import score_rows, scores_table, write_s
 from nemo_asr.scoring.report.transcripts import read_transcripts
 from nemo_asr.scoring.sclite import ENDINGS, FOLDER, TimedWord, write_sclite
 from nemo_asr.tasks.families import connect_classifier
-from nemo_asr.tasks.family import Wires, connect, search_of
+from nemo_asr.tasks.family import Wires, connect, data_of, search_of
 from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.trained.certificate import certify_streams, store_stream_rates, stream_table
 from nemo_asr.trained.folder import CARD, StreamRate, find_model
 from nemo_asr.trained.model import ModelEngine, TrainedModel, load_classifier, load_model
 from nemo_asr.trained.windows import stride_of
-from nemo_lite import DataLayerNM, NeuralModule, NeuralModuleFactory, NmTensor
+from nemo_lite import Dag, DataLayerNM, NeuralModule, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.data.loaders import Loaded, UnusableItems
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import make_writable_folder
@@ -256,7 +256,7 @@ def recognise_utterances(
         hypotheses += post_process_predictions([predictions], recipe.labels)
         references += post_process_transcripts([texts], [lengths], recipe.labels)
         if times:
-            words += _timed_words(of_labels, recipe.labels, times.frame_samples / recipe.sample_rate)
+            words += _timed_words(of_labels, recipe.labels, times.frame_samples, recipe.sample_rate)
     assert batches.items is not None, "data layers of speech number their items"
     return RecognisedSet(batches.items, references, hypotheses, words if times else None)
 
@@ -358,7 +358,7 @@ class _Times(NamedTuple):
     """Wires that say when labels are said.
 
     Attributes:
-        wires: ids, starts and ends (B, N, U) of hypotheses, the best first.
+        wires: ids, starts and ends (B, N, U) of hypotheses, the best first; samples (B,) of the recordings.
         frame_samples: how many samples a frame stands for.
     """
 
@@ -376,25 +376,24 @@ def _times_of(wires: Wires, labels: Sequence[str]) -> _Times | None:
     else:
         (port,) = (port for port, wire in search.outputs.items() if wire is wires.predictions)
         timed = timed_labels(search, port, wires.log_probs, wires.log_probs_lengths, labels)
-    return _Times([timed[name] for name in ("ids", "starts", "ends")], frame) if "starts" in timed else None
+    num_samples = data_of(tuple(Dag([wires.frames]).data_node.outputs.values())).audio.lengths
+    if num_samples is None or "starts" not in timed:
+        return None
+    return _Times([*(timed[name] for name in ("ids", "starts", "ends")), num_samples], frame)
 
 
-def _timed_words(values: Sequence[Tensor], labels: list[str], frame_seconds: float) -> list[list[TimedWord]]:
+def _timed_words(
+    values: Sequence[Tensor], labels: list[str], frame_samples: int, sample_rate: int
+) -> list[list[TimedWord]]:
     """The words of each utterance of a batch, from the values of :class:`_Times`."""
-    written = [spelled(label) for label in labels]
     rows = []
-    for row in zip(*(value.cpu() for value in values), strict=True):
-        ids, starts, ends = (value[0].tolist() for value in row)
+    for *of_labels, num_samples in zip(*(value.cpu() for value in values), strict=True):
+        ids, starts, ends = (value[0].tolist() for value in of_labels)
         number = sum(label >= 0 for label in ids)
         found = TimedLabels(ids[:number], starts[:number], ends[:number], [0.0] * number)
-        rows.append(
-            [
-                TimedWord(
-                    "".join(written[found.ids[k]] for k in word).strip(), start * frame_seconds, end * frame_seconds
-                )
-                for word, start, end in found.timed_words(written)
-            ]
-        )
+        recording = Recording("", "", seconds=int(num_samples) / sample_rate)
+        heard = transcript_of(found, labels, recording, frame_samples / sample_rate).words
+        rows.append([TimedWord(word.text, word.start, word.end) for word in heard])
     return rows
 
 

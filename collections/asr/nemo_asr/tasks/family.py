@@ -369,7 +369,7 @@ def connect(model: Model, data: DataLayerNM | Sequence[NmTensor], training: bool
     """
     outputs = data() if isinstance(data, DataLayerNM) else tuple(data)
     modules = _Connector(model)
-    signals = _data(outputs)
+    signals = data_of(outputs)
     wires: Wires = family_of(model.family).connect(modules, signals, training)
     if training and signals.labels and (left := model.intermediate.keys() - modules.connected):
         problem, remedy = f"family {model.family} does not connect {', '.join(sorted(left))}", "train without these"
@@ -419,8 +419,12 @@ class _Connector:
         return connect_by_type(self._modules[role], *signals)
 
 
-def _data(outputs: NmTensor | tuple[NmTensor, ...]) -> Data:
-    """The audio, and the labels where they are there."""
+def data_of(outputs: NmTensor | tuple[NmTensor, ...]) -> Data:
+    """The audio that a data layer gives, and the labels where they are there.
+
+    Raises:
+        UsageError: it gives no audio.
+    """
     signals = signals_of(outputs)
     audio, labels = (next((s for s in signals if _is(s, element)), None) for element in (AudioSignal, LabelsType))
     if audio is None:

@@ -44,8 +44,32 @@ def test_a_word_ends_where_the_next_one_begins_at_the_latest():
 def test_words_that_begin_in_one_frame_have_a_frame_each():
     assert times_of([2, 2, 2, 2, 2, 2], [3] * 6) == [(2, 3), (3, 4), (4, 5)]
     assert times_of([2, 2, 2, 2, 3, 3, 8, 8], [3, 3, 3, 3, 4, 4, 9, 9]) == [(2, 3), (3, 4), (4, 5), (8, 9)]
-    assert times_of([9, 9, 9, 9], [10] * 4) == [(8, 9), (9, 10)]  # no room behind the recording
     assert times_of([0, 0, 4, 4], [1, 1, 5, 5], first_frame=2) == [(2, 3), (4, 5)]
+
+
+def frames_of(starts, ends, num_frames, first_frame=0):
+    labels = TimedLabels([0, 1] * (len(starts) // 2), starts, ends, [-0.1] * len(starts))
+    return [(word.start, word.end) for word in labels.timed_words(LABELS, num_frames, first_frame)]
+
+
+def test_words_without_room_behind_the_recording_begin_earlier():
+    assert frames_of([9, 9, 9, 9], [10] * 4, num_frames=10) == [(8, 9), (9, 10)]
+    assert frames_of([2, 2, 7, 8, 9, 9, 9, 9], [3, 3, 9, 9, 10, 10, 10, 12], num_frames=10) == [
+        *((2, 3), (7, 8), (8, 9), (9, 10))
+    ]
+    assert frames_of([0, 1, 8, 8], [1, 2, 9, 12], num_frames=10) == [(1, 2), (8, 10)]
+    assert frames_of([3] * 6, [4] * 6, num_frames=4, first_frame=2) == [(2, 2), (2, 3), (3, 4)]  # no room at all
+
+
+def test_the_last_frame_is_one_that_begins_before_the_end_of_the_recording():
+    def last_word(duration):
+        (word,) = made([BLANK] * 3 + [1], duration=duration).words
+        return word.start, word.end
+
+    assert last_word(0.4) == (0.3, 0.4)
+    assert last_word(0.31) == (0.3, 0.31)
+    assert last_word(0.3) == (0.2, 0.3)
+    assert last_word(0.3002) == (0.2, 0.3)
 
 
 def test_equal_labels_are_one_without_a_blank_between_and_two_with_one():

@@ -189,15 +189,18 @@ class TimedLabels(NamedTuple):
                     yield word
                 first = position
 
-    def timed_words(self, labels: Sequence[str], first_frame: int = 0) -> list[WordFrames]:
+    def timed_words(self, labels: Sequence[str], num_frames: int, first_frame: int = 0) -> list[WordFrames]:
         """The words with their frames, of which no two overlap.
 
         A label without a duration lasts a frame, in which a transducer may say the next word too. So a word ends where
         the next one begins at the latest; of several that begin in one frame each has a frame, one behind the other.
+        Words that share the last frame have no room behind it: they, and what is in their way, begin earlier.
 
         Args:
             labels: the vocabulary.
+            num_frames: of the recording: behind them no word ends.
             first_frame: before it no word begins: of a part of a stream, where the last word of the part before ends.
+                Only where there are fewer frames than words, words have none.
         """
         words = list(self.words(labels))
         next_starts = [*(self.starts[word[0]] for word in words), self.ends[-1] if words else 0][1:]
@@ -206,6 +209,12 @@ class TimedLabels(NamedTuple):
             start = max(self.starts[word[0]], end)
             end = max(min(self.ends[word[-1]], next_start), start + 1)
             timed.append(WordFrames(word, start, end))
+        limit = max(num_frames, first_frame)
+        for place, (word, start, end) in reversed(list(enumerate(timed))):
+            if end <= limit:
+                break
+            timed[place] = WordFrames(word, max(first_frame, min(start, limit - 1)), limit)
+            limit = timed[place].start
         return timed
 
 

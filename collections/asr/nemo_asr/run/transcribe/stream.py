@@ -30,7 +30,7 @@ from nemo_asr.run.engines import FrameModel
 from nemo_asr.run.search.search import Search, States, TimedLabels, num_frames_of
 from nemo_asr.run.text.labels import separator_of, spelled
 from nemo_asr.run.transcribe.inputs import Recording
-from nemo_asr.run.transcribe.transcript import Transcript, Word, transcript_of
+from nemo_asr.run.transcribe.transcript import Transcript, Word, frames_in, transcript_of
 from nemo_lite.base.errors import UsageError
 
 # Any: values of JSON.
@@ -387,7 +387,9 @@ class FrameStream:
         """End the open part after some of its frames."""
         labels = self._open.end(num_frames)
         events = [self._event(labels, num_frames, is_final=True)] if labels.ids or self._shown else []
-        timed = labels.timed_words([spelled(label) for label in self._model.labels], self._first_free)
+        written = [spelled(label) for label in self._model.labels]
+        left = frames_in(self.seconds - self._num_done * self._frame_seconds, self._frame_seconds)
+        timed = labels.timed_words(written, left, self._first_free)
         self._first_free = max(0, (timed[-1].end if timed else self._first_free) - num_frames)
         self._num_done += num_frames
         self._num_open -= num_frames

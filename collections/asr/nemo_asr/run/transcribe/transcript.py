@@ -6,6 +6,7 @@ No models and no files in here.
 from __future__ import annotations
 
 import json
+import math
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -172,28 +173,24 @@ def transcript_of(
     separator = separator_of(labels)
     ids, starts, ends, log_probs = found
     words = []
-    for word, first_of_word, end_of_word in found.timed_words(labels, first_frame):
-        num_frames = sum(ends[k] - starts[k] for k in word)
-        confidence = float(np.exp(sum(log_probs[k] for k in word) / num_frames))
+    num_frames = frames_in(recording.seconds - start, frame_seconds)
+    for word, first_of_word, end_of_word in found.timed_words(labels, num_frames, first_frame):
+        num_said = sum(ends[k] - starts[k] for k in word)
+        confidence = float(np.exp(sum(log_probs[k] for k in word) / num_said))
         confidence = confidence if calibration is None else calibration(confidence)
         times = (min(start + frame * frame_seconds, recording.seconds) for frame in (first_of_word, end_of_word))
         first, last = (round(seconds, _DIGITS) for seconds in times)
         words.append(Word("".join(labels[ids[k]] for k in word).strip(), first, last, round(confidence, _DIGITS)))
-    duration = round(recording.seconds, _DIGITS)
-    # Words that share the last frame have no room behind it: they, and what is in their way, begin earlier.
-    limit = duration
-    for place in reversed(range(len(words))):
-        timed = words[place]
-        if timed.start < timed.end <= limit:
-            break
-        end = min(timed.end, limit)
-        begin = round(max(0.0, min(timed.start, end - frame_seconds)), _DIGITS)
-        words[place], limit = replace(timed, start=begin, end=end), begin
     text = separator.join(word.text for word in words)
-    several = tuple(hypotheses)
+    duration, several = round(recording.seconds, _DIGITS), tuple(hypotheses)
     return Transcript(
         text, tuple(words), duration, recording.source, recording.offset, several, channel=recording.channel
     )
+
+
+def frames_in(seconds: float, frame_seconds: float) -> int:
+    """How many frames begin in so many seconds of audio, the last one a millisecond before the end at the latest."""
+    return max(0, math.ceil((seconds - 10**-_DIGITS) / frame_seconds))
 
 
 def scored_texts(hypotheses: Iterable[tuple[Sequence[int], float]], labels: Sequence[str]) -> tuple[ScoredText, ...]:
