@@ -166,6 +166,11 @@ def test_features_and_the_waveform_that_sherpa_onnx_has_not_are_refused(tmp_path
         export_sherpa(other, tmp_path / "sherpa", recordings=[noise(1)])
     with pytest.raises(UsageError, match=r"onnx-asr computes other features: got windows have 0\.02 s"):
         export_onnx_asr(other, tmp_path / "asr")
+    not_normalised = random_transducer(tmp_path, config_of(features=f"{NEMO}, normalize: null"))
+    with pytest.raises(UsageError, match=r"povey and highfreq: 7600, or export to onnx$"):
+        export_sherpa(not_normalised, tmp_path / "sherpa")
+    with pytest.raises(UsageError, match=r"got they are not normalised per_feature; train with .*normalize: per_fea"):
+        export_onnx_asr(not_normalised, tmp_path / "asr")
     assert [path.name for path in tmp_path.iterdir()] == ["model.yaml"]
 
 

@@ -15,8 +15,11 @@ from toys.nemo_source import needs_nemo
 from toys.nemo_transducers import CASES, LANGUAGE, config_of, nvidia_case, state_of, stored_cases, write_case
 
 from nemo_asr.commands.cli import models
+from nemo_asr.export.stream_export import export_stream
 from nemo_asr.run.cli import transcribe
+from nemo_asr.run.onnx.onnx_stream import OnnxStreamedModel
 from nemo_asr.run.search.transducer import FRAMES
+from nemo_asr.run.transcribe.stream import FrameStream
 from nemo_asr.trained.model import TrainedModel, import_model, load_model
 from nemo_asr.trained.nemo_files import read_nemo
 from nemo_lite.base.errors import CheckpointError, ConfigError, UsageError
@@ -160,6 +163,18 @@ def test_a_stream_has_the_language_too(tmp_path: Path) -> None:
     events = [event for start in range(0, len(samples), 1600) for event in stream.accept(samples[start : start + 1600])]
     events += stream.finish()
     assert events[-1].text == text_of(model) != ""
+
+
+@pytest.mark.slow
+def test_a_file_for_streams_has_the_language_with_which_it_was_exported(tmp_path: Path) -> None:
+    model = load_model(write_case(tmp_path / "m.nemo", "prompt"))
+    text_of_auto = text_of(model)
+    model.set_language("de-DE")
+    export_stream(model, tmp_path / "m.onnx")
+    stream = FrameStream(OnnxStreamedModel(tmp_path / "m.onnx"), RATE)
+    stream.accept(signal_of().numpy())
+    stream.finish()
+    assert stream.text == text_of(model) != text_of_auto
 
 
 def test_a_language_for_a_model_without_a_prompt_is_one_line(tmp_path: Path) -> None:

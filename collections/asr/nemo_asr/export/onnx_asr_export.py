@@ -64,7 +64,8 @@ def export_onnx_asr(model: TrainedModel, folder: str | Path, recordings: Sequenc
     """
     parts, preprocessor = RunnerParts.of(model, "onnx-asr", "transducer"), model.modules.preprocessor
     if problem := onnx_asr_features_problem(preprocessor):
-        remedy = "train with window_size: 0.025 and features: 80, or export for sherpa-onnx or to onnx"
+        wanted = "train with window_size: 0.025, features: 80 and normalize: per_feature"
+        remedy = f"{wanted}, or export for sherpa-onnx or to onnx"
         raise UsageError("onnx-asr computes other features", place=model.place, got=problem, remedy=remedy)
     assert isinstance(preprocessor, AudioToMelSpectrogramPreprocessor)
     vocabulary = symbols_of(model.card.labels, model.place)

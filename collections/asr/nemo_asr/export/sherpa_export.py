@@ -275,7 +275,9 @@ def refuse_other_features(model: TrainedModel, recordings: Sequence[Samples]) ->
         wanted = "recordings on which its texts are the model's, and sherpa-onnx installed"
         problem = "sherpa-onnx computes other features for transducers, whose texts may differ"
         got = "a Hann window and bands to half the sample rate"
-        remedy = "give --audio, train with window: povey and highfreq: 7600, or export for onnx-asr or to onnx"
+        assert isinstance(preprocessor, AudioToMelSpectrogramPreprocessor)
+        others = "for onnx-asr or to onnx" if preprocessor.normalization == "per_feature" else "to onnx"
+        remedy = f"give --audio, train with window: povey and highfreq: 7600, or export {others}"
         raise UsageError(problem, place=model.place, got=got, wanted=wanted, remedy=remedy)
 
 

@@ -90,7 +90,8 @@ class StreamedParts:
         file = next(iter(files.values()))
         if not is_known(file.search):
             log_probs_of_frames(model, "a file with states")
-        problem = model.stream_problem() or _graph_problem(encoder) or _graph_problem(preprocessor)
+        of_model = model.stream_problem()
+        problem = of_model or _graph_problem(encoder) or _graph_problem(preprocessor)
         names = []
         if not problem:
             features = [wire for wire in (wires.features, wires.feature_lengths) if wire is not None]
@@ -99,7 +100,8 @@ class StreamedParts:
             if len(names) > 1:
                 problem = f"states of several modules: {', '.join(names)}"
         if problem:
-            remedy = "stream with the model folder"
+            by_segments = " in segments: transcribe --stream segments" if of_model else ""
+            remedy = f"stream with the model folder{by_segments}"
             raise UsageError("no file with states", place=model.place, got=problem, remedy=remedy)
         assert isinstance(encoder, StreamsInGraph)
         assert isinstance(preprocessor, AudioPreprocessor)

@@ -404,7 +404,7 @@ class ConformerEncoder(TrainableNM):
         if problem := self.stream_problem():
             return problem
         if self._contexts[0].left == ALL:
-            return "attention sees all frames before; att_context_size with a number, or set_default_att_context_size"
+            return "attention sees all frames before; --att_context_size LEFT RIGHT with a number limits them"
         return ""
 
     @property
