@@ -408,11 +408,13 @@ def _use_search(model: TrainedModel, args: Namespace, factory: NeuralModuleFacto
         return
     layer = model.recipe.data_layer(args.search_weights, training=False, batch_size=args.batch_size)
     dag = connect(model.modules, layer)
-    wires = [*dag.predictions.call.inputs.values(), dag.transcripts, dag.transcript_lengths]
+    _, _, *texts = dag.scored
     use_cer = (args.eval_metric or main_metric(model.recipe.labels)) == "cer"
     trials = search_weights(
         decoder,
-        [wire for wire in wires if wire is not None],
+        dag.predictions.call.inputs,
+        texts,
+        model.recipe.labels,
         factory,
         lambda heard, said: count_errors(heard, said, use_cer).errors,
     )

@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from nemo_asr.decoding.greedy import HypothesesType, post_process_transcripts
+from nemo_asr.decoding.greedy import HypothesesType, post_process_predictions, post_process_transcripts
 from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.prefix_beam_search import (
     BeamSize,
@@ -29,6 +29,7 @@ from nemo_asr.run.search.prefix_beam_search import (
 )
 from nemo_asr.run.search.search import Hypotheses, States
 from nemo_asr.run.search.text_search import StreamedBeams, TextSearch
+from nemo_asr.run.search.transducer_beam import TransducerBeam
 from nemo_asr.run.search.word_beams import Hypothesis
 from nemo_asr.run.search.words import Alpha, Beta, HotwordWeight, UnknownScore, Weights, word_scores
 from nemo_asr.run.text.labels import text_of
@@ -48,7 +49,40 @@ from nemo_lite.core.shapes import Shape, symbol
 FloatArray: TypeAlias = "npt.NDArray[np.float32]"
 
 
-class BeamSearchCTCDecoder(NonTrainableNM):
+class WordSearchNM(NonTrainableNM):
+    """A module that looks for words with a beam, by weights that may change. Derive, and set ``_search``."""
+
+    _search: TextSearch | TransducerBeam
+
+    @property
+    def weights(self) -> Weights:
+        """Those that it uses now."""
+        return self._search.weights
+
+    @property
+    def beam_size(self) -> int:
+        """As given."""
+        return self._search.beam_size
+
+    @property
+    def options(self) -> SearchOptions:
+        """The beam and the weights that it uses now."""
+        weights = self.weights
+        return SearchOptions(
+            self.beam_size, alpha=weights.alpha, beta=weights.beta, hotword_weight=weights.hotword_weight
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """About what its words take in memory now; see `SearchOfWords`."""
+        return self._search.num_bytes
+
+    def use(self, weights: Weights) -> None:
+        """Search with other weights from now on."""
+        self._search.use(weights)
+
+
+class BeamSearchCTCDecoder(WordSearchNM):
     """The most probable labels of each utterance, all their alignments together: prefix beam search, on the CPU.
 
     Without a lexicon, a language model and hot words it looks for labels alone. With one of them it looks for words.
@@ -101,39 +135,12 @@ class BeamSearchCTCDecoder(NonTrainableNM):
     ) -> None:
         super().__init__(name)
         weights = alpha, beta, hotword_weight, unknown_score
-        self._search = TextSearch(labels, beam_size, lexicon, lm, hotwords, *weights, min_log_prob)
+        self._search: TextSearch = TextSearch(labels, beam_size, lexicon, lm, hotwords, *weights, min_log_prob)
         self.labels, self._blank = self._search.labels, len(labels)
-
-    @property
-    def weights(self) -> Weights:
-        """Those that it uses now."""
-        return self._search.weights
-
-    @property
-    def beam_size(self) -> int:
-        """As given."""
-        return self._search.beam_size
-
-    @property
-    def options(self) -> SearchOptions:
-        """The beam and the weights that it uses now."""
-        weights = self.weights
-        return SearchOptions(
-            self.beam_size, alpha=weights.alpha, beta=weights.beta, hotword_weight=weights.hotword_weight
-        )
-
-    @property
-    def num_bytes(self) -> int:
-        """About what its words take in memory now; see `TextSearch`."""
-        return self._search.num_bytes
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         """How many labels are found, is not known before."""
         return {"predictions": (shapes["log_probs"][0], symbol("labels"))}
-
-    def use(self, weights: Weights) -> None:
-        """Search with other weights from now on."""
-        self._search.use(weights)
 
     def search(self, log_probs: Tensor, lengths: Tensor | None = None, nbest: int = 1) -> list[list[Hypothesis]]:
         """The best hypotheses of each utterance, with their scores; ``forward`` gives the first of each.
@@ -308,7 +315,9 @@ class Trial(NamedTuple):
 
 def search_weights(
     decoder: NeuralModule,
-    wires: Sequence[NmTensor],
+    inputs: Mapping[str, NmTensor],
+    texts: Sequence[NmTensor],
+    labels: Sequence[str],
     factory: NeuralModuleFactory,
     count: CountErrors,
     seed: int = 0,
@@ -318,8 +327,10 @@ def search_weights(
     Rank 0 searches, over at most ``MOST_UTTERANCES`` utterances that ``seed`` draws.
 
     Args:
-        decoder: a `BeamSearchCTCDecoder` with a language model.
-        wires: what it reads, log-probabilities and their lengths; transcripts and their lengths, of a DAG over the set.
+        decoder: a search for words with a language model, of any family.
+        inputs: what it reads by its ports, of a DAG over the set: frames (B, T, ...), and their lengths.
+        texts: transcripts and their lengths, of the same DAG.
+        labels: the vocabulary.
         factory: runs the DAG.
         count: the errors of hypotheses against references.
         seed: of the draw.
@@ -331,15 +342,25 @@ def search_weights(
         DataError: the set has no utterances.
         UsageError: another decoder, which has no such weights.
     """
-    if not isinstance(decoder, BeamSearchCTCDecoder):
-        wanted = "a search with weights, as that of CTC"
+    if not isinstance(decoder, WordSearchNM):
+        wanted = "a search for words with a beam: a WordSearchNM"
         raise UsageError("this search has no weights", place="search_weights", got=decoder.label, wanted=wanted)
-    values = factory.infer(wires, verbose=False)  # None on ranks above 0
+    values = factory.infer([*inputs.values(), *texts], verbose=False)  # None on ranks above 0
     trials: list[Trial] = []
 
     def run() -> list[float]:
         assert values is not None, "rank 0 has the values"
-        trials.extend(_try_all(decoder, values, count, seed))
+        *of_inputs, transcripts, transcript_lengths = values
+        references = post_process_transcripts(transcripts, transcript_lengths, labels)
+        if not references:
+            raise DataError("the set for the weights has no utterances")
+        drawn = np.sort(np.random.default_rng(seed).permutation(len(references))[:MOST_UTTERANCES])
+        rows = [[row for batch in batches for row in batch] for batches in of_inputs]
+        of_drawn = [[of_input[place] for place in drawn] for of_input in rows]
+        # Lengths are single numbers; frames are of batches that were padded to several lengths.
+        padded = [pad_sequence(each, batch_first=True) if each[0].dim() else torch.stack(each) for each in of_drawn]
+        of_ports = dict(zip(inputs, padded, strict=True))
+        trials.extend(_try_all(decoder, of_ports, labels, [references[place] for place in drawn], count))
         return [trials[0].alpha, trials[0].beta, trials[0].errors]
 
     alpha, beta, errors = factory.from_first(run)
@@ -348,23 +369,19 @@ def search_weights(
 
 
 def _try_all(
-    decoder: BeamSearchCTCDecoder, values: Sequence[Sequence[Tensor]], count: CountErrors, seed: int
+    decoder: WordSearchNM,
+    inputs: Mapping[str, Tensor],
+    labels: Sequence[str],
+    references: list[str],
+    count: CountErrors,
 ) -> list[Trial]:
     """Over the whole grid; of equally good trials those come first whose neighbours are better."""
-    log_probs, lengths, transcripts, transcript_lengths = values
-    references = post_process_transcripts(transcripts, transcript_lengths, decoder.labels)
-    if not references:
-        raise DataError("the set for the weights has no utterances")
-    utterances = [pair for batch in zip(log_probs, lengths, strict=True) for pair in zip(*batch, strict=True)]
-    drawn = np.sort(np.random.default_rng(seed).permutation(len(references))[:MOST_UTTERANCES])
-    texts = [references[position] for position in drawn]
-    frames = [utterances[position][0][: int(utterances[position][1])] for position in drawn]
-    ends, padded = torch.tensor([len(rows) for rows in frames]), pad_sequence(frames, batch_first=True)
     grid, errors = list(product(ALPHAS, BETAS)), list[int]()
     for alpha, beta in grid:
         decoder.use(replace(decoder.weights, alpha=alpha, beta=beta))
-        heard = [text_of(hypotheses[0].ids, decoder.labels) for hypotheses in decoder.search(padded, ends)]
-        errors.append(count(heard, texts))
+        outputs = decoder.forward(**inputs)
+        predictions = outputs[0] if isinstance(outputs, tuple) else outputs  # they come first
+        errors.append(count(post_process_predictions([predictions], labels), references))
     table = np.reshape(errors, (len(ALPHAS), len(BETAS)))
     around = sliding_window_view(np.pad(table, 1, mode="edge"), (3, 3)).sum(axis=(2, 3))
     ranked = sorted(zip(errors, around.flat, grid, strict=True))

@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias
 import torch
 from torch import Tensor
 
+from nemo_asr.decoding.beam_search import WordSearchNM
 from nemo_asr.decoding.hypotheses import FoundLabels, NBest, SearchOfStates
 from nemo_asr.models.transducer.joint import RNNTJoint
 from nemo_asr.models.transducer.prediction import PredictionNetwork
@@ -117,7 +118,7 @@ class TransducerSearch(_SearchOfFrames):
         return GreedyTransducer(TorchNetworks(self._prediction.module, self._joint.module), self.max_symbols)
 
 
-class TransducerBeamSearch(_SearchOfFrames):
+class TransducerBeamSearch(_SearchOfFrames, WordSearchNM):
     """Search of a transducer with a beam: labels alone, or with a lexicon, a language model or hot words, words.
 
     Scores are natural logarithms: that of all paths together, plus ``alpha`` times that of the language model, plus
@@ -168,12 +169,8 @@ class TransducerBeamSearch(_SearchOfFrames):
         self.max_symbols = max_symbols
         weights = alpha, beta, hotword_weight, unknown_score
         of_words = labels, beam_size, lexicon, lm, hotwords, *weights, min_log_prob
-        self._search = TransducerBeam(TorchNetworks(prediction.module, joint.module), *of_words, max_symbols)
-
-    @property
-    def num_bytes(self) -> int:
-        """About what its words take in memory now; see `TransducerBeam`."""
-        return self._search.num_bytes
+        networks = TorchNetworks(prediction.module, joint.module)
+        self._search: TransducerBeam = TransducerBeam(networks, *of_words, max_symbols)
 
     def several(self, nbest: BeamSize) -> NBest:
         """A module that gives so many hypotheses of this search."""

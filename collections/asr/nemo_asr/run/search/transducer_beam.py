@@ -49,6 +49,7 @@ class TransducerBeam(SearchOfWords):
         max_symbols: most labels at one frame.
 
     Attributes:
+        beam_size: as given.
         weights: those that it uses now.
 
     Raises:
@@ -72,7 +73,7 @@ class TransducerBeam(SearchOfWords):
         max_symbols: int = MAX_SYMBOLS,
     ) -> None:
         self._networks, self._labels, self._max_symbols = networks, list(labels), max_symbols
-        self._limits = SearchLimits(beam_size, min_log_prob)
+        self.beam_size, self._limits = beam_size, SearchLimits(beam_size, min_log_prob)
         super().__init__(labels, lexicon, lm, hotwords, Weights(alpha, beta, hotword_weight, unknown_score))
 
     def recognise(self, states: States, nbest: int = 1) -> Hypotheses:
