@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nemo_asr.decoding.greedy import HypothesesType
 from nemo_asr.run.search.search import States, TimedLabels
+from nemo_lite import NeuralModule
 from nemo_lite.backends.pytorch.nm import NonTrainableNM
 from nemo_lite.core.neural_types import AxisKind, IntType, LogprobsType, NeuralType
 from nemo_lite.core.ports import Ports
@@ -87,6 +88,11 @@ class NBest(SearchOfStates):
     @property
     def input_ports(self) -> Ports:
         return self._search.input_ports
+
+    @property
+    def referenced(self) -> list[NeuralModule]:
+        """Those of the search."""
+        return self._search.referenced
 
     def found(self, recordings: Sequence[States], nbest: int = 1) -> Sequence[Sequence[FoundLabels]]:
         """See `SearchOfStates`."""

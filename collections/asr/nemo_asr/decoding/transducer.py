@@ -166,7 +166,7 @@ class TransducerBeamSearch(_SearchOfFrames, WordSearchNM):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        self.max_symbols = max_symbols
+        self._prediction, self._joint, self.max_symbols = prediction, joint, max_symbols
         weights = alpha, beta, hotword_weight, unknown_score
         of_words = labels, beam_size, lexicon, lm, hotwords, *weights, min_log_prob
         networks = TorchNetworks(prediction.module, joint.module)

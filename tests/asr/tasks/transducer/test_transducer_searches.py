@@ -67,6 +67,24 @@ def test_words_have_times_and_confidences_in_any_batch_and_windows(model, option
             assert 0.0 < word.confidence <= 1.0
 
 
+@pytest.mark.parametrize("nbest", [1, 3])
+def test_the_networks_of_a_beam_are_in_evaluation_mode_as_the_model_is(tmp_path, nbest):
+    prediction = "StatelessTransducerDecoder: {prednet: {pred_hidden: 20, dropout: 0.5}, context_size: 2}"
+    model = random_transducer(tmp_path, config_of(TDT, prediction))
+    decoder = search(model, beam_size=4)
+
+    def heard():
+        (transcript,) = model.transcribe([noise(2)], RATE, cutting=None, decoder=decoder, nbest=nbest)
+        return transcript.hypotheses or transcript.words
+
+    wanted = heard()
+    assert wanted
+    for module in model.modules.modules.values():
+        module.train()
+    assert heard() == wanted
+    assert model.modules.others["prediction"].training  # it is put back
+
+
 def test_a_search_with_words_and_several_hypotheses(model, tmp_path):
     samples = noise(1.5)
     (tmp_path / "words.txt").write_text("cab\nba\n")
