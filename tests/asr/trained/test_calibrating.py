@@ -4,15 +4,17 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from toys.tone_corpus import CONFIG, read_manifest, record, run_script
 from toys.tone_model import train_tones
 
 import nemo_asr
 from nemo_asr.commands.cli.models import main
 from nemo_asr.run.transcribe.transcript import Transcribed, Transcript, Word
-from nemo_asr.trained.calibrating import calibrate, heard_words
+from nemo_asr.trained.calibrating import calibrate, heard_words, mean_confidence
 from nemo_asr.trained.folder import card_file, read_card
 from nemo_asr.trained.model import TrainedModel, describe, load_model
+from nemo_lite import NeuralModuleFactory
 from nemo_lite.base.errors import DataError, UsageError
 
 
@@ -54,6 +56,20 @@ def test_calibrated_confidences_are_the_shares_of_right_words(model, dev, tmp_pa
     assert calibration(0.6) == pytest.approx(0.5, abs=0.03)
     assert [each.name for each in sets] == ["dev (held out)", "test"]
     assert all(each.before.error == pytest.approx(0.15) and each.after.error < 0.03 for each in sets)
+
+
+def test_a_model_that_says_nothing_is_told_in_one_line_of_a_set(model, tmp_path, capfd):
+    for name in ("one", "two"):
+        record(tmp_path / f"{name}.wav", "abcabc")
+    lines = [{"audio_filepath": f"{name}.wav", "duration": 1.0, "text": "a"} for name in ("one", "two")]
+    (tmp_path / "dev.json").write_text("\n".join(map(json.dumps, lines)))
+    with torch.no_grad():
+        (bias,) = (each for each in model.modules.decoder.parameters() if each.shape == (len(model.card.labels) + 1,))
+        bias[-1] = 100.0
+    layer = model.recipe.data_layer(str(tmp_path / "dev.json"), training=False, batch_size=2)
+    assert mean_confidence(model, layer, NeuralModuleFactory()) is None
+    told = [line for line in capfd.readouterr().err.splitlines() if "no word was found" in line]
+    assert told == [f"warning: In 2 of 2 recordings somebody speaks where no word was found, such as {tmp_path / 'dev.json'}:1"]
 
 
 @pytest.mark.slow

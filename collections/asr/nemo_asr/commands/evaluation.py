@@ -286,6 +286,7 @@ def recognise_segments(
         calibration=model.card.calibration,
         num_workers=data_layer.setting("num_workers", None) or 0,
         worker_timeout=data_layer.setting("worker_timeout", None),
+        count_gaps=True,
     )
     recordings = recordings_of(data_layer, range(len(data_layer)), strict)
     transcripts, faults, _ = transcribe(ModelEngine(model, factory), recordings, settings)

@@ -46,6 +46,7 @@ class TranscriptionSettings:
         detector: says where somebody speaks, see `voice_activity`; None: the levels of the recording.
         calibration: turns the confidence of a word into a calibrated one; None: it is as the model gives it.
         verbose: show progress on a terminal.
+        count_gaps: of a set on which a model is measured, say in one line how many recordings have gaps; not of each.
 
     Raises:
         UsageError: numbers out of range.
@@ -61,6 +62,7 @@ class TranscriptionSettings:
     detector: Detector | None = None
     calibration: Callable[[float], float] | None = None
     verbose: bool = False
+    count_gaps: bool = False
 
     def __post_init__(self) -> None:
         check_number("batch_size", self.batch_size, BatchSize)

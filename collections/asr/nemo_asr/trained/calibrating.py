@@ -43,7 +43,7 @@ def mean_confidence(model: TrainedModel, layer: SpeechDataLayer, factory: Neural
     """
     utterances = [layer.utterance_of(row) for row in range(min(len(layer), _MOST_UTTERANCES))]
     recordings = [recording_of_utterance(utterance, layer.utterances.reader) for utterance in utterances]
-    heard = model.transcribed(recordings, factory=factory, calibration=None).or_error()
+    heard = model.transcribed(recordings, factory=factory, calibration=None, count_gaps=True).or_error()
     confidences = [word.confidence for transcript in heard for word in transcript.words]
     return float(np.mean(confidences)) if confidences else None
 
@@ -116,7 +116,8 @@ def heard_words(model: TrainedModel, manifest: str, batch_size: int = 16) -> Hea
     speller = Speller(layer.new_parser(), model.card.labels)
     utterances = [layer.utterance_of(row) for row in range(len(layer))]
     recordings = [recording_of_utterance(utterance, layer.utterances.reader) for utterance in utterances]
-    transcripts = model.transcribed(recordings, batch_size=batch_size, calibration=None).or_error()
+    heard = model.transcribed(recordings, batch_size=batch_size, calibration=None, count_gaps=True)
+    transcripts = heard.or_error()
     rows = []
     for number, (utterance, transcript) in enumerate(zip(utterances, transcripts, strict=True)):
         right = right_words(speller.words(utterance.text), [word.text for word in transcript.words])

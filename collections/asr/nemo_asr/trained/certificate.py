@@ -77,9 +77,8 @@ def _certify(
     context: tuple[int, int] | None,
 ) -> StreamRate:
     streamed = model.streamed(factory)
-    whole = [
-        transcript.text for transcript in model.transcribe(recordings, cutting=None, factory=factory, batch_size=1)
-    ]
+    heard = model.transcribe(recordings, cutting=None, factory=factory, batch_size=1, count_gaps=True)
+    whole = [transcript.text for transcript in heard]
     texts, latencies, busy, num_seconds = [], list[float](), 0.0, 0.0
     reading = model.recipe.reading
     for recording in recordings:

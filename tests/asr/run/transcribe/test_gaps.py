@@ -83,6 +83,13 @@ def test_a_gap_in_which_no_word_is_found_is_told(capfd: pytest.CaptureFixture[st
     assert "a.wav: somebody speaks, and no word was found: 0.5 to 2.7 s" in capfd.readouterr().err
 
 
+def test_of_a_set_that_is_measured_the_recordings_with_gaps_are_counted(capfd: pytest.CaptureFixture[str]) -> None:
+    recordings = [recording(0.2, 0.5, 2.0), recording(0.3), recording(0.2, 0.5, 2.0)]
+    transcribe(OneWord(longest=1.0), recordings, TranscriptionSettings(count_gaps=True))
+    told = capfd.readouterr().err.strip()
+    assert told == "warning: In 2 of 3 recordings somebody speaks where no word was found, such as a.wav"
+
+
 class ReadOnce(OneWord):
     """An engine for which nothing can be read a second time."""
 

@@ -41,7 +41,7 @@ from nemo_asr.run.transcribe.transcript import (
     transcribed,
     transcript_of,
 )
-from nemo_lite.base.errors import DataError
+from nemo_lite.base.errors import DataError, counted
 from nemo_lite.base.nemo_logging import logging
 
 _MOST_TOLD = 3  # gaps, in a line of the log
@@ -222,11 +222,14 @@ def transcribe(engine: Engine, recordings: Sequence[Recording], settings: Transc
     compute = partial(engine.hypotheses, settings=settings)
     by_row = _by_row(engine, segmented.rows, compute, faults, settings)
     whole = segmented.transcribed(by_row, faults)
-    for transcript in whole.transcripts:
-        if transcript.gaps:
-            listed = ", ".join(f"{gap.start:.1f} to {gap.end:.1f} s" for gap in transcript.gaps[:_MOST_TOLD])
-            more = f" and {len(transcript.gaps) - _MOST_TOLD} more" if len(transcript.gaps) > _MOST_TOLD else ""
-            logging.warning("%s: somebody speaks, and no word was found: %s%s", transcript.name, listed, more)
+    with_gaps = [transcript for transcript in whole.transcripts if transcript.gaps]
+    if with_gaps and settings.count_gaps:
+        numbers = f"{len(with_gaps)} of {counted(len(whole.transcripts), 'recording')}"
+        logging.warning("In %s somebody speaks where no word was found, such as %s", numbers, with_gaps[0].name)
+    for transcript in with_gaps if not settings.count_gaps else ():
+        listed = ", ".join(f"{gap.start:.1f} to {gap.end:.1f} s" for gap in transcript.gaps[:_MOST_TOLD])
+        more = f" and {len(transcript.gaps) - _MOST_TOLD} more" if len(transcript.gaps) > _MOST_TOLD else ""
+        logging.warning("%s: somebody speaks, and no word was found: %s%s", transcript.name, listed, more)
     return whole
 
 
