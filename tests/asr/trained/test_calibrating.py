@@ -69,7 +69,9 @@ def test_a_model_that_says_nothing_is_told_in_one_line_of_a_set(model, tmp_path,
     layer = model.recipe.data_layer(str(tmp_path / "dev.json"), training=False, batch_size=2)
     assert mean_confidence(model, layer, NeuralModuleFactory()) is None
     told = [line for line in capfd.readouterr().err.splitlines() if "no word was found" in line]
-    assert told == [f"warning: In 2 of 2 recordings somebody speaks where no word was found, such as {tmp_path / 'dev.json'}:1"]
+    assert told == [
+        f"warning: In 2 of 2 recordings somebody speaks where no word was found, such as {tmp_path / 'dev.json'}:1"
+    ]
 
 
 @pytest.mark.slow
