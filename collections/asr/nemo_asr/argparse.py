@@ -252,14 +252,17 @@ class AsrArgParser(NemoArgParser):
         """Label smoothing becomes a setting of the configuration."""
         if parsed.decay_weights_only and not parsed.weight_decay:
             self.error("--decay_weights_only has no effect with --weight_decay 0; leave it out")
-        if parsed.average_last and parsed.ema_decay:
-            self.error("--average_last contradicts --ema_decay: a run writes one averaged model; leave one out")
-        if (parsed.average_last or parsed.ema_decay) and not parsed.run_dir:
-            name = "average_last" if parsed.average_last else "ema_decay"
-            self.error(f"--{name} has no effect without --work_dir or --exp_name; leave it out")
-        if parsed.average_last == 1:
-            self.error("argument --average_last: 1 checkpoint is no average; give 2 or more")
+        averages = [name for name in ("average_last", "average_best", "ema_decay") if getattr(parsed, name)]
+        if len(averages) > 1:
+            first, second, *_ = averages
+            self.error(f"--{first} contradicts --{second}: a run writes one averaged model; leave one out")
+        if averages and not parsed.run_dir:
+            self.error(f"--{averages[0]} has no effect without --work_dir or --exp_name; leave it out")
+        for name in ("average_last", "average_best"):
+            if getattr(parsed, name) == 1:
+                self.error(f"argument --{name}: 1 checkpoint is no average; give 2 or more")
         parsed.checkpoints_to_keep = max(parsed.checkpoints_to_keep, parsed.average_last or 0)
+        parsed.best_to_keep = max(parsed.best_to_keep, parsed.average_best or 0)
         parsed.ema_decay = parsed.ema_decay or None
         if parsed.label_smoothing:
             parsed.overrides = [*parsed.overrides, f"{LOSS_SETTING}label_smoothing={parsed.label_smoothing}"]

@@ -175,6 +175,12 @@ class Regularization:
         "at the end, also write WORK_DIR/EXP_NAME/averaged: the mean of the last N checkpoints, which are kept",
         only_for="texts",
     )
+    average_best: PositiveInt | None = option(
+        None,
+        "the same of the N checkpoints with the lowest error rate on the first evaluation set, which are kept",
+        only_for="texts",
+        needs="eval_datasets",
+    )
     ema_decay: ShareBelow1 | None = option(
         None, "the same of a moving average of the weights over all steps, such as 0.999", only_for="texts"
     )

@@ -13,10 +13,11 @@ from toys.ranks import results_of
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
-from nemo_lite.backends.pytorch.engine.averages import Averaging, estimate, mean_of_newest
+from nemo_lite.backends.pytorch.engine.averages import Averaging, estimate, mean_of_checkpoints
 from nemo_lite.backends.pytorch.nm import TrainableNeuralModuleWrapper
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.base.errors import CheckpointError, UsageError
+from nemo_lite.core.callbacks.action_state import Best
 from nemo_lite.core.run_options import Optimization
 
 FLOAT32 = Precision(Optimization.mxprO0, torch.device("cpu"))
@@ -25,8 +26,8 @@ FLOAT32 = Precision(Optimization.mxprO0, torch.device("cpu"))
 class Averaged(nemo.NeMoCallback):
     """What the net's state is in each step, inside the average at the end, and behind it."""
 
-    def __init__(self, net, last=0, folder=""):
-        self.net, self.last, self.folder = net, last, folder
+    def __init__(self, net, last=0, folder="", best=None):
+        self.net, self.last, self.folder, self.best = net, last, folder, best
         self.weights, self.words = [], ""
         self.averaged, self.before, self.behind = {}, {}, {}
 
@@ -38,7 +39,7 @@ class Averaged(nemo.NeMoCallback):
 
     def on_action_end(self, state):
         self.before = self.state()
-        with state.averaging.applied(self.last, self.folder) as self.words:
+        with state.averaging.applied(self.last, self.folder, self.best) as self.words:
             self.averaged = self.state()
         self.behind = self.state()
 
@@ -150,6 +151,23 @@ def test_the_last_checkpoints_are_averaged(factory, tmp_path):
     assert watch.words == "mean of the checkpoints of 5, 6 steps"
 
 
+def test_the_best_checkpoints_are_averaged_by_the_rates_that_they_had(factory, tmp_path):
+    net = Net()
+    best = Best("dev", "wer", 2)
+    saver = nemo.CheckpointCallback(
+        tmp_path, step_freq=1, epoch_freq=-1, checkpoints_to_keep=1, best_of="dev", best_to_keep=2
+    )
+    x, y = Points()()
+    given = iter([9.0, 0.3, 0.1, 0.5, 0.2, 0.4, 0.6])  # before the first step, and behind each
+    rates = nemo.EvaluatorCallback(
+        [Mse()(out=net(x=x), target=y)], lambda *_: None, lambda _: {"wer": next(given)}, eval_step=1, name="dev"
+    )
+    watch = Averaged(net, 2, tmp_path, best)
+    run(factory, rates, saver, watch, net=net)
+    assert watch.words == "mean of the checkpoints of 2, 4 steps"
+    torch.testing.assert_close(watch.averaged["fc.weight"], (watch.weights[1] + watch.weights[3]) / 2)
+
+
 def test_averages_that_there_are_none_of_are_refused(factory, tmp_path):
     with pytest.raises(UsageError, match=r'there is no moving average of the weights; train with .*"ema_decay": 0.999'):
         run(factory, Averaged(net := Net()), net=net, steps=1)
@@ -223,7 +241,7 @@ def test_a_damaged_checkpoint_is_told_and_not_averaged_and_the_ones_before_count
     for stored in CheckpointFolder(tmp_path).sets():
         (stored.path / f"Net-STEP-{stored.number}.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"every checkpoint is damaged: got checkpoint-STEP-\d: Net"):
-        mean_of_newest(tmp_path, {"Net": net}, 2)
+        mean_of_checkpoints(tmp_path, {"Net": net}, 2)
 
 
 class NamesOfOne(torch.nn.Module):

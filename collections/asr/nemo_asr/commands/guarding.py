@@ -57,7 +57,7 @@ class Guard:
         manifests = [*args.eval_datasets, *args.guard]
         self._manifests = dict(zip(unique_tags(manifests), manifests, strict=True))
         self._guards = list(self._manifests)[len(args.eval_datasets) :]
-        self._kept = [MODEL, *([_AVERAGED] if args.average_last or args.ema_decay else [])]
+        self._kept = [MODEL, *([_AVERAGED] if args.average_last or args.average_best or args.ema_decay else [])]
         factory.on_first(self._check_places)
 
     def _check_places(self) -> None:

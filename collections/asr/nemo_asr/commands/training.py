@@ -59,6 +59,7 @@ from nemo_lite.base.errors import NemoLiteError, UnknownNameError, UsageError
 from nemo_lite.base.options import factory_arguments
 from nemo_lite.core import Metric, UnfreezeCallback
 from nemo_lite.core.callbacks import LossBalanceCallback, TrackingCallback
+from nemo_lite.core.callbacks.action_state import Best
 from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.callbacks.loss_balance import tell_of_gradients
 from nemo_lite.core.show import show_plan, show_precision
@@ -387,13 +388,15 @@ class TrainingRun:
     def _averaging(self, evaluations: Mapping[str, Wires | ClassWires]) -> list[Callback]:
         """The callback that writes a model of averaged weights at the end, if one is asked for. It goes last."""
         args = self.args
-        if not (args.average_last or args.ema_decay):
+        if not (args.average_last or args.average_best or args.ema_decay):
             return []
         evaluators = [self._evaluator(tag, wires, None, name=f"averaged_{tag}") for tag, wires in evaluations.items()]
         manifests = {f"averaged_{tag}": files for tag, files in zip(evaluations, args.eval_datasets, strict=True)}
         writer = self._writer(args.run_dir / "averaged", manifests, None, False)
         checkpoints = self.factory.checkpoint_dir or args.load_dir or ""
-        return [AveragedModelCallback(writer, evaluators, args.average_last or 0, checkpoints)]
+        best = Best(next(iter(evaluations)), args.eval_metric, args.average_best) if args.average_best else None
+        number = args.average_best or args.average_last or 0
+        return [AveragedModelCallback(writer, evaluators, number, checkpoints, best)]
 
 
 CLASS_METRIC = "error"

@@ -16,7 +16,7 @@ from nemo_asr.trained.model import trained_modules
 from nemo_lite import EvaluatorCallback, NeMoCallback
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.files import digest_of_files, make_writable_folder, temporary_name
-from nemo_lite.core.callbacks.action_state import ActionState
+from nemo_lite.core.callbacks.action_state import ActionState, Best
 from nemo_lite.core.callbacks.base import TagOwners
 from nemo_lite.utils import logging
 
@@ -190,6 +190,7 @@ class AveragedModelCallback(NeMoCallback):
         evaluators: evaluate the averaged weights; not in the list of callbacks themselves.
         last: average so many of the newest checkpoints; 0: take the moving average (``ema_decay``).
         checkpoints: the folder of the checkpoints.
+        best: average the best checkpoints in the place of the newest ones.
 
     Raises:
         UsageError: fewer than two checkpoints to average; when training ends, no moving average.
@@ -202,16 +203,18 @@ class AveragedModelCallback(NeMoCallback):
         evaluators: Sequence[EvaluatorCallback],
         last: int = 0,
         checkpoints: str | Path = "",
+        best: Best | None = None,
     ) -> None:
         if last < 0 or last == 1:
             wanted = "2 or more checkpoints, or 0 for the moving average"
             raise UsageError("that is no average", place="AveragedModelCallback", got=f"last={last}", wanted=wanted)
         self._writer, self._evaluators, self._last, self._checkpoints = writer, evaluators, last, checkpoints
+        self._best = best
         self._has_stepped = False
 
     def fingerprint(self) -> Mapping[str, object]:
         """What is averaged: all ranks take part."""
-        return {"average_last": self._last}
+        return {"average": self._last, "best_of": self._best and self._best.evaluation}
 
     def join(self, label: str, tags: TagOwners) -> None:
         """Let the evaluators know who records their results."""
@@ -240,7 +243,7 @@ class AveragedModelCallback(NeMoCallback):
         """Average, evaluate, write."""
         if state.interrupted_by or state.averaging is None:
             return
-        with state.averaging.applied(self._last, self._checkpoints) as words:
+        with state.averaging.applied(self._last, self._checkpoints, self._best) as words:
             state.on_first(lambda: logging.info("Averaged: %s", words))
             for evaluator in self._evaluators:
                 evaluator.evaluate_now(state, state.step + self._has_stepped)

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from nemo_lite.backends.pytorch.checkpoint.fitting import parameters_of_state
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
+from nemo_lite.backends.pytorch.checkpoint.record import best_of
 from nemo_lite.backends.pytorch.checkpoint.storage import read_fitting
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_synced
 from nemo_lite.backends.pytorch.distributed.comm import Comm
@@ -22,6 +23,7 @@ from nemo_lite.backends.pytorch.placement import Snapshot
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.backends.pytorch.tensor_codec import Tree
 from nemo_lite.base.errors import CheckpointError, UsageError
+from nemo_lite.core.callbacks.action_state import Best
 from nemo_lite.core.neural_module import NeuralModule, unique_names
 from nemo_lite.utils import logging
 
@@ -157,7 +159,7 @@ class Averaging:
         return {names[parameter]: mean for parameter, mean in zip(self._parameters, self._means, strict=True)}
 
     @contextmanager
-    def applied(self, last: int = 0, folder: str | Path = "") -> Iterator[str]:
+    def applied(self, last: int = 0, folder: str | Path = "", best: Best | None = None) -> Iterator[str]:
         """Inside, the modules have averaged weights, and statistics that were estimated again on the training data.
 
         All ranks call it. What is evaluated and saved inside is the averaged model; afterwards weights and statistics
@@ -166,6 +168,7 @@ class Averaging:
         Args:
             last: average so many of the newest checkpoints in ``folder``; 0: take the exponential moving average.
             folder: read on rank 0.
+            best: take the best checkpoints in the place of the newest ones.
 
         Yields:
             What was averaged, in words.
@@ -175,7 +178,7 @@ class Averaging:
             CheckpointError: no checkpoint, or one that does not fit.
         """
         self._refuse_sharded()
-        values, words = self._mean_of_checkpoints(last, folder) if last else self._moving_average()
+        values, words = self._mean_of_checkpoints(last, folder, best) if last else self._moving_average()
         weights = Snapshot(dict.fromkeys([*self._masters, *self._parameters]))
         statistics = RunningStatistics(self._modules)
         weights.keep()
@@ -197,9 +200,9 @@ class Averaging:
             raise UsageError("there is no moving average of the weights", place="averaging", remedy=remedy)
         return self._means, f"moving average of the weights, decay {self._decay:g}"
 
-    def _mean_of_checkpoints(self, last: int, folder: str | Path) -> tuple[list[Tensor], str]:
+    def _mean_of_checkpoints(self, last: int, folder: str | Path, best: Best | None) -> tuple[list[Tensor], str]:
         named = named_weighted_modules(self._all)
-        means, steps = self._comm.from_first(lambda: mean_of_newest(folder, named, last))
+        means, steps = self._comm.from_first(lambda: mean_of_checkpoints(folder, named, last, best))
         by_parameter = {
             parameter: means[module_name][name]
             for module_name, module in named.items()
@@ -218,8 +221,8 @@ class Averaging:
             raise UsageError(problem, remedy=remedy)
 
 
-def mean_of_newest(
-    folder: str | Path, modules: Mapping[str, nn.Module], count: int
+def mean_of_checkpoints(
+    folder: str | Path, modules: Mapping[str, nn.Module], count: int, best: Best | None = None
 ) -> tuple[dict[str, dict[str, Tensor]], list[int]]:
     """The mean of each parameter over the newest ``count`` complete checkpoints, or over all if there are fewer.
 
@@ -227,6 +230,7 @@ def mean_of_newest(
         folder: where the checkpoints are.
         modules: by the names under which they were saved.
         count: how many, at least 1.
+        best: take the best ones in the place of the newest.
 
     Returns:
         The means by the module's name and their own, in float32; the steps after which the checkpoints were saved.
@@ -234,7 +238,9 @@ def mean_of_newest(
     Raises:
         CheckpointError: no complete checkpoint, or one that does not fit the modules.
     """
-    sets = CheckpointFolder(folder).newest_sets(count)[::-1]
+    made = CheckpointFolder(folder)
+    chosen = made.newest_sets(count) if best is None else best_of(made.newest_sets(sys.maxsize), best)
+    sets = sorted(chosen, key=lambda each: each.serial)
     if not sets:
         raise CheckpointError("there is no checkpoint to average", place=str(folder))
     sums: dict[str, dict[str, Tensor]] = {name: {} for name in modules}
