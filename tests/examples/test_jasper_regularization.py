@@ -60,7 +60,10 @@ def test_a_plan_and_the_first_step_say_how_the_parts_of_the_loss_are_balanced(co
         (("--label_smoothing", "1"), "argument --label_smoothing: '1' is not a number from 0, below 1"),
         (("--intermediate_ctc", "-0.1"), "argument --intermediate_ctc: '-0.1' is not a number from 0"),
         (("--average_last", "2", "--ema_decay", "0.9"), "--average_last contradicts --ema_decay"),
-        (("--average_last", "2", "--average_best", "2"), "--average_last contradicts --average_best"),
+        (
+            ("--average_last", "2", "--average_best", "2", "--eval_datasets", "x.json"),
+            "--average_last contradicts --average_best",
+        ),
         (("--average_best", "1", "--eval_datasets", "x.json"), "argument --average_best: 1 checkpoint is no average"),
         (("--average_last", "1"), "argument --average_last: 1 checkpoint is no average; give 2 or more"),
         (("--decay_weights_only", "--weight_decay", "0"), "--decay_weights_only has no effect with --weight_decay 0"),
