@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from toys.tone_corpus import CONFIG, record, run_subcommand, write_manifest
 import nemo_asr
 from nemo_asr import EndpointRules
 from nemo_asr.decoding.attention import AttentionRescoring, AttentionSearch
+from nemo_asr.decoding.beam_search import search_weights
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
 from nemo_asr.export.onnx_export import export_onnx
 from nemo_asr.run.onnx.onnx_model import OnnxModel
@@ -124,6 +127,41 @@ def test_hot_words_count_in_the_first_pass(model: TrainedModel) -> None:
     (found,) = model.transcribe([noise(2)], RATE, decoder=search, cutting=None)
     assert "cab" not in without.text.split()
     assert "cab" in found.text.split()
+
+
+def test_the_weights_of_words_in_the_first_pass_can_be_searched(model: TrainedModel, tmp_path: Path) -> None:
+    (tmp_path / "words.arpa").write_text(
+        "\\data\\\nngram 1=4\n\n\\1-grams:\n-1\t<s>\n-1\t</s>\n-0.1\tcab\n-2\tba\n\n\\end\\\n"
+    )
+    options = SearchOptions(4, lm=str(tmp_path / "words.arpa"))
+    decoder: Any = search_of(model.modules, model.card.labels, options)
+    rows = [torch.randn(length, 32, generator=torch.Generator().manual_seed(length)) for length in (9, 14, 20, 12)]
+    with torch.no_grad():
+        log_probs = [model.modules.decoder(encoder_output=row.T[None])[0] for row in rows]
+
+    def heard() -> list[list[int]]:
+        states = [{"encoded": row.numpy(), "log_probs": own.numpy()} for row, own in zip(rows, log_probs, strict=True)]
+        return [list(decoder.recognise(each).best.ids) for each in states]
+
+    decoder.use(replace(decoder.weights, alpha=1.5, beta=-1.0))
+    said = heard()
+    decoder.use(replace(decoder.weights, alpha=0.0, beta=4.0))
+    assert said != heard()
+    pad = torch.nn.utils.rnn.pad_sequence
+    texts = pad([torch.tensor(text) for text in said], batch_first=True)
+    values = [
+        [pad(rows, batch_first=True, padding_value=9.0).transpose(1, 2)],
+        [pad(log_probs, batch_first=True)],
+        [torch.tensor([*map(len, rows)])],
+        [texts],
+        [torch.tensor([*map(len, said)])],
+    ]
+    factory: Any = SimpleNamespace(infer=lambda wires, verbose: values, from_first=lambda make: make())
+    count = lambda heard, said: sum(one != other for one, other in zip(heard, said, strict=True))  # noqa: E731
+    ports: Any = dict.fromkeys(decoder.input_ports)
+    trials = search_weights(decoder, ports, [], model.card.labels, factory, count)
+    assert trials[0].errors == 0 < trials[-1].errors
+    assert (decoder.weights.alpha, decoder.weights.beta) == trials[0][:2]
 
 
 def test_the_search_of_attention_alone_knows_no_words(model: TrainedModel) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from nemo_asr.decoding.beam_search import WordSearchNM
 from nemo_asr.decoding.hypotheses import FoundLabels, NBest, SearchOfStates
 from nemo_asr.models.attention.decoder import AttentionDecoder, DecoderState
 from nemo_asr.run.options import SearchOptions
@@ -155,7 +156,7 @@ class AttentionSearch(SearchOfStates):
         return Hypotheses(found[0].labels, [(one.labels.ids, one.score) for one in found] if nbest > 1 else [])
 
 
-class AttentionRescoring(SearchOfStates):
+class AttentionRescoring(SearchOfStates, WordSearchNM):
     """A CTC search with a beam, whose texts the attention decoder compares anew: the second pass of U2.
 
     A text's score is the decoder's, from both sides if it has two, plus ``ctc_weight`` times that of the first pass:
@@ -199,12 +200,7 @@ class AttentionRescoring(SearchOfStates):
         super().__init__(name)
         self._attention, self._ctc_weight, self._reverse_weight = attention, ctc_weight, reverse_weight
         weights = alpha, beta, hotword_weight, unknown_score
-        self._first = TextSearch(labels, beam_size, lexicon, lm, hotwords, *weights, min_log_prob)
-
-    @property
-    def num_bytes(self) -> int:
-        """About what its words take in memory now; see `TextSearch`."""
-        return self._first.num_bytes
+        self._search: TextSearch = TextSearch(labels, beam_size, lexicon, lm, hotwords, *weights, min_log_prob)
 
     def several(self, nbest: BeamSize) -> NBest:
         """A module that gives so many hypotheses of this search."""
@@ -212,13 +208,13 @@ class AttentionRescoring(SearchOfStates):
 
     def with_options(self, labels: Sequence[str], options: SearchOptions) -> AttentionRescoring:
         """With another first pass."""
-        arguments = {"beam_size": self._first.beam_size, **options.arguments()}
+        arguments = {"beam_size": self.beam_size, **options.arguments()}
         weights = self._ctc_weight, self._reverse_weight
         return AttentionRescoring(self._attention, labels, arguments.pop("beam_size"), *weights, **arguments)
 
     def found(self, recordings: Sequence[States], nbest: int = 1) -> Sequence[Sequence[FoundLabels]]:
         """See `SearchOfStates`."""
-        search = self._search()
+        search = self._rescoring()
         return [
             [
                 FoundLabels(timed(text, num_frames_of(states), states[LOG_PROBS]), text.score)
@@ -229,11 +225,11 @@ class AttentionRescoring(SearchOfStates):
 
     def recognise(self, states: States, nbest: int = 1) -> Hypotheses:
         """See `nemo_asr.run.search.search.Search`."""
-        return self._search().recognise(states, nbest)
+        return self._rescoring().recognise(states, nbest)
 
     def stream(self, most_frames: int) -> RescoredStream:
         """See `nemo_asr.run.search.search.Search`."""
-        return self._search().stream(most_frames)
+        return self._rescoring().stream(most_frames)
 
-    def _search(self) -> Rescoring:
-        return Rescoring(TorchLabels(self._attention.module), self._first, self._ctc_weight, self._reverse_weight)
+    def _rescoring(self) -> Rescoring:
+        return Rescoring(TorchLabels(self._attention.module), self._search, self._ctc_weight, self._reverse_weight)

@@ -38,7 +38,7 @@ from nemo_lite.backends.pytorch.nm import NonTrainableNM
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import write_atomically
 from nemo_lite.base.ranges import Between
-from nemo_lite.core.neural_types import LengthsType, LogprobsType, NeuralType, PredictionsType
+from nemo_lite.core.neural_types import AxisKind, LengthsType, LogprobsType, NeuralType, PredictionsType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
 
@@ -357,15 +357,22 @@ def search_weights(
         drawn = np.sort(np.random.default_rng(seed).permutation(len(references))[:MOST_UTTERANCES])
         rows = [[row for batch in batches for row in batch] for batches in of_inputs]
         of_drawn = [[of_input[place] for place in drawn] for of_input in rows]
-        # Lengths are single numbers; frames are of batches that were padded to several lengths.
-        padded = [pad_sequence(each, batch_first=True) if each[0].dim() else torch.stack(each) for each in of_drawn]
-        of_ports = dict(zip(inputs, padded, strict=True))
+        of_ports = {port: _batch(rows, decoder.input_ports[port]) for port, rows in zip(inputs, of_drawn, strict=True)}
         trials.extend(_try_all(decoder, of_ports, labels, [references[place] for place in drawn], count))
         return [trials[0].alpha, trials[0].beta, trials[0].errors]
 
     alpha, beta, errors = factory.from_first(run)
     decoder.use(replace(decoder.weights, alpha=alpha, beta=beta))
     return trials or [Trial(alpha, beta, int(errors))]
+
+
+def _batch(rows: Sequence[Tensor], ntype: NeuralType) -> Tensor:
+    """Rows of batches that were padded to several lengths, of lengths too, as one batch."""
+    kinds = [axis.kind for axis in ntype.axes or ()]
+    if AxisKind.Time not in kinds:
+        return torch.stack([*rows])
+    time_axis = kinds.index(AxisKind.Time)
+    return pad_sequence([row.movedim(time_axis - 1, 0) for row in rows], batch_first=True).movedim(1, time_axis)
 
 
 def _try_all(
