@@ -1,6 +1,7 @@
 """Modules and parts of DAGs as files for other programs, compared with torch."""
 
 import json
+from pathlib import Path
 
 import onnx
 import onnxruntime
@@ -68,6 +69,8 @@ def test_one_file_holds_weights_names_and_metadata_and_takes_any_size(tmp_path):
     assert (meta.producer_name, meta.custom_metadata_map["unit"]) == ("nemo_lite", "none")
     file = onnx.load(tmp_path / "m.onnx")  # ONNX Runtime 1.17 reads versions up to 9
     assert (file.ir_version, [each.version for each in file.opset_import if not each.domain]) == (9, [20])
+    assert str(Path(__file__).parent).encode() not in (tmp_path / "m.onnx").read_bytes()  # no lines of this code
+    assert not any(node.metadata_props for node in file.graph.node)
 
 
 class Masks(nn.Module):

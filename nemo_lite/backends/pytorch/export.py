@@ -134,6 +134,7 @@ def write_onnx(
     program.model.ir_version = _IR_VERSION
     program.model.metadata_props.update(metadata or {})
     _multiply_by_masks(program.model.graph)
+    _forget_sources(program.model.graph)
 
     def write(temporary: Path) -> None:
         program.save(temporary, external_data=False)
@@ -167,6 +168,18 @@ def _program(module: nn.Module, arguments: Sequence[Argument], outputs: Sequence
         problem = f"torch cannot export {type(module).__name__} to ONNX"
         remedy = "write its forward without branches that depend on values of tensors"
         raise UsageError(problem, place=place, got=got, remedy=remedy) from error
+
+
+def _forget_sources(graph: Any) -> None:
+    """Drop what torch says of where nodes come from: lines of code with the folders of this machine."""
+    import onnx_ir as ir
+
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        node.metadata_props.clear()
+        for value in node.outputs:
+            value.metadata_props.clear()
+    for holder in (graph, *graph.inputs, *graph.initializers.values()):
+        holder.metadata_props.clear()
 
 
 def _multiply_by_masks(graph: Any) -> None:
