@@ -16,7 +16,7 @@ from toys.random_transducers import config_of, random_transducer
 
 from nemo_asr.commands.cli.models import export
 from nemo_asr.export import int8
-from nemo_asr.export.int8 import _layers, _pointwise_as_products, export_int8
+from nemo_asr.export.int8 import _layers, _pointwise_as_products, export_int8, quantize
 from nemo_asr.export.onnx_export import export_onnx
 from nemo_asr.run.onnx.onnx_model import OnnxModel
 from nemo_lite.base.errors import DataError, FileInTheWayError, UsageError
@@ -196,6 +196,24 @@ def test_layers_as_products_compute_the_same(tmp_path):
     np.testing.assert_allclose(outputs[1], outputs[0], rtol=1e-4, atol=1e-4)
     assert len(_layers(model.graph)) == 3
     assert [node.op_type for node in model.graph.node].count("Conv") == 1
+
+
+def test_matrices_that_stay_float_are_stored_in_16_bits(tmp_path):
+    source = network(tmp_path / "float.onnx")
+    quantize(source, tmp_path / "some.onnx")
+    file = onnx.load(tmp_path / "some.onnx")
+    kept = {value.name: value for value in file.graph.initializer}
+    assert {"into_int16", "out_of_int16"} <= kept.keys()
+    assert not [value for value in kept.values() if value.data_type == TensorProto.FLOAT and np.prod(value.dims) > 1024]
+    numbers = {value.name: numpy_helper.to_array(value) for value in onnx.load(source).graph.initializer}
+    for name in ("into", "out_of"):
+        stored = numpy_helper.to_array(kept[f"{name}_int16"]) * numpy_helper.to_array(kept[f"{name}_scale"])
+        np.testing.assert_allclose(stored, numbers[name], rtol=0, atol=np.abs(numbers[name]).max() / 65_000)
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "loaded.onnx")
+    onnxruntime.InferenceSession(str(tmp_path / "some.onnx"), options, providers=["CPUExecutionProvider"])
+    loaded = onnx.load(tmp_path / "loaded.onnx").graph.initializer  # they are multiplied once
+    assert not [value.name for value in loaded if value.data_type == TensorProto.INT16]
 
 
 def test_a_model_without_layers_and_a_file_in_the_way_are_refused(tmp_path, manifest):
