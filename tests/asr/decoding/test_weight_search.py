@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -94,7 +95,7 @@ def test_the_weights_of_a_transducer_are_found_over_its_own_frames(tmp_path):
         "\\data\\\nngram 1=4\n\n\\1-grams:\n-1\t<s>\n-1\t</s>\n-0.1\tcab\n-2\tba\n\n\\end\\\n"
     )
     labels, options = model.recipe.labels, SearchOptions(4, lm=str(tmp_path / "words.arpa"))
-    decoder = search_of(model.modules, labels, options)
+    decoder: Any = search_of(model.modules, labels, options)
     generator = torch.Generator().manual_seed(0)
     rows = [torch.randn(length, 24, generator=generator) for length in (9, 14, 20, 12)]
     decoder.use(replace(decoder.weights, alpha=1.5, beta=-1.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 import soundfile
@@ -79,10 +80,11 @@ def test_the_networks_of_a_beam_are_in_evaluation_mode_as_the_model_is(tmp_path,
 
     wanted = heard()
     assert wanted
-    for module in model.modules.modules.values():
+    modules: Any = model.modules.modules
+    for module in modules.values():
         module.train()
     assert heard() == wanted
-    assert model.modules.others["prediction"].training  # it is put back
+    assert modules["prediction"].training  # it is put back
 
 
 def test_a_search_with_words_and_several_hypotheses(model, tmp_path):
