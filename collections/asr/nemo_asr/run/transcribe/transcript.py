@@ -190,7 +190,7 @@ def transcript_of(
 
 def frames_in(seconds: float, frame_seconds: float) -> int:
     """How many frames begin in so many seconds of audio, the last one a millisecond before the end at the latest."""
-    return max(0, math.ceil((seconds - 10**-_DIGITS) / frame_seconds))
+    return max(0, math.ceil((seconds - 10.0**-_DIGITS) / frame_seconds))
 
 
 def scored_texts(hypotheses: Iterable[tuple[Sequence[int], float]], labels: Sequence[str]) -> tuple[ScoredText, ...]:
