@@ -52,12 +52,12 @@ def test_a_beam_that_holds_all_texts_finds_the_best_ones_of_all(seed: int, penal
         scores[tuple(text)] = score / max(len(text), 1) ** penalty
     best = sorted(scores, key=lambda text: -scores[text])[:5]
     (found,) = AttentionBeam(network(of), 60, penalty).decode([frames], 5)
-    assert [tuple(text.ids) for text in found] == best
-    np.testing.assert_allclose([text.score for text in found], [scores[text] for text in best], rtol=1e-5)
-    for text in found:  # each label with its own logarithm, without that of the end
-        rows = of.from_left(torch.from_numpy(frames), text.ids)
-        wanted = [rows[place, label].item() for place, label in enumerate(text.ids)]
-        np.testing.assert_allclose(text.log_probs, wanted, rtol=1e-4, atol=1e-6)
+    assert [tuple(one.ids) for one in found] == best
+    np.testing.assert_allclose([one.score for one in found], [scores[text] for text in best], rtol=1e-5)
+    for one in found:  # each label with its own logarithm, without that of the end
+        rows = of.from_left(torch.from_numpy(frames), one.ids)
+        wanted = [rows[place, label].item() for place, label in enumerate(one.ids)]
+        np.testing.assert_allclose(one.log_probs, wanted, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
