@@ -38,6 +38,7 @@ ELSEWHERE = [
         "convolution encoder layer self_attention subsampling",
         "asr/models/test_conformer.py",
     ),
+    ("nemo_asr.models", "masks", "asr/models/test_wav2vec.py"),
     ("nemo_asr.models.jasper", "decoders encoder", "asr/models/jasper/test_jasper.py"),
     ("nemo_asr.run", "manifest_kinds", "asr/run/test_manifest.py"),
     ("nemo_asr.run.audio", "kinds mp3", "asr/run/audio/test_reading.py"),

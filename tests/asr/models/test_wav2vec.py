@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from nemo_asr.models.conformer import self_attention
-from nemo_asr.models.wav2vec import Wav2VecEncoder, _bucket, _Masks
+from nemo_asr.models.masks import Masks, masked
+from nemo_asr.models.wav2vec import Wav2VecEncoder, _bucket
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core.shapes import Expr, symbol
 
@@ -41,6 +42,12 @@ def noise(*lengths: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     samples = torch.randn(len(lengths), 1, max(lengths), generator=generator)
     return samples * (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None, None]), torch.tensor(lengths)
+
+
+def masked_by(encoder: Wav2VecEncoder, x: Tensor, lengths: list[int]) -> Tensor:
+    """Frames (B, T, D) as training hides them."""
+    masks = encoder._time_masks, encoder._feature_masks
+    return masked(x, torch.tensor(lengths), encoder.masked_spec_embed, *masks)
 
 
 @pytest.mark.parametrize("settings", KINDS)
@@ -94,7 +101,7 @@ def test_near_distances_have_a_bucket_each_and_far_ones_share_by_logarithms() ->
 def test_masks_cover_their_share_within_the_utterance() -> None:
     torch.manual_seed(0)
     sizes = torch.tensor([400, 100, 30])
-    masks = torch.stack([_Masks(0.2, 10, 0).draw(sizes, 400) for _ in range(200)])
+    masks = torch.stack([Masks(0.2, 10, 0).draw(sizes, 400) for _ in range(200)])
     for row, size in enumerate(sizes.tolist()):
         assert not masks[:, row, size:].any()
         share = masks[:, row, :size].float().mean().item()
@@ -105,7 +112,7 @@ def test_masks_cover_their_share_within_the_utterance() -> None:
 def test_a_stretch_has_its_length_and_the_fewest_are_drawn_where_there_is_room() -> None:
     torch.manual_seed(0)
     for _ in range(20):
-        one, two, none = _Masks(0.0, 5, 2).draw(torch.tensor([5, 40, 4]), 40)
+        one, two, none = Masks(0.0, 5, 2).draw(torch.tensor([5, 40, 4]), 40)
         assert one.sum() == 5
         assert one[:5].all()
         assert 6 <= two.sum() <= 10
@@ -116,11 +123,11 @@ def test_training_replaces_masked_frames_by_a_vector_that_is_trained() -> None:
     encoder = encoder_of(mask_time_prob=0.5, mask_time_length=4, hidden_dropout=0.0, layerdrop=0.0)
     assert encoder.masked_spec_embed is not None
     x = torch.randn(3, 30, 8)
-    masked = encoder._masked(x, torch.tensor([30, 30, 20]))
-    is_masked = (masked != x).any(2)
+    replaced = masked_by(encoder, x, [30, 30, 20])
+    is_masked = (replaced != x).any(2)
     assert 0.2 < is_masked.float().mean() < 0.6
     assert not is_masked[2, 20:].any()
-    assert torch.equal(masked[is_masked], encoder.masked_spec_embed.expand(int(is_masked.sum()), 8))
+    assert torch.equal(replaced[is_masked], encoder.masked_spec_embed.expand(int(is_masked.sum()), 8))
     encoder(*noise(9000))[0].sum().backward()
     assert encoder.masked_spec_embed.grad is not None
     samples, lengths = noise(9000)
@@ -132,9 +139,9 @@ def test_training_replaces_masked_frames_by_a_vector_that_is_trained() -> None:
 def test_without_masks_there_is_no_vector_and_channels_are_masked_for_all_frames() -> None:
     encoder = encoder_of(mask_time_prob=0.0, mask_feature_prob=0.5, mask_feature_length=2)
     assert encoder.masked_spec_embed is None
-    masked = encoder._masked(torch.ones(4, 30, 8), torch.tensor([30] * 4))
-    per_channel = masked[:, 0]
-    assert torch.equal(masked, per_channel.unsqueeze(1).expand(4, 30, 8))
+    hidden = masked_by(encoder, torch.ones(4, 30, 8), [30] * 4)
+    per_channel = hidden[:, 0]
+    assert torch.equal(hidden, per_channel.unsqueeze(1).expand(4, 30, 8))
     assert 0 < int((per_channel == 0).sum()) < 32
 
 

@@ -20,6 +20,7 @@ from nemo_asr.models.conformer.encoder import Probability
 from nemo_asr.models.conformer.self_attention import FULL_CONTEXT, Hidden, blocks_of_queries
 from nemo_asr.models.jasper.encoder import encoded_ports
 from nemo_asr.models.jasper.layers import Frames, MaskedGroupNorm, are_full, frames_type, valid_frames
+from nemo_asr.models.masks import Masks, masked, perhaps_left_out
 from nemo_asr.run.arguments import Channels, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.base.errors import UsageError
@@ -129,8 +130,8 @@ class Wav2VecEncoder(TrainableNM):
         of_layers = num_hidden_layers * hidden_size * (4 * hidden_size + 2 * intermediate_size)
         refuse_too_large(_PLACE, of_convolutions + of_positions + of_layers)
         self._size, self._layerdrop = hidden_size, layerdrop
-        self._time_masks = _Masks(mask_time_prob, mask_time_length, mask_time_min_masks)
-        self._feature_masks = _Masks(mask_feature_prob, mask_feature_length, mask_feature_min_masks)
+        self._time_masks = Masks(mask_time_prob, mask_time_length, mask_time_min_masks)
+        self._feature_masks = Masks(mask_feature_prob, mask_feature_length, mask_feature_min_masks)
         self.feature_extractor = _FeatureExtractor(conv_dim, conv_kernel, conv_stride, conv_bias, feat_extract_norm)
         self.feature_projection = _FeatureProjection(conv_dim[-1], hidden_size, layer_norm_eps, feat_proj_dropout)
         self.masked_spec_embed = nn.Parameter(torch.rand(hidden_size)) if mask_time_prob > 0 else None
@@ -188,7 +189,7 @@ class Wav2VecEncoder(TrainableNM):
         num_frames = features.shape[1]
         x = self.feature_projection(features)
         if self.training:
-            x = self._masked(x, lengths)
+            x = masked(x, lengths, self.masked_spec_embed, self._time_masks, self._feature_masks)
         if not are_full(lengths, num_frames):
             x = torch.where(valid_frames(lengths, num_frames).transpose(1, 2), x, 0.0)
         x = x + self.encoder.pos_conv_embed(x)
@@ -200,9 +201,7 @@ class Wav2VecEncoder(TrainableNM):
         distances = self._distances(layers[0].attention.rel_attn_embed, num_frames, x.device)
         for layer in layers:
             out = layer(x, hidden, distances)
-            if self.training and self._layerdrop > 0:
-                out = torch.where(torch.rand((), device=x.device) < self._layerdrop, x, out)
-            x = out
+            x = perhaps_left_out(x, out, self._layerdrop) if self.training else out
         if self._is_stable:
             x = self.encoder.layer_norm(x)
         return self._final_dropout(x).transpose(1, 2), lengths
@@ -215,16 +214,6 @@ class Wav2VecEncoder(TrainableNM):
         apart = torch.arange(2 * num_frames - 1, device=device) - (num_frames - 1)
         biases: Tensor = table(_bucket(apart, table.num_embeddings, self._max_distance))
         return biases
-
-    def _masked(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """(B, T, D) with the trained vector in stretches of frames, and 0 in stretches of channels."""
-        if self.masked_spec_embed is not None:
-            in_time = self._time_masks.draw(lengths, x.shape[1])
-            x = torch.where(in_time.unsqueeze(2), self.masked_spec_embed.to(x.dtype), x)
-        if self._feature_masks.share > 0:
-            channels = torch.full_like(lengths, x.shape[2])
-            x = x.masked_fill(self._feature_masks.draw(channels, x.shape[2]).unsqueeze(1), 0.0)
-        return x
 
 
 def _check(
@@ -239,36 +228,6 @@ def _check(
         if size % number:
             got = f"hidden_size {size}, {argument} {number}"
             raise UsageError(f"{argument} must divide hidden_size", place=_PLACE, got=got)
-
-
-class _Masks:
-    """Random stretches, drawn on the device and without a look at any value.
-
-    Args:
-        share: of the positions, if no two stretches overlap.
-        length: positions of a stretch.
-        fewest: stretches.
-    """
-
-    def __init__(self, share: float, length: int, fewest: int) -> None:
-        self.share, self.length, self.fewest = share, length, fewest
-
-    def draw(self, sizes: Tensor, num_positions: int) -> Tensor:
-        """(B, num_positions): True in the stretches, each within the first ``sizes`` (B,) positions.
-
-        The number of stretches is rounded up or down at random, so that it is right on average. No two begin at the
-        same place. In an utterance with fewer positions than a stretch there are none.
-        """
-        device = sizes.device
-        places = (sizes - self.length + 1).clamp(min=0)
-        chance = torch.rand((), device=device)
-        wanted = (self.share * sizes / self.length + chance).long().clamp(min=self.fewest)
-        wanted = wanted.minimum(sizes // self.length)
-        positions = torch.arange(num_positions, device=device)
-        ranks = torch.rand(len(sizes), num_positions, device=device)
-        ranks = torch.where(positions < places.unsqueeze(1), ranks, 2.0).argsort(1).argsort(1)
-        begins = (ranks < wanted.unsqueeze(1)).cumsum(1)
-        return begins - F.pad(begins, (self.length, 0))[:, :num_positions] > 0
 
 
 def _bucket(apart: Tensor, num_buckets: int, max_distance: int) -> Tensor:

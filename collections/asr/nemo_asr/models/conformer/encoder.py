@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_asr.models.conformer.convolution import ConvolutionModule
-from nemo_asr.models.conformer.layer import ConformerLayer
+from nemo_asr.models.conformer.layer import ConformerLayer, Dropouts
 from nemo_asr.models.conformer.self_attention import (
     ALL,
     FULL_CONTEXT,
@@ -193,7 +193,7 @@ class ConformerEncoder(TrainableNM):
                 d_model * ff_expansion_factor,
                 RelPositionAttention(n_heads, d_model, dropout_att, use_bias, self._is_shifted, shared),
                 ConvolutionModule(d_model, conv_kernel_size, conv_norm_type, left, use_bias, conv_pads_input),
-                dropout,
+                Dropouts(dropout, dropout, dropout, dropout),
                 use_bias,
             )
             for _ in range(n_layers)
@@ -292,7 +292,7 @@ class ConformerEncoder(TrainableNM):
             )
         if context.right != 0:
             return "each layer of regular attention looks ahead further; att_context_style: chunked_limited does not"
-        return self._layers()[0].conv.stream_problem()
+        return self._layers()[0].stream_problem()
 
     def stream_delay(self) -> Delay:
         """See :class:`nemo_lite.backends.pytorch.streaming.Streams`."""

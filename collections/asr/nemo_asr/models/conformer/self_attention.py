@@ -115,6 +115,14 @@ def blocks_of_queries(key: Tensor) -> list[slice]:
     return [slice(start, min(start + size, num_frames)) for start in range(0, num_frames, size)]
 
 
+def of_rows(places: Tensor, rows: slice) -> Tensor:
+    """Of the distances T, ..., 1 - T (the last axis) those between the frames ``rows`` and all T."""
+    if rows == _ALL_ROWS:
+        return places
+    num_frames = places.shape[-1] // 2
+    return places[..., num_frames - rows.stop : 2 * num_frames - rows.start]
+
+
 class RelPositionAttention(nn.Module):
     """Multi-head attention whose scores know how far two frames are apart.
 
@@ -170,7 +178,7 @@ class RelPositionAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         outputs = []
         for rows in blocks_of_queries(key):
-            bias = with_v[:, :, rows] @ (self._of_rows(places, rows) if self._is_shifted else places)
+            bias = with_v[:, :, rows] @ (of_rows(places, rows) if self._is_shifted else places)
             if self._is_shifted:
                 bias = shifted(bias)
             hidden_here = None if hidden is None else hidden.of_rows(rows)
@@ -178,13 +186,6 @@ class RelPositionAttention(nn.Module):
         out = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
         attended: Tensor = self.linear_out(out.transpose(1, 2).flatten(2))
         return attended
-
-    def _of_rows(self, places: Tensor, rows: slice) -> Tensor:
-        """Of the distances T, ..., 1 - T (the last axis) those between the frames ``rows`` and all T."""
-        if rows == _ALL_ROWS:
-            return places
-        num_frames = places.shape[3] // 2
-        return places[..., num_frames - rows.stop : 2 * num_frames - rows.start]
 
     def _heads(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, heads, T, D / heads)."""
