@@ -39,6 +39,8 @@ ELSEWHERE = [
         "asr/models/test_conformer.py",
     ),
     ("nemo_asr.models", "masks", "asr/models/test_wav2vec.py"),
+    ("nemo_asr.models", "granite lasr wav2vec_bert", "asr/models/test_hugging_face_conformers.py"),
+    ("nemo_asr.models.conformer", "other_attention", "asr/models/test_hugging_face_conformers.py"),
     ("nemo_asr.models.jasper", "decoders encoder", "asr/models/jasper/test_jasper.py"),
     ("nemo_asr.run", "manifest_kinds", "asr/run/test_manifest.py"),
     ("nemo_asr.run.audio", "kinds mp3", "asr/run/audio/test_reading.py"),

@@ -22,6 +22,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"window": "hamming", "features": 40, "lowfreq": 60.0, "highfreq": 3500.0},
     {"n_window_size": 512, "window_size": None, "n_window_stride": 200, "window_stride": None, "features": 23},
     {"scale": 1.0},
+    {"remove_dc_offset": False},
+    {"remove_dc_offset": False, "preemph": None},
 ]
 
 
@@ -45,6 +47,7 @@ def of_kaldi(samples: torch.Tensor, module: AudioToKaldiFbankPreprocessor, **opt
     frames.samp_freq, frames.dither = module.sample_rate, 0.0
     frames.frame_length_ms = 1000 * module.win_length / module.sample_rate
     frames.frame_shift_ms = 1000 * module.hop_length / module.sample_rate
+    frames.remove_dc_offset = options.get("remove_dc_offset", True)
     frames.snip_edges = options.get("snip_edges", True)
     window = options.get("window", "povey")
     frames.window_type = "hanning" if window == "hann" else window  # "hann" is the periodic one there
@@ -98,6 +101,23 @@ def test_silence_has_the_logarithm_of_the_smallest_power() -> None:
     assert processed.unique().tolist() == [pytest.approx(np.log(np.finfo(np.float32).eps))]
 
 
+def test_powers_below_the_guard_count_as_the_guard() -> None:
+    processed, _ = run(AudioToKaldiFbankPreprocessor(log_zero_guard_value=1e-5), torch.zeros(800))
+    assert processed.unique().tolist() == [pytest.approx(np.log(1e-5))]
+
+
+def test_the_variance_of_each_band_may_have_a_floor_of_its_own() -> None:
+    quiet = speech(5000)
+    plain, _ = run(AudioToKaldiFbankPreprocessor(), quiet)
+    own = plain[0].double()
+    wanted = (own - own.mean(1, keepdim=True)) / (own.var(1, keepdim=True) + 0.5).sqrt()
+    floored = AudioToKaldiFbankPreprocessor(normalize="per_feature", variance_floor=0.5)
+    assert floored.summary == "80 a frame; Kaldi's fbank (WeNet's), mean and deviation of each recording"
+    processed, frames = run(floored, quiet, speech(3000, 1))
+    torch.testing.assert_close(processed[0].double(), wanted, rtol=0, atol=1e-5)
+    assert not processed[1, :, int(frames[1]) :].any()
+
+
 def test_fixed_means_and_deviations_are_those_of_global_cmvn() -> None:
     plain, _ = run(AudioToKaldiFbankPreprocessor(), speech(5000))
     mean, std = plain[0].mean(1), plain[0].std(1)
@@ -146,7 +166,16 @@ def test_shapes_follow_from_the_samples(snip_edges: bool, size: str, frames: int
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"snip_edges": False, "preemph": None}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"snip_edges": False, "preemph": None},
+        {"remove_dc_offset": False, "preemph": None, "scale": 1.0, "log_zero_guard_value": 1e-5},
+        {"normalize": "per_feature", "variance_floor": 1e-7},
+    ],
+    ids=str,
+)
 def test_an_exported_preprocessor_gives_the_same_numbers(options: dict[str, Any]) -> None:
     module, free = AudioToKaldiFbankPreprocessor(**options).eval(), torch.export.Dim.DYNAMIC
     example = torch.stack([speech(8000), speech(8000, 1)]), torch.tensor([8000, 6000])

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from nemo_asr.features.preprocessors import Dither, LogMelPreprocessor, Normalization, PadTo
+from nemo_asr.features.preprocessors import Dither, Guard, LogMelPreprocessor, Normalization, PadTo
 from nemo_asr.features.spectra import SPECTRUM_VALUES, band_blocks, blocks, fourier_basis, window_function
 from nemo_asr.run.arguments import Features, FrameSamples, FrameSeconds, SampleRate
 from nemo_lite.backends.pytorch.streaming import Delay, SlidingWindow, State, num_new
@@ -54,7 +54,7 @@ class AudioToKaldiFbankPreprocessor(LogMelPreprocessor):
     """Kaldi's log-mel filter banks, B x features x T: what WeNet's models hear.
 
     Of each frame on its own, in this order: mean of the samples subtracted, pre-emphasis, window, zeros up to a power
-    of 2, power spectrum, mel filters, logarithm of at least 1.2e-7; then normalisation, ``pad_value`` beyond the
+    of 2, power spectrum, mel filters, a least value, logarithm; then normalisation, ``pad_value`` beyond the
     utterance's frames, padding. ``AudioToMelSpectrogramPreprocessor`` has other frames, another mel scale and another
     order: weights that were trained on one are of no use on the other.
 
@@ -76,6 +76,10 @@ class AudioToKaldiFbankPreprocessor(LogMelPreprocessor):
         scale: what samples are multiplied by. 32768 brings those of -1 to 1 to the range of 16 bits, as Kaldi and
             WeNet have it; 1 leaves them, as icefall does, and for a data layer with ``int_values``.
         snip_edges: frames lie wholly within the samples.
+        remove_dc_offset: subtract the mean of a frame's samples.
+        log_zero_guard_value: the least power whose logarithm is taken; Kaldi's is ``eps`` of float32.
+        variance_floor: of a normalisation of each utterance, is added to the variance, as in Hugging Face's
+            ``SeamlessM4TFeatureExtractor`` with 1e-7; None: deviations below 0.1 count as 0.1.
         pad_to: T becomes a multiple of it; 0 for none.
 
     Raises:
@@ -86,7 +90,6 @@ class AudioToKaldiFbankPreprocessor(LogMelPreprocessor):
     """
 
     log_zero_guard_type = "clamp"
-    log_zero_guard_value = _SMALLEST_POWER
 
     def __init__(
         self,
@@ -104,6 +107,9 @@ class AudioToKaldiFbankPreprocessor(LogMelPreprocessor):
         dither: Dither = 1.0,
         scale: Annotated[float, Between(0, 65_536, above=True)] = _FULL_SCALE,
         snip_edges: bool = True,
+        remove_dc_offset: bool = True,
+        log_zero_guard_value: Guard = _SMALLEST_POWER,
+        variance_floor: Annotated[float, Between(0, 1, above=True)] | None = None,
         pad_to: PadTo = 0,
         pad_value: float = 0.0,
         name: str | None = None,
@@ -115,6 +121,8 @@ class AudioToKaldiFbankPreprocessor(LogMelPreprocessor):
         self.register_buffer("window", weights, persistent=False)
         self.num_features = self.num_bands = features
         self.preemph, self.dither = preemph, dither / scale
+        self.remove_dc_offset = remove_dc_offset
+        self.log_zero_guard_value, self.variance_floor = log_zero_guard_value, variance_floor
         self.snip_edges, self.pad_to, self.pad_value = snip_edges, pad_to, pad_value
         self._set_normalization(type(self).__name__, normalize)
         nyquist = sample_rate / 2
@@ -133,8 +141,9 @@ class AudioToKaldiFbankPreprocessor(LogMelPreprocessor):
     @property
     def summary(self) -> str:
         fixed = "with" if self.fixed_mean is not None else "without"
+        mean = "mean and deviation of each recording" if self._over else f"{fixed} fixed mean and deviation"
         edges = "" if self.snip_edges else ", edges mirrored"
-        return f"{self.num_features} a frame; Kaldi's fbank (WeNet's), {fixed} fixed mean and deviation{edges}"
+        return f"{self.num_features} a frame; Kaldi's fbank (WeNet's), {mean}{edges}"
 
     def _surplus_samples(self) -> int:
         return 1 - self.win_length if self.snip_edges else self.hop_length // 2 - self.hop_length + 1
@@ -196,7 +205,8 @@ class AudioToKaldiFbankPreprocessor(LogMelPreprocessor):
         """That of all frames which lie within the samples."""
         framed = samples.unfold(1, self.win_length, self.hop_length)
         for block in blocks(framed.shape[1], samples.shape[0] * self.n_fft, SPECTRUM_VALUES, samples.device):
-            frames = framed[:, block] - framed[:, block].mean(2, keepdim=True)
+            frames = framed[:, block]
+            frames = frames - frames.mean(2, keepdim=True) if self.remove_dc_offset else frames.clone()
             if self.preemph:
                 # Before the first sample of a frame stands that sample itself.
                 frames = frames - self.preemph * torch.cat([frames[..., :1], frames[..., :-1]], dim=2)
@@ -213,6 +223,6 @@ class AudioToKaldiFbankPreprocessor(LogMelPreprocessor):
         if self.preemph:
             own_first = torch.cat([basis[:, :1], torch.zeros_like(basis[:, 1:])], dim=1)
             basis = basis - self.preemph * (F.pad(basis[:, 1:], (0, 1)) + own_first)
-        basis = (basis - basis.mean(1, keepdim=True)).float()
+        basis = (basis - basis.mean(1, keepdim=True) if self.remove_dc_offset else basis).float()
         parts = F.conv1d(framed.unsqueeze(1), basis.unsqueeze(1), stride=self.hop_length).square()
         return (parts[:, : self.n_fft // 2 + 1] + parts[:, self.n_fft // 2 + 1 :]).mT

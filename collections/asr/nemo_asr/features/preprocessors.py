@@ -32,7 +32,11 @@ STD_FLOOR = 1e-5
 
 
 def normalize_(
-    features: torch.Tensor, num_valid: torch.Tensor, over: tuple[int, ...], least: float = 0.0
+    features: torch.Tensor,
+    num_valid: torch.Tensor,
+    over: tuple[int, ...],
+    least: float = 0.0,
+    variance_floor: float | None = None,
 ) -> torch.Tensor:
     """Bring the valid frames of each utterance to mean 0 and standard deviation 1, in place; the others become 0.
 
@@ -44,6 +48,7 @@ def normalize_(
         num_valid: (B,) valid frames.
         over: the axes that share mean and deviation: ``(2,)`` for each feature, ``(1, 2)`` for a whole utterance.
         least: a smaller deviation counts as this one, so that what hardly changes stays small.
+        variance_floor: is added to the variance, in place of ``least`` and of the 1e-5.
     """
     shared_features = features.shape[1] if 1 in over else 1
     count = num_valid[:, None, None] * shared_features
@@ -54,7 +59,10 @@ def normalize_(
     features -= features.sum(over, keepdim=True) / count
     fill_beyond_(features, num_valid, 0.0)
     deviation = torch.linalg.vector_norm(features, dim=over, keepdim=True) / (count - 1).clamp(min=1).sqrt()
-    features /= (deviation + STD_FLOOR).clamp(min=least)
+    if variance_floor is None:
+        features /= (deviation + STD_FLOOR).clamp(min=least)
+    else:
+        features /= (deviation.square() + variance_floor).sqrt()
     return features
 
 
@@ -133,7 +141,7 @@ _DYNAMIC_RANGE_DB = 80.0  # the same
 _SPEECH_RANGE_DB = 40.0  # vowels are up to 30 dB louder than the fricatives of a word
 
 
-def _register_filters(
+def register_filters(
     module: AudioPreprocessor, lowfreq: float, highfreq: float | None, *, scale: MelScale, equal_area: bool
 ) -> BandBlocks:
     """Register the mel filters as columns, (n_fft // 2 + 1, num_bands). Gives their blocks, which fit only these."""
@@ -230,6 +238,7 @@ class LogMelPreprocessor(AudioPreprocessor):
     log_zero_guard_value: float
     mag_power: float = 2.0
     std_floor: float = 0.1
+    variance_floor: float | None = None
     normalization: Normalization
     filters: torch.Tensor
     moving: SlidingWindow | None = None  # of the statistics
@@ -300,7 +309,9 @@ class LogMelPreprocessor(AudioPreprocessor):
         if levels is not None:
             least_share = 10.0 ** (-_SPEECH_RANGE_DB / 20.0 * self.mag_power)
             return normalize_by_speech_(bands, num_valid, levels, least_share, self.std_floor)
-        return normalize_(bands, num_valid, self._over, self.std_floor) if self._over else bands
+        if not self._over:
+            return bands
+        return normalize_(bands, num_valid, self._over, self.std_floor, self.variance_floor)
 
 
 class AudioToMelSpectrogramPreprocessor(LogMelPreprocessor):
@@ -397,7 +408,7 @@ class AudioToMelSpectrogramPreprocessor(LogMelPreprocessor):
                 )
             span = max(round(moving_seconds * sample_rate / self.hop_length), 1)
             self.moving = SlidingWindow(span, before=span - 1)
-        self._band_blocks = _register_filters(self, lowfreq, highfreq, scale="slaney", equal_area=True)
+        self._band_blocks = register_filters(self, lowfreq, highfreq, scale="slaney", equal_area=True)
 
     @property
     def filter_banks(self) -> torch.Tensor:
@@ -458,7 +469,7 @@ class AudioToMFCCPreprocessor(AudioPreprocessor):
         if not 1 <= n_mfcc <= n_mels:
             raise UsageError("n_mfcc does not fit n_mels", place=place, got=str(n_mfcc), wanted=f"1 to {n_mels}")
         self.num_features, self.num_bands, self.log = n_mfcc, n_mels, log
-        self._band_blocks = _register_filters(self, lowfreq, highfreq, scale="htk", equal_area=False)
+        self._band_blocks = register_filters(self, lowfreq, highfreq, scale="htk", equal_area=False)
         dct = dct_matrix(n_mfcc, n_mels, orthonormal=norm == "ortho")
         self.register_buffer("dct", dct, persistent=False)
 

@@ -11,6 +11,7 @@ from nemo_asr.decoding.greedy import GreedyCTCDecoder
 from nemo_asr.decoding.transducer import TransducerBeamSearch, TransducerSearch
 from nemo_asr.features.augmentation import MultiplyBatch, SpectrogramAugmentation
 from nemo_asr.features.fbank import AudioToKaldiFbankPreprocessor
+from nemo_asr.features.mel_deltas import AudioToMelDeltasPreprocessor
 from nemo_asr.features.preprocessors import (
     AudioToMelSpectrogramPreprocessor,
     AudioToMFCCPreprocessor,
@@ -21,7 +22,9 @@ from nemo_asr.models.attention.decoder import TransformerDecoder
 from nemo_asr.models.attention.loss import AttentionLoss
 from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.models.contextnet import ContextNetDecoderForCTC, ContextNetEncoder
+from nemo_asr.models.granite import GraniteSpeechEncoder
 from nemo_asr.models.jasper import JasperDecoderForClassification, JasperDecoderForCTC, JasperEncoder
+from nemo_asr.models.lasr import LasrEncoder
 from nemo_asr.models.losses import AuxiliaryCTCLoss, CTCLossNM
 from nemo_asr.models.speaker import JasperDecoderForSpkrClass
 from nemo_asr.models.transducer.joint import RNNTJoint
@@ -29,6 +32,7 @@ from nemo_asr.models.transducer.loss import RNNTLoss
 from nemo_asr.models.transducer.prediction import RNNTDecoder, StatelessTransducerDecoder
 from nemo_asr.models.transducer.prompt import LanguagePrompt
 from nemo_asr.models.wav2vec import Wav2VecEncoder
+from nemo_asr.models.wav2vec_bert import Wav2VecBertEncoder
 from nemo_asr.tasks.attention import Attention, CTCAttention
 from nemo_asr.tasks.families import CTC, Classification
 from nemo_asr.tasks.family import register_family
@@ -54,6 +58,7 @@ register(AudioToSpectrogramPreprocessor, role="preprocessor")
 register(AudioToKaldiFbankPreprocessor, role="preprocessor")
 register(AudioToMFCCPreprocessor, role="preprocessor")
 register(AudioToWaveformPreprocessor, role="preprocessor")
+register(AudioToMelDeltasPreprocessor, role="preprocessor")
 register(SpectrogramAugmentation)
 register(MultiplyBatch)
 register(JasperEncoder, role="encoder")
@@ -71,6 +76,9 @@ register(
     },
 )
 register(Wav2VecEncoder, role="encoder")
+register(Wav2VecBertEncoder, role="encoder")
+register(LasrEncoder, role="encoder")
+register(GraniteSpeechEncoder, role="encoder")
 register(ContextNetDecoderForCTC, role="decoder")
 register(JasperDecoderForCTC, role="decoder", default=True)
 register(CTCLossNM, default=True)
