@@ -57,6 +57,7 @@ ELSEWHERE = [
     ("nemo_asr.trained", "streamed_model", "asr/run/transcribe/stream/test_frame_stream.py"),
     ("nemo_asr.trained", "foreign", "asr/trained/test_nemo_files.py"),
     ("nemo_asr.trained", "folder", "asr/trained/test_trained_folder.py"),
+    ("nemo_asr.trained", "ctc_folders", "asr/trained/test_waveform_models.py"),
     ("nemo_asr.trained", "hugging_face_files", "asr/trained/test_hugging_face.py"),
     ("nemo_lite", "__main__", "base/test_dispatch.py"),
     ("nemo_lite", "factory", "core/test_factory.py"),

@@ -270,6 +270,8 @@ MAY_NAME_CTC = {
     "trained/hugging_face.py": "likewise",
     "trained/hugging_face_files.py": "likewise",
     "trained/waveform_models.py": "likewise",
+    "trained/ctc_folders.py": "likewise",
+    "trained/frame_models.py": "likewise",
     "trained/nemo_transducers.py": "the loss of the second head of hybrids",
     "trained/wenet.py": "likewise",
     "trained/fine_tuning.py": "rows of what is no label",

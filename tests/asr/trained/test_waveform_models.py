@@ -33,9 +33,10 @@ import nemo_asr
 from nemo_asr.export.onnx_export import export_onnx
 from nemo_asr.run.onnx.onnx_model import OnnxModel
 from nemo_asr.run.text.labels import text_of as text_written
+from nemo_asr.trained.ctc_folders import renamed
 from nemo_asr.trained.hugging_face import read_hugging_face
 from nemo_asr.trained.model import load_model
-from nemo_asr.trained.waveform_models import _renamed
+from nemo_asr.trained.waveform_models import WAVEFORM_KINDS
 from nemo_lite.base.errors import CheckpointError, ConfigError
 
 LABELS = [" ", *LETTERS]
@@ -44,7 +45,7 @@ ENCODER, HEAD = "Wav2VecEncoder", "JasperDecoderForCTC"
 
 def inner_name(key: str) -> str:
     """The name in the encoder here of a weight of transformers."""
-    name = _renamed(key)
+    name = renamed(key, WAVEFORM_KINDS["wav2vec2"].names)
     return name.removeprefix("encoder.") if name.startswith("encoder.") else key
 
 
@@ -222,8 +223,8 @@ def test_a_file_of_it_has_the_same_texts(tmp_path: Path, name: str) -> None:
         ({"hidden_act": "relu"}, "config.json.hidden_act: a setting that is not known here: got relu, wanted gelu"),
         ({"conv_pos_batch_norm": True}, "config.json.conv_pos_batch_norm: a setting that is not known here"),
         ({"pad_token_id": 99}, "pad_token_id: it is no output of the CTC head: got 99, wanted the blank's output, 0"),
-        ({"model_type": "wav2vec2-bert"}, "type wav2vec2-bert: its attention is none that an encoder here has"),
-        ({"model_type": "granite_speech5_ctc"}, "its layers are none that an encoder here has: wanted model_type para"),
+        ({"model_type": "wav2vec2-conformer"}, "wav2vec2-conformer: its attention is none that an encoder here has"),
+        ({"model_type": "sew"}, "type sew: its encoder is none of those here: wanted model_type parakeet_ctc, "),
         ({"hidden_size": "many"}, "Wav2VecEncoder.hidden_size"),
         ({"conv_kernel": [10, 3, "x", 3, 3, 2, 2]}, "Wav2VecEncoder.conv_kernel"),
         ({"num_attention_heads": 5}, "num_attention_heads must divide hidden_size: got hidden_size 16"),

@@ -3,7 +3,7 @@
 A folder holds `config.json`, `model.safetensors` (or its parts, with `model.safetensors.index.json`), `tokenizer.json`
 (or `vocab.json`) and the settings of the features. A Parakeet's or a Nemotron's encoder is NVIDIA's FastConformer under
 other names. Its head is one of CTC or a transducer; the blank of a transducer is what its joint network has behind the
-labels, whatever the configuration says. Models that hear waveforms: `waveform_models`.
+labels, whatever the configuration says. Other encoders with a CTC head: `waveform_models`, `frame_models`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from nemo_asr.models.transducer.joint import RNNTJoint
 from nemo_asr.models.transducer.prediction import RNNTDecoder
 from nemo_asr.models.transducer.prompt import AUTO, LanguagePrompt
 from nemo_asr.run.search.transducer import MAX_SYMBOLS
+from nemo_asr.trained.ctc_folders import read_ctc
 from nemo_asr.trained.foreign import ForeignModel, Format
+from nemo_asr.trained.frame_models import FRAME_KINDS
 from nemo_asr.trained.hugging_face_files import (
     CONFIG,
     INDEX,
@@ -41,7 +43,7 @@ from nemo_asr.trained.hugging_face_files import (
     versions_in,
     weight_files,
 )
-from nemo_asr.trained.waveform_models import WAVEFORMS, read_waveforms
+from nemo_asr.trained.waveform_models import WAVEFORM_KINDS
 from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
 from nemo_lite.base.errors import CheckpointError
 
@@ -64,12 +66,12 @@ _KINDS = {
     "nemotron_asr_streaming": _Kind(is_streaming=True),
     "nemotron3_5_asr": _Kind(is_streaming=True, has_prompt=True),
 }
+_WITH_HEAD = WAVEFORM_KINDS | FRAME_KINDS  # of one encoder and one CTC head, which other files describe
 # By parts of the names of other models' types and classes: why they are not read.
 _OTHER_KINDS = {
     "whisper": "its decoder is a Transformer that reads text, not a CTC head",
     "moonshine": "its decoder is a Transformer that reads text, not a CTC head",
-    **dict.fromkeys(("wav2vec2-bert", "wav2vec2-conformer"), "its attention is none that an encoder here has"),
-    **dict.fromkeys(("lasr_ctc", "granite_speech5_ctc"), "its layers are none that an encoder here has"),
+    "wav2vec2-conformer": "its attention is none that an encoder here has",
     **dict.fromkeys(("unispeech", "sew", "mctct", "data2vec"), "its encoder is none of those here"),
     "ForCausalLM": "a file of a language model, not of a model of speech",
     "ForMaskedLM": "a file of a language model, not of a model of speech",
@@ -148,8 +150,8 @@ def read_hugging_face(path: str | Path) -> ForeignModel:
     """
     folder = Path(path)
     config = read_object(folder / CONFIG)
-    if (waveforms := WAVEFORMS.get(str(config.get("model_type")))) is not None:
-        return read_waveforms(folder, config, waveforms)
+    if (with_head := _WITH_HEAD.get(str(config.get("model_type")))) is not None:
+        return read_ctc(folder, config, with_head)
     kind = _kind_of(config, folder / CONFIG)
     settings = settings_of(folder)
     encoder = _encoder(config.get("encoder_config"), kind, settings, folder / CONFIG)
@@ -206,7 +208,7 @@ def _kind_of(config: Mapping[str, Any], path: Path) -> _Kind:
     named = " ".join([model_type, *map(str, classes if isinstance(classes, list) else [])])
     reason = next((reason for part, reason in _OTHER_KINDS.items() if part in named), "its kind is not known here")
     problem = f"the model is of type {model_type[:80]}: {reason}"
-    raise CheckpointError(problem, place=str(path), wanted=f"model_type {', '.join((*_KINDS, *WAVEFORMS))}")
+    raise CheckpointError(problem, place=str(path), wanted=f"model_type {', '.join((*_KINDS, *_WITH_HEAD))}")
 
 
 def _encoder(section: Any, kind: _Kind, settings: Mapping[str, Any], path: Path) -> dict[str, Any]:

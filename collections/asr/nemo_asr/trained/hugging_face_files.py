@@ -1,10 +1,11 @@
 """The files of a folder of Hugging Face's transformers: settings, lists of weights, `tokenizer.json`.
 
-What they mean for a kind of models: `hugging_face`, `waveform_models`.
+What they mean for a kind of models: `hugging_face`, `waveform_models`, `frame_models`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nemo_asr.run.text.labels import WORD_MARK
 from nemo_asr.run.text.sentencepiece_file import STORED_ALGORITHMS, ModelFile, Piece, PieceKind, encode
 from nemo_asr.run.text.subwords import Subwords
 from nemo_lite import logging
@@ -24,6 +26,7 @@ from nemo_lite.base.files import FileKind, parse_json, read_bytes
 CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")  # are not read: the folder says so itself
 SETTINGS = ("preprocessor_config.json", "processor_config.json")  # of the features: older folders, newer ones
+_UNKNOWN = "<unk>"
 _BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 _ALGORITHMS = {"Unigram": "unigram", "BPE": "bpe"}
 _KIND = FileKind("the file", 64 << 20, CheckpointError, "copy the folder again")
@@ -133,6 +136,20 @@ def in_order(head: Mapping[str, Tensor], outputs: Sequence[int]) -> dict[str, Te
     return {name: tensor[rows] for name, tensor in head.items()}
 
 
+def special_ids_of(path: Path) -> set[int]:
+    """The ids of special tokens in ``tokenizer.json``, such as the end of a text; without that for unknown characters.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+    """
+    content = read_object(path)
+    listed, section = content.get("added_tokens"), content.get("model")
+    added = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    unknown = section.get("unk_token") if isinstance(section, dict) else None
+    special = [each for each in added if each.get("special") and each.get("content") != (unknown or _UNKNOWN)]
+    return {each["id"] for each in special if type(each.get("id")) is int}
+
+
 def pieces_of(path: Path, ids: Sequence[int]) -> tuple[list[str], Subwords | None]:
     """The pieces of these ids, and what cuts texts into them; None, with a warning, where nothing here does.
 
@@ -157,6 +174,8 @@ def _read_tokenizer(content: dict[str, Any], path: Path, ids: Sequence[int]) -> 
     if kind not in _ALGORITHMS or not isinstance(vocabulary, dict if kind == "BPE" else list):
         place = f"{path}: model.type"
         raise CheckpointError("the tokenizer is of another kind", place=place, got=kind, wanted="BPE or Unigram")
+    if "ByteLevel" in json.dumps([content.get("pre_tokenizer"), content.get("decoder")]):
+        raise CheckpointError("its pieces are of bytes (ByteLevel), which are not read", place=str(path))
     added = [each for each in content.get("added_tokens") or [] if isinstance(each, dict)]
     if kind == "BPE":
         listed, scores = dict(vocabulary), _scores_of_merges(model)
@@ -174,6 +193,8 @@ def _read_tokenizer(content: dict[str, Any], path: Path, ids: Sequence[int]) -> 
     if any(map(_BYTE_PIECE.fullmatch, pieces)):
         raise CheckpointError("it has pieces that are bytes (byte_fallback), which are not read", place=str(path))
     unknown = model.get("unk_token") if kind == "BPE" else by_id.get(model.get("unk_id"))
+    if unknown == WORD_MARK:  # LASR's tokenizer says so, where its list has another
+        unknown = _UNKNOWN
     kinds = {
         str(each.get("content")): PieceKind.CONTROL if each.get("special") else PieceKind.USER_DEFINED for each in added
     }
