@@ -57,6 +57,35 @@ def test_a_rectangle_has_its_time_on_the_time_axis():
     assert torch.equal(mask.sum((1, 2)), heights * widths_)
 
 
+def copied(module, lengths, num_frames):
+    """The frame that each frame of the output is: (B, num_frames)."""
+    numbers = torch.arange(num_frames).float().expand(len(lengths), 3, -1)
+    return module(input_spec=numbers, length=torch.tensor(lengths))[:, 0].long()
+
+
+def test_copies_put_earlier_frames_in_the_place_of_a_stretch_with_every_width_and_shift():
+    sources = copied(SpectrogramAugmentation(time_copies=1, copy_width=5, rng=generator()), [16] * 2000, 16)
+    shifts = torch.arange(16) - sources
+    sizes, connected = widths(shifts > 0)
+    assert connected
+    assert all(len(set(row[row > 0].tolist())) < 2 for row in shifts)  # one shift for a stretch
+    assert sizes.unique().tolist() == [0, 1, 2, 3, 4, 5]
+    assert sources.min() == 0
+    assert shifts.unique().tolist()[:13] == [*range(13)]
+
+
+def test_copies_fall_on_valid_frames_come_behind_masks_and_keep_evaluation_as_it_is():
+    module = SpectrogramAugmentation(time_copies=3, copy_width=8, rng=generator())
+    sources = copied(module, [20, 1, 0] * 50, 20)
+    assert (sources[0::3] != torch.arange(20)).any(1).float().mean() > 0.9
+    assert torch.equal(sources[1::3], torch.arange(20).expand(50, -1))
+    assert torch.equal(sources[2::3], torch.arange(20).expand(50, -1))
+    assert torch.equal(copied(module.eval(), [20], 20)[0], torch.arange(20))
+    both = SpectrogramAugmentation(time_masks=1, time_width=8, time_copies=3, copy_width=8, rng=generator())
+    masked_twice = widths(masked(both, (500, 3, 40))[:, 0])
+    assert not masked_twice[1]  # a masked stretch is copied too, so there are several
+
+
 def test_a_share_of_masks_gives_longer_utterances_more_of_them():
     module = SpectrogramAugmentation(time_masks=0.02, time_width=1, max_time_masks=5, rng=generator())
     mask = masked(module, (3, 2, 1000), torch.tensor([40, 200, 1000]), times=100)[:, 0].sum(1).view(100, 3)

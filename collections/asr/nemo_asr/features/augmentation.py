@@ -1,4 +1,4 @@
-"""Augmentation of spectrograms and batches: masks, repetition, fixed lengths. Of waveforms: `audio.augmentation`."""
+"""Augmentation of spectrograms and batches: masks, copies, repetition, fixed lengths. Of waveforms: `augmentation`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class SpectrogramAugmentation(NonTrainableNM):
 
     A mask's width is drawn evenly from 0 to the largest width (inclusive), then its place from all where it fits.
     Widths are cut to the size of the axis, so short input is no special case. With ``length`` connected, masks in time
-    fall on an utterance's valid frames; without it, on all frames of the batch.
+    fall on an utterance's valid frames; without it, on all frames of the batch. Copies come behind the masks: a stretch
+    of frames in the place of a later one, or of itself.
 
     Sources: Park et al., "SpecAugment", Interspeech 2019; DeVries and Taylor, "Improved Regularization of Convolutional
-    Neural Networks with Cutout", 2017.
+    Neural Networks with Cutout", 2017; Wu et al., "U2++", 2021, section 3.2.3 (copies).
 
     Args:
         freq_masks: bands of features to mask.
@@ -43,6 +44,8 @@ class SpectrogramAugmentation(NonTrainableNM):
         rect_freq: features of the widest rectangle.
         rng: generator of the draws, torch's, Python's or NumPy's; by default torch's own on the input's device.
         max_time_masks: most stretches where ``time_masks`` is a share.
+        time_copies: stretches of frames that earlier ones, drawn evenly, take the place of.
+        copy_width: frames of the widest of these.
 
     Raises:
         UsageError: a negative number, a share outside 0 to 1, or an rng that is no generator.
@@ -67,6 +70,8 @@ class SpectrogramAugmentation(NonTrainableNM):
         rng: Rng | None = None,
         name: str | None = None,
         max_time_masks: Masks = 20,
+        time_copies: Masks = 0,
+        copy_width: Width = 30,
     ) -> None:
         super().__init__(name)
         place = type(self).__name__
@@ -74,6 +79,7 @@ class SpectrogramAugmentation(NonTrainableNM):
         self.freq_masks, self.time_masks, self.rect_masks = freq_masks, time_masks, rect_masks
         self.freq_width, self.time_width = freq_width, time_width
         self.rect_time, self.rect_freq = rect_time, rect_freq
+        self.time_copies, self.copy_width = time_copies, copy_width
         self._rng = None if rng is None else _torch_generator(rng, place)
         if isinstance(time_width, float) and time_width > 1.0:
             wanted = "a float from 0 to 1 (a share of the frames) or an int (frames)"
@@ -87,8 +93,8 @@ class SpectrogramAugmentation(NonTrainableNM):
 
     @torch.no_grad()
     def forward(self, input_spec: torch.Tensor, length: torch.Tensor | None = None) -> torch.Tensor:
-        """Spectrograms (B, D, T) with masked parts 0: new ones in training, the given ones in evaluation."""
-        if not self.training or self.freq_masks + self.time_masks + self.rect_masks == 0:
+        """Spectrograms (B, D, T) with masks and copies: new ones in training, the given ones in evaluation."""
+        if not self.training or self.freq_masks + self.time_masks + self.rect_masks + self.time_copies == 0:
             return input_spec
         num_rows, num_features, num_frames = input_spec.shape
         device = input_spec.device
@@ -102,7 +108,19 @@ class SpectrogramAugmentation(NonTrainableNM):
         widths = self._intervals(self.rect_masks, self.rect_time, frames, num_frames)
         # A product of 0/1 matrices counts the rectangles over each point, with no (B, masks, D, T) in between.
         rectangles = heights.transpose(1, 2).float() @ widths.float() > 0
-        return input_spec.masked_fill(bands[:, :, None] | stretches[:, None, :] | rectangles, 0.0)
+        masked = input_spec.masked_fill(bands[:, :, None] | stretches[:, None, :] | rectangles, 0.0)
+        return self._with_copies(masked, frames) if self.time_copies else masked
+
+    def _with_copies(self, spec: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
+        """With earlier frames in the place of stretches; where these overlap, the last one counts."""
+        widths = self._draw(self.time_copies, torch.minimum(torch.full_like(frames, self.copy_width), frames)[:, None])
+        starts = self._draw(self.time_copies, frames[:, None] - widths)
+        shifts = self._draw(self.time_copies, starts)
+        positions = torch.arange(spec.shape[2], device=spec.device)
+        sources = positions.expand(len(spec), -1)
+        for start, width, shift in zip(starts.T[..., None], widths.T[..., None], shifts.T[..., None], strict=True):
+            sources = torch.where((positions >= start) & (positions < start + width), positions - shift, sources)
+        return spec.gather(2, sources[:, None, :].expand_as(spec))
 
     def _stretches(self, frames: torch.Tensor, num_frames: int) -> torch.Tensor:
         """(B, num_frames) true where a mask in time is."""
