@@ -62,19 +62,20 @@ class Source:
         overridden = self.override_of(keys)
         if overridden:
             return overridden
-        line, column = self._mark(keys)
+        line, column = self.mark(keys)
         return f"{self.name}:{line}:{column}"
 
     def spot(self, keys: Keys) -> str:
         """As ``place``, within the file: ``line 12``."""
-        return self.override_of(keys) or f"line {self._mark(keys)[0]}"
+        return self.override_of(keys) or f"line {self.mark(keys)[0]}"
 
     def override_of(self, keys: Keys) -> str:
         """The setting of the value at ``keys``, or one around it; "" where that is the file."""
         prefixes = (keys[:length] for length in range(len(keys), 0, -1))
         return next((self.overrides[prefix] for prefix in prefixes if prefix in self.overrides), "")
 
-    def _mark(self, keys: Keys) -> tuple[int, int]:
+    def mark(self, keys: Keys) -> tuple[int, int]:
+        """Line and column of the value at ``keys``, or of the nearest value around it that the file has."""
         while keys not in self.marks and keys:
             keys = keys[:-1]
         return self.marks.get(keys, (1, 1))

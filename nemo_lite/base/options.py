@@ -322,6 +322,7 @@ class OneLineParser(argparse.ArgumentParser):
         groups: of options, that every parser of the class has. A group may say the ``page`` of its options.
         pages: what each page is about. Options of no page are on ``other``.
         most_used: options that ``--help`` shows, with spaces between them; positional arguments stand before them.
+        given: the names in the result of the options that the command line has, also of those with their defaults.
     """
 
     groups: ClassVar[Sequence[type]] = ()
@@ -335,6 +336,7 @@ class OneLineParser(argparse.ArgumentParser):
         defaults = {"formatter_class": PageFormatter, "add_help": False, "allow_abbrev": False}
         super().__init__(*args, **{**defaults, **kwargs})
         self.members: list[Field[Any]] = []
+        self.given: set[str] = set()
         self._on_page: dict[str, list[str]] = {}
         if has_help:
             words: dict[str, Any] = {"nargs": "?", "metavar": "GROUP"} if self.pages else {"nargs": 0}
@@ -382,6 +384,8 @@ class OneLineParser(argparse.ArgumentParser):
         if "--import" in self._option_string_actions:
             for file in _imports_in(words):
                 self._run_file(Path(file))
+        actions = [self._option_string_actions.get(word.partition("=")[0]) for word in words[:end]]
+        self.given = {action.dest for action in actions if action is not None}
         return super().parse_known_args(words, namespace)
 
     def check(self, parsed: argparse.Namespace) -> None:

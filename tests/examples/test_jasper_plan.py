@@ -134,11 +134,14 @@ def test_the_weight_of_a_set_is_no_fault_of_the_configuration(corpus):
 
 
 def test_a_key_of_another_toolkit_names_the_option(corpus, tmp_path):
-    (tmp_path / "wenet.yaml").write_text((corpus / "tones.yaml").read_text() + "accum_grad: 4\nlog_interval: 100\n")
+    keys = "accumulate_grad_batches: 4\nlog_every_n_steps: 100\n"
+    (tmp_path / "lightning.yaml").write_text((corpus / "tones.yaml").read_text() + keys)
     finished = run_script(
-        *("jasper.py", "--model_config", "wenet.yaml", "--train_dataset", corpus / "train.json", "--plan"),
+        *("jasper.py", "--model_config", "lightning.yaml", "--train_dataset", corpus / "train.json", "--plan"),
         *("--max_steps", 3),
     )
     assert finished.code == 2
-    assert re.search(r"accum_grad is no key of a model; the command line has it: --iter_per_step", finished.err)
-    assert re.search(r"log_interval is no key of a model; the command line has it: --log_freq", finished.err)
+    assert re.search(
+        r"accumulate_grad_batches is no key of a model; the command line has it: --iter_per_step", finished.err
+    )
+    assert re.search(r"log_every_n_steps is no key of a model; the command line has it: --log_freq", finished.err)

@@ -117,13 +117,13 @@ class AsrArgParser(NemoArgParser):
         self._fold_older_options(parsed)
         if not parsed.model_config and not parsed.init_from:
             self.error("--model_config is missing")
+        if parsed.model_config:
+            parsed.model_config = str(config_path(parsed.model_config))
+        take_from_configuration(self, parsed)
         if (parsed.num_epochs is None) == (parsed.max_steps is None):
             got = "neither" if parsed.num_epochs is None else "both"
             self.error(f"how long to train must be said once: got {got}, wanted --num_epochs or --max_steps")
         self.check_needs(parsed)
-        if parsed.model_config:
-            parsed.model_config = str(config_path(parsed.model_config))
-        take_from_configuration(self, parsed)
         if not parsed.train_dataset:
             self.error("--train_dataset is missing")
         if parsed.num_gpus not in (None, parsed.num_processes):
@@ -159,6 +159,7 @@ class AsrArgParser(NemoArgParser):
                 self.error(f"--{older} is the older name of --{newer}; give one of them")
             if value is not None:
                 setattr(parsed, newer, value)
+                self.given.add(newer)
         older_sets = [parsed.__dict__.pop(manifest) for manifest in _VAL_MANIFESTS]
         parsed.eval_datasets = [*(parsed.eval_datasets or ()), *filter(None, older_sets)]
 

@@ -13,10 +13,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from nemo_asr.run.arguments import Workers
 from nemo_asr.run.options import Terminal
+from nemo_asr.wenet_keys import load_model_config
 from nemo_lite import logging
-from nemo_lite.base.config import Config, check_call, load_config, override, raise_if
+from nemo_lite.base.config import Config, check_call, override, raise_if
 from nemo_lite.base.errors import counted, did_you_mean
-from nemo_lite.base.options import Names, OneLineParser, not_negative_float, option, option_group, user_path
+from nemo_lite.base.options import Names, OneLineParser, not_negative_float, option, option_group, our_name, user_path
 from nemo_lite.base.ranges import Between, NotNegativeFloat, NotNegativeInt, PositiveFloat, PositiveInt, ShareBelow1
 from nemo_lite.core.trackers import TRACKERS
 from nemo_lite.utils.argparse import LR_POLICY, OPTIMIZER
@@ -27,6 +28,8 @@ from nemo_lite.utils.optimizers import OPTIMIZERS
 _WENETS_OPTIMIZERS = {"adam": ("adam", 0.0), "adamw": ("adam_w", 0.01)}
 # Of policies without an end: WeNet's, and that of NVIDIA's configurations of Conformer.
 _USUAL_WARMUP: Mapping[type[LRPolicy], int] = {WarmupLR: 25000, NoamAnnealing: 10000}
+# Options that say the same in another way: a configuration's number of epochs is none where steps are given.
+_IN_PLACE_OF = {"num_epochs": "max_steps", "batch_size": "global_batch_size"}
 TRACKER = Names(lambda: ["tensorboard", *TRACKERS])
 
 
@@ -246,16 +249,16 @@ def take_from_configuration(parser: OneLineParser, parsed: Namespace) -> None:
     Without ``optim_conf.weight_decay``, ``optim: adam`` has none and ``optim: adamw`` 0.01, as in WeNet.
 
     Args:
-        parser: knows the defaults; a value that differs from its default was given on the command line.
+        parser: knows what was given on the command line.
         parsed: changed.
 
     Raises:
         ConfigError: one line for each key or value that cannot be used.
     """
     if parsed.model_config and Path(parsed.model_config).is_file():  # reading the model says that it is missing
-        options = _options_in(override(load_config(parsed.model_config), parsed.overrides))
+        options = _options_in(override(load_model_config(parsed.model_config), parsed.overrides))
         for option_name, value in options.items():
-            if getattr(parsed, option_name) == parser.get_default(option_name):
+            if parser.given.isdisjoint((option_name, _IN_PLACE_OF.get(option_name))):
                 setattr(parsed, option_name, value)
     if parsed.warmup_steps is None:
         parsed.warmup_steps = _USUAL_WARMUP.get(get_all_lr_classes()[parsed.lr_policy], 0)
@@ -291,6 +294,9 @@ def _options_in(config: Config) -> dict[str, Any]:
         except ValueError:
             wanted = "a manifest, a list of them, or a mapping of manifests to weights"
             problems.append(f"{config.place('train_dataset')}: train_dataset: wanted {wanted}")
+    numbers = config.without(*(key for key in config if key not in inspect.signature(_numbers).parameters))
+    problems += check_call(numbers, _numbers)
+    options |= {our_name(key): value for key, value in numbers.items()}
     raise_if(problems)
     if (name := options.get("optimizer")) in _WENETS_OPTIMIZERS:
         options["optimizer"], decay = _WENETS_OPTIMIZERS[name]
@@ -309,6 +315,16 @@ def _sets_in(value: Any) -> list[str]:
     if isinstance(value, list) and value:
         return [part for each in value for part in _sets_in(each)]
     raise ValueError
+
+
+def _numbers(
+    batch_size: PositiveInt = 1,
+    accum_grad: PositiveInt = 1,
+    grad_clip: PositiveFloat = 1,
+    max_epoch: PositiveInt = 1,
+    log_interval: PositiveInt = 1,
+) -> None:
+    """Keys that are numbers."""
 
 
 def _optimizer_options(

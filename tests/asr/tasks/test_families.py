@@ -274,6 +274,7 @@ MAY_NAME_CTC = {
     "trained/frame_models.py": "likewise",
     "trained/nemo_transducers.py": "the loss of the second head of hybrids",
     "trained/wenet.py": "likewise",
+    "wenet_keys.py": "likewise",
     "trained/fine_tuning.py": "rows of what is no label",
     "export/sherpa_export.py": "a layout of another program, for its frames",
     "export/onnx_asr_export.py": "likewise",

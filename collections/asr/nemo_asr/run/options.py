@@ -26,7 +26,10 @@ from nemo_lite.base.ranges import Between, PositiveInt
 LOSS_SETTING = "loss."
 """Begins a setting that a recipe applies to its loss, whichever class that is."""
 # Keys of a configuration that give options of training, as WeNet's configurations have them.
-TRAINING_KEYS = ("optim", "optim_conf", "scheduler", "scheduler_conf", "lr_policy", "train_dataset")
+TRAINING_KEYS = (
+    *("optim", "optim_conf", "scheduler", "scheduler_conf", "lr_policy", "train_dataset"),
+    *("batch_size", "accum_grad", "grad_clip", "max_epoch", "log_interval"),
+)
 BEAM_SIZES = Between(1, 10_000)  # more than 1,000 gain nothing
 DEFAULT_BEAM_SIZE = 16
 ALPHAS = Between(0, 20)

@@ -28,9 +28,10 @@ from nemo_asr.tasks.connection_check import ConnectionCheck, constructor_problem
 from nemo_asr.tasks.family import Model, family_of
 from nemo_asr.tasks.registry import DATA_ROLES, ModuleSection, ModuleSections
 from nemo_asr.text.proposal import AUTO, PUNCTUATED, Proposal, propose_labels
+from nemo_asr.wenet_keys import load_model_config
 from nemo_lite import DataLayerNM, NeuralModule, TrainableNM, logging
 from nemo_lite.backends.pytorch.nm import without_weights
-from nemo_lite.base.config import Config, build, load_config, override, parse_config, raise_if, shown
+from nemo_lite.base.config import Config, build, override, parse_config, raise_if, shown
 from nemo_lite.base.errors import ConfigError, NemoLiteError, UsageError
 from nemo_lite.core import Reference
 from nemo_lite.core.neural_module import keywords_of
@@ -282,7 +283,7 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
             modules that do not fit each other. What is wrong with an override has ``--set KEY=VALUE`` as its place.
     """
     path = config_path(path)
-    return _recipe(load_config(path), path.stem, overrides, folder=str(path.parent))
+    return _recipe(load_model_config(path), path.stem, overrides, folder=str(path.parent))
 
 
 def recipe_from_text(
@@ -366,7 +367,7 @@ def task_of(path: str | os.PathLike[str]) -> str:
     Raises:
         ConfigError: the file cannot be read.
     """
-    return family_of(ModuleSections(load_config(config_path(path))).family).task
+    return family_of(ModuleSections(load_model_config(path)).family).task
 
 
 def load_class_recipe(path: str | os.PathLike[str], manifest: ManifestPaths, overrides: Sequence[str] = ()) -> Recipe:
@@ -382,7 +383,7 @@ def load_class_recipe(path: str | os.PathLike[str], manifest: ManifestPaths, ove
     """
     overrides = [setting for setting in overrides if setting != f"labels={AUTO}"]
     set_keys = [setting.split("=")[0] for setting in overrides]
-    config = load_config(config_path(path))
+    config = load_model_config(path)
     sections = [config, *(value for value in config.values() if isinstance(value, Config))]
     sections += [inner for section in sections if isinstance(inner := section.get("init_params"), Config)]
     has_labels = any(section.get("labels", AUTO) != AUTO for section in sections)
@@ -402,7 +403,7 @@ def labels_are_auto(path: str | os.PathLike[str] | None, overrides: Sequence[str
     Raises:
         ConfigError: the file cannot be read, or it has a tokenizer as well, whose pieces are the labels.
     """
-    config = override(load_config(config_path(path)), overrides) if path else None
+    config = override(load_model_config(path), overrides) if path else None
     labels = _setting("labels", overrides) if config is None else config.get("labels")
     is_auto = labels in (AUTO, PUNCTUATED)
     if is_auto and config is not None and config.get("tokenizer") is not None:
@@ -436,6 +437,6 @@ def labels_for(manifest: ManifestPaths, overrides: Sequence[str] = (), path: str
     Raises:
         DataError: what is wrong with the manifest, or no text has a letter.
     """
-    config = override(load_config(config_path(path)), overrides) if path else {}
+    config = override(load_model_config(path), overrides) if path else {}
     language, labels = (_setting(key, overrides) or config.get(key) for key in ("language", "labels"))
     return propose_labels(Manifest.open(manifest, lenient=True).texts(), language, labels == PUNCTUATED)
