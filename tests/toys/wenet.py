@@ -1,4 +1,4 @@
-"""Models of WeNet's, written anew from its definitions: a Conformer encoder with a CTC head, and its folder."""
+"""Models of WeNet's, written anew from its definitions: Conformer encoder, CTC head, attention decoder, the folder."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from toys.attention_decoders import Decoder
 
 SIZE, HEADS, UNITS_OF_LAYER, KERNEL, CAUSAL_KERNEL, MELS = 32, 4, 64, 5, 4, 20
 UNITS = ("<blank>", "<unk>", "天", "地", "人", "和", "▁", "A", "<sos/eos>")
@@ -79,9 +81,24 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    """Log-mel features of one utterance to logits of CTC. The weights are random."""
+    """Log-mel features of one utterance to logits of CTC. The weights are random.
 
-    def __init__(self, causal: bool = False, num_layers: int = 2, units: Sequence[str] = UNITS) -> None:
+    Args:
+        causal: as U2++.
+        num_layers: of the encoder.
+        units: outputs of both heads.
+        decoder: bitransformer, transformer, or "" for none.
+        end: the unit that begins and ends texts of the decoder; None: the last one.
+    """
+
+    def __init__(
+        self,
+        causal: bool = False,
+        num_layers: int = 2,
+        units: Sequence[str] = UNITS,
+        decoder: str = "bitransformer",
+        end: int | None = None,
+    ) -> None:
         super().__init__()
         out = nn.Sequential(nn.Linear(SIZE * (((MELS - 1) // 2 - 1) // 2), SIZE))
         conv = nn.Sequential(nn.Conv2d(1, SIZE, 3, 2), nn.ReLU(), nn.Conv2d(SIZE, SIZE, 3, 2), nn.ReLU())
@@ -102,13 +119,24 @@ class Model(nn.Module):
                 layer.weight.mul_(4.0)
             self.ctc["ctc_lo"].bias.zero_()
             self.ctc["ctc_lo"].bias[-1] = -100.0
-        self.decoder = nn.ModuleDict({"after_norm": nn.LayerNorm(SIZE)})
         for name, buffer in self.named_buffers():
             if "running" in name:
                 buffer.uniform_(0.5, 1.5)
+        self.both = Decoder(len(units), len(units) - 1 if end is None else end, SIZE)  # of which a transformer has one
+        with torch.no_grad():  # so that texts differ and end, and, as training makes it, none has a blank
+            for name, parameter in self.both.named_parameters():
+                parameter.mul_(0.2 if "bias" in name else 3.0 if "output_layer" in name else 1.0)
+            for side in (self.both.left_decoder, self.both.right_decoder):
+                side.output_layer.bias[[0, self.both.end]] = torch.tensor([-100.0, 1.8])
+        if decoder:
+            self.decoder: Any = self.both.left_decoder if decoder == "transformer" else self.both
 
     def forward(self, features: Tensor, chunk: int = 0) -> Tensor:
-        """(T, MELS) to (T', units); frames see their own chunk and all before it, with 0 all."""
+        """(T, MELS) to (T', units)."""
+        return self.ctc["ctc_lo"](self.encoded(features, chunk))  # type: ignore[no-any-return]
+
+    def encoded(self, features: Tensor, chunk: int = 0) -> Tensor:
+        """(T, MELS) to (T', SIZE); frames see their own chunk and all before it, with 0 all."""
         encoder: Any = self.encoder
         x = (features - encoder.global_cmvn.mean) * encoder.global_cmvn.istd
         x = encoder.embed["conv"](x[None, None])
@@ -119,17 +147,49 @@ class Model(nn.Module):
         of_frame = torch.arange(number) // chunk if chunk else torch.zeros(number)
         for layer in encoder.encoders:
             x = layer(x, positions, of_frame[:, None] >= of_frame)
-        return self.ctc["ctc_lo"](encoder.after_norm(x))  # type: ignore[no-any-return]
+        return encoder.after_norm(x)  # type: ignore[no-any-return]
+
+
+def attention_ids(model: Model, features: Tensor, beam: int) -> tuple[list[int], float]:
+    """What the decoder from the left says, and its logarithm: in each step the most probable of all continuations.
+
+    A text has at most as many units as there are frames.
+    """
+    frames, end = model.encoded(features), model.both.end
+    hypotheses: list[tuple[float, list[int]]] = [(0.0, [])]
+    for number in range(len(frames) + 1):
+        found: list[tuple[float, list[int]]] = []
+        for score, ids in hypotheses:
+            if ids[-1:] == [end]:
+                found.append((score, ids))
+                continue
+            rows = model.both.from_left(frames, ids)[-1].tolist()
+            found += [
+                (score + row, [*ids, unit]) for unit, row in enumerate(rows) if number < len(frames) or unit == end
+            ]
+        hypotheses = sorted(found, key=lambda one: -one[0])[:beam]
+        if all(ids[-1:] == [end] for _, ids in hypotheses[:1]):
+            break
+    score, ids = hypotheses[0]
+    return ids[:-1], score
+
+
+def written(ids: Sequence[int], units: Sequence[str] = UNITS) -> str:
+    """The text of units."""
+    return "".join(units[unit] for unit in ids).replace("▁", " ")
 
 
 def texts(model: Model, features: Tensor, units: Sequence[str] = UNITS) -> str:
     """Greedy decoding: the best unit of each frame, repeats and blanks left out."""
-    best = model(features).argmax(1).unique_consecutive().tolist()
-    return "".join(units[unit] for unit in best if unit).replace("▁", " ")
+    return written([unit for unit in model(features).argmax(1).unique_consecutive().tolist() if unit], units)
 
 
-def settings(causal: bool = False, **others: Any) -> dict[str, Any]:
+def settings(causal: bool = False, decoder: str = "bitransformer", **others: Any) -> dict[str, Any]:
     """A train.yaml of today's WeNet."""
+    of_decoder = {"attention_heads": 4, "linear_units": 24, "num_blocks": 2}
+    of_model = {"ctc_weight": 0.3, "lsm_weight": 0.1}
+    if decoder == "bitransformer":
+        of_decoder, of_model = {**of_decoder, "r_num_blocks": 2}, {**of_model, "reverse_weight": 0.3}
     encoder = {
         "activation_type": "swish", "attention_heads": HEADS, "cnn_module_kernel": KERNEL, "input_layer": "conv2d",
         "linear_units": UNITS_OF_LAYER, "num_blocks": 2, "output_size": SIZE, "pos_enc_layer_type": "rel_pos",
@@ -144,7 +204,7 @@ def settings(causal: bool = False, **others: Any) -> dict[str, Any]:
         }
     return {
         "input_dim": MELS, "output_dim": len(UNITS), "model": "asr_model", "encoder": "conformer",
-        "encoder_conf": encoder, "decoder": "bitransformer", "decoder_conf": {"num_blocks": 3}, "ctc": "ctc",
+        "encoder_conf": encoder, "decoder": decoder, "decoder_conf": of_decoder, "ctc": "ctc",
         "ctc_conf": {"ctc_blank_id": 0}, "cmvn": "global_cmvn", "tokenizer": "char",
         "cmvn_conf": {"cmvn_file": "data/train/global_cmvn", "is_json_cmvn": True},
         "tokenizer_conf": {"symbol_table_path": "data/dict/lang_char.txt", "bpe_path": None},
@@ -152,7 +212,7 @@ def settings(causal: bool = False, **others: Any) -> dict[str, Any]:
             "fbank_conf": {"num_mel_bins": MELS, "frame_length": 25, "frame_shift": 10, "dither": 1.0},
             "resample_conf": {"resample_rate": 16000},
         },
-        "model_conf": {"ctc_weight": 0.3}, "optim": "adam", **others,
+        "model_conf": of_model, "optim": "adam", **others,
     }  # fmt: skip
 
 
@@ -168,7 +228,8 @@ def write_folder(
 ) -> Path:
     """A folder as WeNet publishes it."""
     folder.mkdir(parents=True, exist_ok=True)
-    torch.save(model.state_dict(), folder / "final.pt")
+    state = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("both.")}
+    torch.save(state, folder / "final.pt")
     (folder / "train.yaml").write_text(json.dumps(settings() if config is None else config))  # JSON is YAML
     lines = "".join(f"{unit} {number}\n" for number, unit in enumerate(units))
     (folder / "units.txt").write_text(lines, encoding="utf-8")

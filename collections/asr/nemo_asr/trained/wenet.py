@@ -1,14 +1,13 @@
 """read_wenet: a folder of WeNet's (weights, train.yaml, units, CMVN) as a recipe and the weights of each module.
 
-Of models with a CTC head and an attention decoder it takes the encoder and the CTC head. Differences to NeMo's
-Conformer are settings of `models.conformer`; the features are those of `fbank`.
+Models have a CTC head, and perhaps an attention decoder beside it. What the keys of train.yaml become is said in
+`nemo_asr.wenet_keys`; the features are those of `fbank`.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,10 +19,11 @@ from nemo_asr.run.text.labels import WORD_MARK, is_piece
 from nemo_asr.run.text.sentencepiece_file import ModelFile, decode, encode, read_bytes
 from nemo_asr.run.text.subwords import Subwords
 from nemo_asr.trained.foreign import ForeignModel, Format
+from nemo_asr.wenet_keys import read_statistics, translated
 from nemo_lite.backends.pytorch.checkpoint.torch_files import read_torch_tensors
-from nemo_lite.base.config import Config, load_config, raise_if, shown
-from nemo_lite.base.errors import CheckpointError, DataError, counted
-from nemo_lite.base.files import FileKind, numbered_lines, read_json
+from nemo_lite.base.config import Config, load_config, shown
+from nemo_lite.base.errors import CheckpointError, ConfigError, DataError, counted
+from nemo_lite.base.files import FileKind, numbered_lines
 from nemo_lite.utils import logging
 
 # Any: values of YAML.
@@ -33,58 +33,15 @@ WEIGHTS, CONFIG = "final.pt", "train.yaml"
 _UNITS = ("units.txt", "words.txt")
 _STATISTICS = "global_cmvn"
 _UNITS_KIND = FileKind("the units", 8 << 20, CheckpointError, "copy the whole folder of the model")
-_STATISTICS_KIND = FileKind("the CMVN statistics", 1 << 20, CheckpointError, "copy the whole folder of the model")
-_BLANK, _HEAD = "<blank>", "ctc.ctc_lo."
-_NEVER_WRITTEN = ("<sos/eos>", "<sos>", "<eos>")  # they are the attention decoder's; no text of CTC has them
-_SMALLEST_VARIANCE = 1e-20
+_BLANK, _HEAD, _DECODER = "<blank>", "ctc.ctc_lo.", "decoder."
+_NEVER_WRITTEN = ("<sos/eos>", "<sos>", "<eos>")  # they are the attention decoder's; no text has them
 # The bias of a label that WeNet's units lack: its probability is 0, and the number one of half precision.
 _NEVER = -1e4
 
-# Settings of WeNet's encoder: their names here; those that change nothing in a trained model; and those that may only
-# have the value with which the encoder here is WeNet's.
-_NAMES_HERE = {
-    "output_size": "d_model",
-    "attention_heads": "n_heads",
-    "num_blocks": "n_layers",
-    "dropout_rate": "dropout",
-    "attention_dropout_rate": "dropout_att",
-    "cnn_module_kernel": "conv_kernel_size",
-    "cnn_module_norm": "conv_norm_type",
-    "use_dynamic_chunk": "use_dynamic_chunk",
-    "use_dynamic_left_chunk": "use_dynamic_left_chunk",
-    "final_norm": "after_norm",
-}
-_DEFAULTS = {  # WeNet's own, of what a file may leave out
-    "output_size": 256,
-    "attention_heads": 4,
-    "linear_units": 2048,
-    "num_blocks": 6,
-    "dropout_rate": 0.1,
-    "positional_dropout_rate": 0.1,
-    "attention_dropout_rate": 0.0,
-    "cnn_module_kernel": 15,
-    "cnn_module_norm": "batch_norm",
-    "final_norm": True,
-}
-_TRANSLATED = {*_NAMES_HERE, "linear_units", "positional_dropout_rate", "causal", "static_chunk_size"}
-_IGNORED = {"gradient_checkpointing", "use_sdpa"}
-_NEUTRAL: dict[str, Any] = {
-    "input_layer": "conv2d",
-    "pos_enc_layer_type": "rel_pos",
-    "selfattention_layer_type": "rel_selfattn",
-    "activation_type": "swish",
-    "normalize_before": True,
-    "macaron_style": True,
-    "use_cnn_module": True,
-    "concat_after": False,
-    **dict.fromkeys(("query_bias", "key_bias", "value_bias", "conv_bias", "mlp_bias"), True),
-    **dict.fromkeys(("norm_eps", "conv_norm_eps"), 1e-5),
-    "conv_inner_factor": 2,
-    "layer_norm_type": "layer_norm",
-    "mlp_type": "position_wise_feed_forward",
-}
 _MODELS = ("asr_model", "k2_model", "transducer")
-_FEATURES = {"num_mel_bins": 80, "frame_length": 25, "frame_shift": 10, "dither": 0.0}
+# The keys of the configuration that make a model; the others are of its training.
+_OF_FEATURES = ("dataset_conf.feats_type", "dataset_conf.fbank_conf", "dataset_conf.resample_conf", "input_dim")
+_OF_MODEL = ("encoder", "decoder", "model_conf", *_OF_FEATURES)
 # Tensors: patterns of WeNet's names, and the names here.
 _TENSORS = (
     (r"embed\.conv\.", "pre_encode.conv."),
@@ -100,8 +57,9 @@ _TENSORS = (
     (r"encoders\.(\d+)\.norm_ff\.", r"layers.\1.norm_feed_forward2."),
     (r"encoders\.(\d+)\.norm_final\.", r"layers.\1.norm_out."),
 )
-# Positions, which are computed, and a layer that older models have and, without concat_after, do not use.
+# Positions, which are computed, and layers that older models have and, without concat_after, do not use.
 _UNUSED_TENSORS = re.compile(r"embed\.pos_enc\.pe|encoders\.\d+\.concat_linear\..*|global_cmvn\..*")
+_UNUSED_OF_DECODER = re.compile(r".*embed\.1\.pe|.*decoders\.\d+\.concat_linear\d\..*")
 
 
 # Other parts of a model, by the first word of their tensors.
@@ -118,7 +76,8 @@ def read_wenet(folder: str | Path) -> ForeignModel:
     """Read a folder of WeNet's. Its weights are read as tensors alone, and nothing in it is run.
 
     The blank, WeNet's first unit, becomes the class behind the last label. ``<unk>`` is a label as in WeNet, which
-    writes it; ``<sos/eos>`` is none, since no text that a CTC head is trained on has it.
+    writes it; ``<sos/eos>`` is none: it becomes the attention decoder's output behind the last label, and the blank,
+    which the decoder has too, an output that no text has.
 
     Raises:
         CheckpointError: a file is missing or damaged, or the units, statistics and weights do not fit each other.
@@ -126,35 +85,46 @@ def read_wenet(folder: str | Path) -> ForeignModel:
     """
     folder = Path(folder).expanduser()
     config = load_config(folder / CONFIG)
-    encoder, features = _translated(config)
     files = [folder / CONFIG, folder / WEIGHTS]
     state = read_torch_tensors(folder / WEIGHTS, str(folder / WEIGHTS))
+    has_decoder = _has_decoder(state, config)
+    sections = _sections(config, has_decoder)
     units_file = _file_in(folder, _setting(config, "tokenizer_conf", "symbol_table_path"), *_UNITS)
     if units_file is None:
         raise CheckpointError("the units are missing", place=str(folder), wanted=" or ".join(_UNITS))
     units = _read_units(units_file)
     _check_head(state, len(units), str(units_file), config)
-    named_statistics = _setting(config, "cmvn_conf", "cmvn_file") or config.get("cmvn_file")
-    statistics_file = _file_in(folder, named_statistics, _STATISTICS)
-    features["normalize"] = _normalization(state, statistics_file)
-    if features["normalize"] is None and (named_statistics or config.get("cmvn")):
-        raise CheckpointError("the CMVN statistics are missing", place=str(folder), wanted=_STATISTICS)
-    vocabulary = _vocabulary(folder, config, units)
     blank = _setting(config, "ctc_conf", "ctc_blank_id") or units.get(_BLANK, 0)
-    _tell_unused(state, str(folder))
-    recipe = {
-        "name": folder.resolve().name,
-        "sample_rate": features.pop("sample_rate"),
-        **({"tokenizer": "tokenizer.model"} if vocabulary.tokenizer else {"labels": vocabulary.labels}),
-        "AudioToKaldiFbankPreprocessor": features,
-        "ConformerEncoder": encoder,
-    }
+    ends = _ends(config, len(units)) if has_decoder else ()
+    vocabulary = _vocabulary(folder, config, units, ends)
     weights = {
         "ConformerEncoder": dict(_of_encoder(state)),
         "JasperDecoderForCTC": _of_head(state, [*vocabulary.unit_ids, blank]),
     }
+    if has_decoder:
+        others = [unit for unit in range(len(units)) if unit not in vocabulary.unit_ids]
+        inputs, outputs = ([*vocabulary.unit_ids, first, *_without(others, first)] for first in ends)
+        sections["TransformerDecoder"]["num_extra_outputs"] = len(others) - 1
+        weights["TransformerDecoder"] = dict(_of_decoder(state, inputs, outputs))
+    named_statistics = _setting(config, "cmvn_conf", "cmvn_file") or config.get("cmvn_file")
+    statistics_file = _file_in(folder, named_statistics, _STATISTICS)
+    normalize = _normalization(state, statistics_file)
+    if normalize is None and (named_statistics or config.get("cmvn")):
+        raise CheckpointError("the CMVN statistics are missing", place=str(folder), wanted=_STATISTICS)
+    sections["AudioToKaldiFbankPreprocessor"]["normalize"] = normalize
+    _tell_unused(state, has_decoder, str(folder))
+    recipe = {
+        "name": folder.resolve().name,
+        **({"tokenizer": "tokenizer.model"} if vocabulary.tokenizer else {"labels": vocabulary.labels}),
+        **sections,
+    }
     files += [file for file in (units_file, statistics_file) if file is not None]
     return ForeignModel(str(folder), recipe, weights, vocabulary.tokenizer, tuple(files))
+
+
+def _has_decoder(state: Mapping[str, Tensor], config: Config) -> bool:
+    """Whether it has an attention decoder that is read: that of a transducer is not."""
+    return any(name.startswith(_DECODER) for name in state) and config.get("model") != "transducer"
 
 
 def _setting(config: Config, section: str, key: str) -> Any:
@@ -169,78 +139,41 @@ def _file_in(folder: Path, named: Any, *known: str) -> Path | None:
     return next((folder / name for name in (*names, *known) if (folder / name).is_file()), None)
 
 
-# The configuration.
-
-
-def _translated(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The sections of the encoder and of the preprocessor, which has ``sample_rate`` as well.
+def _sections(config: Config, has_decoder: bool) -> dict[str, Any]:
+    """The sections of a recipe that make a model, and its ``sample_rate``.
 
     Raises:
         ConfigError: the model is of another kind, or has settings that the modules here do not have: all at once.
     """
-    problems = [
-        f"{config.place(key)}: {key} is {shown(config[key])}, which is not read here; wanted {' or '.join(wanted)}"
-        for key, wanted in (("model", _MODELS), ("encoder", ("conformer",)))
-        if key in config and config[key] not in wanted
-    ]
-    given = config.get("encoder_conf")
-    settings = given if isinstance(given, Config) else Config({}, config.source, ("encoder_conf",))
-    for key, value in settings.items():
-        if key in _TRANSLATED or key in _IGNORED or value is None or value == _NEUTRAL.get(key):
-            continue
-        wanted = f", wanted {shown(_NEUTRAL[key])}" if key in _NEUTRAL else ""
-        problems.append(f"{settings.place(key)}: encoder_conf.{key} is {shown(value)}, which is not known here{wanted}")
-    features = _features(config, problems)
-    raise_if(problems)
-    values = {**_DEFAULTS, **settings}
-    size, linear_units = values["output_size"], values["linear_units"]
-    if not isinstance(size, int) or size < 1 or not isinstance(linear_units, int) or linear_units % size:
-        got = f"linear_units is {shown(linear_units)}, output_size {shown(size)}"
-        raise_if([f"{settings.place()}: {got}, wanted a multiple of it"])
-    encoder = {name: values[key] for key, name in _NAMES_HERE.items() if key in values} | {
-        "feat_in": features["features"],
-        "subsampling": "conv2d",
-        "ff_expansion_factor": linear_units // size,
-        "self_attention_model": "rel_pos_no_shift",
-        "dropout_pre_encoder": values["positional_dropout_rate"],
-        "dropout_emb": values["positional_dropout_rate"],
-    }
-    if values.get("causal"):
-        kernel_size = values["cnn_module_kernel"]
-        odd = kernel_size + 1 if isinstance(kernel_size, int) and kernel_size % 2 == 0 else kernel_size
-        encoder |= {"conv_kernel_size": odd, "conv_context_size": "causal", "conv_pads_input": True}
-    if chunk := int(values.get("static_chunk_size") or 0):
-        encoder |= {"att_context_size": [-1, chunk - 1], "att_context_style": "chunked_limited"}
-    return encoder, features
+    if "model" in config and config["model"] not in _MODELS:
+        got, wanted = shown(config["model"]), " or ".join(_MODELS)
+        raise ConfigError(f"{config.place('model')}: model is {got}, which is not read here; wanted {wanted}")
+    if not has_decoder:
+        config = Config({**config.without("decoder_conf", "model_conf"), "decoder": None}, config.source)
+    ours = translated(config, _OF_MODEL).plain()
+    kept = ["sample_rate", "AudioToKaldiFbankPreprocessor", "ConformerEncoder"]
+    kept += ["family", "TransformerDecoder", "AttentionLoss", "AuxiliaryCTCLoss", "AttentionRescoring"]
+    return {key: ours[key] for key in kept if key in ours}
 
 
-def _features(config: Config, problems: list[str]) -> dict[str, Any]:
-    """The arguments of the preprocessor, and ``sample_rate``; problems are added to the list."""
-    data = config.get("dataset_conf")
-    data = data if isinstance(data, Config) else Config({}, config.source, ("dataset_conf",))
-    fbank, kind = data.get("fbank_conf"), data.get("feats_type", "fbank")
-    if not isinstance(fbank, Config) or kind != "fbank":
-        got = "dataset_conf.fbank_conf is missing" if kind == "fbank" else f"dataset_conf.feats_type is {shown(kind)}"
-        problems.append(f"{data.place()}: {got}, wanted fbank: other features are not read here")
-        return {"features": 0}
-    values = {**_FEATURES, **fbank}
-    for key, value in values.items():
-        if key not in _FEATURES:
-            problems.append(f"{fbank.place(key)}: fbank_conf.{key} is not known here, wanted {', '.join(_FEATURES)}")
-        elif not isinstance(value, int | float):
-            problems.append(f"{fbank.place(key)}: fbank_conf.{key} is {shown(value)}, wanted a number")
-            values[key] = _FEATURES[key]
-    num_mel_bins = values["num_mel_bins"]
-    if (input_dim := config.get("input_dim", num_mel_bins)) != num_mel_bins:
-        problem = f"input_dim is {shown(input_dim)}, fbank_conf has {shown(num_mel_bins)} mel bins"
-        problems.append(f"{config.place('input_dim')}: {problem}")
-    return {
-        "sample_rate": _setting(data, "resample_conf", "resample_rate") or 16000,
-        "features": num_mel_bins,
-        "window_size": values["frame_length"] / 1000,
-        "window_stride": values["frame_shift"] / 1000,
-        "dither": values["dither"],
-    }
+def _ends(config: Config, num_units: int) -> tuple[int, int]:
+    """The units that stand before and behind a text in the attention decoder; older files do not name them.
+
+    Raises:
+        CheckpointError: there are no such units.
+    """
+    named = _setting(config, "tokenizer_conf", "special_tokens")
+    found = [named.get(name) if isinstance(named, Config) else None for name in ("<sos>", "<eos>")]
+    start, end = (num_units - 1 if unit is None else unit for unit in found)
+    for unit in (start, end):
+        if not isinstance(unit, int) or not 0 <= unit < num_units:
+            place, wanted = config.place("tokenizer_conf", "special_tokens"), f"numbers from 0 to {num_units - 1}"
+            raise CheckpointError("there is no such unit", place=place, got=shown(unit), wanted=wanted)
+    return start, end
+
+
+def _without(units: Sequence[int], unit: int) -> list[int]:
+    return [each for each in units if each != unit]
 
 
 # Units, and the tokenizer whose pieces they may be.
@@ -280,13 +213,19 @@ def _read_units(path: Path) -> dict[str, int]:
     return units
 
 
-def _vocabulary(folder: Path, config: Config, units: Mapping[str, int]) -> _Vocabulary:
+def _vocabulary(folder: Path, config: Config, units: Mapping[str, int], ends: Collection[int]) -> _Vocabulary:
     """The labels of the units; with a SentencePiece model of them, in its words and with what else it needs to cut.
+
+    Args:
+        folder, config, units: of the model.
+        ends: units that no text has.
 
     Raises:
         CheckpointError: as of a file that is damaged.
     """
-    written = {unit: number for unit, number in units.items() if unit not in (_BLANK, *_NEVER_WRITTEN)}
+    written = {
+        unit: number for unit, number in units.items() if unit not in (_BLANK, *_NEVER_WRITTEN) and number not in ends
+    }
     has_pieces = any(is_piece(unit) and unit != WORD_MARK for unit in written)
     characters = _Vocabulary(
         [unit if has_pieces else unit.replace(WORD_MARK, " ") for unit in written], [*written.values()]
@@ -335,13 +274,9 @@ def _check_head(state: Mapping[str, Tensor], num_units: int, place: str, config:
 
 def _of_head(state: Mapping[str, Tensor], rows: Sequence[int | None]) -> dict[str, Tensor]:
     """The head here: a row for each label and one for the blank; None stands for a label that is never written."""
-    weight, bias = state[f"{_HEAD}weight"], state[f"{_HEAD}bias"]
-    picked = torch.tensor([0 if row is None else row for row in rows])
-    is_dead = torch.tensor([row is None for row in rows])
-    weight = weight[picked].masked_fill(is_dead[:, None], 0.0)
     return {
-        "decoder_layers.0.weight": weight.unsqueeze(2),
-        "decoder_layers.0.bias": bias[picked].masked_fill(is_dead, _NEVER),
+        "decoder_layers.0.weight": _picked(state[f"{_HEAD}weight"], rows, 0.0).unsqueeze(2),
+        "decoder_layers.0.bias": _picked(state[f"{_HEAD}bias"], rows, _NEVER),
     }
 
 
@@ -360,6 +295,47 @@ def _of_encoder(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         yield inner, tensor
 
 
+def _of_decoder(
+    state: Mapping[str, Tensor], inputs: Sequence[int | None], outputs: Sequence[int | None]
+) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of the attention decoder by their names here: WeNet's, where it has two directions.
+
+    Args:
+        state: of the model.
+        inputs, outputs: the units in the order here, which differ in what begins and ends texts; None stands for a
+            label that is never written.
+
+    Raises:
+        CheckpointError: it has more or fewer units.
+    """
+    num_units = len(inputs) - inputs.count(None)
+    rows = {
+        "embed.0.weight": (inputs, 0.0),
+        "output_layer.weight": (outputs, 0.0),
+        "output_layer.bias": (outputs, _NEVER),
+    }
+    for name, tensor in state.items():
+        inner = name.removeprefix(_DECODER)
+        if inner == name or _UNUSED_OF_DECODER.fullmatch(inner):
+            continue
+        side, _, of_side = inner.partition(".")
+        if side not in ("left_decoder", "right_decoder"):
+            side, of_side = "left_decoder", inner
+        if of_side in rows:
+            if tensor.shape[:1] != (num_units,):
+                got, wanted = f"shape {[*tensor.shape]}", f"{num_units} rows, one for each unit"
+                raise CheckpointError("its units do not fit its attention decoder", place=name, got=got, wanted=wanted)
+            tensor = _picked(tensor, *rows[of_side])
+        yield f"{side}.{of_side}", tensor
+
+
+def _picked(tensor: Tensor, rows: Sequence[int | None], instead: float) -> Tensor:
+    """Rows of a tensor in another order, with a number in the place of those that are None."""
+    picked = tensor[torch.tensor([0 if row is None else row for row in rows])]
+    picked[torch.tensor([row is None for row in rows])] = instead
+    return picked
+
+
 def _normalization(state: Mapping[str, Tensor], file: Path | None) -> dict[str, list[float]] | None:
     """Mean and deviation of each feature: those that the weights hold, else those of the file; None without either.
 
@@ -369,30 +345,17 @@ def _normalization(state: Mapping[str, Tensor], file: Path | None) -> dict[str, 
     mean, inverse = (state.get(f"encoder.global_cmvn.{name}") for name in ("mean", "istd"))
     if mean is not None and inverse is not None:
         return {"fixed_mean": mean.tolist(), "fixed_std": (1.0 / inverse.double()).tolist()}
-    if file is None:
-        return None
-    statistics: Any = read_json(file, _STATISTICS_KIND)
-    try:
-        count = statistics["frame_num"]
-        means = [total / count for total in statistics["mean_stat"]]
-        squares = [total / count for total in statistics["var_stat"]]
-        deviations = [
-            math.sqrt(max(square - mean * mean, _SMALLEST_VARIANCE))
-            for mean, square in zip(means, squares, strict=True)
-        ]
-    except (TypeError, KeyError, ValueError, ZeroDivisionError) as error:
-        wanted = "JSON with mean_stat, var_stat and frame_num"
-        raise CheckpointError("these are no CMVN statistics", place=str(file), got=str(error), wanted=wanted) from None
-    return {"fixed_mean": means, "fixed_std": deviations}
+    return None if file is None else read_statistics(file)
 
 
-def _tell_unused(state: Mapping[str, Tensor], place: str) -> None:
+def _tell_unused(state: Mapping[str, Tensor], has_decoder: bool, place: str) -> None:
     """Say which parts of a model are left out.
 
     Raises:
         CheckpointError: there is one that no model of WeNet's has.
     """
-    parts = sorted({name.partition(".")[0] for name in state} - {"encoder", "ctc"})
+    read = {"encoder", "ctc", "decoder"} if has_decoder else {"encoder", "ctc"}
+    parts = sorted({name.partition(".")[0] for name in state} - read)
     if unknown := [part for part in parts if part not in _PARTS]:
         wanted = "encoder.*, ctc.*, decoder.*"
         raise CheckpointError("its weights are of another kind of model", place=place, got=unknown[0], wanted=wanted)
