@@ -466,6 +466,7 @@ def test_wenets_policy_without_a_number_of_warmup_steps_has_wenets():
     ("before", "after", "problem"),
     [
         ("warmuplr", "warmuplrr", r'scheduler "warmuplrr" is not known \(did you mean warmuplr\?\)'),
+        ("warmuplr", "[warmuplr]", r'scheduler \["warmuplr"\] is not known \(did you mean warmuplr\?\)'),
         ("lr: 0.002", "lrr: 0.002", r"optim_conf.lrr is not a key \(did you mean lr\?\)"),
         ("lr: 0.002", "lr: -1", r"optim_conf.lr is -1, wanted float from 0"),
         ("warmup_steps: 1562", "warmup_steps: x", 'scheduler_conf.warmup_steps is "x", wanted int from 0'),

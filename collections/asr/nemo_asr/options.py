@@ -15,7 +15,7 @@ from nemo_asr.run.arguments import Workers
 from nemo_asr.run.options import Terminal
 from nemo_asr.wenet_keys import load_model_config
 from nemo_lite import logging
-from nemo_lite.base.config import Config, check_call, override, raise_if
+from nemo_lite.base.config import Config, check_call, override, raise_if, shown
 from nemo_lite.base.errors import counted, did_you_mean
 from nemo_lite.base.options import Names, OneLineParser, not_negative_float, option, option_group, our_name, user_path
 from nemo_lite.base.ranges import Between, NotNegativeFloat, NotNegativeInt, PositiveFloat, PositiveInt, ShareBelow1
@@ -275,9 +275,9 @@ def _options_in(config: Config) -> dict[str, Any]:
         if key not in config:
             continue
         name = config[key]
-        if name not in names:
+        if not isinstance(name, str) or name not in names:
             remedy = did_you_mean(str(name), names) or f"; known: {', '.join(names)}"
-            problems.append(f'{config.place(key)}: {key} "{name}" is not known{remedy}')
+            problems.append(f"{config.place(key)}: {key} {shown(name)} is not known{remedy}")
         elif options.setdefault(option_name, name) != name:
             scheduler = options[option_name]
             problems.append(f"{config.place(key)}: {key} is {name}, and scheduler is {scheduler}; leave one out")
