@@ -141,10 +141,9 @@ def test_what_a_file_of_ones_own_would_register_is_answered_with_import(text: st
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("accum_grad: 4", "m:1:1: accum_grad is no key of a model; the command line has it: --iter_per_step"),
-        ("max_epoch: 50", "m:1:1: max_epoch is no key of a model; the command line has it: --num_epochs"),
-        ("log_interval: 100", "m:1:1: log_interval is no key of a model; the command line has it: --log_freq"),
-        ("batch_size: 4", "m:1:1: batch_size is no key of a model; the command line has it: --batch_size"),
+        ("update_cycle: 4", "m:1:1: update_cycle is no key of a model; the command line has it: --iter_per_step"),
+        ("num_epochs: 50", "m:1:1: num_epochs is no key of a model; the command line has it: --num_epochs"),
+        ("log_freq: 100", "m:1:1: log_freq is no key of a model; the command line has it: --log_freq"),
     ],
 )
 def test_a_key_that_is_an_option_of_the_command_line_is_answered_with_it(text: str, told: str) -> None:
