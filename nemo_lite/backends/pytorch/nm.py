@@ -375,12 +375,15 @@ class LossNM(_WithoutWeights):
 
     Attributes:
         when_infinite: what it means that the loss of an item is infinite, for messages.
+        why_weak_at_first: why it gives the modules before it little gradient until it has learned, for messages; "": it
+            does not.
         item_losses: during a training, takes the losses of a batch's items, see :meth:`mean_over_items`; else None.
     """
 
     port_function = "_loss_function"
     keep_float32 = True
     when_infinite: ClassVar[str] = ""
+    why_weak_at_first: ClassVar[str] = ""
     item_losses: list[ItemLosses] | None = None
 
     # Declared so, and not as a method, because each subclass has parameters of its own.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from nemo_lite.core.callbacks.action_state import ActionState, LossGradients
 from nemo_lite.core.callbacks.base import NeMoCallback
@@ -44,17 +44,26 @@ class LossBalanceCallback(NeMoCallback):
 
     def _compare(self, state: ActionState) -> None:
         gradients = state.tensors.loss_gradients([wire for wire, _ in self._losses.values()])
-        norms = tell_of_gradients(gradients, {name: weight for name, (_, weight) in self._losses.items()})
+        weights = {name: weight for name, (_, weight) in self._losses.items()}
+        norms = tell_of_gradients(gradients, weights, weak_at_first(wire for wire, _ in self._losses.values()))
         if norms and self._record is not None:
             self._record("gradients", step=state.step + 1, norms=norms)
 
 
-def tell_of_gradients(gradients: LossGradients | None, weights: Mapping[str, float]) -> dict[str, float]:
+def weak_at_first(losses: Iterable[NmTensor]) -> list[str]:
+    """Why a loss gives what it shares little gradient in the beginning, as its module says it; "" of others."""
+    return [getattr(loss.producer, "why_weak_at_first", "") for loss in losses]
+
+
+def tell_of_gradients(
+    gradients: LossGradients | None, weights: Mapping[str, float], reasons: Sequence[str] = ()
+) -> dict[str, float]:
     """Log how much gradient each part of a loss gives, as a warning where one outweighs another.
 
     Args:
         gradients: of the parts; None: they were not compared.
         weights: of the parts by name, in the same order.
+        reasons: as :func:`weak_at_first` gives them: then a small gradient is no warning.
 
     Returns:
         The norms by name, each times its weight; empty where they were not compared.
@@ -73,6 +82,10 @@ def tell_of_gradients(gradients: LossGradients | None, weights: Mapping[str, flo
     if ratio <= MOST_RATIO:
         text = "Gradients of the parts of the loss on %s, each times its weight: %s; %s : 1"
         logging.info(text, gradients.place, shown, number(ratio, 2))
+        return norms
+    if reason := dict(zip(weights, reasons, strict=False)).get(least):
+        text = "Gradients of the parts of the loss on %s, each times its weight: %s; %s : 1, for %s"
+        logging.info(text, gradients.place, shown, number(ratio, 2), reason)
         return norms
     text = (
         "The gradients of the parts of the loss on %s differ by a factor of %s, more than %s: %s, each times its "

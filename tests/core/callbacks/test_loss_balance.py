@@ -32,6 +32,14 @@ def test_a_part_that_outweighs_another_is_a_warning_that_says_what_to_do(capsys)
     ) in err
 
 
+def test_a_part_that_is_weak_until_it_has_learned_is_no_warning_and_the_line_says_why(capsys):
+    for reasons, is_told in ((["it has not learned", ""], True), (["", "it has not learned"], False)):
+        tell_of_gradients(LossGradients("encoder.outputs", [0.02, 4.0]), {"attention": 0.7, "ctc": 0.3}, reasons)
+        said = capsys.readouterr()
+        assert ("attention 0.014, ctc 1.2; 86 : 1, for it has not learned" in said.out) == is_told
+        assert ("hardly trains what they share" in said.err) != is_told
+
+
 @pytest.mark.parametrize("norms", [[0.0, 1.0], [float("nan"), 1.0], [1.0, float("inf")]])
 def test_norms_without_a_ratio_are_shown_with_a_warning(capsys, norms):
     _, err = told(capsys, norms, {"transducer": 0.7, "ctc": 0.3})

@@ -61,7 +61,7 @@ from nemo_lite.core import Metric, UnfreezeCallback
 from nemo_lite.core.callbacks import LossBalanceCallback, TrackingCallback
 from nemo_lite.core.callbacks.action_state import Best
 from nemo_lite.core.callbacks.base import Callback
-from nemo_lite.core.callbacks.loss_balance import tell_of_gradients
+from nemo_lite.core.callbacks.loss_balance import tell_of_gradients, weak_at_first
 from nemo_lite.core.show import show_plan, show_precision
 from nemo_lite.core.trackers import TRACKERS, MetricsFile, TensorboardTracker, TerminalLines, Tracker, Trackers
 
@@ -222,7 +222,8 @@ class TrainingRun:
         losses = connect(self.model, self.training_data, training=True).losses
         gradients = self.factory.loss_gradients([part.loss for part in losses.values()])
         weights = {name: part.weight for name, part in losses.items()}
-        self.factory.on_first(lambda: tell_of_gradients(gradients, weights))
+        reasons = weak_at_first(part.loss for part in losses.values())
+        self.factory.on_first(lambda: tell_of_gradients(gradients, weights, reasons))
 
     def _note_confidence(self, card: Path) -> None:
         """Write into the model's card how sure it is of words of its first evaluation set."""

@@ -41,6 +41,7 @@ class AttentionLoss(LossNM):
     """
 
     output_ports: Ports = {"loss": NeuralType(None, LossType())}
+    why_weak_at_first = "a decoder that has not learned yet hears little of the frames, which passes by itself"
     num_ends = 1
     """Outputs of each text behind its labels, which count where losses are divided by labels."""
 
