@@ -39,6 +39,7 @@ class TorchLabels:
     def __init__(self, decoder: AttentionDecoder) -> None:
         self._decoder = decoder
         self.end, self.start, self.most_labels = decoder.end, decoder.start, decoder.most_labels
+        self.num_silent, self.labels_beyond = decoder.num_silent, decoder.labels_beyond
         self.reverse_weight = decoder.reverse_weight
 
     @torch.inference_mode()
@@ -132,13 +133,13 @@ class AttentionSearch(SearchOfStates):
         return NBest(self, nbest)
 
     def with_options(self, options: SearchOptions) -> AttentionSearch:
-        """With the beam that is asked for.
+        """With the beam that is asked for; where its size is not said, with a usual one.
 
         Raises:
             UsageError: words are asked for, which this search does not know.
         """
         options.refuse_others(["beam_size"], type(self).__name__)
-        beam_size = options.beam_size or self.beam_size
+        beam_size = options.beam_size or (self.beam_size if self.beam_size > 1 else BEAM_SIZE)
         return AttentionSearch(self._attention, beam_size, self.length_penalty, self._has_ctc)
 
     def found(self, recordings: Sequence[States], nbest: int = 1) -> Sequence[Sequence[FoundLabels]]:

@@ -37,7 +37,7 @@ _PLACE = "TransformerDecoder"
 Layers: TypeAlias = Annotated[int, Between(1, 256)]
 Heads: TypeAlias = Annotated[int, Between(1, 1_024)]
 ActivationName: TypeAlias = Literal["relu", "gelu", "swish"]
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu}
 
 
 class DecoderState(NamedTuple):
@@ -81,13 +81,17 @@ class AttentionDecoder(TrainableNM):
         num_classes: labels.
         end: the output behind the last label of a text.
         start: what stands before the first label: one input, or several.
+        num_silent: outputs behind the end that it may say and that no text has.
         most_labels: that it can say; None: any number.
+        labels_beyond: labels that a text may have more than its recording has encoded frames.
         reverse_weight: share of a second decoder, which reads texts from the right to the left; 0: there is none.
         label_tensors: its weights with a row for each label, which fine-tuning takes over by label.
     """
 
     label_tensors: Sequence[str] = ()
+    num_silent: int = 0
     most_labels: int | None = None
+    labels_beyond: int = 0
     reverse_weight: float = 0.0
 
     def __init__(self, feat_in: int, num_classes: int, num_outputs: int, name: str | None) -> None:
@@ -270,7 +274,7 @@ class TransformerDecoder(AttentionDecoder):
                 DecoderLayer(
                     MultiHeadAttention(attention_heads, feat_in, self_attention_dropout_rate),
                     MultiHeadAttention(attention_heads, feat_in, src_attention_dropout_rate),
-                    FeedForward(feat_in, linear_units, dropout_rate, _ACTIVATIONS[activation_type]),
+                    FeedForward(feat_in, linear_units, dropout_rate, ACTIVATIONS[activation_type]),
                     feat_in,
                     dropout_rate,
                 )

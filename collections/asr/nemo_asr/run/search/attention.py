@@ -52,8 +52,16 @@ class LabelNetwork(Protocol):
         """What stands before the first label."""
 
     @property
+    def num_silent(self) -> int:
+        """Outputs behind the end that it may say and that no text has. Those behind them are never said."""
+
+    @property
     def most_labels(self) -> int | None:
         """That it can say; None: any number."""
+
+    @property
+    def labels_beyond(self) -> int:
+        """Labels that a text may have more than its recording has frames."""
 
     @property
     def reverse_weight(self) -> float:
@@ -89,7 +97,7 @@ class FoundText(NamedTuple):
 class AttentionBeam:
     """From label to label the most probable hypotheses, until they have ended. With a beam of 1 it is greedy.
 
-    A text has at most as many labels as its recording has frames.
+    A text has at most as many labels as its recording has frames, and as many more as the network says.
 
     Args:
         network: the decoder.
@@ -110,7 +118,7 @@ class AttentionBeam:
             raise UsageError("nbest is more than the beam", got=str(nbest), wanted=f"at most {self.beam_size}")
         network, width = self._network, self.beam_size
         found: list[list[FoundText]] = [[] for _ in recordings]
-        limits = np.array([min(len(each), network.most_labels or len(each)) for each in recordings], np.int64)
+        limits = np.array([self._most_labels(len(each)) for each in recordings], np.int64)
         alive = np.flatnonzero(limits)
         for row in np.flatnonzero(limits == 0).tolist():
             found[row] = [FoundText([], [], 0.0)]
@@ -122,9 +130,9 @@ class AttentionBeam:
             log_probs, memory = network.after(np.full((len(alive), width), label), memory)
         for number in range(int(limits.max()) + 1):
             refuse_no_numbers(log_probs)
-            log_probs[:, :, network.end + 1 :] = -np.inf  # no text has these
+            log_probs[:, :, network.end + 1 + network.num_silent :] = -np.inf
             is_last = limits[alive] <= number
-            log_probs[is_last, :, : network.end] = -np.inf
+            log_probs[is_last, :, : network.end] = log_probs[is_last, :, network.end + 1 :] = -np.inf
             beams = [beam.next(rows, network.end) for beam, rows in zip(beams, log_probs, strict=True)]
             goes_on = [
                 place for place, beam in enumerate(beams) if not is_last[place] and not self._has_ended(beam, nbest)
@@ -138,17 +146,25 @@ class AttentionBeam:
             log_probs, memory = network.after(np.stack([beam.labels for beam in beams]), memory)
         return found
 
+    def _most_labels(self, num_frames: int) -> int:
+        allowed = num_frames + self._network.labels_beyond if num_frames else 0
+        return min(allowed, self._network.most_labels or allowed)
+
     def _has_ended(self, beam: _Beam, nbest: int) -> bool:
         # Without a penalty nothing that goes on gets better than it is.
         return bool(beam.has_ended[: None if self._length_penalty else nbest].all())
 
     def _texts(self, beam: _Beam, nbest: int) -> list[FoundText]:
         texts = [
-            FoundText(ids, log_probs, float(score) / max(len(ids), 1) ** self._length_penalty)
+            self._without_silent(ids, log_probs, float(score) / max(len(ids), 1) ** self._length_penalty)
             for ids, log_probs, score in zip(beam.ids, beam.log_probs, beam.scores, strict=True)
             if score > -np.inf
         ]
         return sorted(texts, key=lambda text: -text.score)[:nbest]  # sorted keeps the first of equal ones first
+
+    def _without_silent(self, ids: list[int], log_probs: list[float], score: float) -> FoundText:
+        said = [place for place, label in enumerate(ids) if label < self._network.end]
+        return FoundText([ids[place] for place in said], [log_probs[place] for place in said], score)
 
 
 @dataclass(frozen=True)

@@ -85,8 +85,11 @@ class Stubborn:
 
     end, start, reverse_weight = 2, (2,), 0.0
 
-    def __init__(self, rows: Sequence[float], most_labels: int | None = None) -> None:
+    def __init__(
+        self, rows: Sequence[float], most_labels: int | None = None, num_silent: int = 0, labels_beyond: int = 0
+    ) -> None:
         self.rows, self.most_labels = np.array(rows, np.float32), most_labels
+        self.num_silent, self.labels_beyond = num_silent, labels_beyond
 
     def begin(self, recordings: Sequence[Any], width: int) -> None: ...
 
@@ -105,11 +108,23 @@ def test_a_decoder_that_never_ends_is_ended_behind_as_many_labels_as_frames_or_a
     frames = np.zeros((5, SIZE), np.float32)
     assert AttentionBeam(Stubborn([-0.1, -3.0, -9.0]), 2).decode([frames])[0][0].ids == [0] * 5
     assert AttentionBeam(Stubborn([-0.1, -3.0, -9.0], 3), 2).decode([frames])[0][0].ids == [0] * 3
+    beyond = Stubborn([-0.1, -3.0, -9.0], labels_beyond=4)
+    assert AttentionBeam(beyond, 2).decode([frames])[0][0].ids == [0] * 9
+    assert AttentionBeam(beyond, 2).decode([frames[:0]])[0][0].ids == []
 
 
 def test_outputs_behind_the_end_are_never_said() -> None:
     (found,) = AttentionBeam(Stubborn([-5.0, -6.0, -4.0, -0.1]), 2).decode([np.zeros((5, SIZE), np.float32)])
     assert found[0].ids == []
+
+
+def test_special_outputs_may_be_said_and_no_text_has_them() -> None:
+    rows = [-5.0, -6.0, -4.0, -0.1, -0.05]
+    (found,) = AttentionBeam(Stubborn(rows, num_silent=1), 1).decode([np.zeros((5, SIZE), np.float32)])
+    assert (found[0].ids, found[0].log_probs) == ([], [])
+    np.testing.assert_allclose(found[0].score, 5 * -0.1 - 4.0, rtol=1e-6)  # five of the first special one, and the end
+    (found,) = AttentionBeam(Stubborn(rows), 1).decode([np.zeros((5, SIZE), np.float32)])
+    np.testing.assert_allclose(found[0].score, -4.0)
 
 
 def test_no_numbers_and_more_texts_than_the_beam_has_are_one_line() -> None:
