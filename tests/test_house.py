@@ -33,6 +33,7 @@ ELSEWHERE = [
     ("nemo_asr.export", "onnx_asr_export sherpa_export torch_export", "asr/export/test_runner_export.py"),
     ("nemo_asr.features", "audio_preprocessor", "asr/features/test_preprocessors.py"),
     ("nemo_asr.models.attention", "decoder layers loss", "asr/models/test_attention_decoder.py"),
+    ("nemo_asr.models.attention", "prompt", "asr/models/attention/test_prompted.py"),
     (
         "nemo_asr.models.conformer",
         "convolution encoder layer self_attention subsampling",

@@ -20,6 +20,7 @@ from nemo_asr.features.preprocessors import (
 from nemo_asr.features.waveform import AudioToWaveformPreprocessor
 from nemo_asr.models.attention.decoder import TransformerDecoder
 from nemo_asr.models.attention.loss import AttentionLoss
+from nemo_asr.models.attention.prompted import PromptedDecoder
 from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.models.contextnet import ContextNetDecoderForCTC, ContextNetEncoder
 from nemo_asr.models.granite import GraniteSpeechEncoder
@@ -108,6 +109,7 @@ register(TransducerSearch, default=True, family="transducer", role="search")
 register(TransducerBeamSearch, role="search")
 register(AuxiliaryCTCLoss, default=True, family="hybrid", role="ctc_loss")
 register(TransformerDecoder, role="attention")
+register(PromptedDecoder, role="attention")
 register(AttentionLoss, default=True, family="attention")
 register(AttentionSearch, default=True, family="attention", role="search")
 register(AttentionRescoring, default=True, family="ctc_attention", role="search")

@@ -5,6 +5,7 @@ The names of weights are WeNet's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nemo_asr.models.conformer.self_attention import HIDDEN_SCORE
+from nemo_asr.models.conformer.self_attention import HIDDEN_SCORE, position_embeddings
 
 
 class Seen(NamedTuple):
@@ -147,4 +148,61 @@ class DecoderLayer(nn.Module):
         return x + self._dropped(self.feed_forward(self.norm3(x)))
 
     def _dropped(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self._dropout, self.training)
+
+
+class SinePositions(nn.Module):
+    """Sines and cosines of positions, divided by the root of their number.
+
+    Source: Vaswani et al., "Attention Is All You Need", NeurIPS 2017, section 3.5.
+
+    Args:
+        size: channels.
+        in_halves: first all sines, then all cosines; else they stand in turn.
+    """
+
+    def __init__(self, size: int, in_halves: bool = False) -> None:
+        super().__init__()
+        self._size, self._in_halves = size, in_halves
+
+    def forward(self, first: int, count: int, like: Tensor) -> Tensor:
+        """(count, size), of the positions from ``first`` on, with the type and the device of a tensor."""
+        positions = position_embeddings(first, count, 1, self._size, like.device) / math.sqrt(self._size)
+        if self._in_halves:
+            positions = torch.cat([positions[:, 0::2], positions[:, 1::2]], 1)
+        return positions.to(like.dtype)
+
+
+class LearnedPositions(nn.Embedding):
+    """A vector of weights for each position."""
+
+    def forward(self, first: int, count: int, like: Tensor) -> Tensor:  # type: ignore[override]  # of no ids
+        """(count, size), of the positions from ``first`` on."""
+        return self.weight[first : first + count]
+
+
+class LabelEmbedding(nn.Module):
+    """Labels to vectors, plus those of their positions; then perhaps a layer norm.
+
+    Args:
+        num_labels: inputs.
+        size: channels.
+        positions: the first one, how many, and a tensor whose type they have, to (count, size).
+        layer_norm: of the sum; None: there is none.
+        dropout: probability, at the end.
+    """
+
+    def __init__(
+        self, num_labels: int, size: int, positions: nn.Module, layer_norm: nn.Module | None, dropout: float
+    ) -> None:
+        super().__init__()
+        self.token_embedding, self.position_embedding = nn.Embedding(num_labels, size), positions
+        self.layer_norm, self._dropout = layer_norm, dropout
+
+    def forward(self, labels: Tensor, first: int, num_positions: int) -> Tensor:
+        """(B, U) -> (B, U, D), of U positions from ``first`` on, or of one that all have."""
+        x: Tensor = self.token_embedding(labels)
+        x = x + self.position_embedding(first, num_positions, x)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
         return F.dropout(x, self._dropout, self.training)

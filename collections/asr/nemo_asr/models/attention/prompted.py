@@ -1,0 +1,175 @@
+"""PromptedDecoder: the attention decoder of Canary and of Cohere Transcribe, told languages and punctuation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from nemo_asr.models.attention.decoder import (
+    ACTIVATIONS,
+    ActivationName,
+    AttentionDecoder,
+    DecoderState,
+    Dropout,
+    Heads,
+    LabelLayers,
+    Layers,
+)
+from nemo_asr.models.attention.layers import (
+    DecoderLayer,
+    FeedForward,
+    LabelEmbedding,
+    LearnedPositions,
+    MultiHeadAttention,
+    SinePositions,
+)
+from nemo_asr.models.attention.prompt import PromptName, TextPrompt
+from nemo_asr.run.arguments import Channels, refuse_too_large
+from nemo_lite.base.errors import UsageError
+from nemo_lite.base.ranges import Between
+
+PositionsName: TypeAlias = Literal["sines", "sines_in_halves", "learned"]
+_PLACE = "PromptedDecoder"
+_MOST_BEYOND = 50  # labels and prompt, more than frames: as NVIDIA's models decode
+
+
+class PromptedDecoder(AttentionDecoder):
+    """A transformer decoder that begins each text behind a prompt: languages, and whether there is punctuation.
+
+    Outputs are the labels, the end, ``special_labels``, which it may say and no text has, and others that it never
+    says. Training counts the labels of texts and their ends; the prompt is given.
+
+    Source: Puvvada et al., "Less is More: Accurate Speech Recognition & Translation without Web-Scale Data",
+    Interspeech 2024.
+
+    Args:
+        feat_in: channels of the encoder.
+        labels: the vocabulary.
+        special_labels: outputs behind the end, such as ``<|en|>``; the parts of the prompt are among them.
+        languages: that can be asked for.
+        prompt: its form: ``canary``, ``canary2``, or ``cohere``, which is the latter behind a space.
+        language: that is spoken, until another one is set; by default ``en``, or the first one where that is not there.
+        target_language: of the text, likewise; by default ``language``.
+        punctuation: texts have punctuation marks and capital letters, likewise.
+        d_model: channels of the decoder, to which a linear layer takes the encoder's; by default these are its own.
+        n_layers: layers.
+        n_heads: heads of attention, which divide the channels.
+        inner_size: channels inside of feed-forward modules.
+        activation: of feed-forward modules.
+        positions: ``sines``: sines and cosines in turn; ``sines_in_halves``: first all sines; or ``learned``.
+        max_positions: of prompt and labels together.
+        tied: the output layer has the weights of the embedding.
+        num_extra_outputs: outputs at the end that it never says.
+        dropout: probability, of embedded labels and behind modules.
+        dropout_att: probability, of attention weights.
+        name: its name in DAGs, messages and checkpoints.
+
+    Raises:
+        UsageError: heads that do not divide the channels; a prompt with parts that are no outputs; a language that is
+            not among these; more weights than a model may have.
+    """
+
+    longest_seconds = 40.0
+    """Seconds: these models were trained on shorter recordings."""
+
+    def __init__(
+        self,
+        feat_in: Channels,
+        labels: Sequence[str],
+        special_labels: Sequence[str],
+        languages: Sequence[str],
+        prompt: PromptName = "canary2",
+        language: str | None = None,
+        target_language: str | None = None,
+        punctuation: bool = True,
+        d_model: Channels | None = None,
+        n_layers: Layers = 8,
+        n_heads: Heads = 8,
+        inner_size: Channels = 4096,
+        activation: ActivationName = "relu",
+        positions: PositionsName = "sines",
+        max_positions: Annotated[int, Between(16, 65_536)] = 1024,
+        tied: bool = True,
+        num_extra_outputs: Annotated[int, Between(0, 65_536)] = 0,
+        dropout: Dropout = 0.1,
+        dropout_att: Dropout = 0.0,
+        name: str | None = None,
+    ) -> None:
+        num_outputs = len(labels) + 1 + len(special_labels) + num_extra_outputs
+        super().__init__(feat_in, len(labels), num_outputs, name)
+        size = d_model or feat_in
+        if size % n_heads:
+            got, wanted = f"{n_heads} of {size} channels", "a number that divides the channels"
+            raise UsageError("its heads do not divide its channels", place=_PLACE, got=got, wanted=wanted)
+        of_labels = size * (num_outputs * (1 if tied else 2) + max_positions * (positions == "learned"))
+        refuse_too_large(_PLACE, n_layers * size * (8 * size + 2 * inner_size) + of_labels + feat_in * size)
+        self.projection = nn.Linear(feat_in, size) if d_model else None
+        vectors = (
+            LearnedPositions(max_positions, size)
+            if positions == "learned"
+            else SinePositions(size, positions == "sines_in_halves")
+        )
+        embedding = LabelEmbedding(num_outputs, size, vectors, nn.LayerNorm(size), dropout)
+        output_layer = nn.Linear(size, num_outputs)
+        if tied:
+            output_layer.weight = embedding.token_embedding.weight
+        decoders = [
+            DecoderLayer(
+                MultiHeadAttention(n_heads, size, dropout_att),
+                MultiHeadAttention(n_heads, size, dropout_att),
+                FeedForward(size, inner_size, 0.0, ACTIVATIONS[activation]),
+                size,
+                dropout,
+            )
+            for _ in range(n_layers)
+        ]
+        self.layers = LabelLayers(embedding, decoders, nn.LayerNorm(size), output_layer)
+        tensors = "embed.token_embedding.weight", "output_layer.weight", "output_layer.bias"
+        self.label_tensors = [f"layers.{tensor}" for tensor in tensors]
+        self.num_silent, self._max_positions = len(special_labels), max_positions
+        self._ids = {label: number for number, label in enumerate(labels)}
+        self._ids |= {label: self.end + 1 + number for number, label in enumerate(special_labels)}
+        self.prompt = TextPrompt(prompt, self._ids, languages, _PLACE)
+        self._tell(language, target_language, punctuation)
+
+    def set_language(self, language: str) -> None:
+        """The language that is spoken, and that of the text, from now on; errors as of `TextPrompt.set`."""
+        self._tell(language)
+
+    def set_target_language(self, language: str) -> None:
+        """The language of the text from now on; errors as of `TextPrompt.set`."""
+        self._tell(target_language=language)
+
+    def set_punctuation(self, punctuation: bool) -> None:
+        """Whether texts have punctuation from now on; errors as of `TextPrompt.set`."""
+        self._tell(punctuation=punctuation)
+
+    def _tell(
+        self, language: str | None = None, target_language: str | None = None, punctuation: bool | None = None
+    ) -> None:
+        self.prompt.set(language, target_language, punctuation)
+        self.start = [self._ids[label] for label in self.prompt.labels()]
+        self.most_labels = self._max_positions - len(self.start)
+        self.labels_beyond = _MOST_BEYOND - len(self.start)
+
+    def forward(self, encoded: Tensor, labels: Tensor, num_frames: Tensor, num_labels: Tensor) -> Tensor:
+        """See `AttentionDecoder`."""
+        labels = labels.long().clamp(0, self.num_classes - 1)
+        start = torch.tensor(self.start, device=labels.device).expand(len(labels), -1)
+        log_probs: Tensor = self.layers(self._projected(encoded), torch.cat([start, labels], 1), num_frames)
+        return log_probs[:, len(self.start) - 1 :]
+
+    def begin(self, encoded: Tensor, num_frames: Tensor, width: int = 1) -> DecoderState:
+        """See `AttentionDecoder`."""
+        return self.layers.begin(self._projected(encoded), num_frames, width)
+
+    def step(self, labels: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """See `AttentionDecoder`."""
+        return self.layers.step(labels, state)
+
+    def _projected(self, encoded: Tensor) -> Tensor:
+        """(B, D, T) in the channels of the decoder."""
+        return encoded if self.projection is None else self.projection(encoded.transpose(1, 2)).transpose(1, 2)
