@@ -51,7 +51,7 @@ from nemo_asr.tasks.family import Wires, connect, data_of, search_of
 from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.trained.certificate import certify_streams, store_stream_rates, stream_table
 from nemo_asr.trained.folder import CARD, StreamRate, find_model
-from nemo_asr.trained.model import ModelEngine, TrainedModel, load_classifier, load_model
+from nemo_asr.trained.model import ModelEngine, TrainedModel, load_classifier, load_model, tell_prompt
 from nemo_asr.trained.windows import stride_of
 from nemo_lite import Dag, DataLayerNM, NeuralModule, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.data.loaders import Loaded, UnusableItems
@@ -83,6 +83,9 @@ def evaluate_texts(args: Namespace) -> None:
     if args.head is not None:
         model = model.with_head(args.head)
         second = second and second.with_head(args.head)
+    for each in (model, second):
+        if each is not None:
+            tell_prompt(each, args)
     _use_search(model, args, factory, out)
     sets = _evaluate_sets(model, args, factory, out, "A, " if second else "")
     if args.stream:

@@ -149,6 +149,10 @@ class Engine(StreamEngine, Protocol):
     def sample_rate(self) -> int:
         """Samples a second that it takes."""
 
+    @property
+    def longest_seconds(self) -> float | None:
+        """Seconds, of a segment that the model can transcribe; None: any number."""
+
     def hypotheses(
         self, rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
     ) -> Iterator[Row[Hypotheses]]:

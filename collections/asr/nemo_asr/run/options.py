@@ -175,14 +175,26 @@ class SearchArguments:
 
 
 @option_group
-class PromptOptions:
-    """What a model is told about all recordings."""
+class TextOptions:
+    """What the texts of all recordings are to be, of a model that can be told."""
 
     page: ClassVar[str] = "decoding"
+    target_language: str | None = option(
+        None, "the language of the text, of a model that translates (default: the one that is spoken)", metavar="CODE"
+    )
+    punctuation: Literal["on", "off"] | None = option(
+        None, "whether texts have punctuation and capital letters, of a model that can do without (default: on)"
+    )
+
+
+@option_group
+class PromptOptions(TextOptions):
+    """What a model is told about all recordings."""
+
     prompt_language: str | None = option(
         None,
         "the language that is spoken, of a model that takes it as a prompt: one that it knows, such as de-DE, or auto "
-        "(default: auto)",
+        "(default: auto; en, of models without it)",
         "--language",
         metavar="CODE",
     )

@@ -212,6 +212,8 @@ class TorchEngine:
         int_values: bool = False,
     ) -> None:
         self._model, self.labels, self.sample_rate = model, labels, sample_rate
+        limits = (getattr(part, "longest_seconds", None) for part in model.modules.values())
+        self.longest_seconds: float | None = min((limit for limit in limits if limit is not None), default=None)
         self._factory = factory or NeuralModuleFactory.get_default_factory()
         self._trim_silence, self._int_values = trim_silence, int_values
 

@@ -15,7 +15,6 @@ from torch import nn
 
 import nemo_lite
 from nemo_asr.data.speech_data_layer import SpeechPorts
-from nemo_asr.models.transducer.prompt import LanguagePrompt
 from nemo_asr.run.engines import BATCH_SIZE, TranscriptionSettings
 from nemo_asr.run.options import OnnxRuntime
 from nemo_asr.run.text.parser import CharParser
@@ -198,11 +197,37 @@ class TrainedModel:
         Raises:
             UsageError: the model takes no language, or does not know this one.
         """
-        prompt = self.modules.others.get("prompt")
-        if not isinstance(prompt, LanguagePrompt):
-            problem, remedy = "the model takes no language", "leave it out"
-            raise UsageError(problem, place=self.place, got=language, remedy=remedy)
-        prompt.set_language(language)
+        self._tell("set_language", language, "the model takes no language")
+
+    def set_target_language(self, language: str) -> None:
+        """The language of all texts from now on, of a model that translates, such as Canary.
+
+        Args:
+            language: one that the model knows.
+
+        Raises:
+            UsageError: the model takes none, or does not know this one.
+        """
+        self._tell("set_target_language", language, "the model takes no language of texts")
+
+    def set_punctuation(self, punctuation: bool) -> None:
+        """Whether texts have punctuation marks and capital letters from now on, of a model that can be told.
+
+        Raises:
+            UsageError: the model cannot.
+        """
+        self._tell("set_punctuation", punctuation, "the model cannot be told whether to write punctuation")
+
+    def _tell(self, method: str, value: object, problem: str) -> None:
+        """Call a method of the module that has it.
+
+        Raises:
+            UsageError: none has.
+        """
+        module = next((module for module in self.modules.modules.values() if hasattr(module, method)), None)
+        if module is None:
+            raise UsageError(problem, place=self.place, got=str(value), remedy="leave it out")
+        getattr(module, method)(value)
 
     def set_att_context_size(self, att_context_size: Sequence[int]) -> None:
         """What the attention of a Conformer sees from now on, so that it streams with that look-ahead.
@@ -621,12 +646,26 @@ def open_engines(paths: Sequence[str], args: Namespace) -> list[ModelEngine]:
     """Trained models, on the device and the ranks of the options."""
     factory = nemo_lite.NeuralModuleFactory(**arguments_of(args, *([Launch] if "launcher" in args else []), Device))
     models = (load_model(path, factory=factory) for path in paths)
-    head, language = (getattr(args, name, None) for name in ("head", "prompt_language"))
+    head = getattr(args, "head", None)
     chosen = [model if head is None else model.with_head(head) for model in models]
     for model in chosen:
-        if language is not None:
-            model.set_language(language)
+        tell_prompt(model, args)
     return [ModelEngine(model, factory) for model in chosen]
+
+
+def tell_prompt(model: TrainedModel, args: Namespace) -> None:
+    """Set what `PromptOptions` say, where a command has them.
+
+    Raises:
+        UsageError: the model cannot be told it.
+    """
+    for name, tell in (
+        ("prompt_language", model.set_language),
+        ("target_language", model.set_target_language),
+        ("punctuation", lambda value: model.set_punctuation(value == "on")),
+    ):
+        if (value := getattr(args, name, None)) is not None:
+            tell(value)
 
 
 def open_stream_engine(path: str, args: Namespace) -> ModelEngine:

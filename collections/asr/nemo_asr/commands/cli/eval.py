@@ -7,7 +7,14 @@ from typing import Any, ClassVar, Literal
 
 from nemo_asr.argparse import EvalArgParser, refuse_options_of_texts
 from nemo_asr.run.cli.transcribe import Segments, check_segments, cutting_of
-from nemo_asr.run.options import MetricOptions, ReadingOptions, SearchArguments, WeightSearch, check_search_options
+from nemo_asr.run.options import (
+    MetricOptions,
+    ReadingOptions,
+    SearchArguments,
+    TextOptions,
+    WeightSearch,
+    check_search_options,
+)
 from nemo_lite.base.errors import NemoLiteError, UsageError
 from nemo_lite.base.options import option, option_group
 
@@ -91,6 +98,7 @@ class EvalParser(EvalArgParser):
         ReadingOptions,
         MetricOptions,
         SearchArguments,
+        TextOptions,
         WeightSearch,
     )
     most_used = f"{EvalArgParser.most_used} segments"

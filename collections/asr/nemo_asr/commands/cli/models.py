@@ -23,7 +23,7 @@ from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.calibration import FILE_NAME
 from nemo_asr.run.onnx.onnx_model import INT8, SUFFIX, DescribedFile
 from nemo_asr.run.onnx.onnx_stream import described_file
-from nemo_asr.run.options import OwnModules
+from nemo_asr.run.options import OwnModules, PromptOptions
 from nemo_asr.run.transcribe.inputs import recordings_of
 from nemo_asr.scoring.report.page import PAGE_FILE as REPORT
 from nemo_asr.scoring.report.page import try_report
@@ -31,7 +31,7 @@ from nemo_asr.tasks.family import family_of
 from nemo_asr.tasks.recipe import Recipe, load_recipe, recipe_from_text
 from nemo_asr.trained.calibrating import calibrate, store_calibration
 from nemo_asr.trained.folder import CARD, FORMATS, ModelCard, Rate, StoredModel, card_file, card_to_json, read_model
-from nemo_asr.trained.model import TrainedModel, completed, import_model, load_model
+from nemo_asr.trained.model import TrainedModel, completed, import_model, load_model, tell_prompt
 from nemo_lite.base.errors import ConfigError, UsageError, printable
 from nemo_lite.base.files import json_text
 from nemo_lite.base.options import OneLineParser, not_negative_float, not_negative_int, positive_int
@@ -236,7 +236,7 @@ def export(arguments: Sequence[str]) -> None:
     add("--att_context_size", metavar=("LEFT", "RIGHT"), type=not_negative_int, nargs=2, help=context_help)
     head_help = "which head of a model with several is written, such as ctc; by default the first"
     add("--head", metavar="HEAD", help=head_help)
-    add("--language", metavar="CODE", help="of a model that takes it as a prompt; by default auto")
+    parser.add_options(PromptOptions)
     waveform_help = "sherpa-onnx takes the waveform, also where it could compute the model's features"
     add("--waveform", action="store_true", help=waveform_help)
     config_help = "YAML file, or the name of one, where MODEL carries none: checkpoints of NeMo 0.x (*.pt)"
@@ -300,8 +300,7 @@ def _export_float(options: Namespace, path: Path) -> None:
     model = load_model(options.model, recipe=recipe)
     if options.head is not None:
         model = model.with_head(options.head)
-    if options.language is not None:
-        model.set_language(options.language)
+    tell_prompt(model, options)
     if options.att_context_size is not None:
         model.set_att_context_size(options.att_context_size)
     reading = model.recipe.reading

@@ -104,6 +104,7 @@ class DescribedFile:
     """
 
     format: ClassVar[str] = FORMAT
+    longest_seconds: float | None = None
 
     def __init__(self, path: str | Path, providers: Sequence[str] = (), threads: int | None = None) -> None:
         self.path = Path(path).expanduser()

@@ -11,6 +11,8 @@ from nemo_asr.run.onnx.onnx_stream import OnnxStreamedModel
 from nemo_lite.base.choices import DeviceType
 from nemo_lite.base.errors import UsageError
 
+# What a model in torch is told, by the names of options.
+_EXPORTED_WITH = {"prompt_language": "language", "target_language": "language of texts", "punctuation": "punctuation"}
 Described = TypeVar("Described", bound=DescribedFile)
 
 
@@ -50,11 +52,13 @@ def open_stream_engine(path: str, args: Namespace) -> OnnxStreamedModel:
 
 
 def _checked(file: Described, args: Namespace) -> Described:
-    head, language = (getattr(args, name, None) for name in ("head", "prompt_language"))  # not of every command
+    head = getattr(args, "head", None)  # not of every command
     if head not in (None, file.family):
         problem, remedy = "a file has the head with which it was exported", "export it with --head"
         raise UsageError(problem, place=str(file.path), got=head or "", wanted=file.family, remedy=remedy)
-    if language is not None:
-        problem, remedy = "a file has the language with which it was exported", "export it with --language"
-        raise UsageError(problem, place=str(file.path), got=language, remedy=remedy)
+    for name, what in _EXPORTED_WITH.items():
+        if (value := getattr(args, name, None)) is not None:
+            option = f"--{name.removeprefix('prompt_')}"
+            problem, remedy = f"a file has the {what} with which it was exported", f"export it with {option}"
+            raise UsageError(problem, place=str(file.path), got=value, remedy=remedy)
     return file

@@ -212,12 +212,15 @@ def transcribe(engine: Engine, recordings: Sequence[Recording], settings: Transc
     """Transcribe recordings; the result is in the order given.
 
     Recordings are cut at pauses into segments, and each segment is transcribed alone: features are normalised over
-    what a model is given, and long silence in it makes models miss words.
+    what a model is given, and long silence in it makes models miss words. No segment is longer than the model can take.
 
     Raises:
         UsageError: the search cannot give so many hypotheses, or the model gives no probabilities.
     """
-    segmented = Segmented(recordings, settings.cutting, engine.labels, settings.detector, settings.nbest)
+    cutting, longest = settings.cutting, engine.longest_seconds
+    if cutting is not None and longest is not None:
+        cutting = replace(cutting, max_segment=min(cutting.max_segment, max(longest - 2 * cutting.padding, 1.0)))
+    segmented = Segmented(recordings, cutting, engine.labels, settings.detector, settings.nbest)
     faults = dict[int, str]()
     compute = partial(engine.hypotheses, settings=settings)
     by_row = _by_row(engine, segmented.rows, compute, faults, settings)
