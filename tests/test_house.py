@@ -60,6 +60,8 @@ ELSEWHERE = [
     ("nemo_asr.trained", "folder", "asr/trained/test_trained_folder.py"),
     ("nemo_asr.trained", "ctc_folders", "asr/trained/test_waveform_models.py"),
     ("nemo_asr.trained", "hugging_face_files", "asr/trained/test_hugging_face.py"),
+    ("nemo_asr.trained", "nemo_config", "asr/trained/test_nemo_files.py"),
+    ("nemo_asr.trained", "nemo_prompted", "asr/trained/test_prompted_models.py"),
     ("nemo_lite", "__main__", "base/test_dispatch.py"),
     ("nemo_lite", "factory", "core/test_factory.py"),
     ("nemo_lite", "package_info", "core/test_module_config.py"),

@@ -40,7 +40,7 @@ _OWN += (
     "parts.mixins.mixins",
     "parts.utils.regularization_utils",
 )
-_OWN += ("parts.utils.rnnt_utils", "parts.utils.activations")
+_OWN += ("parts.utils.rnnt_utils", "parts.utils.activations", "modules.transformer.transformer_")
 _ALL_OWN = (*(f"{_ASR}.{own}" for own in _OWN), "nemo.collections.common.parts.rnn")
 _OTHERS = ("omegaconf", "hydra", "lightning", "pytorch_lightning", "lhotse", "numba", "pandas", "torchaudio", "tqdm")
 
@@ -64,6 +64,8 @@ class _Anything(type):
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name == "AdapterModuleMixin":
+            return _AdapterMixin
         return type(name, (), {}) if name.endswith("Mixin") else _Anything(name, (object,), {})
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -177,6 +179,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         elif spec.name == "nemo.utils":
             made.logging = logging.getLogger("nemo")  # type: ignore[attr-defined]
             made.avoid_float16_autocast_context = nullcontext  # type: ignore[attr-defined]
+        elif spec.name == "nemo.collections.common.parts":
+            _fill_from(made, FOLDER.joinpath(*spec.name.split("."), "transformer_utils.py"))
         elif spec.name == "nemo.collections.common.parts.utils":
             made.activation_registry = {"relu": torch.nn.ReLU}  # type: ignore[attr-defined]
         elif spec.name == "omegaconf":
@@ -185,6 +189,16 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         pass
+
+
+def _fill_from(module: ModuleType, path: Path) -> None:
+    """Give a stand-in what a file of NeMo's defines."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    source = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(source)
+    vars(module).update({name: value for name, value in vars(source).items() if not name.startswith("__")})
 
 
 def nemo_module(name: str) -> Any:

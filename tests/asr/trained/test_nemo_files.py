@@ -126,7 +126,6 @@ def test_a_configuration_below_the_key_model_is_read(tmp_path: Path) -> None:
             "nemo.collections.asr.models.EncDecMultiTalkerRNNTBPEModel",
             "it takes speakers as a further input",
         ),
-        ("nemo.collections.asr.models.EncDecMultiTaskModel", r"reads text \(Canary\), not a CTC head"),
         ("nemo.collections.speechlm2.models.SALM", "a language model decodes it"),
         ("nemo.collections.nlp.models.TransformerLMModel", "a file of a language model, not of a model of speech"),
         ("my.Model", "its kind is not known here"),

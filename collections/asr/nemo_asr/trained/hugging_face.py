@@ -2,8 +2,9 @@
 
 A folder holds `config.json`, `model.safetensors` (or its parts, with `model.safetensors.index.json`), `tokenizer.json`
 (or `vocab.json`) and the settings of the features. A Parakeet's or a Nemotron's encoder is NVIDIA's FastConformer under
-other names. Its head is one of CTC or a transducer; the blank of a transducer is what its joint network has behind the
-labels, whatever the configuration says. Other encoders with a CTC head: `waveform_models`, `frame_models`.
+other names. Its head is one of CTC, a transducer, or an attention decoder with prompts (Canary and Cohere Transcribe:
+`prompted_models`); the blank of a transducer is what its joint network has behind the labels, whatever the
+configuration says. Other encoders with a CTC head: `waveform_models`, `frame_models`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -35,6 +36,7 @@ from nemo_asr.trained.hugging_face_files import (
     WEIGHTS,
     blank_of,
     in_order,
+    piece_texts,
     pieces_of,
     read_object,
     refuse_settings,
@@ -42,6 +44,16 @@ from nemo_asr.trained.hugging_face_files import (
     values_of,
     versions_in,
     weight_files,
+)
+from nemo_asr.trained.prompted_models import (
+    DECODER,
+    HUGGING_FACE_NAMES,
+    LANGUAGES,
+    decoder_arguments,
+    languages_in,
+    prompt_of,
+    published_sections,
+    vocabulary_of,
 )
 from nemo_asr.trained.waveform_models import WAVEFORM_KINDS
 from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
@@ -51,20 +63,22 @@ from nemo_lite.base.errors import CheckpointError
 
 
 class _Kind(NamedTuple):
-    """What a model of a type has: durations, an encoder for streams, a prompt that says the language."""
+    """What a model of a type has: its family, durations, an encoder for streams, a prompt that says the language."""
 
-    is_transducer: bool = True
+    family: Literal["ctc", "transducer", "attention"] = "transducer"
     has_durations: bool = False
     is_streaming: bool = False
     has_prompt: bool = False
 
 
 _KINDS = {
-    "parakeet_ctc": _Kind(is_transducer=False),
+    "parakeet_ctc": _Kind("ctc"),
     "parakeet_rnnt": _Kind(),
     "parakeet_tdt": _Kind(has_durations=True),
     "nemotron_asr_streaming": _Kind(is_streaming=True),
     "nemotron3_5_asr": _Kind(is_streaming=True, has_prompt=True),
+    "canary": _Kind("attention"),
+    "cohere_asr": _Kind("attention"),
 }
 _WITH_HEAD = WAVEFORM_KINDS | FRAME_KINDS  # of one encoder and one CTC head, which other files describe
 # By parts of the names of other models' types and classes: why they are not read.
@@ -92,6 +106,16 @@ _ENCODER_DEFAULTS: dict[str, Any] = {
     "dropout": 0.1,
     "attention_dropout": 0.1,
     "dropout_positions": 0.0,
+}
+_ENCODERS: dict[str, dict[str, Any]] = {
+    "canary": {"num_hidden_layers": 32, "num_mel_bins": 128, "scale_input": False},
+    "cohere_asr": {
+        "hidden_size": 1280,
+        "num_hidden_layers": 48,
+        "intermediate_size": 5120,
+        "num_mel_bins": 128,
+        "scale_input": False,
+    },
 }
 _ENCODER_FIXED = {"hidden_act": "silu", "subsampling_conv_kernel_size": 3, "subsampling_conv_stride": 2}
 # Of encoders for streams: frames that attention sees before a frame, and this one; and those behind it.
@@ -139,6 +163,18 @@ _CLASSES = {
     "prompt": LanguagePrompt.__name__,
     "prediction": RNNTDecoder.__name__,
     "joint": RNNTJoint.__name__,
+    "attention": DECODER,
+}
+_PARTS = {
+    "ctc": ("encoder", "head"),
+    "transducer": ("encoder", "prediction", "joint"),
+    "attention": ("encoder", "attention"),
+}
+_NAMES = {"ctc": _CTC_NAMES, "transducer": _TRANSDUCER_NAMES, "attention": HUGGING_FACE_NAMES}
+_WANTED = {
+    "ctc": "encoder.*, ctc_head.*",
+    "transducer": "encoder.*, decoder.*, joint.*",
+    "attention": "model.encoder.*, model.decoder.*, proj_out.*",
 }
 
 
@@ -154,22 +190,24 @@ def read_hugging_face(path: str | Path) -> ForeignModel:
         return read_ctc(folder, config, with_head)
     kind = _kind_of(config, folder / CONFIG)
     settings = settings_of(folder)
-    encoder = _encoder(config.get("encoder_config"), kind, settings, folder / CONFIG)
+    encoder = _encoder(config, kind, settings, folder / CONFIG)
     files_of_weights = weight_files(folder)
-    heads = ("prediction", "joint") if kind.is_transducer else ("head",)
-    expected = ("encoder", *heads, *(["prompt"] if kind.has_prompt else []))
+    expected = (*_PARTS[kind.family], *(["prompt"] if kind.has_prompt else []))
     parts: dict[str, dict[str, Tensor]] = {part: {} for part in expected}
     for file in files_of_weights:
         for name, tensor in read_tensors(file).items():
             part, inner = _renamed(name, kind, expected, file)
             parts[part][inner] = tensor
     sections = {_CLASSES["encoder"]: encoder}
-    if kind.is_transducer:
+    if kind.family == "transducer":
         if kind.has_prompt:
             sections[_CLASSES["prompt"]] = _prompt(config, settings, parts["prompt"], folder)
         of_transducer, num_labels = _transducer(config, kind, parts["joint"], folder / CONFIG)
         sections |= of_transducer
         labels = list(range(num_labels))
+    elif kind.family == "attention":
+        decoder, labels, parts["attention"] = _attention(config, encoder["d_model"], parts["attention"], folder)
+        sections |= {DECODER: decoder, **published_sections()}
     else:
         blank, outputs = blank_of(config, "pad_token_id", parts["head"], folder / CONFIG)
         labels = [row for row in range(outputs) if row != blank]
@@ -178,7 +216,7 @@ def read_hugging_face(path: str | Path) -> ForeignModel:
     pieces, tokenizer = pieces_of(folder / TOKENIZER, labels)
     recipe = {
         "name": folder.resolve().name,
-        **({"family": "transducer"} if kind.is_transducer else {}),
+        **({"family": kind.family} if kind.family != "ctc" else {}),
         **({"labels": pieces} if tokenizer is None else {"tokenizer": f"tokenizer{tokenizer.suffix}"}),
         AudioToMelSpectrogramPreprocessor.__name__: _features(settings, kind, folder),
         **sections,
@@ -211,14 +249,16 @@ def _kind_of(config: Mapping[str, Any], path: Path) -> _Kind:
     raise CheckpointError(problem, place=str(path), wanted=f"model_type {', '.join((*_KINDS, *_WITH_HEAD))}")
 
 
-def _encoder(section: Any, kind: _Kind, settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def _encoder(config: Mapping[str, Any], kind: _Kind, settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The arguments of the encoder. That layers are dropped in training (layerdrop) is not taken over.
 
     Raises:
         CheckpointError: settings that it has not.
     """
+    section = config.get("encoder_config")
     given = section if isinstance(section, dict) else {}
-    values = values_of(given, _ENCODER_DEFAULTS, f"{path}: encoder_config")
+    defaults = {**_ENCODER_DEFAULTS, **_ENCODERS.get(str(config.get("model_type")), {})}
+    values = values_of(given, defaults, f"{path}: encoder_config")
     known = {**_ENCODER_FIXED, "convolution_bias": values["attention_bias"]}
     refuse_settings({**given, **values}, known, f"{path}: encoder_config")
     expansion, rest = divmod(values["intermediate_size"], values["hidden_size"])
@@ -292,6 +332,33 @@ def _transducer(
     return sections, num_labels
 
 
+def _attention(
+    config: Mapping[str, Any], channels: int, weights: Mapping[str, Tensor], folder: Path
+) -> tuple[dict[str, Any], list[int], dict[str, Tensor]]:
+    """The section of an attention decoder, the ids of its labels, and its weights with rows in their order.
+
+    Raises:
+        CheckpointError: it has settings that are not known here, or the tokenizer does not fit.
+    """
+    arguments = decoder_arguments(config, channels, str(folder / CONFIG))
+    outputs = len(weights.get("layers.output_layer.bias", ()))
+    pieces = {number: piece for number, piece in piece_texts(folder / TOKENIZER).items() if number < outputs}
+    vocabulary = vocabulary_of(pieces, str(folder / TOKENIZER))
+    special = [pieces[number] for number in vocabulary.special]
+    arguments |= {
+        "special_labels": special,
+        "languages": languages_in(special, LANGUAGES[config["model_type"]]),
+        "prompt": prompt_of(config, pieces),
+    }
+    if more := outputs - len(pieces):
+        arguments["num_extra_outputs"] = more
+    ordered = vocabulary.in_order(weights)
+    embedding, output = "layers.embed.token_embedding.weight", "layers.output_layer.weight"
+    if arguments["tied"] and embedding in ordered:
+        ordered[output] = ordered[embedding]
+    return arguments, vocabulary.labels, ordered
+
+
 def _prompt(
     config: Mapping[str, Any], settings: Mapping[str, Any], weights: Mapping[str, Tensor], folder: Path
 ) -> dict[str, Any]:
@@ -341,10 +408,10 @@ def _renamed(name: str, kind: _Kind, expected: Sequence[str], file: Path) -> tup
     name = _STREAMING_STAGE.sub(
         lambda found: f"encoder.pre_encode.conv.{3 * int(found[1]) + (2 if found[2] == 'depthwise' else 3)}.", name
     )
-    for pattern, replacement in (*_ENCODER_NAMES, *(_TRANSDUCER_NAMES if kind.is_transducer else _CTC_NAMES)):
+    for pattern, replacement in (*_NAMES[kind.family], *_ENCODER_NAMES):
         name = re.sub(pattern, replacement, name)
     part, _, inner = name.partition(".")
     if part not in expected:
-        wanted = "encoder.*, ctc_head.*" if not kind.is_transducer else "encoder.*, decoder.*, joint.*"
+        wanted = _WANTED[kind.family]
         raise CheckpointError("its weights are of another kind of model", place=str(file), got=original, wanted=wanted)
     return part, inner

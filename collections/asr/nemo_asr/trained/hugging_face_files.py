@@ -166,25 +166,27 @@ def pieces_of(path: Path, ids: Sequence[int]) -> tuple[list[str], Subwords | Non
         raise CheckpointError("the tokenizer is damaged", place=str(path), got=str(error)) from None
 
 
+def piece_texts(path: Path) -> dict[int, str]:
+    """The pieces of `tokenizer.json` by id.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, or of another kind.
+    """
+    try:
+        return _pieces_in(read_object(path), path)[0]
+    except CheckpointError:
+        raise
+    except (TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError("the tokenizer is damaged", place=str(path), got=str(error)) from None
+
+
 def _read_tokenizer(content: dict[str, Any], path: Path, ids: Sequence[int]) -> tuple[list[str], Subwords | None]:
+    by_id, scores = _pieces_in(content, path)
     section = content.get("model")
     model: dict[str, Any] = section if isinstance(section, dict) else {}
-    kind = str(model.get("type") or ("BPE" if "merges" in model else "Unigram"))
-    vocabulary: Any = model.get("vocab")
-    if kind not in _ALGORITHMS or not isinstance(vocabulary, dict if kind == "BPE" else list):
-        place = f"{path}: model.type"
-        raise CheckpointError("the tokenizer is of another kind", place=place, got=kind, wanted="BPE or Unigram")
+    kind, added = _kind_of_tokenizer(model), _added(content)
     if "ByteLevel" in json.dumps([content.get("pre_tokenizer"), content.get("decoder")]):
         raise CheckpointError("its pieces are of bytes (ByteLevel), which are not read", place=str(path))
-    added = [each for each in content.get("added_tokens") or [] if isinstance(each, dict)]
-    if kind == "BPE":
-        listed, scores = dict(vocabulary), _scores_of_merges(model)
-    else:
-        listed = {str(piece): i for i, (piece, _) in enumerate(vocabulary)}
-        scores = {str(piece): float(score) for piece, score in vocabulary}
-    by_id = {i: str(piece) for piece, i in listed.items()} | {
-        each.get("id"): str(each.get("content")) for each in added
-    }
     missing = [i for i in ids if i not in by_id]
     if missing:
         got, wanted = f"no piece {missing[0]}", f"one for each of the {len(ids)} outputs but the blank"
@@ -192,7 +194,7 @@ def _read_tokenizer(content: dict[str, Any], path: Path, ids: Sequence[int]) -> 
     pieces = [by_id[i] for i in ids]
     if any(map(_BYTE_PIECE.fullmatch, pieces)):
         raise CheckpointError("it has pieces that are bytes (byte_fallback), which are not read", place=str(path))
-    unknown = model.get("unk_token") if kind == "BPE" else by_id.get(model.get("unk_id"))
+    unknown = model.get("unk_token") if kind == "BPE" else by_id.get(model.get("unk_id", -1))
     if unknown == WORD_MARK:  # LASR's tokenizer says so, where its list has another
         unknown = _UNKNOWN
     kinds = {
@@ -206,6 +208,31 @@ def _read_tokenizer(content: dict[str, Any], path: Path, ids: Sequence[int]) -> 
     except (DataError, StopIteration) as error:
         logging.warning("%s. The model transcribes; to train or score it add --set tokenizer=FILE", error)
         return pieces, None
+
+
+def _kind_of_tokenizer(model: Mapping[str, Any]) -> str:
+    return str(model.get("type") or ("BPE" if "merges" in model else "Unigram"))
+
+
+def _added(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [each for each in content.get("added_tokens") or [] if isinstance(each, dict)]
+
+
+def _pieces_in(content: Mapping[str, Any], path: Path) -> tuple[dict[int, str], dict[str, float]]:
+    """The pieces by id, and their scores."""
+    section = content.get("model")
+    model: dict[str, Any] = section if isinstance(section, dict) else {}
+    kind, vocabulary = _kind_of_tokenizer(model), model.get("vocab")
+    if kind not in _ALGORITHMS or not isinstance(vocabulary, dict if kind == "BPE" else list):
+        place = f"{path}: model.type"
+        raise CheckpointError("the tokenizer is of another kind", place=place, got=kind, wanted="BPE or Unigram")
+    if isinstance(vocabulary, dict):
+        listed, scores = dict(vocabulary), _scores_of_merges(model)
+    else:
+        listed = {str(piece): i for i, (piece, _) in enumerate(vocabulary)}
+        scores = {str(piece): float(score) for piece, score in vocabulary}
+    by_id = {i: str(piece) for piece, i in listed.items()}
+    return by_id | {each.get("id"): str(each.get("content")) for each in _added(content)}, scores
 
 
 def _scores_of_merges(model: Mapping[str, Any]) -> dict[str, float]:

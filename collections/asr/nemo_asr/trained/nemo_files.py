@@ -1,8 +1,8 @@
 """read_nemo: `.nemo` files of NeMo 0.11, 1.x, 2.x and 3.x as recipes of ours and the weights of each module.
 
 Since 1.x a file is one configuration and the weights of the whole model. Read are convolutional encoders (Jasper,
-QuartzNet, Citrinet), Conformer and FastConformer, with a CTC head, a transducer, or both (hybrids). What only files of
-transducers say is in `nemo_transducers.py`.
+QuartzNet, Citrinet), Conformer and FastConformer, with a CTC head, a transducer, or both (hybrids), and Canary. What
+only files of transducers say is in `nemo_transducers.py`, what only files of Canary say in `nemo_prompted.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from nemo_asr.models.transducer.prediction import (
 from nemo_asr.models.transducer.prompt import LanguagePrompt
 from nemo_asr.run.text.subwords import Subwords, SubwordsByLanguage, WordPieces, marked_piece
 from nemo_asr.trained.foreign import ForeignModel, Format
+from nemo_asr.trained.nemo_config import resolved, section_at, section_of
+from nemo_asr.trained.nemo_prompted import read_nemo_decoder
 from nemo_asr.trained.nemo_transducers import further_arguments, prompt_arguments, refuse_adapters
+from nemo_asr.trained.prompted_models import DECODER
 from nemo_lite import logging
 from nemo_lite.backends.pytorch.checkpoint.torch_files import read_torch_tensors
 from nemo_lite.base.config import Config, parse_config, raise_if, shown
@@ -76,6 +79,7 @@ _TRANSDUCER_PARTS = (
     _Part("joint", "joint", {_JOINT: RNNTJoint}),
 )
 _PROMPT = "prompt_kernel"  # has no section
+_PROMPTED_PARTS = (*_PARTS,)  # `read_nemo_decoder` reads the decoder
 _HYBRID_PARTS = (*_TRANSDUCER_PARTS, _Part("aux_ctc.decoder", "ctc_decoder", _CTC_CLASSES))
 # Arguments that are sections themselves.
 _INNER: dict[tuple[type, str], type] = {
@@ -117,11 +121,11 @@ _MODELS = (
     *("EncDecCTCModel", "EncDecCTCModelBPE", "EncDecRNNTModel", "EncDecRNNTBPEModel"),
     *("EncDecHybridRNNTCTCModel", "EncDecHybridRNNTCTCBPEModel"),
     *("EncDecRNNTBPEModelWithPrompt", "EncDecHybridRNNTCTCBPEModelWithPrompt"),
+    "EncDecMultiTaskModel",
     *("EncDecRNNTBPEEOUModel", "EncDecHybridRNNTCTCBPEEOUModel"),  # with labels for ends of utterances
 )
 _OTHER_KINDS = {
     "MultiTalker": "it takes speakers as a further input",
-    "MultiTask": "its decoder is a Transformer that reads text (Canary), not a CTC head",
     "SelfSupervised": "it was trained without texts and has no head",
     "speechlm": "a language model decodes it",
     "SALM": "a language model decodes it",
@@ -149,15 +153,26 @@ def read_nemo(path: str | Path) -> ForeignModel:
         names = [name for name in archive.names if name.endswith(".pt")]
         weights = {name.removesuffix(".pt"): _tensors(archive, name) for name in names}
         return ForeignModel(place, _with_nemos_numbers(config.plain()), weights, files=files)
-    config = _section(config, "model") or config
+    config = section_of(config, "model") or config
     version = _version_of(config)
     _refuse_kind(config)
     parts = _parts_of(config)
     sections, classes = _recipe_sections(config, parts, version)
-    labels = _labels_of(config)
+    versions = {"NeMo": version} if config.get("nemo_version") else {}
     tokenizer = _tokenizer_of(archive, config)
     state = _tensors(archive, _WEIGHTS_1)
     _compare_filters(sections, state.get(_FILTERS), place)
+    if parts is _PROMPTED_PARTS:
+        if tokenizer is None:
+            raise CheckpointError("its tokenizer cannot be read", place=place, wanted="one of SentencePiece")
+        mine = {name: tensor for name, tensor in state.items() if name.startswith(("encoder.", *_COMPUTED))}
+        weights = _split(mine, {"encoder": classes["encoder"]}, place)
+        decoder = read_nemo_decoder(config, tokenizer, {name: state[name] for name in state.keys() - mine}, place)
+        cut = {"tokenizer": f"tokenizer{decoder.tokenizer.suffix}"}
+        of_decoder = {"name": archive.path.stem, "family": "attention", **cut, **sections, **decoder.sections}
+        weights |= {DECODER: decoder.weights}
+        return ForeignModel(place, of_decoder, weights, decoder.tokenizer, files, versions)
+    labels = _labels_of(config)
     prefixes = {part.prefix: classes[part.path] for part in parts if part.prefix}
     if any(name.startswith(f"{_PROMPT}.") for name in state):
         prefixes[_PROMPT] = LanguagePrompt.__name__
@@ -169,18 +184,12 @@ def read_nemo(path: str | Path) -> ForeignModel:
     elif _kind_of_tokenizer(config) == "wpe":
         labels = list(map(marked_piece, labels))
     kind = {} if parts is _CTC_PARTS else {"family": "hybrid" if parts is _HYBRID_PARTS else "transducer"}
-    cut = {"labels": labels} if tokenizer is None else {"tokenizer": f"tokenizer{tokenizer.suffix}"}
-    recipe = {"name": archive.path.stem, **kind, **cut, **sections}
-    versions = {"NeMo": version} if config.get("nemo_version") else {}
+    in_labels = {"labels": labels} if tokenizer is None else {"tokenizer": f"tokenizer{tokenizer.suffix}"}
+    recipe = {"name": archive.path.stem, **kind, **in_labels, **sections}
     return ForeignModel(place, recipe, weights, tokenizer, files, versions)
 
 
 NEMO_FILES = Format("a .nemo file", lambda path: path.suffix == SUFFIX and path.is_file(), read_nemo)
-
-
-def _section(config: Config, key: str) -> Config | None:
-    section = config.get(key)
-    return section if isinstance(section, Config) else None
 
 
 def _tensors(archive: NemoArchive, name: str) -> dict[str, Tensor]:
@@ -221,16 +230,11 @@ def _version_of(config: Config) -> str:
 def _parts_of(config: Config) -> tuple[_Part, ...]:
     """The modules of a model, by its class; a file need not name that, and then by its sections."""
     target = str(config.get("target") or "")
-    if "Hybrid" in target or _section(config, "aux_ctc") is not None:
+    if "MultiTask" in target or section_of(config, "transf_decoder") is not None:
+        return _PROMPTED_PARTS
+    if "Hybrid" in target or section_of(config, "aux_ctc") is not None:
         return _HYBRID_PARTS
-    return _TRANSDUCER_PARTS if "RNNT" in target or _section(config, "joint") is not None else _CTC_PARTS
-
-
-def _section_at(config: Config, path: str) -> Config | None:
-    found: Config | None = config
-    for key in path.split("."):
-        found = _section(found, key) if found is not None else None
-    return found
+    return _TRANSDUCER_PARTS if "RNNT" in target or section_of(config, "joint") is not None else _CTC_PARTS
 
 
 def _recipe_sections(
@@ -245,17 +249,17 @@ def _recipe_sections(
     sections: dict[str, dict[str, Any]] = {}
     names: dict[str, str] = {}
     for part in parts:
-        section = _section_at(config, part.path)
+        section = section_at(config, part.path)
         if section is None and part.is_needed:
             problems.append(f"{config.place()}: {part.path} is missing")
         if section is None:
             continue
         target = str(section.get("_target_", section.get("cls", part.path))).rpartition(".")[2]
         if target in part.classes:
-            values, cls = _section(section, "params") or section, part.classes[target]
+            values, cls = section_of(section, "params") or section, part.classes[target]
             names[part.path] = cls.__name__
             sections[cls.__name__] = dict(_known_arguments(config, values, cls, problems))
-            wrong = [key for owner, key in _INNER if owner is cls and _section(values, key) is None]
+            wrong = [key for owner, key in _INNER if owner is cls and section_of(values, key) is None]
             problems += [
                 f"{section.place()}: {part.path}.{key} is {shown(values.get(key))}, wanted a section" for key in wrong
             ]
@@ -266,12 +270,13 @@ def _recipe_sections(
     kind = _kind_of_tokenizer(config)
     if kind not in ("", "bpe", "wpe", "agg"):
         problems.append(f"{config.place('tokenizer')}: tokenizer.type is {shown(kind)}, wanted bpe, wpe or agg")
-    further = {} if parts is _CTC_PARTS else further_arguments(config, problems)
+    is_transducer = parts in (_TRANSDUCER_PARTS, _HYBRID_PARTS)
+    further = further_arguments(config, problems) if is_transducer else {}
     raise_if(problems)
     for path in names.keys() - {"preprocessor", "spec_augment", "encoder"}:
         for argument in _DERIVED:  # a recipe has its labels once
             sections[names[path]].pop(argument, None)
-    if parts is not _CTC_PARTS:
+    if is_transducer:
         states = sections[names["decoder"]]["prednet"].get("pred_hidden")
         sections[_JOINT]["jointnet"].pop("encoder_hidden", None)
         sections[_JOINT]["jointnet"]["pred_hidden"] = states
@@ -302,7 +307,7 @@ def _known_arguments(
     """The arguments of a section that its class here has; others must say nothing, or what is so anyway."""
     parameters = inspect.signature(target).parameters
     for key, value in section.items():
-        value = _resolved(config, value)
+        value = resolved(config, value)
         if key == "jasper" and isinstance(value, Sequence):
             problems += [problem for block in value for problem in _future_problems(block)]
             yield key, [dict(_known_arguments(config, block, JasperBlockSpec, problems)) for block in value]
@@ -329,27 +334,15 @@ def _future_problems(block: Config) -> Iterator[str]:
         yield f"{place}: a future_context of dilated convolutions is not read; {wanted}"
 
 
-def _resolved(config: Config, value: Any) -> Any:
-    """A value, where it stands for that of another key: ``${model_defaults.filters}``, ``${model.sample_rate}``."""
-    for _ in range(8):
-        if not (isinstance(value, str) and value.startswith("${") and value.endswith("}")):
-            break
-        target: Any = config
-        for key in value[2:-1].removeprefix("model.").split("."):
-            target = target.get(key) if isinstance(target, Config) else None
-        value = target
-    return value
-
-
 def _labels_of(config: Config) -> list[str]:
     """The labels that the configuration lists.
 
     Raises:
         ConfigError: it lists none.
     """
-    holders = [_section_at(config, path) for path in ("aux_ctc.decoder", "joint", "decoder")]
+    holders = [section_at(config, path) for path in ("aux_ctc.decoder", "joint", "decoder")]
     places = [*((holder, "vocabulary") for holder in holders), (config, "labels")]
-    listed = (_resolved(config, place.get(key)) for place, key in places if place)
+    listed = (resolved(config, place.get(key)) for place, key in places if place)
     labels = next((found for found in listed if isinstance(found, list) and found), None)
     if labels is None:
         raise_if([f"{config.place()}: decoder.vocabulary is missing, the list of the model's labels"])
@@ -361,7 +354,7 @@ def _labels_of(config: Config) -> list[str]:
 
 def _kind_of_tokenizer(config: Config) -> str:
     """bpe, wpe or agg; "" where the labels are characters."""
-    section = _section(config, "tokenizer")
+    section = section_of(config, "tokenizer")
     return "" if section is None else str(section.get("type", "bpe")).lower()
 
 
@@ -371,12 +364,12 @@ def _tokenizer_of(archive: NemoArchive, config: Config) -> Subwords | None:
     Raises:
         CheckpointError: the configuration names a file that is not in the archive.
     """
-    section = _section(config, "tokenizer")
+    section = section_of(config, "tokenizer")
     if section is None:
         return None
     if _kind_of_tokenizer(config) != "agg":
         return _tokenizer_in(archive, section)
-    languages = _section(section, "langs")
+    languages = section_of(section, "langs")
     if languages is None:
         problem, wanted = "its tokenizer of several languages has none", "tokenizer.langs"
         raise CheckpointError(problem, place=str(archive.path), wanted=wanted)
