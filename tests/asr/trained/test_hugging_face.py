@@ -103,7 +103,7 @@ def test_a_folder_becomes_a_model_folder_that_transcribes_alike(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "whisper"}, "type whisper: its decoder is a Transformer that reads text, not a CTC head"),
+        ({"model_type": "moonshine"}, "type moonshine: its decoder is a Transformer that reads text, not a CTC head"),
         (
             {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
             "type llama: a file of a language model, not of a model of speech",

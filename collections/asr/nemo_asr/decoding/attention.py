@@ -17,14 +17,16 @@ from nemo_asr.run.search.attention import (
     ENCODED,
     Array,
     AttentionBeam,
+    FoundText,
     RescoredStream,
     Rescoring,
     TextScores,
     timed,
+    timed_by_outputs,
 )
 from nemo_asr.run.search.ctc import LOG_PROBS
 from nemo_asr.run.search.prefix_beam_search import BeamSize, LogProb, SearchLimits
-from nemo_asr.run.search.search import Hypotheses, States, num_frames_of
+from nemo_asr.run.search.search import Hypotheses, States, TimedLabels, num_frames_of
 from nemo_asr.run.search.text_search import TextSearch
 from nemo_asr.run.search.words import Alpha, Beta, HotwordWeight, UnknownScore, Weights
 from nemo_lite.base.ranges import Between
@@ -40,7 +42,7 @@ class TorchLabels:
         self._decoder = decoder
         self.end, self.start, self.most_labels = decoder.end, decoder.start, decoder.most_labels
         self.num_silent, self.labels_beyond = decoder.num_silent, decoder.labels_beyond
-        self.reverse_weight = decoder.reverse_weight
+        self.reverse_weight, self.has_times = decoder.reverse_weight, decoder.has_times
 
     @torch.inference_mode()
     def begin(self, recordings: Sequence[Array], width: int) -> DecoderState:
@@ -99,7 +101,7 @@ class AttentionSearch(SearchOfStates):
     """What an attention decoder says, label after label, with a beam.
 
     Attention does not say when a label is said. With ``has_ctc`` the CTC head of the model says it, by its most
-    probable path of the text; else labels are spread evenly over the recording.
+    probable path of the text; else labels are spread evenly, over the recording or between the times that are found.
 
     Args:
         attention: the decoder.
@@ -112,6 +114,8 @@ class AttentionSearch(SearchOfStates):
         beam_size, length_penalty: as given.
     """
 
+    may_invent = True
+
     def __init__(
         self,
         attention: Reference[AttentionDecoder],
@@ -123,6 +127,7 @@ class AttentionSearch(SearchOfStates):
         super().__init__(name)
         self._attention, self._has_ctc = attention, has_ctc
         self.beam_size, self.length_penalty = beam_size, length_penalty
+        self.hears_padding = attention.module.hears_padding
 
     @property
     def input_ports(self) -> Ports:
@@ -144,12 +149,21 @@ class AttentionSearch(SearchOfStates):
 
     def found(self, recordings: Sequence[States], nbest: int = 1) -> Sequence[Sequence[FoundLabels]]:
         """See `SearchOfStates`."""
-        search = AttentionBeam(TorchLabels(self._attention.module), self.beam_size, self.length_penalty)
+        decoder = self._attention.module
+        search = AttentionBeam(TorchLabels(decoder), self.beam_size, self.length_penalty)
         found = search.decode([states[ENCODED] for states in recordings], nbest)
         return [
-            [FoundLabels(timed(text, num_frames_of(states), states.get(LOG_PROBS)), text.score) for text in texts]
+            [FoundLabels(self._timed(text, states, decoder), text.score) for text in texts]
             for texts, states in zip(found, recordings, strict=True)
         ]
+
+    @staticmethod
+    def _timed(text: FoundText, states: States, decoder: AttentionDecoder) -> TimedLabels:
+        valid = states.get("num_frames")
+        num_frames = num_frames_of(states) if valid is None else int(valid[0])
+        if decoder.has_times:
+            return timed_by_outputs(text, num_frames, decoder.first_time)
+        return timed(text, num_frames, states.get(LOG_PROBS))
 
     def recognise(self, states: States, nbest: int = 1) -> Hypotheses:
         """See `nemo_asr.run.search.search.Search`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,6 +34,8 @@ class SearchOfStates(NonTrainableNM):
 
     keep_uncompiled = True  # it reads values
     num_hypotheses = 1
+    hears_padding: bool = False
+    """States are whole rows, behind the valid frames too; how many are valid, is a state by the name of that input."""
     output_ports: Ports = {
         "hypotheses": NeuralType("B D T", HypothesesType()),
         "scores": NeuralType("B D", LogprobsType()),
@@ -59,7 +62,12 @@ class SearchOfStates(NonTrainableNM):
             name: inputs[name].detach().movedim(time_axis(self.input_ports[name]), 1).float().cpu().numpy()
             for name in names
         }
-        recordings = [{name: values[row, :end] for name, values in arrays.items()} for row, end in enumerate(ends)]
+        recordings: list[States] = [
+            {**{name: values[row] for name, values in arrays.items()}, of_lengths: np.array([end], np.float32)}
+            if self.hears_padding
+            else {name: values[row, :end] for name, values in arrays.items()}
+            for row, end in enumerate(ends)
+        ]
         found = self.found(recordings, self.num_hypotheses)
         longest = max([1, *(len(one.labels.ids) for several in found for one in several)])
         padded = torch.full((4, len(found), self.num_hypotheses, longest), -1.0, dtype=torch.float64)
@@ -84,6 +92,7 @@ class NBest(SearchOfStates):
     def __init__(self, search: SearchOfStates, nbest: int, name: str | None = None) -> None:
         super().__init__(name)
         self._search, self.num_hypotheses = search, nbest
+        self.hears_padding = search.hears_padding
 
     @property
     def input_ports(self) -> Ports:

@@ -150,8 +150,12 @@ class Engine(StreamEngine, Protocol):
         """Samples a second that it takes."""
 
     @property
+    def may_invent(self) -> bool:
+        """Whether its texts may be doubtful, see `nemo_asr.run.transcribe.doubts`."""
+
+    @property
     def longest_seconds(self) -> float | None:
-        """Seconds, of a segment that the model can transcribe; None: any number."""
+        """Of a row; None: any number."""
 
     def hypotheses(
         self, rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings

@@ -198,6 +198,12 @@ class PromptOptions(TextOptions):
         "--language",
         metavar="CODE",
     )
+    prompt_task: Literal["transcribe", "translate"] | None = option(
+        None, "of a model that has tasks, such as Whisper: write what is said, or its English translation", "--task"
+    )
+    timestamps: bool = option(
+        False, "let a model that can, such as Whisper, find when parts of a text are said; its text may be another one"
+    )
 
 
 @option_group

@@ -18,9 +18,11 @@ from nemo_asr.features.preprocessors import (
     AudioToSpectrogramPreprocessor,
 )
 from nemo_asr.features.waveform import AudioToWaveformPreprocessor
+from nemo_asr.features.whisper_mel import AudioToWhisperMelPreprocessor
 from nemo_asr.models.attention.decoder import TransformerDecoder
 from nemo_asr.models.attention.loss import AttentionLoss
 from nemo_asr.models.attention.prompted import PromptedDecoder
+from nemo_asr.models.attention.whisper_decoder import WhisperDecoder
 from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.models.contextnet import ContextNetDecoderForCTC, ContextNetEncoder
 from nemo_asr.models.granite import GraniteSpeechEncoder
@@ -34,6 +36,7 @@ from nemo_asr.models.transducer.prediction import RNNTDecoder, StatelessTransduc
 from nemo_asr.models.transducer.prompt import LanguagePrompt
 from nemo_asr.models.wav2vec import Wav2VecEncoder
 from nemo_asr.models.wav2vec_bert import Wav2VecBertEncoder
+from nemo_asr.models.whisper import WhisperEncoder
 from nemo_asr.tasks.attention import Attention, CTCAttention
 from nemo_asr.tasks.families import CTC, Classification
 from nemo_asr.tasks.family import register_family
@@ -60,6 +63,7 @@ register(AudioToKaldiFbankPreprocessor, role="preprocessor")
 register(AudioToMFCCPreprocessor, role="preprocessor")
 register(AudioToWaveformPreprocessor, role="preprocessor")
 register(AudioToMelDeltasPreprocessor, role="preprocessor")
+register(AudioToWhisperMelPreprocessor, role="preprocessor")
 register(SpectrogramAugmentation)
 register(MultiplyBatch)
 register(JasperEncoder, role="encoder")
@@ -80,6 +84,7 @@ register(Wav2VecEncoder, role="encoder")
 register(Wav2VecBertEncoder, role="encoder")
 register(LasrEncoder, role="encoder")
 register(GraniteSpeechEncoder, role="encoder")
+register(WhisperEncoder, role="encoder")
 register(ContextNetDecoderForCTC, role="decoder")
 register(JasperDecoderForCTC, role="decoder", default=True)
 register(CTCLossNM, default=True)
@@ -110,6 +115,7 @@ register(TransducerBeamSearch, role="search")
 register(AuxiliaryCTCLoss, default=True, family="hybrid", role="ctc_loss")
 register(TransformerDecoder, role="attention")
 register(PromptedDecoder, role="attention")
+register(WhisperDecoder, role="attention")
 register(AttentionLoss, default=True, family="attention")
 register(AttentionSearch, default=True, family="attention", role="search")
 register(AttentionRescoring, default=True, family="ctc_attention", role="search")

@@ -216,6 +216,7 @@ class TorchEngine:
         self.longest_seconds: float | None = min((limit for limit in limits if limit is not None), default=None)
         self._factory = factory or NeuralModuleFactory.get_default_factory()
         self._trim_silence, self._int_values = trim_silence, int_values
+        self.may_invent: bool = getattr(model.search, "may_invent", False)
 
     @property
     def factory(self) -> NeuralModuleFactory:

@@ -4,7 +4,7 @@ A folder holds `config.json`, `model.safetensors` (or its parts, with `model.saf
 (or `vocab.json`) and the settings of the features. A Parakeet's or a Nemotron's encoder is NVIDIA's FastConformer under
 other names. Its head is one of CTC, a transducer, or an attention decoder with prompts (Canary and Cohere Transcribe:
 `prompted_models`); the blank of a transducer is what its joint network has behind the labels, whatever the
-configuration says. Other encoders with a CTC head: `waveform_models`, `frame_models`.
+configuration says. Other encoders with a CTC head: `waveform_models`, `frame_models`; Whisper: `whisper_models`.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ from nemo_asr.trained.prompted_models import (
     vocabulary_of,
 )
 from nemo_asr.trained.waveform_models import WAVEFORM_KINDS
+from nemo_asr.trained.whisper_models import WHISPER, read_whisper
 from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
 from nemo_lite.base.errors import CheckpointError
 
@@ -83,7 +84,6 @@ _KINDS = {
 _WITH_HEAD = WAVEFORM_KINDS | FRAME_KINDS  # of one encoder and one CTC head, which other files describe
 # By parts of the names of other models' types and classes: why they are not read.
 _OTHER_KINDS = {
-    "whisper": "its decoder is a Transformer that reads text, not a CTC head",
     "moonshine": "its decoder is a Transformer that reads text, not a CTC head",
     "wav2vec2-conformer": "its attention is none that an encoder here has",
     **dict.fromkeys(("unispeech", "sew", "mctct", "data2vec"), "its encoder is none of those here"),
@@ -186,6 +186,8 @@ def read_hugging_face(path: str | Path) -> ForeignModel:
     """
     folder = Path(path)
     config = read_object(folder / CONFIG)
+    if config.get("model_type") == WHISPER:
+        return read_whisper(folder, config)
     if (with_head := _WITH_HEAD.get(str(config.get("model_type")))) is not None:
         return read_ctc(folder, config, with_head)
     kind = _kind_of(config, folder / CONFIG)
@@ -246,7 +248,7 @@ def _kind_of(config: Mapping[str, Any], path: Path) -> _Kind:
     named = " ".join([model_type, *map(str, classes if isinstance(classes, list) else [])])
     reason = next((reason for part, reason in _OTHER_KINDS.items() if part in named), "its kind is not known here")
     problem = f"the model is of type {model_type[:80]}: {reason}"
-    raise CheckpointError(problem, place=str(path), wanted=f"model_type {', '.join((*_KINDS, *_WITH_HEAD))}")
+    raise CheckpointError(problem, place=str(path), wanted=f"model_type {', '.join((*_KINDS, *_WITH_HEAD, WHISPER))}")
 
 
 def _encoder(config: Mapping[str, Any], kind: _Kind, settings: Mapping[str, Any], path: Path) -> dict[str, Any]:

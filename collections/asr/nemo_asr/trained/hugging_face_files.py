@@ -1,6 +1,6 @@
 """The files of a folder of Hugging Face's transformers: settings, lists of weights, `tokenizer.json`.
 
-What they mean for a kind of models: `hugging_face`, `waveform_models`, `frame_models`.
+What they mean for a kind of models: `hugging_face`, `waveform_models`, `frame_models`, `whisper_models`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from torch import Tensor
 
 from nemo_asr.run.text.labels import WORD_MARK
 from nemo_asr.run.text.sentencepiece_file import STORED_ALGORITHMS, ModelFile, Piece, PieceKind, encode
-from nemo_asr.run.text.subwords import Subwords
+from nemo_asr.run.text.subwords import BytePairs, Subwords
 from nemo_lite import logging
 from nemo_lite.base.errors import CheckpointError, DataError
-from nemo_lite.base.files import FileKind, parse_json, read_bytes
+from nemo_lite.base.files import FileKind, parse_json, read_bytes, read_text
 
 # Any: values of JSON.
 
 CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
+# Of older folders, in the place of `tokenizer.json`: pieces, merges, and special tokens.
+TOKENIZERS_PARTS = ("vocab.json", "merges.txt", "added_tokens.json")
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")  # are not read: the folder says so itself
 SETTINGS = ("preprocessor_config.json", "processor_config.json")  # of the features: older folders, newer ones
 _UNKNOWN = "<unk>"
@@ -242,3 +244,39 @@ def _scores_of_merges(model: Mapping[str, Any]) -> dict[str, float]:
         parts = merge.split(" ") if isinstance(merge, str) else merge
         scores.setdefault("".join(map(str, parts)), -float(position))
     return scores
+
+
+def byte_pairs_of(folder: Path, number: int) -> tuple[BytePairs, dict[str, int]]:
+    """The first pieces of byte-level BPE, so many, and the tokens behind them by name.
+
+    Raises:
+        CheckpointError: there is no tokenizer, it is damaged or of another kind, or it lacks a piece.
+    """
+    path, parts = folder / TOKENIZER, [folder / name for name in TOKENIZERS_PARTS]
+    if path.is_file():
+        content = read_object(path)
+        model, added = content.get("model"), content.get("added_tokens")
+        special = [(each.get("content"), each.get("id")) for each in added or [] if isinstance(each, dict)]
+        vocabulary, merges = (model.get(key) if isinstance(model, dict) else None for key in ("vocab", "merges"))
+    elif all(part.is_file() for part in parts[:2]):
+        path, vocabulary = parts[0], read_object(parts[0])
+        special = [*read_object(parts[2]).items()] if parts[2].is_file() else []
+        lines = read_text(parts[1], _KIND).splitlines()
+        merges = [line for line in lines if line and not line.startswith("#version")]
+    else:
+        got, wanted = f"no {TOKENIZER}", f"{TOKENIZER}, or {' and '.join(TOKENIZERS_PARTS[:2])}"
+        raise CheckpointError("the folder has no tokenizer", place=str(folder), got=got, wanted=wanted)
+    if not isinstance(vocabulary, dict) or not isinstance(merges, list):
+        raise CheckpointError("the tokenizer is of another kind", place=str(path), wanted="byte-level BPE")
+    by_id = {i: str(piece) for piece, i in [*vocabulary.items(), *special]}
+    if missing := [i for i in range(number) if i not in by_id]:
+        problem, wanted = "the tokenizer lacks a piece", f"{number}: those before the end of a text"
+        raise CheckpointError(problem, place=str(path), got=f"no piece {missing[0]}", wanted=wanted)
+    pairs = [tuple(each.split(" ") if isinstance(each, str) else map(str, each)) for each in merges]
+    try:
+        pieces = BytePairs.of(
+            [by_id[i] for i in range(number)], [(first, second) for first, second in pairs], str(path)
+        )
+    except (DataError, ValueError) as error:
+        raise CheckpointError("the tokenizer is damaged", place=str(path), got=str(error)) from None
+    return pieces, {piece: i for i, piece in by_id.items() if isinstance(i, int) and i >= number}

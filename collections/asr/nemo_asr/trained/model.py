@@ -218,6 +218,25 @@ class TrainedModel:
         """
         self._tell("set_punctuation", punctuation, "the model cannot be told whether to write punctuation")
 
+    def set_task(self, task: str) -> None:
+        """What is written of all recordings from now on, of a model that has tasks, such as Whisper.
+
+        Args:
+            task: ``transcribe``, what is said; or ``translate``, the same in English.
+
+        Raises:
+            UsageError: the model has no tasks, or not this one.
+        """
+        self._tell("set_task", task, "the model has no tasks")
+
+    def set_timestamps(self, timestamps: bool) -> None:
+        """Whether a model that can, such as Whisper, finds when parts of a text are said, from now on.
+
+        Raises:
+            UsageError: the model cannot.
+        """
+        self._tell("set_timestamps", timestamps, "the model finds no times")
+
     def _tell(self, method: str, value: object, problem: str) -> None:
         """Call a method of the module that has it.
 
@@ -663,6 +682,8 @@ def tell_prompt(model: TrainedModel, args: Namespace) -> None:
         ("prompt_language", model.set_language),
         ("target_language", model.set_target_language),
         ("punctuation", lambda value: model.set_punctuation(value == "on")),
+        ("prompt_task", model.set_task),
+        ("timestamps", lambda value: model.set_timestamps(True) if value else None),
     ):
         if (value := getattr(args, name, None)) is not None:
             tell(value)

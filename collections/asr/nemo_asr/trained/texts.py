@@ -14,7 +14,7 @@ from nemo_asr.run.arguments import parameters_of, paths_in
 from nemo_asr.run.manifest import Manifest, Utterances
 from nemo_asr.run.search.ngram import UNKNOWN, Estimated, LanguageModel, NgramCounter, estimate
 from nemo_asr.run.text.forms import APOSTROPHES, plain_letters
-from nemo_asr.run.text.labels import has_words, spelled
+from nemo_asr.run.text.labels import has_words, in_letters, spelled
 from nemo_asr.run.text.parser import CharParser, make_parser
 from nemo_asr.tasks.recipe import Recipe, load_recipe
 from nemo_asr.trained.folder import foreign_format
@@ -41,7 +41,7 @@ class Speller:
     def words(self, text: str) -> list[str]:
         """The words; each label is one where the labels have no space. None where the parser refuses the text."""
         symbols = [self._written[i] for i in self.parser(text) or ()]
-        return "".join(symbols).split() if self._has_spaces else symbols
+        return in_letters("".join(symbols)).split() if self._has_spaces else symbols
 
     def sentences(self, utterances: Utterances[Any]) -> Iterator[list[str]]:
         """The words of each text that has some."""

@@ -29,6 +29,7 @@ from nemo_asr.scoring.report.page import PAGE_FILE as REPORT
 from nemo_asr.scoring.report.page import try_report
 from nemo_asr.tasks.family import family_of
 from nemo_asr.tasks.recipe import Recipe, load_recipe, recipe_from_text
+from nemo_asr.tasks.registry import TASKS
 from nemo_asr.trained.calibrating import calibrate, store_calibration
 from nemo_asr.trained.folder import CARD, FORMATS, ModelCard, Rate, StoredModel, card_file, card_to_json, read_model
 from nemo_asr.trained.model import TrainedModel, completed, import_model, load_model, tell_prompt
@@ -119,6 +120,9 @@ def _described(stored: StoredModel, recipe: Recipe | None) -> Iterator[str]:
         heads = list(family_of(recipe.family).heads)
         if len(heads) > 1:
             yield f"heads        {heads[0]}, or with --head {' or '.join(heads[1:])}"
+        modules = recipe.model(with_weights=False).modules.values() if recipe.task == TASKS[0] else ()
+        for name in ("languages", "tasks"):
+            yield from (f"{name:<13}{', '.join(given)}" for module in modules if (given := getattr(module, name, None)))
     yield from (f"rates        {_rate(rate)}" for rate in card.rates)
     numbers = {name: sum(each.numel() for each in tensors.values()) for name, tensors in stored.weights.items()}
     yield from (f"weights      {name}: {number:,} numbers" for name, number in numbers.items())

@@ -46,10 +46,12 @@ class DecoderState(NamedTuple):
     Attributes:
         frames: for each layer keys and values of the encoded frames, of B utterances.
         labels: for each layer keys and values of the labels so far, of B * K hypotheses.
+        own: what else a decoder remembers of B * K hypotheses.
     """
 
     frames: tuple[Seen, ...]
     labels: tuple[Seen, ...]
+    own: tuple[Tensor, ...] = ()
 
     @property
     def num_labels(self) -> int:
@@ -63,7 +65,8 @@ class DecoderState(NamedTuple):
         frames = self.frames
         if len(utterances) < len(frames[0].keys):
             frames = tuple(_rows_of(each, utterances) for each in frames)
-        return DecoderState(frames, tuple(_rows_of(each, rows) for each in self.labels))
+        labels, own = (_rows_of(each, rows) for each in self.labels), (part[rows] for part in self.own)
+        return DecoderState(frames, tuple(labels), tuple(own))
 
 
 def _rows_of(seen: Seen, rows: Tensor) -> Seen:
@@ -84,6 +87,9 @@ class AttentionDecoder(TrainableNM):
         num_silent: outputs behind the end that it may say and that no text has.
         most_labels: that it can say; None: any number.
         labels_beyond: labels that a text may have more than its recording has encoded frames.
+        has_times: outputs behind the end may be found: those from ``first_time`` on are numbers of frames, times
+            between labels.
+        hears_padding: it attends to frames behind the valid ones too, which are not padding then.
         reverse_weight: share of a second decoder, which reads texts from the right to the left; 0: there is none.
         label_tensors: its weights with a row for each label, which fine-tuning takes over by label.
     """
@@ -92,6 +98,9 @@ class AttentionDecoder(TrainableNM):
     num_silent: int = 0
     most_labels: int | None = None
     labels_beyond: int = 0
+    has_times: bool = False
+    first_time: int = 0
+    hears_padding: bool = False
     reverse_weight: float = 0.0
 
     def __init__(self, feat_in: int, num_classes: int, num_outputs: int, name: str | None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
@@ -70,6 +70,12 @@ class Cutting:
 
     def __post_init__(self) -> None:
         refuse_out_of_range(type(self).__init__, vars(self), types_too=True)
+
+    def within(self, longest: float | None) -> Cutting:
+        """The same, with no segment longer than a model hears: so many seconds, or any number."""
+        if longest is None:
+            return self
+        return replace(self, max_segment=min(self.max_segment, longest - 2 * FRAME_SECONDS))  # samples are rounded
 
 
 DEFAULT_CUTTING = Cutting()

@@ -106,6 +106,8 @@ class DescribedFile:
     format: ClassVar[str] = FORMAT
     longest_seconds: float | None = None
 
+    may_invent = False
+
     def __init__(self, path: str | Path, providers: Sequence[str] = (), threads: int | None = None) -> None:
         self.path = Path(path).expanduser()
         self._session = open_session(self.path, providers, threads)

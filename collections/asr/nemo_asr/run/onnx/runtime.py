@@ -61,4 +61,9 @@ def _checked(file: Described, args: Namespace) -> Described:
             option = f"--{name.removeprefix('prompt_')}"
             problem, remedy = f"a file has the {what} with which it was exported", f"export it with {option}"
             raise UsageError(problem, place=str(file.path), got=value, remedy=remedy)
+    if (task := getattr(args, "prompt_task", None)) is not None or getattr(args, "timestamps", False):
+        problem, remedy = "a file has no tasks and finds no times", "leave it out, or give the model's folder"
+        raise UsageError(
+            problem, place=str(file.path), got=f"--{'timestamps' if task is None else 'task'}", remedy=remedy
+        )
     return file

@@ -64,6 +64,10 @@ class LabelNetwork(Protocol):
         """Labels that a text may have more than its recording has frames."""
 
     @property
+    def has_times(self) -> bool:
+        """Outputs behind the end may be found, which are times; else no text has these."""
+
+    @property
     def reverse_weight(self) -> float:
         """Share of what it says from the right to the left."""
 
@@ -130,7 +134,8 @@ class AttentionBeam:
             log_probs, memory = network.after(np.full((len(alive), width), label), memory)
         for number in range(int(limits.max()) + 1):
             refuse_no_numbers(log_probs)
-            log_probs[:, :, network.end + 1 + network.num_silent :] = -np.inf
+            if not network.has_times:
+                log_probs[:, :, network.end + 1 + network.num_silent :] = -np.inf
             is_last = limits[alive] <= number
             log_probs[is_last, :, : network.end] = log_probs[is_last, :, network.end + 1 :] = -np.inf
             beams = [beam.next(rows, network.end) for beam, rows in zip(beams, log_probs, strict=True)]
@@ -163,7 +168,8 @@ class AttentionBeam:
         return sorted(texts, key=lambda text: -text.score)[:nbest]  # sorted keeps the first of equal ones first
 
     def _without_silent(self, ids: list[int], log_probs: list[float], score: float) -> FoundText:
-        said = [place for place, label in enumerate(ids) if label < self._network.end]
+        network = self._network
+        said = [place for place, label in enumerate(ids) if network.has_times or label < network.end]
         return FoundText([ids[place] for place in said], [log_probs[place] for place in said], score)
 
 
@@ -235,6 +241,31 @@ def timed(text: FoundText, num_frames: int, log_probs: Array | None) -> TimedLab
         ends = [max(end, start + 1) for start, end in zip(starts, [*starts[1:], num_frames], strict=False)]
     spans = zip(text.log_probs, starts, ends, strict=True)
     return TimedLabels(ids, starts, ends, [log_prob * (end - start) for log_prob, start, end in spans])
+
+
+def timed_by_outputs(text: FoundText, num_frames: int, first_time: int) -> TimedLabels:
+    """The labels of a text in which outputs from ``first_time`` on are times, numbers of frames.
+
+    Labels are spread evenly between the times around them; behind the last one, up to the end of the recording.
+
+    Args:
+        text: labels and times.
+        num_frames: T.
+        first_time: the output that is frame 0.
+    """
+    timed_labels, part, start = TimedLabels([], [], [], []), FoundText([], [], 0.0), 0
+    for label, log_prob in [*zip(text.ids, text.log_probs, strict=True), (first_time + max(num_frames, 1), 0.0)]:
+        if label < first_time:
+            part.ids.append(label)
+            part.log_probs.append(log_prob)
+            continue
+        end = label - first_time
+        of_part = timed(part, max(end - start, 1), None)
+        frames = [[start + frame for frame in frames] for frames in of_part[1:3]]
+        for kept, new in zip(timed_labels, (of_part.ids, *frames, of_part.log_probs), strict=True):
+            kept.extend(new)  # type: ignore[attr-defined]  # made as lists here
+        part, start = FoundText([], [], 0.0), end
+    return timed_labels
 
 
 class Rescoring:

@@ -44,6 +44,7 @@ class ServedModel:
     batcher: Batcher
     search_for: Callable[[tuple[str, ...]], Any]
     frame_stream: Callable[[int, Any], Stream] | None = None
+    longest_seconds: float | None = None
 
 
 def serve_model(
@@ -77,7 +78,9 @@ def serve_model(
         return transcribers[search](rows)
 
     batcher = Batcher(compute, batch_size, batch_seconds, observe=observe)
-    return ServedModel(name, engine.labels, engine.sample_rate, batcher, search_for, _frame_streams(engine))
+    return ServedModel(
+        name, engine.labels, engine.sample_rate, batcher, search_for, _frame_streams(engine), engine.longest_seconds
+    )
 
 
 def _frame_streams(engine: Engine) -> Callable[[int, Any], Stream] | None:

@@ -82,7 +82,8 @@ class Transcription:
         except (UsageError, DataError) as error:
             raise ApiError(400, f"keywords: {error}", param="keywords") from None
         self._read()
-        self._segmented = Segmented([self._recording], self._asked.cutting, self._model.labels, self._detector)
+        of_rows = self._asked.cutting, self._model.labels, self._detector
+        self._segmented = Segmented([self._recording], *of_rows, longest=self._model.longest_seconds)
         self._refuse(self._segmented.faults)
         self._decode_whole()
         self.separator = self._segmented.separator

@@ -24,6 +24,9 @@ _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO", "THAI", "LAO", "KH
 
 # What SentencePiece puts before a piece with which a word begins.
 WORD_MARK = "\u2581"
+# A byte of a letter of which a label has only a part: 0xE4 is U+EFE4. These characters are private ones of Unicode.
+_FIRST_BYTE = 0xEF00
+_LETTER_BYTES = re.compile("[\uef80-\uefff]+")
 # A piece that writes no part of a word: <unk>, </s>, <noise>, [SPN].
 _BRACKETED = re.compile(rf"{WORD_MARK}?(?:<.+>|\[.+\])")
 
@@ -36,6 +39,28 @@ def is_piece(label: str) -> bool:
 def spelled(label: str) -> str:
     """What a label writes: a piece with which a word begins writes the space before it."""
     return label.replace(WORD_MARK, " ")
+
+
+def label_of_bytes(content: bytes) -> str:
+    """The label of some bytes of a text in UTF-8, which may begin or end inside of a letter.
+
+    Letters that are there as a whole stand for themselves, but for those that have a meaning in labels. So
+    :func:`in_letters` of labels that follow each other gives what their bytes write, whatever they are.
+    """
+    text = content.decode("utf-8", "surrogateescape")
+    return "".join(
+        "".join(chr(_FIRST_BYTE + byte) for byte in letter.encode("utf-8", "surrogateescape"))
+        if "\udc80" <= letter <= "\udcff" or "\uef80" <= letter <= "\uefff" or letter == WORD_MARK
+        else letter
+        for letter in text
+    )
+
+
+def in_letters(text: str) -> str:
+    """What labels write that follow each other: bytes become letters, and U+FFFD where they are none."""
+    return _LETTER_BYTES.sub(
+        lambda found: bytes(ord(each) - _FIRST_BYTE for each in found[0]).decode("utf-8", "replace"), text
+    )
 
 
 def has_words(labels: Iterable[str]) -> bool:
@@ -109,7 +134,7 @@ def text_of(ids: Sequence[int], labels: Sequence[str]) -> str:
             remedy="the model was made for other labels",
         )
     text = "".join([labels[i] for i in ids])
-    return spelled(text).strip() if is_piece(text) else text
+    return in_letters(spelled(text).strip() if is_piece(text) else text)
 
 
 _SHOWN_SYMBOLS = 10

@@ -93,7 +93,8 @@ class CharParser:
     accents is a label like any other, also where Unicode has no single code point for it.
 
     Args:
-        labels: see :func:`vocabulary`; or `Subwords`, into whose pieces normalised texts are cut.
+        labels: see :func:`vocabulary`; or `Subwords`, into whose pieces normalised texts are cut. Those that write all
+            texts, of byte-level BPE, get them as they are.
         unk_id: the id given to a character outside the vocabulary. `Subwords` have none: they leave it out.
         blank_id: ids equal to this one are left out. As ``unk_id`` is the same number by default, characters outside
             the vocabulary are left out of the ids, and counted in ``unknown``.
@@ -128,13 +129,14 @@ class CharParser:
         self.unknown: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.unaccented: Counter[str] = Counter()
-        self._unk_id, self._blank_id, self._do_normalize = unk_id, blank_id, do_normalize
+        self._writes_all = self._subwords is not None and self._subwords.writes_all
+        self._unk_id, self._blank_id, self._do_normalize = unk_id, blank_id, do_normalize and not self._writes_all
         self._case = case_of(self.labels) if do_lowercase is None else "lower" if do_lowercase else "kept"
         changes_of_labels = [changes for label, changes in OTHER_CASES[self._case].items() if label in self.labels]
         self._other_cases = str.maketrans({old: new for changes in changes_of_labels for old, new in changes.items()})
         ids = {label: i for i, label in enumerate(self.labels)}
         # Texts are compared with the labels in NFC; of two labels that are equal in it, the one that is in NFC counts.
-        self._ids = {_nfc(label): i for label, i in ids.items()} | ids if do_normalize else ids
+        self._ids = {_nfc(label): i for label, i in ids.items()} | ids if self._do_normalize else ids
         self._forms = Forms((c for label in self._ids if is_one_letter(label) for c in label), strip_marks)
         self._marks = Marks(self._ids)
         words = "|".join(re.escape(label) for label in self.labels if not is_one_letter(label))
@@ -175,6 +177,8 @@ class CharParser:
         """How many ids :meth:`encode` gives at most, found faster than the ids; None where it takes finding them."""
         if type(self) not in _READ_HERE:
             return None
+        if self._writes_all:
+            return len(text.encode())
         most = self._most_characters(text) if self._do_normalize else len(text)
         # A mark of SentencePiece before the first word may be a piece of its own.
         return most if most is None or self._subwords is None else most + 1
@@ -187,9 +191,12 @@ class CharParser:
         return normal
 
     def joined(self, texts: Sequence[Sequence[int]]) -> list[int]:
-        """The ids of several texts as one: a space between them where it is a label. Pieces of words need none."""
-        space = None if self._subwords is not None else self._ids.get(" ")
-        between = [] if space is None else [space]
+        """The ids of several texts as one: a space between them where it is a label. Pieces of words have theirs."""
+        if self._writes_all:
+            between = self._to_pieces(" ")
+        else:
+            space = None if self._subwords is not None else self._ids.get(" ")
+            between = [] if space is None else [space]
         return [i for number, ids in enumerate(texts) for i in ([*between, *ids] if number else ids)]
 
     def check_letters(self, text: str, place: str) -> None:
@@ -198,6 +205,8 @@ class CharParser:
         Raises:
             DataError: with what they lack.
         """
+        if self._writes_all:
+            return
         normal = self.normalize(text)
         symbols = self._symbols.findall(normal) if self._symbols else normal
         lost = Counter(symbol for symbol in symbols if symbol not in self._ids and spoken(symbol))
@@ -229,6 +238,8 @@ class CharParser:
         A model cannot write them, so they count as errors; without them a text would score better than it was read.
         Other symbols outside the vocabulary, such as punctuation, are left out.
         """
+        if self._writes_all:
+            return " ".join(text.split())
         normal = self.normalize(text)
         symbols = self._symbols.findall(normal) if self._symbols else normal
         written = (self.labels[self._ids[symbol]] if symbol in self._ids else spoken(symbol) for symbol in symbols)
@@ -296,6 +307,8 @@ class CharParser:
         return bytes(self._ids.get(chr(byte), _OUTSIDE) if byte < 128 else _OUTSIDE for byte in range(256))
 
     def _to_ids(self, text: str) -> list[int]:
+        if self._writes_all:
+            return self._to_pieces(text)
         if self._table is not None and text.isascii():
             ids = text.encode("ascii").translate(self._table)
             if _OUTSIDE not in ids:

@@ -1,4 +1,4 @@
-"""Vocabularies of subwords: files of SentencePiece, of WordPiece and by language; how they cut texts."""
+"""Vocabularies of subwords: of SentencePiece, WordPiece, byte-level BPE and by language; how they cut texts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
+from nemo_asr.run.text.byte_pairs import ALPHABET, BytePairMerges, label_of
 from nemo_asr.run.text.labels import WORD_MARK, spelled
 from nemo_asr.run.text.sentencepiece_file import (
     MAX_BYTES,
@@ -32,7 +33,7 @@ from nemo_lite.base.files import FileKind, parse_json
 
 INSTALL = "pip install sentencepiece"
 UNKNOWN_WORD = "[UNK]"  # the piece for what cannot be written, in vocabularies of BERT
-_LANGUAGES = FileKind("the tokenizer", MAX_BYTES, DataError, "export or import the model again")
+_STORED = FileKind("the tokenizer", MAX_BYTES, DataError, "export or import the model again")
 _MOST_LANGUAGES = 64
 _MAX_WORD_CHARACTERS = 100  # longer ones are BERT's unknown word
 # Ranges of ideographs around which BERT puts spaces: those of "CJK Unified Ideographs" and their extensions.
@@ -49,8 +50,8 @@ class Subwords(tuple[str, ...]):
     Decoding needs the pieces alone; the file in here cuts texts into them.
 
     Args:
-        model: the content of a file: a SentencePiece model, unigram or BPE; the ``vocab.txt`` of a WordPiece model; or
-            several of these, each for a language.
+        model: the content of a file: a SentencePiece model, unigram or BPE; the ``vocab.txt`` of a WordPiece model;
+            what `BytePairs.of` makes of byte-level BPE; or several of these, each for a language.
         place: its name, for messages.
 
     Attributes:
@@ -59,6 +60,7 @@ class Subwords(tuple[str, ...]):
         sha256: of ``model``.
         written: what texts may hold: the characters of the pieces, the space, and words that the user has defined, such
             as ``<noise>``.
+        writes_all: texts may hold anything, and are cut as they are; ``written`` are characters of pieces all the same.
         suffix: of the name of such a file.
 
     Raises:
@@ -69,8 +71,11 @@ class Subwords(tuple[str, ...]):
     sha256: str
     written: tuple[str, ...]
     suffix: ClassVar[str]
+    writes_all: ClassVar[bool] = False
 
     def __new__(cls, model: bytes, place: str = "tokenizer") -> Subwords:
+        if BytePairs.is_one(model):
+            return BytePairs.read(model, place)
         if model.startswith(b"{"):
             return SubwordsByLanguage.read(model, place)
         if WordPieces.is_one(model):
@@ -222,6 +227,64 @@ def _is_left_out(character: str) -> bool:
     return is_control or character == "\ufffd"
 
 
+class BytePairs(Subwords):
+    """The :class:`Subwords` of byte-level BPE, as GPT-2 and Whisper have it.
+
+    A piece is of bytes in UTF-8, so it may have a part of a letter, and any text can be written. Texts are cut as they
+    are; the name of a special token in a text, such as ``<|en|>``, is a text like others.
+    """
+
+    suffix = ".json"
+    writes_all = True
+    _merges: BytePairMerges
+
+    @staticmethod
+    def is_one(content: bytes) -> bool:
+        """Whether the content of a file is such a vocabulary."""
+        return content.startswith(b'{"byte_pairs":')
+
+    @classmethod
+    def of(cls, pieces: Sequence[str], merges: Sequence[tuple[str, str]], place: str) -> BytePairs:
+        """Those of pieces by id, in the alphabet of ``vocab.json``, and of pairs that become one, the first ones first.
+
+        Raises:
+            DataError: a piece is repeated, empty, or of other characters; a byte has no piece, or a pair makes none.
+        """
+        ids = {piece: i for i, piece in enumerate(pieces)}
+        if len(ids) != len(pieces) or "" in ids or len(pieces) > MAX_PIECES:
+            wanted = f"up to {MAX_PIECES} pieces, none of them empty or twice there"
+            raise refusal(
+                "the pieces cannot be used", place, f"{len(pieces)} pieces, {len(ids)} different ones", wanted
+            )
+        if missing := [byte for byte, character in ALPHABET.items() if character not in ids]:
+            raise refusal("a byte has no piece", place, f"none for byte {missing[0]}")
+        if lost := [pair for pair in merges if "".join(pair) not in ids]:
+            raise refusal("a merge makes no piece", place, repr(" ".join(lost[0])))
+        try:
+            labels = [label_of(piece) for piece in pieces]
+        except ValueError as error:
+            raise refusal("a piece is not of bytes", place, str(error)) from None
+        content = {"byte_pairs": list(pieces), "merges": [" ".join(pair) for pair in merges]}
+        model = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+        letters = {spelled(label) for label in labels if len(label) == 1 and label.isprintable()}
+        made = cls._of(labels, model, sorted({" ", *letters}))
+        made._merges = BytePairMerges(ids, merges)
+        return made
+
+    @classmethod
+    def read(cls, content: bytes, place: str) -> BytePairs:
+        """Read a file's content. Errors as of :class:`Subwords`."""
+        stored = parse_json(content, place, _STORED)
+        pieces, merges = (stored.get(key) if isinstance(stored, dict) else None for key in ("byte_pairs", "merges"))
+        pairs = [tuple(str(merge).split(" ")) for merge in merges] if isinstance(merges, list) else None
+        if not isinstance(pieces, list) or pairs is None or any(len(pair) != 2 for pair in pairs):
+            raise refusal("the file holds no pieces and merges", place, wanted="byte_pairs: [...], merges: [...]")
+        return cls.of([str(piece) for piece in pieces], [(first, second) for first, second in pairs], place)
+
+    def ids_of(self, text: str) -> tuple[list[int], list[str]]:
+        return self._merges.ids_of(text), []
+
+
 class SubwordsByLanguage(Subwords):
     """:class:`Subwords` of several languages, one after another: NeMo's aggregate tokenizers.
 
@@ -245,7 +308,7 @@ class SubwordsByLanguage(Subwords):
     @classmethod
     def read(cls, content: bytes, place: str) -> SubwordsByLanguage:
         """Read a file's content. Errors as of :class:`Subwords`."""
-        stored = parse_json(content, place, _LANGUAGES)
+        stored = parse_json(content, place, _STORED)
         languages = stored.get("languages") if isinstance(stored, dict) else None
         if not isinstance(languages, dict) or not 0 < len(languages) <= _MOST_LANGUAGES:
             raise refusal("the file holds no tokenizers by language", place, wanted="languages: {CODE: CONTENT}")

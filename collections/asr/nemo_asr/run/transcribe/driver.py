@@ -30,6 +30,7 @@ from nemo_asr.run.audio.segments import (
 from nemo_asr.run.engines import ComputeRows, Engine, Row, TranscriptionSettings
 from nemo_asr.run.search.search import Hypotheses
 from nemo_asr.run.text.labels import separator_of
+from nemo_asr.run.transcribe.doubts import doubtful_span
 from nemo_asr.run.transcribe.gaps import PAUSES, gaps_in, with_context, without_words
 from nemo_asr.run.transcribe.inputs import Recording, batches_of, named, warn_if_cancelled
 from nemo_asr.run.transcribe.transcript import (
@@ -44,7 +45,7 @@ from nemo_asr.run.transcribe.transcript import (
 from nemo_lite.base.errors import DataError, counted
 from nemo_lite.base.nemo_logging import logging
 
-_MOST_TOLD = 3  # gaps, in a line of the log
+_MOST_TOLD = 3  # gaps, or doubtful texts, in a line of the log
 
 
 class Segmented:
@@ -56,6 +57,7 @@ class Segmented:
         labels: of the model: whether words have spaces between them.
         detector: says where somebody speaks; None: the levels of the recording.
         nbest: above 1, the transcript of a recording in which nobody speaks has one empty hypothesis.
+        longest: seconds that the model hears at once, so that no segment is longer; None: any number.
 
     Attributes:
         rows: the segments, with their lengths.
@@ -70,7 +72,9 @@ class Segmented:
         labels: Sequence[str],
         detector: Detector | None = None,
         nbest: int = 1,
+        longest: float | None = None,
     ) -> None:
+        cutting = None if cutting is None else cutting.within(longest)
         self._nothing = (ScoredText("", 0.0),) if nbest > 1 else ()
         self._cutting, self.separator = cutting, separator_of(labels)
         self._recordings: dict[int, Recording] = {}  # those that can be read
@@ -82,6 +86,7 @@ class Segmented:
                 if cutting is None:
                     whole = recording.measured()
                     segments = [whole]
+                    _refuse_longer(whole.seconds, longest)
                 else:
                     activity = SpeechActivity(recording, detector)
                     whole, segments = activity.recording, activity.segments(cutting)
@@ -116,6 +121,14 @@ class Segmented:
                     transcript = joined(whole, transcripts, self.separator)
                     by_position[position] = transcript if rows else replace(transcript, hypotheses=self._nothing)
         return transcribed(by_position, all_faults)
+
+
+def _refuse_longer(seconds: float, longest: float | None) -> None:
+    """Raise DataError for a recording of more seconds than a model hears at once."""
+    if longest is not None and seconds > longest:
+        got, wanted = f"{seconds:.1f} s", f"at most {longest:g} s"
+        remedy = "let it be cut: leave out --segments off"
+        raise DataError("it is longer than what the model hears at once", got=got, wanted=wanted, remedy=remedy)
 
 
 class SpeechActivity:
@@ -166,10 +179,11 @@ class SpeechActivity:
 def joined(recording: Recording, segments: Sequence[Transcript], separator: str) -> Transcript:
     """The transcript of a recording from those of its segments, in their order. Times are those of the recording."""
     first = recording.offset or 0.0
-    words, spans, gaps = list[Word](), list[Span](), list[Span]()
+    words, spans, gaps, doubtful = list[Word](), list[Span](), list[Span](), list[Span]()
     for segment in segments:
         start = (segment.offset or 0.0) - first
         gaps += [Span(round(start + gap.start, 3), round(start + gap.end, 3)) for gap in segment.gaps]
+        doubtful += [Span(round(start + each.start, 3), round(start + each.end, 3)) for each in segment.doubtful]
         spans.append(Span(round(start, 3), round(start + segment.duration, 3)))
         words += [word.later(start) for word in segment.words]
     return Transcript(
@@ -182,6 +196,7 @@ def joined(recording: Recording, segments: Sequence[Transcript], separator: str)
         segments=tuple(spans),
         channel=recording.channel,
         gaps=tuple(gaps),
+        doubtful=tuple(doubtful),
     )
 
 
@@ -217,23 +232,28 @@ def transcribe(engine: Engine, recordings: Sequence[Recording], settings: Transc
     Raises:
         UsageError: the search cannot give so many hypotheses, or the model gives no probabilities.
     """
-    cutting, longest = settings.cutting, engine.longest_seconds
-    if cutting is not None and longest is not None:
-        cutting = replace(cutting, max_segment=min(cutting.max_segment, max(longest - 2 * cutting.padding, 1.0)))
-    segmented = Segmented(recordings, cutting, engine.labels, settings.detector, settings.nbest)
+    of_rows = settings.cutting, engine.labels, settings.detector, settings.nbest, engine.longest_seconds
+    segmented = Segmented(recordings, *of_rows)
     faults = dict[int, str]()
     compute = partial(engine.hypotheses, settings=settings)
     by_row = _by_row(engine, segmented.rows, compute, faults, settings)
     whole = segmented.transcribed(by_row, faults)
+    doubted = [transcript for transcript in whole.transcripts if transcript.doubtful]
+    for transcript in doubted if not settings.count_gaps else ():
+        listed = _listed(transcript.doubtful)
+        logging.warning("%s: the text repeats itself, or nobody speaks, so it is doubtful: %s", transcript.name, listed)
     with_gaps = [transcript for transcript in whole.transcripts if transcript.gaps]
     if with_gaps and settings.count_gaps:
         numbers = f"{len(with_gaps)} of {counted(len(whole.transcripts), 'recording')}"
         logging.warning("In %s somebody speaks where no word was found, such as %s", numbers, with_gaps[0].name)
     for transcript in with_gaps if not settings.count_gaps else ():
-        listed = ", ".join(f"{gap.start:.1f} to {gap.end:.1f} s" for gap in transcript.gaps[:_MOST_TOLD])
-        more = f" and {len(transcript.gaps) - _MOST_TOLD} more" if len(transcript.gaps) > _MOST_TOLD else ""
-        logging.warning("%s: somebody speaks, and no word was found: %s%s", transcript.name, listed, more)
+        logging.warning("%s: somebody speaks, and no word was found: %s", transcript.name, _listed(transcript.gaps))
     return whole
+
+
+def _listed(spans: Sequence[Span]) -> str:
+    more = f" and {len(spans) - _MOST_TOLD} more" if len(spans) > _MOST_TOLD else ""
+    return ", ".join(f"{span.start:.1f} to {span.end:.1f} s" for span in spans[:_MOST_TOLD]) + more
 
 
 def row_transcriber(engine: Engine, settings: TranscriptionSettings) -> Callable[[Sequence[Recording]], Transcribed]:
@@ -261,9 +281,10 @@ def segment_stream(
         sample_rate: of the samples; None: the engine's.
         of_stream: ``cutting``, ``partial_seconds`` and ``name`` of `SegmentStream`.
     """
-    from nemo_asr.run.transcribe.stream import SegmentStream
+    from nemo_asr.run.transcribe.stream import STREAM_CUTTING, SegmentStream
 
     of_rows = row_transcriber(engine, settings)
+    of_stream["cutting"] = of_stream.get("cutting", STREAM_CUTTING).within(engine.longest_seconds)
     return SegmentStream(
         lambda recording: of_rows([recording]).or_error()[0],
         sample_rate or engine.sample_rate,
@@ -322,7 +343,21 @@ def _transcripts(
     labels, calibration = engine.labels, settings.calibration
     for number, found, start, frame_seconds in computed:
         several = scored_texts(found.scored, labels)
-        yield number, transcript_of(found.best, labels, rows[number], frame_seconds, start, calibration, several)
+        transcript = transcript_of(found.best, labels, rows[number], frame_seconds, start, calibration, several)
+        if engine.may_invent:
+            doubtful = doubtful_span(transcript.words, transcript.text, _spoken(rows[number], settings))
+            transcript = replace(transcript, doubtful=doubtful)
+        yield number, transcript
+
+
+def _spoken(row: Recording, settings: TranscriptionSettings) -> list[Span] | None:
+    """Where somebody speaks in a row that was not cut; None: in a segment, somebody does."""
+    if settings.cutting is not None:
+        return None
+    try:
+        return SpeechActivity(row, settings.detector).spans(PAUSES)
+    except DataError:  # it was read a moment ago
+        return None
 
 
 def _gaps(

@@ -28,7 +28,7 @@ from nemo_asr.run.audio.segments import (
 )
 from nemo_asr.run.engines import FrameModel
 from nemo_asr.run.search.search import Search, States, TimedLabels, num_frames_of
-from nemo_asr.run.text.labels import separator_of, spelled
+from nemo_asr.run.text.labels import in_letters, separator_of, spelled
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.transcript import Transcript, Word, frames_in, transcript_of
 from nemo_lite.base.errors import UsageError
@@ -316,7 +316,9 @@ class FrameStream:
         ids = self._open.ids()
         labels = [spelled(label) for label in self._model.labels]
         found = TimedLabels(ids, range(len(ids)), range(1, len(ids) + 1), [0.0] * len(ids))
-        words = ("".join(labels[ids[position]] for position in word).strip() for word in found.words(labels))
+        words = (
+            in_letters("".join(labels[ids[position]] for position in word).strip()) for word in found.words(labels)
+        )
         return separator_of(labels).join(words)
 
     def accept(self, samples: Samples) -> list[Partial]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from nemo_asr.run.audio.segments import Span
 from nemo_asr.run.search.search import TimedLabels
-from nemo_asr.run.text.labels import separator_of, spelled, text_of
+from nemo_asr.run.text.labels import in_letters, separator_of, spelled, text_of
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_lite.base.errors import DataError
 
@@ -74,6 +74,8 @@ class Transcript:
         hypotheses: the most probable texts, the best first, which is ``text``; empty where no n-best was asked for.
         segments: from when to when somebody speaks, in seconds; empty where the recording was not cut.
         channel: of the audio, from 0; None: the average of all.
+        doubtful: from when to when a text stands that the model may have invented, in seconds; see
+            `nemo_asr.run.transcribe.doubts`.
         gaps: from when to when somebody speaks and no word was found, in seconds; see `nemo_asr.run.transcribe.gaps`.
     """
 
@@ -86,6 +88,7 @@ class Transcript:
     segments: tuple[Span, ...] = ()
     channel: int | None = None
     gaps: tuple[Span, ...] = ()
+    doubtful: tuple[Span, ...] = ()
 
     @property
     def name(self) -> str:
@@ -180,7 +183,8 @@ def transcript_of(
         confidence = confidence if calibration is None else calibration(confidence)
         times = (min(start + frame * frame_seconds, recording.seconds) for frame in (first_of_word, end_of_word))
         first, last = (round(seconds, _DIGITS) for seconds in times)
-        words.append(Word("".join(labels[ids[k]] for k in word).strip(), first, last, round(confidence, _DIGITS)))
+        text = in_letters("".join(labels[ids[k]] for k in word).strip())
+        words.append(Word(text, first, last, round(confidence, _DIGITS)))
     text = separator.join(word.text for word in words)
     duration, several = round(recording.seconds, _DIGITS), tuple(hypotheses)
     return Transcript(
@@ -227,8 +231,8 @@ def as_json(transcript: Transcript) -> str:
     """A line of JSON, as in a manifest: ``audio_filepath``, ``offset`` of a part, ``duration``, ``text``, ``words``.
 
     Of one channel also ``channel``, of a recording that was cut ``segments``, each with ``start`` and ``end``. Where
-    somebody speaks and no word was found, also ``gaps``, likewise. With an n-best also ``hypotheses``, each with
-    ``text`` and ``score``.
+    somebody speaks and no word was found, also ``gaps``, and where a text may be invented ``doubtful``, likewise. With
+    an n-best also ``hypotheses``, each with ``text`` and ``score``.
     """
     line: dict[str, Any] = {"audio_filepath": transcript.source}
     if transcript.offset is not None:
@@ -242,6 +246,8 @@ def as_json(transcript: Transcript) -> str:
         line["segments"] = [span._asdict() for span in transcript.segments]
     if transcript.gaps:
         line["gaps"] = [gap._asdict() for gap in transcript.gaps]
+    if transcript.doubtful:
+        line["doubtful"] = [span._asdict() for span in transcript.doubtful]
     if transcript.hypotheses:
         line["hypotheses"] = [hypothesis._asdict() for hypothesis in transcript.hypotheses]
     return json.dumps(line, ensure_ascii=False) + "\n"

@@ -13,7 +13,7 @@ from toys.attention_decoders import Decoder
 
 from nemo_asr.decoding.attention import TorchLabels
 from nemo_asr.models.attention.decoder import TransformerDecoder
-from nemo_asr.run.search.attention import AttentionBeam, FoundText, Rescoring, TextScores, timed
+from nemo_asr.run.search.attention import AttentionBeam, FoundText, Rescoring, TextScores, timed, timed_by_outputs
 from nemo_asr.run.search.ctc import align
 from nemo_asr.run.search.text_search import TextSearch
 from nemo_lite.base.errors import UsageError
@@ -83,7 +83,7 @@ def test_greedy_takes_the_best_label_each_time() -> None:
 class Stubborn:
     """Says one label for ever, or no numbers, or what no text has."""
 
-    end, start, reverse_weight = 2, (2,), 0.0
+    end, start, reverse_weight, has_times = 2, (2,), 0.0, False
 
     def __init__(
         self, rows: Sequence[float], most_labels: int | None = None, num_silent: int = 0, labels_beyond: int = 0
@@ -199,3 +199,22 @@ def test_a_stream_gives_the_first_pass_until_a_part_ends_and_then_the_second() -
         ids += wanted.ids
     assert stream.ids() == ids
     assert wanted.ids != first.hypotheses(log_probs[None, 12:], np.array([8]))[0][0].ids  # it changes something
+
+
+@pytest.mark.parametrize(
+    ("ids", "labels", "starts", "ends"),
+    [
+        ([10, 1, 2, 14, 14, 3, 16], [1, 2, 3], [0, 2, 4], [2, 4, 6]),
+        ([12, 1, 14, 15, 2], [1, 2], [2, 5], [4, 20]),  # without an end it goes on to that of the recording
+        ([1, 2], [1, 2], [0, 10], [10, 20]),
+        ([18, 1, 18], [1], [8], [9]),
+        ([35, 1], [1], [25], [26]),  # behind the end of the recording: a frame all the same
+        ([10, 12], [], [], []),
+        ([], [], [], []),
+    ],
+)
+def test_labels_lie_between_the_times_that_are_found(ids, labels, starts, ends) -> None:
+    text = FoundText(ids, [-0.5] * len(ids), -1.0)
+    found = timed_by_outputs(text, 20, 10)
+    assert (found.ids, found.starts, found.ends) == (labels, starts, ends)
+    assert found.log_probs == [-0.5 * (end - start) for start, end in zip(starts, ends, strict=True)]
