@@ -16,6 +16,7 @@ from toys import hugging_face, nemo_prompted, prompted_models
 from toys.nemo_conformers import RATE, signal_of
 from toys.nemo_source import needs_nemo
 
+from nemo_asr.commands.cli.models import main as models
 from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.attention import ENCODED
 from nemo_asr.run.text.labels import text_of
@@ -261,3 +262,8 @@ def test_what_a_file_says_of_the_loss_is_that_of_fine_tuning(tmp_path: Path) -> 
     config = read_nemo(nemo_prompted.write_case(tmp_path / "small.nemo", "canary2", loss=loss)).config
     assert config["AttentionLoss"] == {"smoothing": 0.1, "reduction": "mean_volume", "subtract_entropy": False}
     assert json.dumps(config["PromptedDecoder"])  # plain values
+
+
+def test_models_show_tells_the_languages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models(["show", str(prompted_models.write_folder(tmp_path / "small", "canary"))])
+    assert "languages    en, de, fr" in capsys.readouterr().out.splitlines()

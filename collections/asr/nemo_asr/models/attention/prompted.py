@@ -135,6 +135,11 @@ class PromptedDecoder(AttentionDecoder):
         self.prompt = TextPrompt(prompt, self._ids, languages, _PLACE)
         self._tell(language, target_language, punctuation)
 
+    @property
+    def languages(self) -> list[str]:
+        """Those that can be set."""
+        return self.prompt.languages
+
     def set_language(self, language: str) -> None:
         """The language that is spoken, and that of the text, from now on; errors as of `TextPrompt.set`."""
         self._tell(language)
