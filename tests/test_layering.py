@@ -26,7 +26,7 @@ ORDERS = {
         < search, engines < transcribe < onnx < serve < cli
     """,
     "nemo_asr": """
-        rng, shipped < wenet_keys < options < argparse, text, augmentation, features
+        rng, shipped, published < wenet_keys < options < argparse, text, augmentation, features
         < models < decoding < scoring < data < tasks < corpora < trained < export < commands
     """,
 }

@@ -46,6 +46,7 @@ READERS = {
     "collections/asr/nemo_asr/corpora/espeak.py": "a file of the package espeakng_loader",
     "collections/asr/nemo_asr/corpora/synth.py": "what the command has written, opened by the policy",
     "collections/asr/nemo_asr/commands/seeds.py": "JSON of this process",
+    "collections/asr/nemo_asr/published/hub.py": "a connection, and a lock that is empty",
     "collections/asr/nemo_asr/scoring/report/page.py": "a file of the package",
     "collections/asr/nemo_asr/export/torch_export.py": "a program that was written a moment ago",
     "collections/asr/nemo_asr/run/serve/app.py": "files of the package, of which it has a list",

@@ -1,0 +1,220 @@
+"""fetch: from a server that answers as Hugging Face does; whole and verified, or one line and nothing that is used."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from toys.hub_server import TOKEN, Hub, asked_here
+
+from nemo_asr.published.hub import MAX_TRIES, Repository, cached_folder, download_of, fetch, parse_repository
+from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, UsageError
+
+NAME = Repository("owner/name")
+WEIGHTS = bytes(range(256)) * 4096  # 1 MiB
+FILES = {
+    "README.md": b"# A model",
+    "config.json": b'{"model_type": "parakeet_ctc"}',
+    "empty.json": b"",
+    "model.safetensors": WEIGHTS,
+    "pytorch_model.bin": b"pickled",
+    "tokenizer.json": b"{}",
+}
+WANTED = ["config.json", "empty.json", "model.safetensors", "tokenizer.json"]
+
+
+@pytest.fixture(name="hub")
+def _hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with asked_here(Hub(dict(FILES)), tmp_path, monkeypatch) as hub:
+        yield hub
+
+
+@pytest.fixture(autouse=True, name="waits")
+def _waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    waits: list[float] = []
+    monkeypatch.setattr("nemo_asr.published.hub.time.sleep", waits.append)
+    return waits
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def refusal(kind: type[Exception] = ModelNotFoundError) -> str:
+    with pytest.raises(kind) as caught:
+        fetch(NAME)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_files_that_readers_need_are_fetched_once(hub: Hub) -> None:
+    folder = fetch(NAME)
+    assert folder == cached_folder(NAME)
+    assert names_in(folder) == [".lock", "config.json", "download.json", "empty.json", *WANTED[2:]]
+    assert all((folder / name).read_bytes() == FILES[name] for name in WANTED)
+    assert {file.name: file.sha256 for file in download_of(folder).files} == {
+        name: hashlib.sha256(FILES[name]).hexdigest() for name in WANTED
+    }
+    asked = len(hub.asked)
+    assert fetch(NAME) == folder
+    assert len(hub.asked) == asked
+
+
+def test_one_nemo_file_comes_before_a_folder(hub: Hub) -> None:
+    hub.files["model.nemo"] = b"tar"
+    path = fetch(NAME)
+    assert (path.name, path.read_bytes()) == ("model.nemo", b"tar")
+    assert names_in(path.parent) == [".lock", "download.json", "model.nemo"]
+
+
+def test_what_has_changed_is_fetched_when_asked_and_nothing_else(hub: Hub) -> None:
+    folder = fetch(NAME)
+    hub.files["tokenizer.json"] = b'{"new": 1}'
+    hub.asked.clear()
+    assert fetch(NAME) == folder
+    assert hub.asked == []
+    fetch(NAME, refresh=True)
+    assert (folder / "tokenizer.json").read_bytes() == b'{"new": 1}'
+    assert [path.rpartition("/")[2] for path, *_ in hub.asked] == ["main", "tokenizer.json"]
+
+
+def test_a_token_goes_to_the_server_and_not_to_where_it_redirects(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.private = True
+    assert "there is no such repository, or it is not for everybody: got 401" in refusal()
+    monkeypatch.setenv("HF_TOKEN", f"{TOKEN}\n")
+    hub.moved = "owner/new"  # on the same server: there it goes too
+    hub.asked.clear()
+    fetch(NAME)
+    tokens = {path.startswith("/blob/"): set[str | None]() for path, *_ in hub.asked}
+    for path, _, token in hub.asked:
+        tokens[path.startswith("/blob/")].add(token)
+    assert tokens == {False: {f"Bearer {TOKEN}"}, True: {None}}
+
+
+def test_a_token_is_not_sent_where_it_could_be_read(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv("HF_ENDPOINT", "http://mirror.example")
+    message = refusal(UsageError)
+    assert message.startswith("HF_ENDPOINT: a token would be readable on the way: got http://mirror.example")
+    assert TOKEN not in message
+
+
+def test_a_cut_connection_is_continued(hub: Hub, waits: list[float]) -> None:
+    hub.cut = [1000, 500_000]
+    folder = fetch(NAME)
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+    assert [part for path, part, _ in hub.asked if path.startswith("/blob/")] == [None, "bytes=1000-", "bytes=501000-"]
+    assert waits == [1.0, 1.0]  # each brought something
+
+
+def test_what_was_given_up_is_continued_by_the_next_call(hub: Hub, waits: list[float]) -> None:
+    hub.cut = [1000, *[0] * (MAX_TRIES - 1)]
+    assert "owner/name: it cannot be downloaded" in (message := refusal())
+    assert message.endswith("; call it again: what has arrived is kept, and it goes on there")
+    assert waits == [1.0, 2.0, 4.0, 8.0]
+    assert not {"model.safetensors", "download.json"} & set(names_in(cached_folder(NAME)))
+    hub.asked.clear()
+    fetch(NAME)
+    assert [part for path, part, _ in hub.asked if path.startswith("/blob/")] == ["bytes=1000-"]
+
+
+def test_a_store_without_ranges_sends_all_again(hub: Hub) -> None:
+    hub.cut, hub.takes_ranges = [1000], False
+    assert (fetch(NAME) / "model.safetensors").read_bytes() == WEIGHTS
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize("is_longer", [False, True])
+def test_another_content_is_never_used(hub: Hub, name: str, is_longer: bool) -> None:
+    content = FILES[name]
+    hub.sent[name] = content + b"x" if is_longer else content[:-1] + b"x"
+    message = refusal(CheckpointError)
+    assert f"/{name}: the file is not what the server states: got " in message
+    assert (f"got {len(content) + 1} bytes, wanted {len(content)};" in message) is is_longer
+    left = names_in(cached_folder(NAME))
+    assert name not in left
+    assert not any(each == "download.json" or each.startswith(f".{name}") for each in left)
+
+
+def test_a_server_that_is_busy_is_waited_for_as_it_says(hub: Hub, waits: list[float]) -> None:
+    hub.refusals = [(429, {"Retry_After": "7"}), (503, {})]
+    fetch(NAME)
+    assert waits == [7.0, 2.0]
+
+
+def test_a_wait_that_is_too_long_is_told(hub: Hub, waits: list[float]) -> None:
+    hub.refusals = [(429, {"Retry_After": "3600"})]
+    assert "which asks to wait for 3600 s" in refusal()
+    assert waits == []
+
+
+def test_what_is_not_there_is_told_with_what_to_do(hub: Hub) -> None:
+    with pytest.raises(
+        ModelNotFoundError, match=r"hf:owner/other: there is no such repository or revision: got 404 for"
+    ):
+        fetch(Repository("owner/other"))
+    hub.refusals = [(403, {})]
+    assert f"agree to its conditions at {hub.address}/owner/name" in refusal()
+
+
+def test_offline_the_cache_is_used_and_the_network_is_not(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelNotFoundError, match="it is not in the cache, and nothing is downloaded offline: got no /"):
+        fetch(NAME, offline=True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert refusal().endswith("; fetch it with a network: nemo-lite models get hf:owner/name")
+    assert hub.asked == []
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    folder = fetch(NAME)
+    assert fetch(NAME, offline=True) == folder
+
+
+def test_a_server_that_cannot_be_reached_is_one_line(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert 'it cannot be downloaded: got "<urlopen error [Errno 111] Connection refused>" from http://' in refusal()
+
+
+def test_a_file_of_the_cache_that_was_cut_is_fetched_again(hub: Hub) -> None:
+    folder = fetch(NAME)
+    (folder / "model.safetensors").write_bytes(WEIGHTS[:100])
+    assert (fetch(NAME) / "model.safetensors").read_bytes() == WEIGHTS
+
+
+def test_a_kind_that_is_not_read_is_refused_before_its_weights_are_fetched(hub: Hub) -> None:
+    def check(path: Path) -> None:
+        raise CheckpointError("another kind", place=path.name)
+
+    with pytest.raises(CheckpointError, match=r"config\.json: another kind"):
+        fetch(NAME, check=check)
+    assert [path for path, *_ in hub.asked if "model.safetensors" in path] == []
+
+
+def test_a_repository_of_pickles_is_refused_before_anything_is_fetched(hub: Hub) -> None:
+    del hub.files["model.safetensors"]
+    message = refusal(CheckpointError)
+    assert "no model that is read here: got pytorch_model.bin, wanted one .nemo file, or config.json and" in message
+    assert names_in(cached_folder(NAME)) == [".lock"]
+
+
+def test_a_name_that_leads_elsewhere_is_not_written(hub: Hub, tmp_path: Path) -> None:
+    hub.files["../../escaped.json"] = b"{}"
+    fetch(NAME)
+    assert not list(tmp_path.rglob("escaped.json"))
+
+
+def test_a_disk_that_is_too_small_is_told_before(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nemo_asr.published.hub.shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
+    assert "the disk is too small for the model: got 0.0 GB free" in refusal(UsageError)
+
+
+@pytest.mark.parametrize("text", ["hf:", "hf:name", "hf:a/b/c", "hf:../b", "hf:a/..", "hf:a/b@", "hf://a/b"])
+def test_other_spellings_name_no_repository(text: str) -> None:
+    with pytest.raises(UsageError, match="this names no repository: wanted hf:OWNER/NAME"):
+        parse_repository(text)
+
+
+def test_a_revision_has_its_own_folder() -> None:
+    other = parse_repository("hf:a/b@v1.0")
+    assert (other, str(other), cached_folder(other).name) == (Repository("a/b", "v1.0"), "hf:a/b@v1.0", "b@v1.0")
