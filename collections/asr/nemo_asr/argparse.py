@@ -21,6 +21,7 @@ from nemo_asr.options import (
     policy_problem,
     take_from_configuration,
 )
+from nemo_asr.published.catalogue import repository_of
 from nemo_asr.run.options import (
     LOSS_SETTING,
     Configuration,
@@ -246,8 +247,9 @@ class AsrArgParser(NemoArgParser):
                 "model; leave it out of one"
             )
         # Of another toolkit it may be a file; one that is no model is refused where models are read.
-        remedy = "give a run's folder, a model folder, a folder of checkpoints or a .nemo file"
-        self.check_folder(parsed, "init_from", remedy, or_file=True)
+        remedy = "give a run's folder, a model folder, a folder of checkpoints, a .nemo file or hf:OWNER/NAME"
+        if parsed.init_from is None or repository_of(parsed.init_from) is None:
+            self.check_folder(parsed, "init_from", remedy, or_file=True)
 
     def _check_regularization(self, parsed: Any) -> None:
         """Label smoothing becomes a setting of the configuration."""

@@ -187,6 +187,6 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_ours(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["QuartzNet15x5Base-En", "openai/whisper-tiny"])
-def test_a_published_name_is_told_that_nothing_is_downloaded(name):
-    with pytest.raises(CheckpointError, match=r"; models are not downloaded by name: docs/en/published_models\.md"):
+def test_a_name_that_is_not_known_is_told_how_models_are_downloaded(name):
+    with pytest.raises(CheckpointError, match=r"; nemo-lite models list names models that are .*; hf:OWNER/NAME"):
         read_model(name)

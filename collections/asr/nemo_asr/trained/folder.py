@@ -22,12 +22,14 @@ from typing import Annotated, NamedTuple
 import msgspec
 from torch import Tensor
 
+from nemo_asr.published.catalogue import published_models, repository_of
+from nemo_asr.published.hub import PREFIX, fetch
 from nemo_asr.run.audio.kinds import AUDIO_SUFFIXES
 from nemo_asr.run.calibration import Calibration, usual_confidence
 from nemo_asr.run.text.subwords import Subwords, load_subwords
 from nemo_asr.tasks.registry import TASKS
 from nemo_asr.trained.foreign import Format
-from nemo_asr.trained.hugging_face import HUGGING_FACE
+from nemo_asr.trained.hugging_face import HUGGING_FACE, check_kind
 from nemo_asr.trained.nemo_files import NEMO_FILES
 from nemo_asr.trained.wenet import WENET_FOLDER
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, StoredCheckpoint, read_checkpoint
@@ -35,7 +37,7 @@ from nemo_lite.backends.pytorch.checkpoint.record import TRAINER, CheckpointSet
 from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
 from nemo_lite.backends.pytorch.checkpoint.tensors import read_safetensors
 from nemo_lite.base.config import Config, Source
-from nemo_lite.base.errors import CheckpointError, UsageError
+from nemo_lite.base.errors import CheckpointError, UsageError, did_you_mean
 from nemo_lite.base.files import (
     FileKind,
     JsonLimits,
@@ -263,15 +265,26 @@ def foreign_format(path: str | Path) -> Format | None:
     return next((kind for kind in FORMATS if kind.matches(path)), None)
 
 
+def local_path(model: str | Path) -> Path:
+    """A path, or for ``hf:OWNER/NAME`` and the name of a published model the path in the cache, where it is fetched to.
+
+    Raises:
+        ModelNotFoundError, CheckpointError, UsageError: it cannot be fetched, see `nemo_asr.published.hub.fetch`.
+    """
+    repository = repository_of(model)
+    return Path(model).expanduser() if repository is None else fetch(repository, check=check_kind)
+
+
 def find_model(path: str | Path) -> Path:
     """The model folder, the folder of checkpoints, or the file or folder of another toolkit that a path stands for.
 
-    A run's folder stands for its model, and where it has none yet, for its checkpoints.
+    A run's folder stands for its model, and where it has none yet, for its checkpoints. A published model is fetched
+    (:func:`local_path`).
 
     Raises:
-        CheckpointError: there is neither.
+        CheckpointError: there is neither, or a published model cannot be fetched.
     """
-    path = Path(path).expanduser()
+    name, path = str(path), local_path(path)
     for folder in (path, path / MODEL):
         if (folder / CARD).is_file():
             return folder
@@ -288,8 +301,9 @@ def find_model(path: str | Path) -> Path:
     others = ", ".join(kind.name for kind in FORMATS)
     wanted = f"a run's folder, a model folder, a folder of checkpoints, {others}"
     is_name = not path.exists() and path.suffix.lower() not in AUDIO_SUFFIXES
-    remedy = "models are not downloaded by name: docs/en/published_models.md tells which files are read" * is_name
-    raise CheckpointError(problem, place=str(path), got=got, wanted=wanted, remedy=remedy)
+    remedy = f"nemo-lite models list names models that are downloaded{did_you_mean(name, published_models())}; "
+    remedy += f"{PREFIX}OWNER/NAME is any other of Hugging Face"
+    raise CheckpointError(problem, place=str(path), got=got, wanted=wanted, remedy=remedy * is_name)
 
 
 def card_file(path: str | Path) -> Path:

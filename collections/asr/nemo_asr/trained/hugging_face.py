@@ -233,6 +233,17 @@ def _is_folder(path: Path) -> bool:
     return (path / CONFIG).is_file() and any((path / name).is_file() for name in (WEIGHTS, INDEX, *PICKLED))
 
 
+def check_kind(path: Path) -> None:
+    """See that a ``config.json`` is of a model that is read here, before its weights are fetched.
+
+    Raises:
+        CheckpointError: it is of another kind: one line with the reason.
+    """
+    config = read_object(path)
+    if str(config.get("model_type")) not in _WITH_HEAD:
+        _kind_of(config, path)
+
+
 HUGGING_FACE = Format("a folder of Hugging Face", _is_folder, read_hugging_face)
 
 

@@ -15,6 +15,7 @@ from torch import nn
 
 import nemo_lite
 from nemo_asr.data.speech_data_layer import SpeechPorts
+from nemo_asr.published.catalogue import repository_of
 from nemo_asr.run.engines import BATCH_SIZE, TranscriptionSettings
 from nemo_asr.run.options import OnnxRuntime
 from nemo_asr.run.text.parser import CharParser
@@ -35,6 +36,7 @@ from nemo_asr.trained.folder import (
     StoredModel,
     card_in,
     foreign_format,
+    local_path,
     read_model,
     stored_tokenizer,
     write_model,
@@ -499,9 +501,9 @@ def import_model(source: str | Path, folder: str | Path | None = None, licence: 
     """Write a model folder of another toolkit's model; its card has the SHA-256 of each file that was read.
 
     Args:
-        source: a file or folder of one of :data:`FORMATS`.
+        source: a file or folder of one of :data:`FORMATS`, or the name of a published model.
         folder: the folder to write; by default, beside a file, its name without the ending, and in a folder ``model``,
-            which then stands for it.
+            which then stands for it. Of a published model it is its name, in the working directory.
         licence: of the weights, as the user says it.
 
     Raises:
@@ -509,11 +511,16 @@ def import_model(source: str | Path, folder: str | Path | None = None, licence: 
         UsageError: there is a model in the folder already, or it cannot be written to.
     """
     path = Path(source).expanduser()
-    target = (
-        Path(folder).expanduser() if folder is not None else path / MODEL if path.is_dir() else path.with_suffix("")
-    )
+    repository = repository_of(source)
+    if folder is not None:
+        target = Path(folder).expanduser()
+    elif repository is not None:
+        target = Path(Path(repository.name).name)
+    else:
+        target = path / MODEL if path.is_dir() else path.with_suffix("")
     if (target / CARD).exists():
         raise UsageError("there is a model already", place=str(target), remedy="give another folder: --to DIR")
+    path = local_path(source)
     if foreign_format(path) is None:
         wanted = " or ".join(each.name for each in FORMATS)
         got = "a folder" if path.is_dir() else "a file" if path.exists() else "nothing"

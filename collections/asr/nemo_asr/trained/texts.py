@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
+from nemo_asr.published.catalogue import repository_of
 from nemo_asr.run.arguments import parameters_of, paths_in
 from nemo_asr.run.manifest import Manifest, Utterances
 from nemo_asr.run.search.ngram import UNKNOWN, Estimated, LanguageModel, NgramCounter, estimate
@@ -133,7 +134,7 @@ def speller_of(model: str | None, utterances: Utterances[Any]) -> Speller:
     if model is None:
         return _speller_of_letters(utterances)
     path = Path(model).expanduser()
-    is_trained = path.is_dir() or foreign_format(path) is not None
+    is_trained = repository_of(model) is not None or path.is_dir() or foreign_format(path) is not None
     recipe = read_with_recipe(path)[1] if is_trained else load_recipe(path)
     return Speller(text_layer(recipe, list(utterances.paths)).new_parser(), recipe.labels)
 

@@ -1,4 +1,4 @@
-"""Show what a trained model is, calibrate its confidences, or make a model folder of weights from elsewhere."""
+"""List and fetch published models, show and calibrate a model, or make a model folder of weights from elsewhere."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from nemo_asr.export.runner_export import Written, greedy_texts
 from nemo_asr.export.sherpa_export import export_sherpa, export_sherpa_stream
 from nemo_asr.export.stream_export import export_stream
 from nemo_asr.export.torch_export import export_torch
+from nemo_asr.published.catalogue import published_models, repository_of
+from nemo_asr.published.hub import PREFIX, cached_folder, download_of, fetch
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.calibration import FILE_NAME
 from nemo_asr.run.onnx.onnx_model import INT8, SUFFIX, DescribedFile
@@ -32,8 +34,9 @@ from nemo_asr.tasks.recipe import Recipe, load_recipe, recipe_from_text
 from nemo_asr.tasks.registry import TASKS
 from nemo_asr.trained.calibrating import calibrate, store_calibration
 from nemo_asr.trained.folder import CARD, FORMATS, ModelCard, Rate, StoredModel, card_file, card_to_json, read_model
+from nemo_asr.trained.hugging_face import check_kind
 from nemo_asr.trained.model import TrainedModel, completed, import_model, load_model, tell_prompt
-from nemo_lite.base.errors import ConfigError, UsageError, printable
+from nemo_lite.base.errors import ConfigError, UsageError, did_you_mean, printable
 from nemo_lite.base.files import json_text
 from nemo_lite.base.options import OneLineParser, not_negative_float, not_negative_int, positive_int
 from nemo_lite.base.outputs import check_output, write_output
@@ -43,7 +46,7 @@ _MAX_LABELS = 64  # alphabets are shown whole, vocabularies of subwords are not
 
 
 def main(arguments: Sequence[str]) -> None:
-    """``show MODEL``, ``calibrate MODEL MANIFEST``, ``import FILE`` or ``convert SOURCE FOLDER``.
+    """``list``, ``get``, ``show MODEL``, ``calibrate MODEL MANIFEST``, ``import FILE`` or ``convert SOURCE FOLDER``.
 
     Raises:
         CheckpointError: there is no model, it is damaged, or it does not fit its configuration.
@@ -51,10 +54,18 @@ def main(arguments: Sequence[str]) -> None:
         DataError: recordings to calibrate on cannot be read, or have too few words.
     """
     parser = OneLineParser(prog="nemo-lite models", description=__doc__)
-    commands = parser.add_subparsers(metavar="show | calibrate | import | convert", required=True)
+    commands = parser.add_subparsers(metavar="list | get | show | calibrate | import | convert", required=True)
     others = " or ".join(each.name for each in FORMATS)
     where = f"a run's folder, a model folder, a folder of checkpoints, {others}"
     where_shown = f"{where}, or a file of nemo-lite export (*{SUFFIX})"
+    listed = commands.add_parser("list", help="published models that are read here: facts, no error rates")
+    listed.set_defaults(run=_list)
+    got = commands.add_parser("get", help="fetch a published model, or what has changed of it")
+    got.add_argument("name", help=f"one of nemo-lite models list, or {PREFIX}OWNER/NAME of Hugging Face")
+    folder_help = "also write a model folder, whose card has the SHA-256 of each file that was fetched"
+    got.add_argument("--to", dest="folder", metavar="DIR", type=Path, help=folder_help)
+    got.add_argument("--offline", action="store_true", help="what is in the cache, or an error")
+    got.set_defaults(run=_get)
     show = commands.add_parser("show", help="labels, sample rate, error rates, sizes; hashes are verified")
     show.add_argument("model", help=where_shown)
     show.add_argument("--json", action="store_true", help="print model.json, or the metadata of the file, as they are")
@@ -64,7 +75,7 @@ def main(arguments: Sequence[str]) -> None:
     imported = commands.add_parser(
         "import", help="write a model folder of a published model: .nemo, Hugging Face, WeNet"
     )
-    imported.add_argument("source", help=others)
+    imported.add_argument("source", help=f"{others}, or the name of a published model")
     to_help = "the folder; by default beside a file, its name without the ending, and in a folder: model"
     imported.add_argument("--to", dest="folder", metavar="DIR", type=Path, help=to_help)
     imported.add_argument("--licence", help="licence of the weights")
@@ -88,6 +99,43 @@ def _add_calibrate(parser: OneLineParser) -> None:
     add("--batch_size", type=positive_int, default=16, help="most recordings in a batch")
     parser.add_options(OwnModules)
     parser.set_defaults(run=_calibrate)
+
+
+def _list(options: Namespace) -> None:
+    head = ("name", "heads", "languages", "parameters", "sample rate", "licence", "repository")
+    rows = [head] + [
+        (
+            each.name,
+            each.heads,
+            each.languages,
+            each.parameters,
+            f"{each.sample_rate} Hz",
+            each.licence,
+            each.repository,
+        )
+        for each in published_models().values()
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip())
+    print("As their publishers say it. Any other of Hugging Face that is read here: hf:OWNER/NAME")
+
+
+def _get(options: Namespace) -> None:
+    repository = repository_of(options.name)
+    if repository is None:
+        problem, got = "there is no published model of this name", did_you_mean(options.name, published_models())
+        got, wanted = f'"{options.name}"{got}', f"one of nemo-lite models list, or {PREFIX}OWNER/NAME"
+        raise UsageError(problem, place="nemo-lite models get", got=got, wanted=wanted)
+    if options.folder is not None and (options.folder.expanduser() / CARD).exists():
+        raise UsageError("there is a model already", place=str(options.folder), remedy="give another folder: --to DIR")
+    path = fetch(repository, check=check_kind, offline=options.offline, refresh=not options.offline)
+    for file in download_of(cached_folder(repository)).files:
+        print(f"{file.name}  {file.bytes / 2**20:.1f} MiB  SHA-256 {file.sha256}")
+    print(printable(str(path)))
+    if options.folder is not None:
+        licences = {each.repository: each.licence for each in published_models().values()}
+        _tell_written(import_model(path, options.folder, licences.get(repository.name)))
 
 
 def _show(options: Namespace) -> None:

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 
 PROGRAM = "nemo-lite transcribe"
 MODEL_HELP = (
-    "a run's folder, a model folder, a folder of checkpoints, a file of nemo-lite export, a .nemo file, or a folder of "
-    "Hugging Face or WeNet"
+    "a run's folder, a model folder, a folder of checkpoints, a file of nemo-lite export, a .nemo file, a folder of "
+    "Hugging Face or WeNet, or the name of a published model (nemo-lite models list, hf:OWNER/NAME)"
 )
 _MOST_DIGITS = 5  # of a channel
 # Words of which the model is unsure: so many times the doubt (1 - confidence) that is usual for it, and some more. The

@@ -151,7 +151,8 @@ def names_of_models(paths: Sequence[str]) -> list[str]:
     Raises:
         UsageError: two have one name.
     """
-    names = [Path(path).expanduser().resolve().stem for path in paths]
+    found = [Path(path).expanduser().resolve() for path in paths]
+    names = [path.stem if path.suffix[1:].isalpha() else path.name for path in found]  # small-0.6b has no ending
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"two models are called {name}", place=name, remedy="rename a file or a folder")

@@ -1,0 +1,127 @@
+"""Names of published models: the table, and what stands where a model's path does, from a stand-in of Hugging Face."""
+
+from __future__ import annotations
+
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from toys.hub_server import Hub, asked_here
+from toys.hugging_face import write_folder
+
+import nemo_asr
+from nemo_asr.argparse import AsrArgParser
+from nemo_asr.commands.cli.models import main
+from nemo_asr.published.catalogue import published_models, repository_of
+from nemo_asr.published.hub import Repository
+from nemo_asr.run.cli.transcribe import main as transcribe
+from nemo_asr.run.serve.models import names_of_models
+from nemo_asr.trained.folder import find_model, read_card
+from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, UsageError
+from nemo_lite.base.files import digest_of_file
+
+NAME = "parakeet-ctc-0.6b"
+
+
+@pytest.fixture(name="hub")
+def _hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A small Parakeet as ``owner/name``, and an empty working directory."""
+    files = {path.name: path.read_bytes() for path in write_folder(tmp_path / "server").iterdir()}
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with asked_here(Hub(files), tmp_path / "cache", monkeypatch) as hub:
+        yield hub
+
+
+def test_the_table_has_facts_and_no_error_rates(capsys: pytest.CaptureFixture[str]) -> None:
+    models = published_models()
+    assert len(models) > 20
+    assert all(all(each) and name == each.name for name, each in models.items())
+    assert all(repository_of(f"hf:{each.repository}") == Repository(each.repository) for each in models.values())
+    main(["list"])
+    head, *lines, last = capsys.readouterr().out.splitlines()
+    assert head.split() == ["name", "heads", "languages", "parameters", "sample", "rate", "licence", "repository"]
+    assert [line.split()[0] for line in lines] == list(models)
+    assert last.endswith("hf:OWNER/NAME")
+
+
+def test_a_name_stands_for_its_repository_unless_there_is_such_a_path(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert repository_of(NAME) == Repository(f"nvidia/{NAME}")
+    (tmp_path / NAME).mkdir()
+    assert repository_of(NAME) is None
+    assert repository_of("runs/demo") is None
+
+
+def test_a_model_is_fetched_shown_and_written_as_a_model_folder(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["get", "hf:owner/name", "--to", "mine"])
+    told = capsys.readouterr().out
+    cached = find_model("hf:owner/name")
+    assert f"model.safetensors  0.1 MiB  SHA-256 {digest_of_file(cached / 'model.safetensors')}" in told
+    sources = read_card(Path("mine", "model.json")).sources
+    assert sources == {name: digest_of_file(cached / name) for name in sources}
+    assert "model.safetensors" in sources
+    main(["show", "hf:owner/name"])
+    assert capsys.readouterr().out.splitlines()[0].endswith(str(cached))
+    with pytest.raises(UsageError, match="there is a model already"):
+        main(["get", "hf:owner/name", "--to", "mine"])
+
+
+def test_import_without_a_folder_writes_one_of_its_name_here(hub: Hub, tmp_path: Path) -> None:
+    main(["import", "hf:owner/name"])
+    assert read_card(tmp_path / "here" / "name" / "model.json").labels
+    assert not (tmp_path / "cache" / "hf" / "owner" / "name" / "model").exists()
+
+
+def test_a_name_transcribes_and_is_fetched_once(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    with wave.open("talk.wav", "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", ""))
+        file.writeframes(bytes(range(256)) * 250)
+    assert transcribe(["hf:owner/name", "talk.wav"]) == 0
+    text = capsys.readouterr().out
+    hub.asked.clear()
+    assert len(nemo_asr.load_model("hf:owner/name").card.labels) > 1
+    capsys.readouterr()
+    assert transcribe(["hf:owner/name", "talk.wav"]) == 0
+    assert capsys.readouterr().out == text
+    assert hub.asked == []
+
+
+def test_training_starts_from_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    needed = ["--train_dataset", "train.json", "--max_steps", "2"]
+    assert AsrArgParser(prog="tool").parse_args([*needed, "--init_from", NAME]).init_from == NAME
+    assert AsrArgParser(prog="tool").parse_args([*needed, "--init_from", "hf:a/b"]).init_from == "hf:a/b"
+    with pytest.raises(SystemExit):
+        AsrArgParser(prog="tool").parse_args([*needed, "--init_from", "hfa/b"])
+    assert "'hfa/b' does not exist; give" in capsys.readouterr().err
+
+
+def test_a_server_calls_a_model_by_the_last_part_of_its_name() -> None:
+    assert names_of_models(["hf:owner/small-0.6b-v3", NAME]) == ["small-0.6b-v3", NAME]
+
+
+def test_another_name_is_answered_with_the_nearest_and_with_the_door(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=rf"models list names .* \(did you mean {NAME}\?\); hf:OWNER/NAME is any"):
+        find_model("parakeet-ctc-0.6")
+    with pytest.raises(UsageError, match=rf'"parakeet-ctc-0\.6" \(did you mean {NAME}\?\), wanted one of nemo-lite'):
+        main(["get", "parakeet-ctc-0.6"])
+
+
+def test_a_type_that_is_not_read_is_told_before_its_weights_are_fetched(hub: Hub) -> None:
+    hub.files["config.json"] = b'{"model_type": "moonshine"}'
+    with pytest.raises(CheckpointError, match="the model is of type moonshine: its decoder"):
+        find_model("hf:owner/name")
+    assert not any("model.safetensors" in path for path, *_ in hub.asked)
+
+
+def test_get_offline_takes_what_is_in_the_cache(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ModelNotFoundError, match="it is not in the cache"):
+        main(["get", "hf:owner/name", "--offline"])
+    main(["get", "hf:owner/name"])
+    capsys.readouterr()
+    hub.asked.clear()
+    main(["get", "hf:owner/name", "--offline"])
+    assert capsys.readouterr().out.splitlines()[-1] == str(find_model("hf:owner/name"))
+    assert hub.asked == []
