@@ -94,6 +94,11 @@ def test_a_token_goes_to_the_server_and_not_to_where_it_redirects(hub: Hub, monk
     assert tokens == {False: {f"Bearer {TOKEN}"}, True: {None}}
 
 
+def test_redirects_go_to_the_web_alone(hub: Hub) -> None:
+    hub.store = "ftp://127.0.0.1:9"
+    assert "nothing is fetched from: got ftp://127.0.0.1:9, wanted https; see HF_ENDPOINT" in refusal()
+
+
 def test_a_token_is_not_sent_where_it_could_be_read(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setenv("HF_ENDPOINT", "http://mirror.example")

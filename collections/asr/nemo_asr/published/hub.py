@@ -275,7 +275,9 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         old, new = urlsplit(req.full_url), urlsplit(newurl)
         if new.scheme not in ("https", old.scheme):
-            raise URLError(f"a redirect from {old.scheme} to {new.scheme}")
+            problem, got = "the server redirects to where nothing is fetched from", f"{new.scheme}://{new.netloc}"
+            remedy = f"see {ENDPOINT_VARIABLE}"
+            raise ModelNotFoundError(problem, place=req.full_url, got=got, wanted="https", remedy=remedy)
         request = super().redirect_request(req, fp, code, msg, headers, newurl)
         token = req.unredirected_hdrs.get("Authorization")
         if request is not None and token and (old.scheme, old.netloc) == (new.scheme, new.netloc):
