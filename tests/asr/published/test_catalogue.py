@@ -13,11 +13,11 @@ from toys.hugging_face import write_folder
 import nemo_asr
 from nemo_asr.argparse import AsrArgParser
 from nemo_asr.commands.cli.models import main
-from nemo_asr.published.catalogue import published_models, repository_of
-from nemo_asr.published.hub import Repository
+from nemo_asr.published.catalogue import Repository, parse_repository, published_models, repository_of
 from nemo_asr.run.cli.transcribe import main as transcribe
 from nemo_asr.run.serve.models import names_of_models
 from nemo_asr.trained.folder import find_model, read_card
+from nemo_asr.trained.hugging_face import check_kind
 from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, UsageError
 from nemo_lite.base.files import digest_of_file
 
@@ -37,7 +37,7 @@ def _hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 def test_the_table_has_facts_and_no_error_rates(capsys: pytest.CaptureFixture[str]) -> None:
     models = published_models()
     assert len(models) > 20
-    assert all(all(each) and name == each.name for name, each in models.items())
+    assert all(all(each._replace(licence="looked up")) and name == each.name for name, each in models.items())
     assert all(repository_of(f"hf:{each.repository}") == Repository(each.repository) for each in models.values())
     main(["list"])
     head, *lines, last = capsys.readouterr().out.splitlines()
@@ -116,6 +116,12 @@ def test_a_type_that_is_not_read_is_told_before_its_weights_are_fetched(hub: Hub
     assert not any("model.safetensors" in path for path, *_ in hub.asked)
 
 
+@pytest.mark.parametrize("model_type", ["whisper", "cohere_asr", "parakeet_tdt", "wav2vec2", "lasr_ctc"])
+def test_types_that_are_read_may_be_fetched(model_type: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(f'{{"model_type": "{model_type}"}}')
+    check_kind(tmp_path / "config.json")
+
+
 def test_get_offline_takes_what_is_in_the_cache(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ModelNotFoundError, match="it is not in the cache"):
         main(["get", "hf:owner/name", "--offline"])
@@ -125,3 +131,9 @@ def test_get_offline_takes_what_is_in_the_cache(hub: Hub, capsys: pytest.Capture
     main(["get", "hf:owner/name", "--offline"])
     assert capsys.readouterr().out.splitlines()[-1] == str(find_model("hf:owner/name"))
     assert hub.asked == []
+
+
+@pytest.mark.parametrize("text", ["hf:", "hf:name", "hf:a/b/c", "hf:../b", "hf:a/..", "hf:a/b@", "hf://a/b"])
+def test_other_spellings_name_no_repository(text: str) -> None:
+    with pytest.raises(UsageError, match="this names no repository: wanted hf:OWNER/NAME"):
+        parse_repository(text)

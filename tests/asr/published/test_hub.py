@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 from toys.hub_server import TOKEN, Hub, asked_here
 
-from nemo_asr.published.hub import MAX_TRIES, Repository, cached_folder, download_of, fetch, parse_repository
+from nemo_asr.published.catalogue import Repository, parse_repository
+from nemo_asr.published.hub import MAX_TRIES, cached_folder, download_of, fetch
 from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, UsageError
 
 NAME = Repository("owner/name")
@@ -212,12 +213,6 @@ def test_a_name_that_leads_elsewhere_is_not_written(hub: Hub, tmp_path: Path) ->
 def test_a_disk_that_is_too_small_is_told_before(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nemo_asr.published.hub.shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
     assert "the disk is too small for the model: got 0.0 GB free" in refusal(UsageError)
-
-
-@pytest.mark.parametrize("text", ["hf:", "hf:name", "hf:a/b/c", "hf:../b", "hf:a/..", "hf:a/b@", "hf://a/b"])
-def test_other_spellings_name_no_repository(text: str) -> None:
-    with pytest.raises(UsageError, match="this names no repository: wanted hf:OWNER/NAME"):
-        parse_repository(text)
 
 
 def test_a_revision_has_its_own_folder() -> None:

@@ -4,14 +4,41 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from nemo_asr.published.hub import PREFIX, Repository, parse_repository
+from nemo_lite.base.errors import UsageError
 from nemo_lite.base.files import FileKind, read_text
 
 _CATALOGUE = FileKind("the catalogue", 1 << 20)
+PREFIX = "hf:"
+_REPOSITORY = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*)(?:@([A-Za-z0-9][A-Za-z0-9._-]*))?")
+
+
+class Repository(NamedTuple):
+    """A repository of Hugging Face: ``OWNER/NAME``, and a branch, a tag or a commit of it."""
+
+    name: str
+    revision: str = "main"
+
+    def __str__(self) -> str:
+        return f"{PREFIX}{self.name}" + f"@{self.revision}" * (self.revision != "main")
+
+
+def parse_repository(text: str) -> Repository:
+    """The repository that ``hf:OWNER/NAME`` or ``hf:OWNER/NAME@REVISION`` names.
+
+    Raises:
+        UsageError: it is spelled otherwise.
+    """
+    match = _REPOSITORY.fullmatch(text.removeprefix(PREFIX))
+    if match is None:
+        raise UsageError(
+            "this names no repository", place=text, wanted=f"{PREFIX}OWNER/NAME, or {PREFIX}OWNER/NAME@REVISION"
+        )
+    return Repository(match[1], match[2] or "main")
 
 
 class PublishedModel(NamedTuple):
@@ -22,7 +49,7 @@ class PublishedModel(NamedTuple):
         repository: ``OWNER/NAME`` at Hugging Face.
         heads: what writes its texts, the default first.
         languages: by their codes, or how many.
-        licence: of the weights.
+        licence: of the weights; empty where it was not looked up: its page at Hugging Face says it.
         sample_rate: in Hz.
         parameters: how many, such as ``0.6 B``.
     """

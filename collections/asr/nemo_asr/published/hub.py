@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 import msgspec
 from tqdm import tqdm
 
+from nemo_asr.published.catalogue import Repository
 from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, UsageError
 from nemo_lite.base.files import (
     FileKind,
@@ -48,12 +49,10 @@ CACHE_VARIABLE, CACHE = "NEMO_LITE_CACHE", "~/.cache/nemo_lite"
 OFFLINE_VARIABLE, TOKEN_VARIABLE = "HF_HUB_OFFLINE", "HF_TOKEN"
 ENDPOINT_VARIABLE, ENDPOINT = "HF_ENDPOINT", "https://huggingface.co"
 RECORD = "download.json"
-PREFIX = "hf:"
 MAX_TRIES = 5  # one after another, without a byte in between
 MAX_WAIT_SECONDS = 120.0  # that a server may ask for
 _TIMEOUT_SECONDS = 60
 _CHUNK_BYTES = 1 << 20
-_REPOSITORY = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*)(?:@([A-Za-z0-9][A-Za-z0-9._-]*))?")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NETWORK = (URLError, ConnectionError, TimeoutError, ssl.SSLError, http.client.HTTPException)
 _DIGESTS = {64: "SHA-256", 40: "git's SHA-1"}
@@ -64,30 +63,6 @@ _OF_GIT = FileKind("the file", 256 << 20, CheckpointError)  # larger ones are of
 _SETTINGS, _MAX_SETTINGS_BYTES = (".json", ".txt", ".model"), 64 << 20
 _CONFIG, _WEIGHTS, _INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _PART_OF_WEIGHTS = re.compile(r"model-[0-9]+-of-[0-9]+\.safetensors")
-
-
-class Repository(NamedTuple):
-    """A repository of Hugging Face: ``OWNER/NAME``, and a branch, a tag or a commit of it."""
-
-    name: str
-    revision: str = "main"
-
-    def __str__(self) -> str:
-        return f"{PREFIX}{self.name}" + f"@{self.revision}" * (self.revision != "main")
-
-
-def parse_repository(text: str) -> Repository:
-    """The repository that ``hf:OWNER/NAME`` or ``hf:OWNER/NAME@REVISION`` names.
-
-    Raises:
-        UsageError: it is spelled otherwise.
-    """
-    match = _REPOSITORY.fullmatch(text.removeprefix(PREFIX))
-    if match is None:
-        raise UsageError(
-            "this names no repository", place=text, wanted=f"{PREFIX}OWNER/NAME, or {PREFIX}OWNER/NAME@REVISION"
-        )
-    return Repository(match[1], match[2] or "main")
 
 
 class Download(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,7 +232,8 @@ def _fetch_files(
         raise UsageError(
             "the disk is too small for the model", place=str(folder), got=got, wanted=wanted, remedy=remedy
         )
-    print(f"downloading {repository}, {total / 1e6:.1f} MB, to {folder}", file=sys.stderr)
+    if missing:
+        print(f"downloading {repository}, {total / 1e6:.1f} MB, to {folder}", file=sys.stderr)
     with tqdm(total=total, initial=arrived, unit="B", unit_scale=True, disable=None) as bar:
         for file in files:
             if (part := parts.get(file.name)) is not None:

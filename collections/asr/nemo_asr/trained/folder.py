@@ -22,8 +22,8 @@ from typing import Annotated, NamedTuple
 import msgspec
 from torch import Tensor
 
-from nemo_asr.published.catalogue import published_models, repository_of
-from nemo_asr.published.hub import PREFIX, fetch
+from nemo_asr.published.catalogue import PREFIX, published_models, repository_of
+from nemo_asr.published.hub import fetch
 from nemo_asr.run.audio.kinds import AUDIO_SUFFIXES
 from nemo_asr.run.calibration import Calibration, usual_confidence
 from nemo_asr.run.text.subwords import Subwords, load_subwords

@@ -240,7 +240,7 @@ def check_kind(path: Path) -> None:
         CheckpointError: it is of another kind: one line with the reason.
     """
     config = read_object(path)
-    if str(config.get("model_type")) not in _WITH_HEAD:
+    if str(config.get("model_type")) not in (WHISPER, *_WITH_HEAD):
         _kind_of(config, path)
 
 

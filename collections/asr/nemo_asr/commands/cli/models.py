@@ -19,8 +19,8 @@ from nemo_asr.export.runner_export import Written, greedy_texts
 from nemo_asr.export.sherpa_export import export_sherpa, export_sherpa_stream
 from nemo_asr.export.stream_export import export_stream
 from nemo_asr.export.torch_export import export_torch
-from nemo_asr.published.catalogue import published_models, repository_of
-from nemo_asr.published.hub import PREFIX, cached_folder, download_of, fetch
+from nemo_asr.published.catalogue import PREFIX, published_models, repository_of
+from nemo_asr.published.hub import cached_folder, download_of, fetch
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.calibration import FILE_NAME
 from nemo_asr.run.onnx.onnx_model import INT8, SUFFIX, DescribedFile
@@ -110,7 +110,7 @@ def _list(options: Namespace) -> None:
             each.languages,
             each.parameters,
             f"{each.sample_rate} Hz",
-            each.licence,
+            each.licence or "see its page",
             each.repository,
         )
         for each in published_models().values()
@@ -135,7 +135,7 @@ def _get(options: Namespace) -> None:
     print(printable(str(path)))
     if options.folder is not None:
         licences = {each.repository: each.licence for each in published_models().values()}
-        _tell_written(import_model(path, options.folder, licences.get(repository.name)))
+        _tell_written(import_model(path, options.folder, licences.get(repository.name) or None))
 
 
 def _show(options: Namespace) -> None:
