@@ -45,6 +45,7 @@ from nemo_asr.trained.best import AveragedModelCallback, BestModelCallback
 from nemo_asr.trained.calibrating import mean_confidence, store_confidence
 from nemo_asr.trained.fine_tuning import init_from, recipe_of
 from nemo_asr.trained.folder import CARD, MODEL, about_checkpoint
+from nemo_asr.trained.licences import licence_of
 from nemo_asr.trained.model import TrainedModel, check_goes_on, describe, labels_of_run, trained_modules
 from nemo_lite import (
     CheckpointCallback,
@@ -132,7 +133,9 @@ class TrainingRun:
         else:
             self.model = self.recipe.model(with_weights=not args.plan, intermediate_ctc=args.intermediate_ctc)
         set_batch_norm_momentum(self.model.modules.values(), args.bn_momentum)
-        self._card, self._config = describe(self.recipe), self.recipe.config.as_yaml()
+        # What was trained from weights stands under their licence.
+        licence = self.factory.from_first(lambda: licence_of(args.init_from)) if args.init_from else ""
+        self._card, self._config = describe(self.recipe, licence), self.recipe.config.as_yaml()
 
     def train(self, training: Wires | ClassWires, evaluations: Mapping[str, Wires | ClassWires]) -> None:
         """Train; with ``--plan`` say what would be trained, with ``--precision_check`` compare with float32.

@@ -35,11 +35,13 @@ from nemo_asr.tasks.registry import TASKS
 from nemo_asr.trained.calibrating import calibrate, store_calibration
 from nemo_asr.trained.folder import CARD, FORMATS, ModelCard, Rate, StoredModel, card_file, card_to_json, read_model
 from nemo_asr.trained.hugging_face import check_kind
+from nemo_asr.trained.licences import require_commercial
 from nemo_asr.trained.model import TrainedModel, completed, import_model, load_model, tell_prompt
 from nemo_lite.base.errors import ConfigError, UsageError, did_you_mean, printable
 from nemo_lite.base.files import json_text
 from nemo_lite.base.options import OneLineParser, not_negative_float, not_negative_int, positive_int
 from nemo_lite.base.outputs import check_output, write_output
+from nemo_lite.utils import logging
 
 _CALIBRATE, _REMEDY = "nemo-lite models calibrate", "move it away"
 _MAX_LABELS = 64  # alphabets are shown whole, vocabularies of subwords are not
@@ -69,6 +71,8 @@ def main(arguments: Sequence[str]) -> None:
     show = commands.add_parser("show", help="labels, sample rate, error rates, sizes; hashes are verified")
     show.add_argument("model", help=where_shown)
     show.add_argument("--json", action="store_true", help="print model.json, or the metadata of the file, as they are")
+    require_help = "exit with 1 unless the licence that the model states is known to allow commercial use"
+    show.add_argument("--require", choices=["commercial"], help=require_help)
     show.set_defaults(run=_show)
     calibrate_help = "learn how confident words are right, and store it in the model folder"
     _add_calibrate(commands.add_parser("calibrate", help=calibrate_help))
@@ -142,6 +146,7 @@ def _show(options: Namespace) -> None:
     if options.model.endswith(SUFFIX):
         file = described_file(options.model)
         print(json_text(dict(file.metadata)) if options.json else printable("\n".join(_described_file(file))))
+        _require(options, file.metadata.get("licence", ""), str(file.path))
         return
     stored, recipe = read_model(options.model), None
     if stored.config:
@@ -153,6 +158,16 @@ def _show(options: Namespace) -> None:
         print(card_to_json(stored.card))
     else:
         print(printable("\n".join(_described(stored, recipe))))
+    _require(options, stored.card.licence, stored.place)
+
+
+def _require(options: Namespace, licence: str, place: str) -> None:
+    if options.require is not None:
+        try:
+            require_commercial(licence, place)
+        except UsageError as error:
+            logging.error("%s", error)
+            raise SystemExit(1) from None
 
 
 def _described(stored: StoredModel, recipe: Recipe | None) -> Iterator[str]:
