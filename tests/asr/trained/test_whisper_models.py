@@ -177,6 +177,12 @@ def test_the_command_sets_language_task_and_times(tmp_path: Path, capsys) -> Non
     assert run(tmp_path, "--timestamps", capsys=capsys) == stored_cases()["with times"]["text"]
 
 
+def test_times_that_a_folder_suppresses_are_not_asked_for(tmp_path: Path) -> None:
+    model = load_model(write_folder(tmp_path / "small"))  # it suppresses all tokens of times
+    with pytest.raises(UsageError, match=r"WhisperDecoder: the model finds no times: got timestamps"):
+        model.set_timestamps(True)
+
+
 def test_models_show_tells_languages_and_tasks(tmp_path: Path, capsys) -> None:
     models(["show", str(write_folder(tmp_path / "small"))])
     lines = capsys.readouterr().out.splitlines()

@@ -123,6 +123,7 @@ class WhisperDecoder(AttentionDecoder):
         self.has_times = timestamps and no_timestamps_token is not None
         # It is 0.00 s; behind it there is a token for each 0.02 s.
         self.first_time = num_tokens if no_timestamps_token is None else no_timestamps_token + 1
+        self._can_tell_times = not {*range(self.first_time, num_tokens)} <= {*suppress_tokens}
         self._language: str | None = None
         self._task: str | None = None
         if task is not None:
@@ -177,9 +178,9 @@ class WhisperDecoder(AttentionDecoder):
         """Whether times of parts are found from now on.
 
         Raises:
-            UsageError: the model has no token that says that there are none.
+            UsageError: the model has no tokens of times, or suppresses all of them.
         """
-        if timestamps and self._no_timestamps is None:
+        if timestamps and not self._can_tell_times:
             problem, remedy = "the model finds no times", "leave it out"
             raise UsageError(problem, place=_PLACE, got="timestamps", remedy=remedy)
         self.has_times = timestamps
