@@ -12,7 +12,7 @@ from toys.fake_cuda import DEVICE, IS_BUILT_WITH_CUDA, fake_cuda, on_cuda
 from toys.shipped_configs import SAME_MODULES, config_cases
 
 import nemo_asr
-from nemo_asr.decoding.transducer import TransducerSearch
+from nemo_asr.decoding.hypotheses import SearchOfStates
 from nemo_asr.tasks.families import connect_classifier
 from nemo_lite.backends.pytorch.engine.verdict import GuardedStep
 from nemo_lite.backends.pytorch.lowering import lower
@@ -49,8 +49,8 @@ def rehearsed(config, noise, training, autocast=None):
     data = recipe.data_layer(str(manifest), training=training, batch_size=3, num_workers=0)
     connect = connect_classifier if classifies else nemo_asr.connect
     scored = connect(model, data, training=training).scored
-    # The search of a transducer runs on the host.
-    wires = [wire for wire in scored if not isinstance(wire.producer, TransducerSearch)]
+    # The searches of transducers and attention decoders run on the host.
+    wires = [wire for wire in scored if not isinstance(wire.producer, SearchOfStates)]
     part = Dag(wires).slice()
     module = lower(part, "Rehearsed")
     for number, other in enumerate(other for node in part.nodes for other in node.module.referenced):

@@ -39,6 +39,8 @@ class OneWord:
 
     labels: Sequence[str] = (" ", "a", "b")
     sample_rate = RATE
+    longest_seconds = None
+    may_invent = False
 
     def __init__(self, longest: float = 100.0) -> None:
         self.longest, self.given = longest, list[list[float]]()
