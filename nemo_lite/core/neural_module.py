@@ -480,7 +480,8 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
     @property
     def referenced(self) -> list[NeuralModule]:
         """The modules that it was given as a :class:`Reference`."""
-        return [value.module for value in vars(self).values() if isinstance(value, Reference)]
+        # A copy at once: another thread that runs the module may set an attribute meanwhile.
+        return [value.module for value in list(vars(self).values()) if isinstance(value, Reference)]
 
     def is_trainable(self) -> bool:
         """Whether it is of a kind that has weights to train."""
