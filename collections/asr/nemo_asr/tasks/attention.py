@@ -51,15 +51,8 @@ class Attention(Family):
         features, labels = augmented_features(modules, data, training)
         encoded, *_ = modules("encoder", features)
         losses = self.losses_of(modules, encoded, labels) if labels else {}  # first: the search refers to the decoder
-        return Wires(
-            predictions=modules("search", encoded)[0].values,
-            frames=encoded.values,
-            losses=losses,
-            transcripts=labels and labels.values,
-            transcript_lengths=labels and labels.lengths,
-            features=features.values,
-            feature_lengths=features.lengths,
-        )
+        predictions, *_ = modules("search", encoded)
+        return Wires.of(predictions, encoded, features, labels, losses)
 
     def losses_of(self, modules: Modules, encoded: Signal, labels: Signal) -> dict[str, Weighted]:
         """The losses of the decoder: one, or one for each direction of reading."""
@@ -149,17 +142,8 @@ class CTCAttention(Attention, CTC):
             rest = 1 - module.weight
             losses = {name: Weighted(loss, rest * share) for name, (loss, share) in of_attention.items()}
             losses["ctc"] = Weighted(of_ctc, module.weight)
-        return Wires(
-            predictions=modules("search", encoded, log_probs)[0].values,
-            frames=log_probs.values,
-            losses=losses,
-            transcripts=labels and labels.values,
-            transcript_lengths=labels and labels.lengths,
-            features=features.values,
-            feature_lengths=features.lengths,
-            log_probs=log_probs.values,
-            log_probs_lengths=log_probs.lengths,
-        )
+        predictions, *_ = modules("search", encoded, log_probs)
+        return Wires.of(predictions, log_probs, features, labels, losses, log_probs)
 
     def search(
         self, labels: Sequence[str], options: SearchOptions | None, modules: Mapping[str, NeuralModule]

@@ -59,17 +59,8 @@ class CTC(Family):
         encoded, *others = modules("encoder", features)
         log_probs, *_ = modules("decoder", encoded)
         losses = self.losses(modules, log_probs, others, labels, training)  # first: plans list readers in this order
-        return Wires(
-            predictions=modules("search", log_probs)[0].values,
-            frames=log_probs.values,
-            losses=losses,
-            transcripts=labels and labels.values,
-            transcript_lengths=labels and labels.lengths,
-            features=features.values,
-            feature_lengths=features.lengths,
-            log_probs=log_probs.values,
-            log_probs_lengths=log_probs.lengths,
-        )
+        predictions, *_ = modules("search", log_probs)
+        return Wires.of(predictions, log_probs, features, labels, losses, log_probs)
 
     def losses(
         self, modules: Modules, log_probs: Signal, others: Sequence[Signal], labels: Signal | None, training: bool

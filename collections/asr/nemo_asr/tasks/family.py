@@ -123,6 +123,28 @@ class Wires:
     log_probs_lengths: NmTensor | None = None
     losses: Mapping[str, Weighted] = field(default_factory=dict)
 
+    @staticmethod
+    def of(
+        predictions: Signal,
+        frames: Signal,
+        features: Signal,
+        labels: Signal | None,
+        losses: Mapping[str, Weighted],
+        log_probs: Signal | None = None,
+    ) -> Wires:
+        """The same from signals, whose lengths are those of the attributes."""
+        return Wires(
+            predictions=predictions.values,
+            frames=frames.values,
+            losses=losses,
+            transcripts=labels and labels.values,
+            transcript_lengths=labels and labels.lengths,
+            features=features.values,
+            feature_lengths=features.lengths,
+            log_probs=log_probs and log_probs.values,
+            log_probs_lengths=log_probs and log_probs.lengths,
+        )
+
     def __post_init__(self) -> None:
         parts = list(self.losses.values())
         if len(parts) == 1 and parts[0].weight == 1.0:

@@ -69,15 +69,8 @@ class Transducer(Family):
         encoded = self.encoded(modules, features)
         frames, *_ = modules("joint", encoded)
         losses = {"transducer": Weighted(self.loss(modules, encoded, labels), 1.0)} if labels else {}
-        return Wires(
-            predictions=modules("search", frames)[0].values,
-            frames=frames.values,
-            losses=losses,
-            transcripts=labels and labels.values,
-            transcript_lengths=labels and labels.lengths,
-            features=features.values,
-            feature_lengths=features.lengths,
-        )
+        predictions, *_ = modules("search", frames)
+        return Wires.of(predictions, frames, features, labels, losses)
 
     def encoded(self, modules: Modules, features: Signal) -> Signal:
         """What the heads read: encoded frames, and where the model has a prompt, these with the language."""
@@ -188,17 +181,8 @@ class Hybrid(Transducer, CTC):
                 "transducer": Weighted(of_transducer, 1 - module.weight),
                 "ctc": Weighted(of_ctc, module.weight),
             }
-        return Wires(
-            predictions=modules("search", frames, log_probs)[0].values,
-            frames=frames.values,
-            losses=losses,
-            transcripts=labels and labels.values,
-            transcript_lengths=labels and labels.lengths,
-            features=features.values,
-            feature_lengths=features.lengths,
-            log_probs=log_probs.values,
-            log_probs_lengths=log_probs.lengths,
-        )
+        predictions, *_ = modules("search", frames, log_probs)
+        return Wires.of(predictions, frames, features, labels, losses, log_probs)
 
     def search(
         self, labels: Sequence[str], options: SearchOptions | None, modules: Mapping[str, NeuralModule]
