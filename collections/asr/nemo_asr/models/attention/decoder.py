@@ -13,7 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nemo_asr.models.attention.layers import DecoderLayer, FeedForward, MultiHeadAttention, Seen, labels_before
+from nemo_asr.models.attention.layers import (
+    DecoderLayer,
+    FeedForward,
+    MultiHeadAttention,
+    Seen,
+    check_heads,
+    labels_before,
+)
 from nemo_asr.models.conformer.self_attention import FULL_CONTEXT, hidden_frames, position_embeddings
 from nemo_asr.models.jasper.layers import BATCH, TIME, frames_type
 from nemo_asr.run.arguments import Channels, Classes, refuse_too_large
@@ -267,9 +274,7 @@ class TransformerDecoder(AttentionDecoder):
         name: str | None = None,
     ) -> None:
         super().__init__(feat_in, num_classes, num_classes + 1 + num_extra_outputs, name)
-        if feat_in % attention_heads:
-            got, wanted = f"{attention_heads} of {feat_in} channels", "a number that divides the channels"
-            raise UsageError("its heads do not divide its channels", place=_PLACE, got=got, wanted=wanted)
+        check_heads(_PLACE, attention_heads, feat_in)
         if reverse_weight and not r_num_blocks:
             problem, wanted = "there is no second decoder", "r_num_blocks above 0, or no reverse_weight"
             raise UsageError(problem, place=_PLACE, got=f"reverse_weight {reverse_weight}", wanted=wanted)

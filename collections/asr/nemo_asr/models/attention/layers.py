@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nemo_asr.models.conformer.self_attention import HIDDEN_SCORE, position_embeddings
+from nemo_lite.base.errors import UsageError
 
 
 class Seen(NamedTuple):
@@ -33,6 +34,13 @@ def labels_before(num_labels: int, device: torch.device) -> Tensor:
     """(1, 1, U, U): added to scores, it hides labels that come later."""
     later = torch.ones(num_labels, num_labels, dtype=torch.bool, device=device).triu(1)
     return (later * HIDDEN_SCORE)[None, None]
+
+
+def check_heads(place: str, num_heads: int, size: int) -> None:
+    """Raise UsageError for heads that do not divide the channels."""
+    if size % num_heads:
+        got, wanted = f"{num_heads} of {size} channels", "a number that divides the channels"
+        raise UsageError("its heads do not divide its channels", place=place, got=got, wanted=wanted)
 
 
 class MultiHeadAttention(nn.Module):

@@ -25,10 +25,10 @@ from nemo_asr.models.attention.layers import (
     LearnedPositions,
     MultiHeadAttention,
     SinePositions,
+    check_heads,
 )
 from nemo_asr.models.attention.prompt import PromptName, TextPrompt
 from nemo_asr.run.arguments import Channels, refuse_too_large
-from nemo_lite.base.errors import UsageError
 from nemo_lite.base.ranges import Between
 
 PositionsName: TypeAlias = Literal["sines", "sines_in_halves", "learned"]
@@ -101,9 +101,7 @@ class PromptedDecoder(AttentionDecoder):
         num_outputs = len(labels) + 1 + len(special_labels) + num_extra_outputs
         super().__init__(feat_in, len(labels), num_outputs, name)
         size = d_model or feat_in
-        if size % n_heads:
-            got, wanted = f"{n_heads} of {size} channels", "a number that divides the channels"
-            raise UsageError("its heads do not divide its channels", place=_PLACE, got=got, wanted=wanted)
+        check_heads(_PLACE, n_heads, size)
         of_labels = size * (num_outputs * (1 if tied else 2) + max_positions * (positions == "learned"))
         refuse_too_large(_PLACE, n_layers * size * (8 * size + 2 * inner_size) + of_labels + feat_in * size)
         self.projection = nn.Linear(feat_in, size) if d_model else None
