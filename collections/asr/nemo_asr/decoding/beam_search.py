@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from nemo_asr.decoding.greedy import HypothesesType, post_process_predictions, post_process_transcripts
+from nemo_asr.decoding.hypotheses import time_axis
 from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.prefix_beam_search import (
     BeamSize,
@@ -38,7 +39,7 @@ from nemo_lite.backends.pytorch.nm import NonTrainableNM
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import write_atomically
 from nemo_lite.base.ranges import Between
-from nemo_lite.core.neural_types import AxisKind, LengthsType, LogprobsType, NeuralType, PredictionsType
+from nemo_lite.core.neural_types import LengthsType, LogprobsType, NeuralType, PredictionsType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
 
@@ -368,11 +369,10 @@ def search_weights(
 
 def _batch(rows: Sequence[Tensor], ntype: NeuralType) -> Tensor:
     """Rows of batches that were padded to several lengths, of lengths too, as one batch."""
-    kinds = [axis.kind for axis in ntype.axes or ()]
-    if AxisKind.Time not in kinds:
+    if isinstance(ntype.elements_type, LengthsType):
         return torch.stack([*rows])
-    time_axis = kinds.index(AxisKind.Time)
-    return pad_sequence([row.movedim(time_axis - 1, 0) for row in rows], batch_first=True).movedim(1, time_axis)
+    axis = time_axis(ntype)
+    return pad_sequence([row.movedim(axis - 1, 0) for row in rows], batch_first=True).movedim(1, axis)
 
 
 def _try_all(

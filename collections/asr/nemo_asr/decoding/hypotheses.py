@@ -35,7 +35,7 @@ class SearchOfStates(NonTrainableNM):
     keep_uncompiled = True  # it reads values
     num_hypotheses = 1
     hears_padding: bool = False
-    """States are whole rows, behind the valid frames too; how many are valid, is a state by the name of that input."""
+    """``found`` gets whole padded rows, and the number of valid frames as one more state, named as that input."""
     output_ports: Ports = {
         "hypotheses": NeuralType("B D T", HypothesesType()),
         "scores": NeuralType("B D", LogprobsType()),
@@ -109,5 +109,5 @@ class NBest(SearchOfStates):
 
 
 def time_axis(ntype: NeuralType) -> int:
-    """The position of the axis of frames."""
+    """The position of the time axis among the axes of a wire or a port, which has one."""
     return [axis.kind for axis in ntype.axes or ()].index(AxisKind.Time)

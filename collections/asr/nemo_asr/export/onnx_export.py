@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_asr.decoding.greedy import post_process_predictions
+from nemo_asr.decoding.hypotheses import time_axis
 from nemo_asr.features.audio_preprocessor import audio_ports
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.onnx.onnx_model import FORMAT, INPUTS, OUTPUTS, PartFile, open_parts, part_place, states_of
@@ -40,7 +41,6 @@ from nemo_lite import Dag, logging
 from nemo_lite.backends.pytorch.export import OnnxRun, export_wires
 from nemo_lite.base.errors import CheckpointError, UsageError
 from nemo_lite.base.files import refuse_existing
-from nemo_lite.core import AxisKind
 
 TOLERANCE = 1e-3
 """How far a log-probability x of the file and of torch may be apart: by ``TOLERANCE * (1 + |x|)``. Rounding in another
@@ -353,11 +353,7 @@ def _padded(signals: Sequence[Samples]) -> Batch:
 
 def time_axes(file: Exported) -> dict[str, int | None]:
     """Of each output of a file the axis of time; None of lengths."""
-    kinds = {name: [axis.kind for axis in wire.ntype.axes or ()] for name, wire in file.outputs.items()}
-    return {
-        name: None if is_lengths(wire.ntype) else kinds[name].index(AxisKind.Time)
-        for name, wire in file.outputs.items()
-    }
+    return {name: None if is_lengths(wire.ntype) else time_axis(wire.ntype) for name, wire in file.outputs.items()}
 
 
 def _described(file: Exported) -> str:

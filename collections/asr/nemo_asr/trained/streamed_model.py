@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from nemo_asr.decoding.hypotheses import time_axis
 from nemo_asr.features.audio_preprocessor import audio_ports
 from nemo_asr.run.audio.segments import Samples
 from nemo_asr.run.search.search import Search, States
@@ -15,7 +16,6 @@ from nemo_asr.tasks.family import Model, StandIn, connect, is_lengths
 from nemo_lite.backends.pytorch.streaming import StreamedDag, lower_to_stream
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core.dag import slice_between
-from nemo_lite.core.neural_types import AxisKind
 
 
 class StreamedModel(NamedTuple):
@@ -69,7 +69,7 @@ def streamed_model(model: Model, labels: Sequence[str], sample_rate: int) -> Str
         problem, remedy = f"{', '.join(late)} comes later than {next(iter(states))}", "stream in segments"
         raise UsageError("the search reads wires of several delays", place=search.label, got=problem, remedy=remedy)
     strides = dag.delay.stride, dag.delays[wires.features].stride
-    axes = {port: [axis.kind for axis in wire.axes or ()].index(AxisKind.Time) for port, wire in states.items()}
+    axes = {port: time_axis(wire.ntype) for port, wire in states.items()}
     return StreamedModel(dag, list(labels), sample_rate, *strides, search, axes)
 
 

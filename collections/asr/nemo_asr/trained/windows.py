@@ -13,10 +13,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from nemo_asr.decoding.hypotheses import time_axis
 from nemo_asr.tasks.family import Signal, Wires
 from nemo_lite import Dag, NeuralModule, NeuralModuleFactory, NmTensor, NonTrainableNM, logging
 from nemo_lite.base.errors import UsageError
-from nemo_lite.core.neural_types import AxisKind, LengthsType, NeuralType
+from nemo_lite.core.neural_types import LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import frames_of
 
@@ -109,10 +110,7 @@ class Windowed(NonTrainableNM):
         self._plan = plan
         self._inputs = dict(Dag(outputs).data_layer.output_ports)
         self._outputs = {f"out_{index}": wire.ntype for index, wire in enumerate(outputs)}
-        self._time_axes = [
-            next(axis for axis, kind in enumerate(wire.ntype.axes or ()) if kind.kind is AxisKind.Time)
-            for wire in outputs
-        ]
+        self._time_axes = [time_axis(wire.ntype) for wire in outputs]
         self._has_warned = False
         self.part: torch.nn.Module = factory.lower([*outputs, lengths])
 
