@@ -16,13 +16,12 @@ from nemo_asr.models.conformer.encoder import Probability
 from nemo_asr.models.conformer.layer import ConformerLayer, Dropouts
 from nemo_asr.models.conformer.other_attention import ShawAttention, distances, lengths_of_blocks
 from nemo_asr.models.conformer.self_attention import FULL_CONTEXT, Hidden, add_dropped, hidden_frames
-from nemo_asr.models.jasper.encoder import encoded_ports
-from nemo_asr.models.jasper.layers import BatchNorm, Frames, TimeConv1d, are_full, frames_type
+from nemo_asr.models.jasper.encoder import encoded_ports, spectrogram_ports
+from nemo_asr.models.jasper.layers import BatchNorm, Frames, TimeConv1d, are_full
 from nemo_asr.run.arguments import Channels, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.ranges import Between
-from nemo_lite.core.neural_types import LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, floor_div, named
 
@@ -120,8 +119,7 @@ class GraniteSpeechEncoder(TrainableNM):
 
     @property
     def input_ports(self) -> Ports:
-        ports = {"audio_signal": frames_type(self._feat_in, SpectrogramType())}
-        return {**ports, "length": NeuralType("B", LengthsType())}
+        return spectrogram_ports(self._feat_in)
 
     @property
     def output_ports(self) -> Ports:

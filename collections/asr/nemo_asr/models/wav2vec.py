@@ -18,14 +18,13 @@ from torch import Tensor, nn
 from nemo_asr.models.conformer import attention, hidden_frames
 from nemo_asr.models.conformer.encoder import Probability
 from nemo_asr.models.conformer.self_attention import FULL_CONTEXT, Hidden, blocks_of_queries
-from nemo_asr.models.jasper.encoder import encoded_ports
-from nemo_asr.models.jasper.layers import Frames, MaskedGroupNorm, are_full, frames_type, valid_frames
+from nemo_asr.models.jasper.encoder import encoded_ports, spectrogram_ports
+from nemo_asr.models.jasper.layers import Frames, MaskedGroupNorm, are_full, valid_frames
 from nemo_asr.models.masks import Masks, masked, perhaps_left_out
 from nemo_asr.run.arguments import Channels, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.ranges import Between, Share
-from nemo_lite.core.neural_types import LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, floor_div, named
 
@@ -168,7 +167,7 @@ class Wav2VecEncoder(TrainableNM):
 
     @property
     def input_ports(self) -> Ports:
-        return {"audio_signal": frames_type(1, SpectrogramType()), "length": NeuralType("B", LengthsType())}
+        return spectrogram_ports(1)
 
     @property
     def output_ports(self) -> Ports:

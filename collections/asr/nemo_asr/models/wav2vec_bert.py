@@ -17,14 +17,13 @@ from nemo_asr.models.conformer.encoder import Probability
 from nemo_asr.models.conformer.layer import ConformerLayer, Dropouts
 from nemo_asr.models.conformer.other_attention import PlainAttention, ShawAttention, distances
 from nemo_asr.models.conformer.self_attention import FULL_CONTEXT, Hidden, hidden_frames
-from nemo_asr.models.jasper.encoder import encoded_ports
-from nemo_asr.models.jasper.layers import Frames, are_full, frames_type
+from nemo_asr.models.jasper.encoder import encoded_ports, spectrogram_ports
+from nemo_asr.models.jasper.layers import Frames, are_full
 from nemo_asr.models.masks import Masks, masked, perhaps_left_out
 from nemo_asr.run.arguments import Channels, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.ranges import Between, Share
-from nemo_lite.core.neural_types import LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, ceil_div, named
 
@@ -144,8 +143,7 @@ class Wav2VecBertEncoder(TrainableNM):
 
     @property
     def input_ports(self) -> Ports:
-        ports = {"audio_signal": frames_type(self._feat_in, SpectrogramType())}
-        return {**ports, "length": NeuralType("B", LengthsType())}
+        return spectrogram_ports(self._feat_in)
 
     @property
     def output_ports(self) -> Ports:

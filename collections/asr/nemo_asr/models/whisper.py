@@ -12,13 +12,11 @@ from torch import Tensor, nn
 
 from nemo_asr.models.attention.layers import FeedForward, MultiHeadAttention
 from nemo_asr.models.conformer.encoder import Probability
-from nemo_asr.models.jasper.encoder import encoded_ports
-from nemo_asr.models.jasper.layers import frames_type
+from nemo_asr.models.jasper.encoder import encoded_ports, spectrogram_ports
 from nemo_asr.run.arguments import Channels, Features, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.ranges import Between
-from nemo_lite.core.neural_types import LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, ceil_div
 
@@ -101,10 +99,7 @@ class WhisperEncoder(TrainableNM):
 
     @property
     def input_ports(self) -> Ports:
-        return {
-            "audio_signal": frames_type(self._num_bands, SpectrogramType()),
-            "length": NeuralType("B", LengthsType()),
-        }
+        return spectrogram_ports(self._num_bands)
 
     @property
     def output_ports(self) -> Ports:

@@ -30,14 +30,13 @@ from nemo_asr.models.conformer.self_attention import (
     position_embeddings,
 )
 from nemo_asr.models.conformer.subsampling import ConvSubsampling, LinearInput, StackingSubsampling
-from nemo_asr.models.jasper.encoder import encoded_ports, intermediate_of
-from nemo_asr.models.jasper.layers import Frames, are_full, frames_type
+from nemo_asr.models.jasper.encoder import encoded_ports, intermediate_of, spectrogram_ports
+from nemo_asr.models.jasper.layers import Frames, are_full
 from nemo_asr.run.arguments import Channels, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.streaming import ChunkFrames, Delay, State, keyed, num_new, prefixed
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.ranges import Between
-from nemo_lite.core.neural_types import LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape
 
@@ -209,10 +208,7 @@ class ConformerEncoder(TrainableNM):
 
     @property
     def input_ports(self) -> Ports:
-        return {
-            "audio_signal": frames_type(self._feat_in, SpectrogramType()),
-            "length": NeuralType("B", LengthsType()),
-        }
+        return spectrogram_ports(self._feat_in)
 
     @property
     def output_ports(self) -> Ports:

@@ -221,6 +221,11 @@ def _oldest_name(name: str) -> str:
     return _PART.sub(r"\1\2\3", name)
 
 
+def spectrogram_ports(feat_in: int) -> Ports:
+    """The inputs of an encoder that needs lengths: spectrogram frames (B, ``feat_in``, T), and valid frames (B,)."""
+    return {"audio_signal": frames_type(feat_in, SpectrogramType()), "length": NeuralType("B", LengthsType())}
+
+
 def encoded_ports(size: int, intermediate: int | None) -> Ports:
     """The outputs of an encoder; ``intermediate``: channels of a block inside whose output is given too."""
     outputs = frames_type(size, AcousticEncodedRepresentation())
