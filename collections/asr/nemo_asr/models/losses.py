@@ -156,7 +156,7 @@ class AuxiliaryCTCLoss(CTCLossNM):
         super().__init__(num_classes, zero_infinity, name=name)
         self.weight = weight
         self.reduction: Reduction = reduction or loss.module.reduction
-        # What counts in the other loss where it is divided by labels: both are divided by the same number.
+        # Ends that the other loss counts as labels: both losses are divided by the same number then.
         self._num_ends: int = getattr(loss.module, "num_ends", 0)
 
     def _reduced(self, losses: Tensor, num_labels: Tensor) -> Tensor:

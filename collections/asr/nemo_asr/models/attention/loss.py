@@ -43,7 +43,7 @@ class AttentionLoss(LossNM):
     output_ports: Ports = {"loss": NeuralType(None, LossType())}
     why_weak_at_first = "a decoder that has not learned yet hears little of the frames, which passes by itself"
     num_ends = 1
-    """Outputs of each text behind its labels, which count where losses are divided by labels."""
+    """The end of each text counts as one more label where losses are divided by the number of labels."""
 
     def __init__(
         self,
