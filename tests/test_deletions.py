@@ -35,7 +35,7 @@ ALLOWED = {
     "collections/asr/nemo_asr/export/runner_export.py:new_folder": "the temporary folder of this call",
     "collections/asr/nemo_asr/published/hub.py:fetch": "parts of downloads in its cache, named by their digest",
     "collections/asr/nemo_asr/published/hub.py:_fetch_files": "a file of its cache takes the place of an older one",
-    "collections/asr/nemo_asr/published/hub.py:_Server.receive": "a download that is not what the server stated",
+    "collections/asr/nemo_asr/published/transfer.py:Transfer.receive": "a download that is not what the server stated",
     "collections/asr/nemo_asr/tasks/kept_misfits.py:write": "old entries of its own cache folder",
     "collections/asr/nemo_asr/run/serve/uploads.py:Upload._close": "a copy of tempfile that this object has made",
     "collections/asr/nemo_asr/corpora/writing.py:write_recording": "the temporary file of this call",

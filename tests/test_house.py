@@ -30,6 +30,7 @@ ELSEWHERE = [
     ("nemo_asr.data", "made_shards tar_shards", "asr/data/test_tarred.py"),
     ("nemo_asr.data", "file_durations scored_texts", "asr/data/test_speech_data_layer.py"),
     ("nemo_asr.decoding", "attention hypotheses", "asr/tasks/test_attention.py"),
+    ("nemo_asr.published", "transfer", "asr/published/test_hub.py"),
     ("nemo_asr.export", "onnx_asr_export sherpa_export torch_export", "asr/export/test_runner_export.py"),
     ("nemo_asr.features", "audio_preprocessor", "asr/features/test_preprocessors.py"),
     ("nemo_asr.models.attention", "decoder layers loss", "asr/models/test_attention_decoder.py"),

@@ -322,12 +322,14 @@ class OneLineParser(argparse.ArgumentParser):
         groups: of options, that every parser of the class has. A group may say the ``page`` of its options.
         pages: what each page is about. Options of no page are on ``other``.
         most_used: options that ``--help`` shows, with spaces between them; positional arguments stand before them.
+        on_missing: what is said where arguments are missing.
         given: the names in the result of the options that the command line has, also of those with their defaults.
     """
 
     groups: ClassVar[Sequence[type]] = ()
     pages: ClassVar[Mapping[str, str]] = {}
     most_used: ClassVar[str] = ""
+    on_missing: ClassVar[str] = ""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         has_help = kwargs.pop("add_help", True)
@@ -400,6 +402,8 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the script with one line and exit code 2; the full list of options is left to ``--help``."""
+        if self.on_missing and "arguments are required: " in message:
+            message = f"{message}; {self.on_missing}"
         print(f"{self.prog}: {marked('error:')} {message}", file=sys.stderr)
         raise SystemExit(2) from UsageError(message)  # the cause is for reported_to_user: other processes are told
 

@@ -1,7 +1,8 @@
-"""A server in a thread that answers as Hugging Face does: a list of files, redirects to a store, ranges, refusals."""
+"""A server in a thread that answers as Hugging Face and NGC do: a list of files, redirects, ranges, refusals."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import threading
@@ -43,6 +44,19 @@ class Hub:
     address: str = ""
     store: str = ""
 
+    def listed_by_ngc(self) -> bytes:
+        """NGC's answer about the files of a version: of those in ``large`` with a SHA-256."""
+        entries = [
+            {"path": name, "sizeInBytes": len(content)}
+            | (
+                {"sha256_base64": base64.b64encode(hashlib.sha256(content).digest()).decode()}
+                if name in self.large
+                else {}
+            )
+            for name, content in self.files.items()
+        ]
+        return json.dumps({"modelFiles": entries}).encode()
+
     def listed(self) -> bytes:
         """The answer about the files in a tree."""
         entries: list[dict[str, object]] = [{"type": "directory", "path": "onnx", "oid": "0" * 40, "size": 0}]
@@ -75,11 +89,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(307, b"", Location=path.replace("owner/name", hub.moved))
         elif "/tree/main" in path and (hub.moved or "owner/name") in path:
             self._answer(200, hub.listed())
-        elif "/resolve/main/" in path and (name := path.rpartition("/")[2]) in hub.files:
+        elif path.endswith("/versions/1.0.0rc1/files/"):
+            self._answer(200, hub.listed_by_ngc())
+        elif ("/resolve/main/" in path or "/versions/" in path) and (name := path.rpartition("/")[2]) in hub.files:
             if hub.refusals:
                 code, headers = hub.refusals.pop(0)
                 self._answer(code, b"", **headers)
-            elif name in hub.large:
+            elif name in hub.large or "/versions/" in path:
                 self._answer(302, b"", Location=f"{hub.store}/blob/{name}")
             else:
                 self._content(name)
@@ -128,6 +144,7 @@ def asked_here(hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     """The same, in the place of Hugging Face, with a cache of its own, no token and no wish to be offline."""
     with serving(hub):
         monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        monkeypatch.setenv("NGC_ENDPOINT", hub.address)
         monkeypatch.setenv("NEMO_LITE_CACHE", str(cache))
         monkeypatch.delenv("HF_TOKEN", raising=False)
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)

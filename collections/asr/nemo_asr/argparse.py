@@ -247,7 +247,8 @@ class AsrArgParser(NemoArgParser):
                 "model; leave it out of one"
             )
         # Of another toolkit it may be a file; one that is no model is refused where models are read.
-        remedy = "give a run's folder, a model folder, a folder of checkpoints, a .nemo file or hf:OWNER/NAME"
+        known = "the name of a published model (nemo-lite models list)"
+        remedy = f"give a run's folder, a model folder, a folder of checkpoints, a .nemo file or {known}"
         if parsed.init_from is None or repository_of(parsed.init_from) is None:
             self.check_folder(parsed, "init_from", remedy, or_file=True)
 

@@ -38,12 +38,12 @@ def test_the_table_has_facts_and_no_error_rates(capsys: pytest.CaptureFixture[st
     models = published_models()
     assert len(models) > 20
     assert all(all(each._replace(licence="looked up")) and name == each.name for name, each in models.items())
-    assert all(repository_of(f"hf:{each.repository}") == Repository(each.repository) for each in models.values())
+    assert all(str(repository_of(each.repository)) == each.repository for each in models.values())
     main(["list"])
     head, *lines, last = capsys.readouterr().out.splitlines()
     assert head.split() == ["name", "heads", "languages", "parameters", "sample", "rate", "licence", "repository"]
     assert [line.split()[0] for line in lines] == list(models)
-    assert last.endswith("hf:OWNER/NAME")
+    assert last.endswith("hf:OWNER/NAME (Hugging Face), ngc:ORG/TEAM/NAME@VERSION (NVIDIA's NGC)")
 
 
 def test_a_name_stands_for_its_repository_unless_there_is_such_a_path(tmp_path: Path, monkeypatch) -> None:
@@ -103,7 +103,9 @@ def test_a_server_calls_a_model_by_the_last_part_of_its_name() -> None:
 
 def test_another_name_is_answered_with_the_nearest_and_with_the_door(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match=rf"models list names .* \(did you mean {NAME}\?\); hf:OWNER/NAME is any"):
+    with pytest.raises(
+        CheckpointError, match=rf"models list names .* \(did you mean {NAME}\?\); hf:OWNER/NAME or ngc:ORG"
+    ):
         find_model("parakeet-ctc-0.6")
     with pytest.raises(UsageError, match=rf'"parakeet-ctc-0\.6" \(did you mean {NAME}\?\), wanted one of nemo-lite'):
         main(["get", "parakeet-ctc-0.6"])

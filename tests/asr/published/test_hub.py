@@ -11,7 +11,8 @@ import pytest
 from toys.hub_server import TOKEN, Hub, asked_here
 
 from nemo_asr.published.catalogue import Repository, parse_repository
-from nemo_asr.published.hub import MAX_TRIES, cached_folder, download_of, fetch
+from nemo_asr.published.hub import cached_folder, download_of, fetch
+from nemo_asr.published.transfer import MAX_TRIES
 from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, UsageError
 
 NAME = Repository("owner/name")
@@ -36,7 +37,7 @@ def _hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 @pytest.fixture(autouse=True, name="waits")
 def _waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     waits: list[float] = []
-    monkeypatch.setattr("nemo_asr.published.hub.time.sleep", waits.append)
+    monkeypatch.setattr("nemo_asr.published.transfer.time.sleep", waits.append)
     return waits
 
 
@@ -84,7 +85,7 @@ def test_what_has_changed_is_fetched_when_asked_and_nothing_else(hub: Hub) -> No
 
 def test_a_token_goes_to_the_server_and_not_to_where_it_redirects(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.private = True
-    assert "there is no such repository, or it is not for everybody: got 401" in refusal()
+    assert "there is no such repository, or it wants a token: got 401" in refusal()
     monkeypatch.setenv("HF_TOKEN", f"{TOKEN}\n")
     hub.moved = "owner/new"  # on the same server: there it goes too
     hub.asked.clear()
@@ -218,3 +219,48 @@ def test_a_disk_that_is_too_small_is_told_before(hub: Hub, monkeypatch: pytest.M
 def test_a_revision_has_its_own_folder() -> None:
     other = parse_repository("hf:a/b@v1.0")
     assert (other, str(other), cached_folder(other).name) == (Repository("a/b", "v1.0"), "hf:a/b@v1.0", "b@v1.0")
+
+
+MODEL = "ngc:nvidia/nemo/stt@1.0.0rc1"
+
+
+@pytest.mark.parametrize("states_digest", [False, True])
+def test_a_file_of_ngc_is_fetched_and_continued(hub: Hub, tmp_path: Path, states_digest: bool) -> None:
+    hub.files, hub.large = {"stt.nemo": WEIGHTS, "notes.txt": b"more"}, ("stt.nemo",) * states_digest
+    hub.cut = [1000, 500_000]
+    path = fetch(parse_repository(MODEL))
+    assert path == tmp_path / "ngc" / "nvidia" / "nemo" / "stt@1.0.0rc1" / "stt.nemo"
+    assert path.read_bytes() == WEIGHTS
+    assert [part for path, part, _ in hub.asked if path.startswith("/blob/")] == [None, "bytes=1000-", "bytes=501000-"]
+    (file,) = download_of(path.parent).files
+    assert (file.name, file.sha256) == ("stt.nemo", hashlib.sha256(WEIGHTS).hexdigest())
+
+
+@pytest.mark.parametrize("sent", [WEIGHTS[:-1] + b"x", WEIGHTS + b"x"])
+def test_another_content_of_ngc_is_never_used(hub: Hub, sent: bytes) -> None:
+    hub.files, hub.large, hub.sent = {"stt.nemo": WEIGHTS}, ("stt.nemo",), {"stt.nemo": sent}
+    with pytest.raises(CheckpointError, match="the file is not what the server states: got "):
+        fetch(parse_repository(MODEL))
+    assert names_in(cached_folder(parse_repository(MODEL))) == [".lock"]
+
+
+def test_of_several_files_of_ngc_one_is_named(hub: Hub) -> None:
+    hub.files = {"a.nemo": WEIGHTS, "b.nemo": b"b"}
+    with pytest.raises(CheckpointError, match=r"no model that is read here: got a\.nemo, b\.nemo, wanted one \.nemo"):
+        fetch(parse_repository(MODEL))
+    model = parse_repository(f"{MODEL}/b.nemo")
+    assert str(model) == f"{MODEL}/b.nemo"
+    assert fetch(model).read_bytes() == b"b"
+
+
+def test_what_ngc_does_not_have_is_one_line(hub: Hub) -> None:
+    with pytest.raises(ModelNotFoundError) as caught:
+        fetch(parse_repository("ngc:nvidia/nemo/stt@2"))
+    assert "stt@2: there is no such model, version or file, or it is not for everybody" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["stt@1", "nvidia/nemo/stt", "a/b/c/d@1", "a/../b@1", "a/b@1/c.pt"])
+def test_a_model_of_ngc_that_is_spelled_otherwise_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"this names no model of NGC: wanted ngc:ORG/TEAM/NAME@VERSION, or ngc:"):
+        parse_repository(f"ngc:{text}")

@@ -5,11 +5,8 @@ No file is written outside the given folder, no link is made, and no more is wri
 
 from __future__ import annotations
 
-import hashlib
-import http.client
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -17,14 +14,14 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
+from nemo_asr.published.transfer import StatedFile, Transfer
 from nemo_lite.base.errors import DataError
-from nemo_lite.base.files import FileKind, write_atomically
+from nemo_lite.base.files import FileKind, digest_of_file, write_atomically
 from nemo_lite.base.tar_files import TarLimits, open_tar
 
 _CHUNK_BYTES = 1 << 20
 _OTHERS = 4  # what is not wanted of an archive may be so many times as large as what is wanted can be
 _KIND = FileKind("the archive", 1 << 40, remedy="fetch it again")
-_TIMEOUT_SECONDS = 60
 BY_HAND = "download it by hand and give it with --source"
 
 
@@ -52,34 +49,18 @@ def download(
     print(f"downloading {url}", file=sys.stderr)
 
     def fetch(temporary: Path) -> None:
-        digest, received, promised = hashlib.sha256(), 0, 0
-        with open(temporary, "wb") as out, tqdm(unit="B", unit_scale=True, disable=None) as bar:
-            for chunk, promised in _chunks(url, remedy):
-                digest.update(chunk)
-                out.write(chunk)
-                received += len(chunk)
-                bar.total = promised or None
-                bar.update(len(chunk))
-        if received == 0 or (promised and received != promised):
-            got, wanted = f"{received} bytes", str(promised)
-            raise DataError("the download broke off", place=url, got=got, wanted=wanted, remedy=remedy)
-        if sha256 and digest.hexdigest() != sha256:
-            problem, got = "the download is not the known archive", f"sha256 {digest.hexdigest()}"
+        transfer = Transfer(url, error=DataError, other_error=DataError, remedy=remedy, address_remedy=remedy)
+        size = transfer.size(url)
+        if not size:
+            raise DataError("the server does not state the size of the file", place=url, remedy=remedy)
+        with tqdm(total=size, unit="B", unit_scale=True, disable=None) as bar:
+            transfer.receive(StatedFile(path.name, url, size), temporary, bar)
+        if sha256 and (digest := digest_of_file(temporary)) != sha256:
+            problem, got = "the download is not the known archive", f"sha256 {digest}"
             raise DataError(problem, place=url, got=got, wanted=sha256, remedy=f"{remedy} if you trust it")
         check(temporary)
 
     write_atomically(path, fetch)
-
-
-def _chunks(url: str, remedy: str) -> Iterator[tuple[bytes, int]]:
-    """The answer of the server, piece by piece, each with the bytes that it promised in all (0: it did not say)."""
-    try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response:  # noqa: S310 - a constant of ours
-            promised = int(response.headers.get("Content-Length") or 0)
-            while chunk := response.read(_CHUNK_BYTES):
-                yield chunk, promised
-    except (OSError, http.client.HTTPException) as error:
-        raise DataError("it cannot be downloaded", place=url, got=f'"{error}"', remedy=remedy) from None
 
 
 def unpack(

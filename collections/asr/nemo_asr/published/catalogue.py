@@ -13,31 +13,51 @@ from nemo_lite.base.errors import UsageError
 from nemo_lite.base.files import FileKind, read_text
 
 _CATALOGUE = FileKind("the catalogue", 1 << 20)
-PREFIX = "hf:"
-_REPOSITORY = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*)(?:@([A-Za-z0-9][A-Za-z0-9._-]*))?")
+PREFIX, NGC_PREFIX = "hf:", "ngc:"
+SPELLINGS = {PREFIX: f"{PREFIX}OWNER/NAME", NGC_PREFIX: f"{NGC_PREFIX}ORG/TEAM/NAME@VERSION"}
+_PART = "[A-Za-z0-9][A-Za-z0-9._-]*"
+_REPOSITORY = re.compile(f"({_PART}/{_PART})(?:@({_PART}))?")
+_NGC_MODEL = re.compile(f"({_PART}(?:/{_PART}){{1,2}})@({_PART})(?:/({_PART}\\.nemo))?")
 
 
 class Repository(NamedTuple):
-    """A repository of Hugging Face: ``OWNER/NAME``, and a branch, a tag or a commit of it."""
+    """What is published under a name: ``OWNER/NAME`` of Hugging Face, or ``ORG/TEAM/NAME`` of NVIDIA's NGC.
+
+    Attributes:
+        name: as above.
+        revision: a branch, a tag or a commit; of NGC a version.
+        prefix: ``hf:`` or ``ngc:``.
+        file: of NGC, the name of its file where there are several.
+    """
 
     name: str
     revision: str = "main"
+    prefix: str = PREFIX
+    file: str = ""
 
     def __str__(self) -> str:
-        return f"{PREFIX}{self.name}" + f"@{self.revision}" * (self.revision != "main")
+        file = f"/{self.file}" if self.file else ""
+        return f"{self.prefix}{self.name}" + (f"@{self.revision}{file}" if self.revision != "main" else "")
 
 
 def parse_repository(text: str) -> Repository:
-    """The repository that ``hf:OWNER/NAME`` or ``hf:OWNER/NAME@REVISION`` names.
+    """The repository that a text names.
+
+    It is ``hf:OWNER/NAME`` or ``hf:OWNER/NAME@REVISION``, or of NGC ``ngc:ORG/TEAM/NAME@VERSION``, with ``/FILE.nemo``
+    behind it where it has several files. Some models have no ``TEAM/``.
 
     Raises:
         UsageError: it is spelled otherwise.
     """
+    if text.startswith(NGC_PREFIX):
+        if (found := _NGC_MODEL.fullmatch(text.removeprefix(NGC_PREFIX))) is not None:
+            return Repository(found[1], found[2], NGC_PREFIX, found[3] or "")
+        wanted = f"{SPELLINGS[NGC_PREFIX]}, or {SPELLINGS[NGC_PREFIX]}/FILE.nemo"
+        raise UsageError("this names no model of NGC", place=text, wanted=wanted)
     match = _REPOSITORY.fullmatch(text.removeprefix(PREFIX))
     if match is None:
-        raise UsageError(
-            "this names no repository", place=text, wanted=f"{PREFIX}OWNER/NAME, or {PREFIX}OWNER/NAME@REVISION"
-        )
+        wanted = f"{SPELLINGS[PREFIX]}, or {SPELLINGS[PREFIX]}@REVISION"
+        raise UsageError("this names no repository", place=text, wanted=wanted)
     return Repository(match[1], match[2] or "main")
 
 
@@ -46,10 +66,10 @@ class PublishedModel(NamedTuple):
 
     Attributes:
         name: by which it is called here.
-        repository: ``OWNER/NAME`` at Hugging Face.
+        repository: ``hf:OWNER/NAME`` at Hugging Face, or ``ngc:ORG/TEAM/NAME@VERSION``.
         heads: what writes its texts, the default first.
         languages: by their codes, or how many.
-        licence: of the weights; empty where it was not looked up: its page at Hugging Face says it.
+        licence: of the weights; empty where it was not looked up: its page says it.
         sample_rate: in Hz.
         parameters: how many, such as ``0.6 B``.
     """
@@ -71,13 +91,13 @@ def published_models() -> dict[str, PublishedModel]:
 
 
 def repository_of(model: str | Path) -> Repository | None:
-    """The repository that ``hf:OWNER/NAME`` or a name of the table stands for; None of a path. What is here is a path.
+    """What ``hf:...``, ``ngc:...`` or a name of the table stands for; None of a path. What is here is a path.
 
     Raises:
-        UsageError: ``hf:`` before something that names no repository.
+        UsageError: ``hf:`` or ``ngc:`` before something that names nothing there.
     """
     text = os.fspath(model)
-    if text.startswith(PREFIX):
+    if text.startswith(tuple(SPELLINGS)):
         return parse_repository(text)
     known = published_models().get(text)
-    return None if known is None or os.path.lexists(text) else Repository(known.repository)
+    return None if known is None or os.path.lexists(text) else parse_repository(known.repository)

@@ -1,33 +1,29 @@
-"""fetch: the files of a Hugging Face repository in the cache folder, whole and verified, or an error of one line.
+"""fetch: the files of a published model in the cache folder, whole and verified, or an error of one line.
 
-What the server states about a file (size, and SHA-256 or git's SHA-1) is what it must be. Files arrive under another
-name, which a later try continues. No model is read here, and nothing of a repository is run.
+From Hugging Face and from NVIDIA's NGC. What the server states about a file (size, and SHA-256 or git's SHA-1) is what
+it must be. Files arrive under another name, which a later try continues. No model is read here, and nothing of a
+repository is run.
 """
 
 from __future__ import annotations
 
+import base64
 import fcntl
-import hashlib
-import http.client
 import os
 import re
 import shutil
-import ssl
 import sys
-import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.error import HTTPError, URLError
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
 from tqdm import tqdm
 
-from nemo_asr.published.catalogue import Repository
+from nemo_asr.published.catalogue import NGC_PREFIX, PREFIX, Repository
+from nemo_asr.published.transfer import StatedFile, Transfer
 from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, UsageError
 from nemo_lite.base.files import (
     FileKind,
@@ -36,29 +32,22 @@ from nemo_lite.base.files import (
     json_text,
     make_writable_folder,
     parse_json,
-    read_bytes,
     refusing_unwritable,
     synchronise,
     write_atomically,
 )
 from nemo_lite.base.verified import RecordKind, VerifiedFile
 
-# Any: a response of urllib, and values of JSON.
+# Any: values of JSON.
 
 CACHE_VARIABLE, CACHE = "NEMO_LITE_CACHE", "~/.cache/nemo_lite"
 OFFLINE_VARIABLE, TOKEN_VARIABLE = "HF_HUB_OFFLINE", "HF_TOKEN"
 ENDPOINT_VARIABLE, ENDPOINT = "HF_ENDPOINT", "https://huggingface.co"
 RECORD = "download.json"
-MAX_TRIES = 5  # one after another, without a byte in between
-MAX_WAIT_SECONDS = 120.0  # that a server may ask for
-_TIMEOUT_SECONDS = 60
-_CHUNK_BYTES = 1 << 20
+NGC_VARIABLE, NGC = "NGC_ENDPOINT", "https://api.ngc.nvidia.com"
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_NETWORK = (URLError, ConnectionError, TimeoutError, ssl.SSLError, http.client.HTTPException)
-_DIGESTS = {64: "SHA-256", 40: "git's SHA-1"}
 _DIGEST_OF = {False: re.compile("[0-9a-f]{40}"), True: re.compile("[0-9a-f]{64}")}  # whether it is of Git LFS
 _LIST = FileKind("the server's list of files", 64 << 20, CheckpointError, f"see {ENDPOINT_VARIABLE}")
-_OF_GIT = FileKind("the file", 256 << 20, CheckpointError)  # larger ones are of Git LFS
 # Of a folder of transformers; settings are small. Pickled weights are not read, so they are not fetched.
 _SETTINGS, _MAX_SETTINGS_BYTES = (".json", ".txt", ".model"), 64 << 20
 _CONFIG, _WEIGHTS, _INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -96,28 +85,12 @@ _RECORD = RecordKind(
 )
 
 
-class _Listed(NamedTuple):
-    """A file of a repository, as the server states it: the digest is a SHA-256, or git's SHA-1 of a small file."""
-
-    name: str
-    bytes: int
-    digest: str
-
-    def digest_of(self, path: Path) -> str:
-        if len(self.digest) == 64:
-            return digest_of_file(path)
-        content = read_bytes(path, _OF_GIT)
-        return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-
-    def is_at(self, path: Path) -> bool:
-        return path.is_file() and path.stat().st_size == self.bytes and self.digest_of(path) == self.digest
-
-
 def cached_folder(repository: Repository, environ: Mapping[str, str] = os.environ) -> Path:
     """Where the files of a repository are, or are to be."""
-    owner, _, name = repository.name.partition("/")
+    owner, _, name = repository.name.rpartition("/")
     revision = "" if repository.revision == "main" else f"@{repository.revision}"
-    return Path(environ.get(CACHE_VARIABLE) or CACHE).expanduser() / "hf" / owner / f"{name}{revision}"
+    cache = Path(environ.get(CACHE_VARIABLE) or CACHE).expanduser()
+    return cache / repository.prefix.rstrip(":") / owner / f"{name}{revision}"
 
 
 def fetch(
@@ -149,14 +122,14 @@ def fetch(
         remedy = f"fetch it with a network: nemo-lite models get {repository}"
         problem = "it is not in the cache, and nothing is downloaded offline"
         raise ModelNotFoundError(problem, place=str(repository), got=f"no {folder}", remedy=remedy)
-    server = _Server.of_environment()
+    host: _Host = _HOSTS[repository.prefix](repository)
     with _locked(make_writable_folder(folder)):
         if not refresh and (found := _found(folder)) is not None:  # another process was faster
             return found
-        files = _wanted(server.files(repository), repository)
-        _fetch_files(server, repository, files, folder, check)
+        files = _wanted(host.files(repository), repository)
+        _fetch_files(host.transfer, repository, files, folder, check)
         stored = [VerifiedFile(file.name, digest_of_file(folder / file.name), file.bytes) for file in files]
-        done = Download(repository=repository.name, revision=repository.revision, server=server.address, files=stored)
+        done = Download(repository=repository.name, revision=repository.revision, server=host.address, files=stored)
         text = _RECORD.text(msgspec.to_builtins(done))
         for old in folder.glob(".*.part"):  # of contents that the server has no more
             old.unlink()
@@ -193,7 +166,7 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _wanted(files: Sequence[_Listed], repository: Repository) -> list[_Listed]:
+def _wanted(files: Sequence[StatedFile], repository: Repository) -> list[StatedFile]:
     """The files that a reader needs: one .nemo file, or settings and then weights.
 
     Raises:
@@ -219,11 +192,15 @@ def _wanted(files: Sequence[_Listed], repository: Repository) -> list[_Listed]:
 
 
 def _fetch_files(
-    server: _Server, repository: Repository, files: Sequence[_Listed], folder: Path, check: Callable[[Path], object]
+    transfer: Transfer,
+    repository: Repository,
+    files: Sequence[StatedFile],
+    folder: Path,
+    check: Callable[[Path], object],
 ) -> None:
     """Put all files into the folder. Raises the errors of :func:`fetch`."""
     missing = [file for file in files if not file.is_at(folder / file.name)]
-    parts = {file.name: folder / f".{file.name}.{file.digest[:16]}.part" for file in missing}
+    parts = {file.name: folder / f".{file.name}.{file.digest[:16] or file.bytes}.part" for file in missing}
     arrived = sum(part.stat().st_size for part in parts.values() if part.is_file())
     total = sum(file.bytes for file in missing)
     if (free := shutil.disk_usage(folder).free) < total - arrived:
@@ -238,145 +215,45 @@ def _fetch_files(
         for file in files:
             if (part := parts.get(file.name)) is not None:
                 with refusing_unwritable(part, "the download cannot be written"):
-                    server.receive(repository, file, part, bar)
+                    transfer.receive(file, part, bar)
                     os.replace(part, folder / file.name)
                     synchronise(folder)
             if file.name == _CONFIG:
                 check(folder / _CONFIG)
 
 
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Redirects, also to other hosts. The token does not go there, and https does not become http."""
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        old, new = urlsplit(req.full_url), urlsplit(newurl)
-        if new.scheme not in ("https", old.scheme):
-            problem, got = "the server redirects to where nothing is fetched from", f"{new.scheme}://{new.netloc}"
-            remedy = f"see {ENDPOINT_VARIABLE}"
-            raise ModelNotFoundError(problem, place=req.full_url, got=got, wanted="https", remedy=remedy)
-        request = super().redirect_request(req, fp, code, msg, headers, newurl)
-        token = req.unredirected_hdrs.get("Authorization")
-        if request is not None and token and (old.scheme, old.netloc) == (new.scheme, new.netloc):
-            request.add_unredirected_header("Authorization", token)
-        return request
-
-
-@dataclass(frozen=True)
-class _Server:
-    """Hugging Face, or a mirror of it.
-
-    Attributes:
-        address: ``https://huggingface.co``.
-        token: of an account; "" for none.
-    """
+class _Host(Protocol):
+    """Where a repository is."""
 
     address: str
-    token: str
+    transfer: Transfer
 
-    @classmethod
-    def of_environment(cls) -> _Server:
-        """The server that HF_ENDPOINT names, with the token in HF_TOKEN.
+    def files(self, repository: Repository) -> list[StatedFile]:
+        """The files in its top folder. Raises the errors of :func:`fetch`."""
 
-        Raises:
-            UsageError: a value cannot be used.
-        """
-        address = (os.environ.get(ENDPOINT_VARIABLE) or ENDPOINT).strip().rstrip("/")
+
+class _HuggingFace:
+    """Hugging Face, or a mirror of it, with the token in HF_TOKEN.
+
+    Raises:
+        UsageError: a variable of the environment cannot be used.
+    """
+
+    def __init__(self, repository: Repository) -> None:
+        self.address = _address(ENDPOINT_VARIABLE, ENDPOINT)
         token = os.environ.get(TOKEN_VARIABLE, "").strip()
-        parts = urlsplit(address)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise UsageError("this is no address", place=ENDPOINT_VARIABLE, got=address, wanted=f"such as {ENDPOINT}")
+        parts = urlsplit(self.address)
         if not (token.isascii() and token.isprintable()):
             raise UsageError("the token has letters that a header cannot have", place=TOKEN_VARIABLE, wanted="hf_...")
         if token and parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
             remedy = f"give an address of https, or unset {TOKEN_VARIABLE}"
             problem = "a token would be readable on the way"
-            raise UsageError(problem, place=ENDPOINT_VARIABLE, got=address, wanted="https", remedy=remedy)
-        return cls(address, token)
-
-    def files(self, repository: Repository) -> list[_Listed]:
-        """The files in the top folder of a repository."""
-        url = f"{self.address}/api/models/{repository.name}/tree/{repository.revision}"
-        tries = 0
-        while True:
-            try:
-                with self._open(url, repository) as response:
-                    data = response.read(_LIST.max_bytes + 1)
-                break
-            except _NETWORK as error:
-                tries += 1
-                self._wait(error, tries, repository, url)
-        content = parse_json(data, url, _LIST)
-        if not isinstance(content, list):
-            raise _LIST.refusal(f"{_LIST.name} is none", url, got=type(content).__name__, wanted="a list")
-        return [file for file in map(_listed, content) if file is not None]
-
-    def receive(self, repository: Repository, file: _Listed, part: Path, bar: Any) -> None:
-        """Fill a file, going on where it ends; in the end it is whole and verified, or there is an error.
-
-        Raises:
-            ModelNotFoundError: the server does not give it. What has arrived stays, for the next time.
-            CheckpointError: it is not what the server stated. Nothing stays.
-        """
-        url = f"{self.address}/{repository.name}/resolve/{repository.revision}/{file.name}"
-        part.touch()
-        tries, most = 0, part.stat().st_size
-        while part.stat().st_size < file.bytes:
-            try:
-                self._append(url, repository, file, part, bar)
-                error: Exception = ConnectionError("the connection broke off")
-            except _NETWORK as caught:
-                error = caught
-            size = part.stat().st_size
-            if size < file.bytes:
-                tries, most = (1, size) if size > most else (tries + 1, most)
-                self._wait(error, tries, repository, url)
-        synchronise(part)
-        size = part.stat().st_size
-        digest = file.digest_of(part) if size == file.bytes else ""
-        if digest != file.digest:
-            part.unlink()
-            kind = _DIGESTS[len(file.digest)]
-            got, wanted = (f"{kind} {digest}", file.digest) if digest else (f"{size} bytes", str(file.bytes))
-            remedy = "try again; if it stays so, tell the owner of the repository or of the mirror"
-            raise CheckpointError(
-                "the file is not what the server states", place=url, got=got, wanted=wanted, remedy=remedy
-            )
-
-    def _append(self, url: str, repository: Repository, file: _Listed, part: Path, bar: Any) -> None:
-        start = part.stat().st_size
-        with self._open(url, repository, {"Range": f"bytes={start}-"} if start else {}) as response:
-            # What ignores the range sends all of the file again.
-            goes_on = response.status == 206 and str(response.headers.get("Content-Range")).startswith(
-                f"bytes {start}-"
-            )
-            if start and not goes_on:
-                bar.update(-start)
-                start = 0
-            with open(part, "ab" if goes_on else "wb") as out:
-                # One byte more than stated is enough to tell that it is another file.
-                while chunk := response.read(min(_CHUNK_BYTES, file.bytes + 1 - start)):
-                    out.write(chunk)
-                    start += len(chunk)
-                    bar.update(len(chunk))
-
-    def _open(self, url: str, repository: Repository, headers: Mapping[str, str] = {}) -> Any:
-        request = urllib.request.Request(url, headers={"User-Agent": "nemo_lite", **headers})  # noqa: S310 - checked
-        if self.token:
-            request.add_unredirected_header("Authorization", f"Bearer {self.token}")
-        try:
-            return urllib.request.build_opener(_Redirects).open(request, timeout=_TIMEOUT_SECONDS)
-        except HTTPError as error:
-            error.close()
-            if error.code in (401, 403, 404):
-                raise self._refusal(error.code, repository, url) from None
-            raise
-
-    def _refusal(self, code: int, repository: Repository, url: str) -> ModelNotFoundError:
+            raise UsageError(problem, place=ENDPOINT_VARIABLE, got=self.address, wanted="https", remedy=remedy)
         page = f"{self.address}/{repository.name}"
-        own_token = f"the token in {TOKEN_VARIABLE}" if self.token else f"no {TOKEN_VARIABLE}"
-        problem, remedy = {
+        not_for_you = f"the token in {TOKEN_VARIABLE} may not read it" if token else "it wants a token"
+        refusals = {
             401: (
-                "there is no such repository, or it is not for everybody",
+                f"there is no such repository, or {not_for_you}",
                 f"look at {page}, and set {TOKEN_VARIABLE} to a token that may read it",
             ),
             403: (
@@ -384,34 +261,69 @@ class _Server:
                 f"agree to its conditions at {page} with the account of the token",
             ),
             404: ("there is no such repository or revision", "correct the name; nemo-lite models list has names"),
-        }[code]
-        return ModelNotFoundError(
-            problem, place=str(repository), got=f"{code} for {url} with {own_token}", remedy=remedy
-        )
+        }
+        self.transfer = Transfer(str(repository), token, refusals, address_remedy=f"see {ENDPOINT_VARIABLE}")
 
-    def _wait(self, error: Exception, tries: int, repository: Repository, url: str) -> None:
-        """Wait before the next try.
-
-        Raises:
-            ModelNotFoundError: there is none.
-        """
-        remedy = "call it again: what has arrived is kept, and it goes on there"
-        place, seconds = str(repository), float(2 ** (tries - 1))
-        if isinstance(error, HTTPError):
-            asked = str(error.headers.get("Retry-After", ""))
-            seconds = float(asked) if asked.isascii() and asked.isdecimal() and len(asked) < 9 else seconds
-            if error.code not in (408, 429) and error.code < 500:
-                raise ModelNotFoundError(
-                    "the server refuses it", place=place, got=f"{error.code} for {url}", remedy=remedy
-                )
-        if tries >= MAX_TRIES or seconds > MAX_WAIT_SECONDS:
-            wait = f", which asks to wait for {seconds:g} s" if seconds > MAX_WAIT_SECONDS else ""
-            got = f'"{error}" from {url}{wait}'
-            raise ModelNotFoundError("it cannot be downloaded", place=place, got=got, remedy=remedy) from None
-        time.sleep(seconds)
+    def files(self, repository: Repository) -> list[StatedFile]:
+        url = f"{self.address}/api/models/{repository.name}/tree/{repository.revision}"
+        content = parse_json(self.transfer.read(url, _LIST.max_bytes + 1), url, _LIST)
+        if not isinstance(content, list):
+            raise _LIST.refusal(f"{_LIST.name} is none", url, got=type(content).__name__, wanted="a list")
+        at = f"{self.address}/{repository.name}/resolve/{repository.revision}"
+        return [file for entry in content if (file := _stated(entry, at)) is not None]
 
 
-def _listed(entry: Any) -> _Listed | None:
+class _Ngc:
+    """NVIDIA's NGC, or a mirror of it: public models. It states a SHA-256 of some files.
+
+    Raises:
+        UsageError: a variable of the environment cannot be used.
+    """
+
+    def __init__(self, repository: Repository) -> None:
+        self.address = _address(NGC_VARIABLE, NGC)
+        remedy = f"correct it: {NGC_PREFIX}ORG/TEAM/NAME@VERSION; nemo-lite models list has names"
+        problem = "there is no such model, version or file, or it is not for everybody"
+        refusals = dict.fromkeys((401, 403, 404), (problem, remedy))
+        self.transfer = Transfer(str(repository), refusals=refusals, address_remedy=f"see {NGC_VARIABLE}")
+
+    def files(self, repository: Repository) -> list[StatedFile]:
+        at = f"{self.address}/v2/models/{repository.name}/versions/{repository.revision}/files"
+        content = parse_json(self.transfer.read(f"{at}/", _LIST.max_bytes + 1), f"{at}/", _LIST)
+        entries = content.get("modelFiles") if isinstance(content, dict) else None
+        if not isinstance(entries, list):
+            raise _LIST.refusal(f"{_LIST.name} is none", f"{at}/", got=type(entries).__name__, wanted="modelFiles")
+        files = [file for entry in entries if (file := _stated_by_ngc(entry, at)) is not None]
+        return [file for file in files if file.name == repository.file] if repository.file else files
+
+
+def _stated_by_ngc(entry: Any, url: str) -> StatedFile | None:
+    """A file of NGC's list; None for another kind of name, and for what lacks facts."""
+    if not isinstance(entry, dict):
+        return None
+    name, size, stated = str(entry.get("path")), entry.get("sizeInBytes"), str(entry.get("sha256_base64") or "")
+    if not _FILE_NAME.fullmatch(name) or not isinstance(size, int) or size < 0:
+        return None
+    try:
+        digest = base64.b64decode(stated, validate=True).hex()
+    except ValueError:
+        return None
+    return StatedFile(name, f"{url}/{name}", size, digest) if len(digest) in (0, 64) else None
+
+
+_HOSTS: Mapping[str, type[_HuggingFace] | type[_Ngc]] = {PREFIX: _HuggingFace, NGC_PREFIX: _Ngc}
+
+
+def _address(variable: str, default: str) -> str:
+    """The address of a server that a variable of the environment gives. Raises UsageError: it is none."""
+    address = (os.environ.get(variable) or default).strip().rstrip("/")
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise UsageError("this is no address", place=variable, got=address, wanted=f"such as {default}")
+    return address
+
+
+def _stated(entry: Any, url: str) -> StatedFile | None:
     """A file of the server's list; None for a folder, for another kind of name, and for what lacks facts."""
     if not isinstance(entry, dict) or entry.get("type") != "file":
         return None
@@ -420,4 +332,5 @@ def _listed(entry: Any) -> _Listed | None:
     name, size, digest = str(entry.get("path")), stated.get("size"), str(stated.get("oid"))
     if not _FILE_NAME.fullmatch(name) or not isinstance(size, int) or size < 0:
         return None
-    return _Listed(name, size, digest) if _DIGEST_OF[stated is stored].fullmatch(digest) else None
+    is_digest = _DIGEST_OF[stated is stored].fullmatch(digest)
+    return StatedFile(name, f"{url}/{name}", size, digest) if is_digest else None

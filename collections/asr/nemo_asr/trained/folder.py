@@ -22,7 +22,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from torch import Tensor
 
-from nemo_asr.published.catalogue import PREFIX, published_models, repository_of
+from nemo_asr.published.catalogue import SPELLINGS, published_models, repository_of
 from nemo_asr.published.hub import fetch
 from nemo_asr.run.audio.kinds import AUDIO_SUFFIXES
 from nemo_asr.run.calibration import Calibration, usual_confidence
@@ -302,7 +302,7 @@ def find_model(path: str | Path) -> Path:
     wanted = f"a run's folder, a model folder, a folder of checkpoints, {others}"
     is_name = not path.exists() and path.suffix.lower() not in AUDIO_SUFFIXES
     remedy = f"nemo-lite models list names models that are downloaded{did_you_mean(name, published_models())}; "
-    remedy += f"{PREFIX}OWNER/NAME is any other of Hugging Face"
+    remedy += f"{' or '.join(SPELLINGS.values())} is any other"
     raise CheckpointError(problem, place=str(path), got=got, wanted=wanted, remedy=remedy * is_name)
 
 

@@ -259,7 +259,9 @@ def _kind_of(config: Mapping[str, Any], path: Path) -> _Kind:
     named = " ".join([model_type, *map(str, classes if isinstance(classes, list) else [])])
     reason = next((reason for part, reason in _OTHER_KINDS.items() if part in named), "its kind is not known here")
     problem = f"the model is of type {model_type[:80]}: {reason}"
-    raise CheckpointError(problem, place=str(path), wanted=f"model_type {', '.join((*_KINDS, *_WITH_HEAD, WHISPER))}")
+    wanted = f"model_type {', '.join((*_KINDS, *_WITH_HEAD, WHISPER))}"
+    remedy = "nemo-lite models list has models of these types"
+    raise CheckpointError(problem, place=str(path), wanted=wanted, remedy=remedy)
 
 
 def _encoder(config: Mapping[str, Any], kind: _Kind, settings: Mapping[str, Any], path: Path) -> dict[str, Any]:

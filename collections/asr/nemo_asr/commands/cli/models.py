@@ -19,7 +19,14 @@ from nemo_asr.export.runner_export import Written, greedy_texts
 from nemo_asr.export.sherpa_export import export_sherpa, export_sherpa_stream
 from nemo_asr.export.stream_export import export_stream
 from nemo_asr.export.torch_export import export_torch
-from nemo_asr.published.catalogue import PREFIX, published_models, repository_of
+from nemo_asr.published.catalogue import (
+    NGC_PREFIX,
+    PREFIX,
+    SPELLINGS,
+    parse_repository,
+    published_models,
+    repository_of,
+)
 from nemo_asr.published.hub import cached_folder, download_of, fetch
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.calibration import FILE_NAME
@@ -63,7 +70,7 @@ def main(arguments: Sequence[str]) -> None:
     listed = commands.add_parser("list", help="published models that are read here: facts, no error rates")
     listed.set_defaults(run=_list)
     got = commands.add_parser("get", help="fetch a published model, or what has changed of it")
-    got.add_argument("name", help=f"one of nemo-lite models list, or {PREFIX}OWNER/NAME of Hugging Face")
+    got.add_argument("name", help=f"one of nemo-lite models list, {' or '.join(SPELLINGS.values())}")
     folder_help = "also write a model folder, whose card has the SHA-256 of each file that was fetched"
     got.add_argument("--to", dest="folder", metavar="DIR", type=Path, help=folder_help)
     got.add_argument("--offline", action="store_true", help="what is in the cache, or an error")
@@ -122,14 +129,15 @@ def _list(options: Namespace) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip())
-    print("As their publishers say it. Any other of Hugging Face that is read here: hf:OWNER/NAME")
+    others = f"{SPELLINGS[PREFIX]} (Hugging Face), {SPELLINGS[NGC_PREFIX]} (NVIDIA's NGC)"
+    print(f"As their publishers say it. Any other that is read here: {others}")
 
 
 def _get(options: Namespace) -> None:
     repository = repository_of(options.name)
     if repository is None:
         problem, got = "there is no published model of this name", did_you_mean(options.name, published_models())
-        got, wanted = f'"{options.name}"{got}', f"one of nemo-lite models list, or {PREFIX}OWNER/NAME"
+        got, wanted = f'"{options.name}"{got}', f"one of nemo-lite models list, {' or '.join(SPELLINGS.values())}"
         raise UsageError(problem, place="nemo-lite models get", got=got, wanted=wanted)
     if options.folder is not None and (options.folder.expanduser() / CARD).exists():
         raise UsageError("there is a model already", place=str(options.folder), remedy="give another folder: --to DIR")
@@ -138,8 +146,8 @@ def _get(options: Namespace) -> None:
         print(f"{file.name}  {file.bytes / 2**20:.1f} MiB  SHA-256 {file.sha256}")
     print(printable(str(path)))
     if options.folder is not None:
-        licences = {each.repository: each.licence for each in published_models().values()}
-        _tell_written(import_model(path, options.folder, licences.get(repository.name) or None))
+        licences = {parse_repository(each.repository): each.licence for each in published_models().values()}
+        _tell_written(import_model(path, options.folder, licences.get(repository) or None))
 
 
 def _show(options: Namespace) -> None:

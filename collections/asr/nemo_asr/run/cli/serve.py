@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, ClassVar, Literal
 
-from nemo_asr.run.cli.transcribe import MODEL_HELP, Segments, check_segments, cutting_of
+from nemo_asr.run.cli.transcribe import MODEL_HELP, MODEL_MISSING, Segments, check_segments, cutting_of
 from nemo_asr.run.engines import BATCH_SECONDS, BATCH_SIZE, open_engines
 from nemo_asr.run.onnx.voice_activity import load_detector
 from nemo_asr.run.options import (
@@ -116,6 +116,7 @@ class ServeParser(OneLineParser):
     """The options of ``nemo-lite serve``."""
 
     groups = (Serving, Segments, SearchArguments, PromptOptions, Device, OnnxRuntime)
+    on_missing = MODEL_MISSING
     most_used = "host port token max_upload max_requests decoder lm placement"
     pages = {
         "serving": "addresses, limits, batches, modules of your own",

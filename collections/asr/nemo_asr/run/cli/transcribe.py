@@ -55,8 +55,9 @@ if TYPE_CHECKING:
 PROGRAM = "nemo-lite transcribe"
 MODEL_HELP = (
     "a run's folder, a model folder, a folder of checkpoints, a file of nemo-lite export, a .nemo file, a folder of "
-    "Hugging Face or WeNet, or the name of a published model (nemo-lite models list, hf:OWNER/NAME)"
+    "Hugging Face or WeNet, or the name of a published model (nemo-lite models list, hf:OWNER/NAME, ngc:...)"
 )
+MODEL_MISSING = "MODEL may be the name of a published one: nemo-lite models list"
 _MOST_DIGITS = 5  # of a channel
 # Words of which the model is unsure: so many times the doubt (1 - confidence) that is usual for it, and some more. The
 # demo's model: 0.94 for its own set, 0.66 to 0.86 for sentences of other words. One by one, 8 of 1200 recordings of its
@@ -232,6 +233,7 @@ class TranscribeParser(LaunchedParser):
     """The options of ``nemo-lite transcribe``."""
 
     groups = (TranscriptionOptions, Segments, Streaming, SearchArguments, PromptOptions, Device, OnnxRuntime, Launch)
+    on_missing = MODEL_MISSING
     most_used = "format out channel segments decoder lm nbest batch_size num_workers placement"
     pages = {
         "data": "what is written, batches, modules of your own",
