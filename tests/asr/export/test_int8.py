@@ -19,6 +19,7 @@ from nemo_asr.export import int8
 from nemo_asr.export.int8 import _layers, _pointwise_as_products, export_int8, quantize
 from nemo_asr.export.onnx_export import export_onnx
 from nemo_asr.run.onnx.onnx_model import OnnxModel
+from nemo_asr.scoring.intervals import Interval
 from nemo_lite.base.errors import DataError, FileInTheWayError, UsageError
 
 RATE, WIDTH = 1000, 256
@@ -113,10 +114,24 @@ def test_a_layer_that_makes_more_errors_stays_float_and_is_named(tmp_path, manif
 @pytest.mark.slow
 def test_a_file_that_makes_more_errors_is_not_written(tmp_path, manifest):
     source = network(tmp_path / "float.onnx", outlier=1e5)
-    told = r"int8\.onnx: int8 makes more errors on dev .*: got WER .*% where float32 has 0\.00%, .*; give larger sets"
+    told = (
+        r"int8\.onnx: int8 makes more errors on dev .*: got WER .*% where float32 has 0\.00%, \+\d.* points, "
+        r"wanted at most -50\.00 points; give larger sets"
+    )
     with pytest.raises(UsageError, match=told):
         export_int8(source, tmp_path / "int8.onnx", [manifest], -0.5)
     assert not list(tmp_path.glob("*int8*"))
+
+
+def test_what_is_lost_is_counted_in_points_and_two_words_of_a_thousand_are_not_more_than_0_2():
+    interval = Interval(0.0, 0.1)
+    rates = int8.SetRates("dev", "wer", 300, 0.029, 0.031, interval, interval)
+    assert rates.loss == int8.MOST_LOSS
+    more = int8.SetRates("dev", "wer", 300, 0.029, 0.032, interval, interval)
+    assert more.loss > int8.MOST_LOSS
+    report = int8.Int8Report(2, 5, (rates, more), (4, 2), (0.1, 0.1))
+    assert report.worst is more
+    assert [line.split("  ")[-1].strip() for line in str(report).splitlines()[2:4]] == ["+0.20 points", "+0.30 points"]
 
 
 @pytest.mark.parametrize(("needed", "kept"), [(1, 1), (2, 2), (3, 3), (5, 5), (6, 6), (8, 8), (10, 10), (11, None)])
@@ -227,7 +242,7 @@ def test_a_model_without_layers_and_a_file_in_the_way_are_refused(tmp_path, mani
 @pytest.mark.slow
 def test_the_command_prints_a_table(tmp_path, manifest, capsys):
     source = network(tmp_path / "float.onnx")
-    words = [str(source), str(tmp_path / "int8.onnx"), "--int8", "--eval_datasets", manifest, "--max_wer_loss", "5%"]
+    words = [str(source), str(tmp_path / "int8.onnx"), "--int8", "--eval_datasets", manifest, "--max_wer_loss", "0.5"]
     export(words)
     lines = capsys.readouterr().out.splitlines()
     assert lines[-3].split()[:5] == ["dev", "3", "0.00%", "0.00", "to"]

@@ -325,8 +325,8 @@ def export(arguments: Sequence[str]) -> None:
     int8_help = "write int8 weights, if the error rate on --eval_datasets stays as it is: needs them"
     add("--int8", action="store_true", help=int8_help)
     add("--eval_datasets", metavar="MANIFEST", nargs="+", default=[], help="sets on which --int8 is measured")
-    loss_help = f"by how much an error rate may grow with --int8, in percent of itself (default: {MOST_LOSS:.0%})"
-    add("--max_wer_loss", metavar="PERCENT", type=_percent, help=loss_help.replace("%", "%%"))
+    loss_help = f"by how much an error rate may grow with --int8, in points (default: {100 * MOST_LOSS:g})"
+    add("--max_wer_loss", metavar="POINTS", type=not_negative_float, help=loss_help)
     options = parser.parse_args(list(arguments))
     _check_export(parser, options)
     if options.int8:
@@ -353,14 +353,9 @@ def _check_export(parser: OneLineParser, options: Namespace) -> None:
         raise UsageError("the name of the file has another ending", got=str(options.file), wanted=wanted)
 
 
-def _percent(text: str) -> float:
-    """A type of argparse: ``2`` and ``2%`` are 0.02."""
-    return not_negative_float(text.removesuffix("%")) / 100
-
-
 def _export_int8(options: Namespace) -> None:
     """The int8 file of an ONNX file, or of one that is written for it."""
-    most_loss = MOST_LOSS if options.max_wer_loss is None else options.max_wer_loss
+    most_loss = MOST_LOSS if options.max_wer_loss is None else options.max_wer_loss / 100
     with TemporaryDirectory() as folder:
         source = Path(options.model)
         if source.suffix != SUFFIX:
