@@ -40,7 +40,8 @@ PUBLIC = {
     "nemo_lite.core": """
         ModelMode ModuleType NeuralInterface PretrainedModelInfo Reference module_decorators
         run_only_on_device skip_in_data_parallel
-        Accuracy ActionCallback Backend CheckpointCallback Collected Dag DeploymentFormat DeviceType EvaluatorCallback
+        Accuracy ActionCallback Backend CheckpointCallback Collected Dag DeploymentFormat DeviceType
+        EarlyStoppingCallback EvaluatorCallback
         Mean Metric
         ModuleSaverCallback NeMoCallback NeMoModel NeuralGraph NeuralModule NeuralModuleFactory NmTensor Node
         Objective OperationMode Optimization Ports RunOptions SimpleLogger SimpleLossLoggerCallback Slice Step
@@ -163,8 +164,9 @@ IMPORT_PATHS = {
     "nemo_lite.backends.pytorch.optimizers": "create_optimizer",
     "nemo_lite.backends.pytorch.tutorials": "L1Loss MSELoss RealFunctionDataLayer TaylorNet",
     "nemo_lite.core.callbacks": """
-        ActionCallback CallbackList CheckpointCallback Collected EvaluatorCallback ModuleSaverCallback NeMoCallback
-        SimpleLogger SimpleLossLoggerCallback TensorboardLogger TrackingCallback UnfreezeCallback ValueSetterCallback
+        ActionCallback CallbackList CheckpointCallback Collected EarlyStoppingCallback EvaluatorCallback
+        ModuleSaverCallback NeMoCallback SimpleLogger SimpleLossLoggerCallback TensorboardLogger TrackingCallback
+        UnfreezeCallback ValueSetterCallback
         WandBLogger WandbCallback on_action_end on_action_start on_batch_end on_batch_start on_epoch_end on_epoch_start
         on_evaluation_end on_step_end on_step_start
     """,

@@ -266,6 +266,7 @@ _OTHER_NAMES = {
     "log_freq": "log_interval log_every_n_steps logging_steps",
     "tensorboard_dir": "log_path",
     "random_seed": "seed manual_seed random_state",
+    "patience": "early_stopping early_stopping_patience early_stop_patience",
     # WeNet's
     "init_method": "ddp.init_method",
     "rank": "ddp.rank",
@@ -289,10 +290,6 @@ _IN_PLACE_OF = {
     "wandb": ("track", "--track wandb"),
     "mlflow": ("track", "--track mlflow"),
     "tensorboard": ("track", "--track tensorboard"),
-    "patience early_stopping": (
-        "num_epochs",
-        "a run trains to its end and keeps the best model; --num_epochs or --max_steps set the length",
-    ),
     "dropout": ("overrides", "--set KEY=VALUE, such as JasperEncoder.jasper.0.dropout=0.1"),
     "shared_dir": ("work_dir", "--work_dir, on a disk that all machines share"),
     "model": ("model", "MODEL without an option, before the recordings"),

@@ -13,6 +13,7 @@ from nemo_lite.core import show as show
 from nemo_lite.core.callbacks import ActionCallback as ActionCallback
 from nemo_lite.core.callbacks import CheckpointCallback as CheckpointCallback
 from nemo_lite.core.callbacks import Collected as Collected
+from nemo_lite.core.callbacks import EarlyStoppingCallback as EarlyStoppingCallback
 from nemo_lite.core.callbacks import EvaluatorCallback as EvaluatorCallback
 from nemo_lite.core.callbacks import ModuleSaverCallback as ModuleSaverCallback
 from nemo_lite.core.callbacks import NeMoCallback as NeMoCallback

@@ -117,7 +117,6 @@ def test_dashes_and_names_of_other_programs_are_accepted(elsewhere, ours, value)
         ("--amp", "--amp_opt_level O1"),
         ("--resume", "the same command goes on with its run"),
         ("--wandb", "--track wandb"),
-        ("--patience 3", "keeps the best model"),
         ("--dropout 0.1", "--set KEY=VALUE"),
         ("--lerning_rat 3 --bacth_size 4", "(did you mean --batch_size?)"),
         ("--bacth_size 4 --num_epoch 3 --cpu", "(did you mean --batch_size, --num_epochs?); in place of --cpu: --pl"),
@@ -477,3 +476,10 @@ def test_wenets_policy_without_a_number_of_warmup_steps_has_wenets():
 def test_a_wrong_training_key_of_a_configuration_is_told_with_its_place(tmp_path, before, after, problem):
     with pytest.raises(ConfigError, match=rf"train\.yaml:\d+:\d+: {problem}"):
         parsed_with(tmp_path, WENET.format(optim="adam").replace(before, after))
+
+
+def test_a_patience_of_nothing_or_without_sets_to_evaluate_is_refused(capsys):
+    without_sets = [*NEEDED, "--patience", "3"]
+    assert "--patience has no effect without --eval_datasets; leave it out" in refusal(capsys, *without_sets)
+    assert "argument --patience: " in refusal(capsys, *NEEDED, "--eval_datasets", "a.json", "--patience", "0")
+    assert parse("--eval_datasets", "a.json", "--early_stopping_patience", "3").patience == 3

@@ -268,7 +268,7 @@ class FakeState:
 
     def restore_state_from(self, path: Any) -> None: ...
 
-    def request_stop(self, reason: str) -> None:
+    def request_stop(self, reason: str, *, is_of_all_ranks: bool = False) -> None:
         self.stop_reason = reason
 
 

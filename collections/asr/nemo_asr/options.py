@@ -64,6 +64,11 @@ class TrainingData:
     eval_freq: PositiveInt | None = option(
         None, "optimizer steps between evaluations (default: an epoch, at most 1000)", needs="eval_datasets"
     )
+    patience: PositiveInt | None = option(
+        None,
+        "stop after so many evaluations without a lower error rate on the first evaluation set (default: never)",
+        needs="eval_datasets",
+    )
 
 
 @option_group

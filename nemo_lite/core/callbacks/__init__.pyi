@@ -19,6 +19,7 @@ from nemo_lite.core.callbacks.base import on_step_end as on_step_end
 from nemo_lite.core.callbacks.base import on_step_start as on_step_start
 from nemo_lite.core.callbacks.checkpoint import CheckpointCallback as CheckpointCallback
 from nemo_lite.core.callbacks.checkpoint import ModuleSaverCallback as ModuleSaverCallback
+from nemo_lite.core.callbacks.early_stopping import EarlyStoppingCallback as EarlyStoppingCallback
 from nemo_lite.core.callbacks.evaluator import Collected as Collected
 from nemo_lite.core.callbacks.evaluator import EvaluatorCallback as EvaluatorCallback
 from nemo_lite.core.callbacks.loss_balance import LossBalanceCallback as LossBalanceCallback

@@ -338,8 +338,12 @@ class ActionState(Protocol):
     def request_save(self) -> None:
         """Ask for a checkpoint after this step, in ``on_step_start``; see ``is_save_requested``. Any rank may ask."""
 
-    def request_stop(self, reason: str) -> None:
+    def request_stop(self, reason: str, *, is_of_all_ranks: bool = False) -> None:
         """End the run after the current step, in order.
 
-        Any rank may ask. With several ranks all of them stop after the same step.
+        Any rank may ask. With several ranks all of them stop after the same step: one more may be made until they know.
+
+        Args:
+            reason: for the log and the record of the run.
+            is_of_all_ranks: all ranks ask for it at this moment, from what all of them know: none is made any more.
         """

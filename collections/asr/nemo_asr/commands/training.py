@@ -41,7 +41,7 @@ from nemo_asr.tasks.recipe import (
     task_of,
     with_labels,
 )
-from nemo_asr.trained.best import AveragedModelCallback, BestModelCallback
+from nemo_asr.trained.best import AveragedModelCallback, BestModelCallback, order_of_ranking
 from nemo_asr.trained.calibrating import mean_confidence, store_confidence
 from nemo_asr.trained.fine_tuning import init_from, recipe_of
 from nemo_asr.trained.folder import CARD, MODEL, about_checkpoint
@@ -58,7 +58,7 @@ from nemo_lite import (
 )
 from nemo_lite.base.errors import NemoLiteError, UnknownNameError, UsageError
 from nemo_lite.base.options import factory_arguments
-from nemo_lite.core import Metric, UnfreezeCallback
+from nemo_lite.core import EarlyStoppingCallback, Metric, UnfreezeCallback
 from nemo_lite.core.callbacks import LossBalanceCallback, TrackingCallback
 from nemo_lite.core.callbacks.action_state import Best
 from nemo_lite.core.callbacks.base import Callback
@@ -350,6 +350,11 @@ class TrainingRun:
             self._evaluator(tag, wires, transcripts, name=tag, eval_step=eval_step)
             for tag, wires in evaluations.items()
         ]
+        if args.patience:
+            first, metric, *ties = next(iter(evaluations)), *order_of_ranking(args.eval_metric)
+            callbacks.append(
+                EarlyStoppingCallback(first, metric, args.patience, ties, "lowest", starts_trained=bool(args.init_from))
+            )
         if args.run_dir:
             manifests = dict(zip(evaluations, args.eval_datasets, strict=True))
             callbacks.append(self._writer(args.run_dir / "model", manifests, trackers.record, bool(args.init_from)))

@@ -21,6 +21,11 @@ from nemo_lite.core.callbacks.base import TagOwners
 from nemo_lite.utils import logging
 
 
+def order_of_ranking(metric: str) -> list[str]:
+    """What models are ranked by: the rate that decides, among equal ones the other rates, then the loss."""
+    return sorted(METRICS, key=lambda name: (name != metric, name == "loss"))
+
+
 class BestModelCallback(NeMoCallback):
     """Writes the model folder whenever the first set is recognised with a lower error rate than ever before.
 
@@ -165,8 +170,7 @@ class BestModelCallback(NeMoCallback):
 
     def _rank_of(self, rate: Rate) -> tuple[float, ...] | None:
         """What a model with these rates is ranked by; None without the rate that decides."""
-        order = sorted(METRICS, key=lambda name: (name != self._metric, name == "loss"))
-        numbers = [getattr(rate, name) for name in order]
+        numbers = [getattr(rate, name) for name in order_of_ranking(self._metric)]
         rank = tuple(math.inf if number is None or math.isnan(number) else number for number in numbers)
         return rank if math.isfinite(rank[0]) else None
 

@@ -293,9 +293,10 @@ class RunState:
     def __getitem__(self, key: str) -> Any:  # an attribute of any type
         return getattr(self, key)
 
-    def request_stop(self, reason: str) -> None:
+    def request_stop(self, reason: str, *, is_of_all_ranks: bool = False) -> None:
         """End the run. See ``ActionState``."""
         self.stop_reason = reason
+        self._all_stop = self._all_stop or is_of_all_ranks
 
     def request_save(self) -> None:
         """Ask for a checkpoint after this step. See ``ActionState``."""

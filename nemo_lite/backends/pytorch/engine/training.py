@@ -435,7 +435,7 @@ class Training:
         if state.steps_done > checkpoints.steps_before:  # the last update has no next step whose loss would show it
             self._skipped.check_weights(f"the run ended after {state.steps_done} steps")
         if state.stop_reason and not state.interrupted_by:
-            logging.info("Stopped after step %d: %s", state.step, state.stop_reason)
+            logging.info("Stopped after %s: %s", counted(state.steps_done, "step"), state.stop_reason)
         callbacks.notify("on_action_end", state)
         self._position.close()
 
