@@ -9,7 +9,7 @@ import json
 import socket
 import threading
 from contextlib import contextmanager
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ import soundfile
 
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING
 from nemo_asr.run.cli.serve import listening_socket, serve_on, uvicorn_settings
+from nemo_asr.run.engines import NO_PROMPT
 from nemo_asr.run.serve.batching import Batcher
 from nemo_asr.run.serve.models import ServedModel
 from nemo_asr.run.transcribe.transcript import Transcribed, Transcript, Word
@@ -61,22 +62,22 @@ class TellsLength:
         return Transcript(text, (Word(text, 0.1, 0.2, 0.9),), row.seconds, row.source, offset=row.offset)
 
 
-def search_for(words):
+def search_for(words, prompt=NO_PROMPT):
     """Refuses words as labels do that cannot spell them."""
     if "!" in "".join(words):
         raise UsageError("the labels cannot spell words of the list", got="'!'")
-    return words or None
+    return (words, prompt) if prompt != NO_PROMPT else words or None
 
 
 @contextmanager
-def served(compute=None, names=("toy",), token="", models=(), allowed=None, **limits):
-    """The address of a server of toys, or of some models."""
-    with serving(compute, names, token, models, allowed, **limits) as (_, _, address):
+def served(compute=None, names=("toy",), token="", models=(), allowed=None, told=None, **limits):
+    """The address of a server of toys, or of some models; ``told`` says what toys can be told."""
+    with serving(compute, names, token, models, allowed, told or {}, **limits) as (_, _, address):
         yield address
 
 
 @contextmanager
-def serving(compute=None, names=("toy",), token="", models=(), allowed=None, **limits):
+def serving(compute=None, names=("toy",), token="", models=(), allowed=None, told=MappingProxyType({}), **limits):
     """Uvicorn's server, the application and the address of `served`."""
     import uvicorn
 
@@ -88,7 +89,7 @@ def serving(compute=None, names=("toy",), token="", models=(), allowed=None, **l
         server.add(model)
     for name in names if not models else ():
         batcher = Batcher(compute or TellsLength(), observe=server.observe)
-        server.add(ServedModel(name, [" ", "a"], RATE, batcher, search_for))
+        server.add(ServedModel(name, [" ", "a"], RATE, batcher, search_for, **told))
     options = {"host": "127.0.0.1", "port": 0, "access_log": False, "timeout": 30}
     options |= {"max_requests": Limits(**limits).requests, "max_streams": Limits(**limits).streams}
     settings = {**uvicorn_settings(SimpleNamespace(**options)), "log_level": "critical", "limit_concurrency": None}
@@ -141,10 +142,10 @@ def ask(address, method, path, body=None, **headers):
         connection.close()
 
 
-def transcribe(address, file=None, name="a.wav", headers=None, **fields):
+def transcribe(address, file=None, name="a.wav", headers=None, path="/v1/audio/transcriptions", **fields):
     """Post a form to the transcription API."""
     named = {key.replace("-", "_"): value for key, value in {**FORM_TYPE, **(headers or {})}.items()}
-    return ask(address, "POST", "/v1/audio/transcriptions", form(file, name, **fields), **named)
+    return ask(address, "POST", path, form(file, name, **fields), **named)
 
 
 def raw(address, content):

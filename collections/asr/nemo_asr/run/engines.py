@@ -70,6 +70,21 @@ class TranscriptionSettings:
         check_number("num_workers", self.num_workers, Workers)
 
 
+class Prompt(NamedTuple):
+    """What a model is told about recordings, beside what it was told before.
+
+    Attributes:
+        language: that is spoken; "": nothing is said about it.
+        translate: write it in English.
+    """
+
+    language: str = ""
+    translate: bool = False
+
+
+NO_PROMPT = Prompt()
+
+
 class Row(NamedTuple, Generic[T]):
     """What an engine gives of a row.
 
@@ -156,6 +171,21 @@ class Engine(StreamEngine, Protocol):
     @property
     def longest_seconds(self) -> float | None:
         """Of a row; None: any number."""
+
+    @property
+    def languages(self) -> Sequence[str]:
+        """Those that it can be told; none: it takes no language."""
+
+    @property
+    def translates(self) -> bool:
+        """Whether it can be told to write in English what is said in other languages."""
+
+    def told(self, prompt: Prompt) -> Engine:
+        """An engine of the same weights that was told this; this one stays as it is, also while both compute.
+
+        Raises:
+            UsageError: the model cannot be told it.
+        """
 
     def hypotheses(
         self, rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import platform
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +17,7 @@ from torch import nn
 import nemo_lite
 from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.published.catalogue import repository_of
-from nemo_asr.run.engines import BATCH_SIZE, TranscriptionSettings
+from nemo_asr.run.engines import BATCH_SIZE, Prompt, TranscriptionSettings
 from nemo_asr.run.options import OnnxRuntime
 from nemo_asr.run.text.parser import CharParser
 from nemo_asr.run.transcribe.alignment import Aligned, Alignment, SentenceCutting, align_texts
@@ -239,6 +240,41 @@ class TrainedModel:
         """
         self._tell("set_timestamps", timestamps, "the model finds no times")
 
+    @property
+    def languages(self) -> list[str]:
+        """Those that can be set; none: the model takes no language."""
+        return next(self._said_by_modules("languages"), [])
+
+    @property
+    def translates(self) -> bool:
+        """Whether it can write in English what is said in other languages."""
+        if tasks := [*self._said_by_modules("tasks")]:
+            return "translate" in tasks[0]
+        return any(self._said_by_modules("set_target_language")) and "en" in self.languages
+
+    def told(self, prompt: Prompt) -> TrainedModel:
+        """A model of the same weights that was told this about all recordings; this one stays as it is.
+
+        Raises:
+            UsageError: the model cannot be told it.
+        """
+        parts = [module for module in self.modules.modules.values() if isinstance(module, nn.Module)]
+        shared = {id(tensor): tensor for part in parts for tensor in (*part.parameters(), *part.buffers())}
+        model = TrainedModel(self.place, self.recipe, deepcopy(self.modules, shared), self.card)
+        if prompt.language:
+            model.set_language(prompt.language)
+        if prompt.translate:
+            if not self.translates:
+                raise UsageError("the model does not translate", place=self.card.name)
+            if any(self._said_by_modules("tasks")):
+                model.set_task("translate")
+            else:
+                model.set_target_language("en")
+        return model
+
+    def _said_by_modules(self, name: str) -> Iterator[Any]:
+        return (getattr(module, name) for module in self.modules.modules.values() if hasattr(module, name))
+
     def _tell(self, method: str, value: object, problem: str) -> None:
         """Call a method of the module that has it.
 
@@ -404,6 +440,11 @@ class ModelEngine(TorchEngine):
             int_values=reading.int_values,
         )
         self.loaded, self.calibration = model, card.calibration
+        self.languages, self.translates = model.languages, model.translates
+
+    def told(self, prompt: Prompt) -> ModelEngine:
+        """See `Engine`."""
+        return ModelEngine(self.loaded.told(prompt), self._factory)
 
     def new_parser(self) -> CharParser:
         """See `Engine`."""

@@ -13,6 +13,7 @@ from nemo_asr.run.serve.openai_api import FIELDS, FormField
 # What clients were made for: path, method and name of each operation, with its parameters and statuses.
 OPERATIONS = {
     "/v1/audio/transcriptions": ("post", "transcribe", [], [200, 400, 401, 403, 404, 408, 413, 429, 500, 503, 507]),
+    "/v1/audio/translations": ("post", "translate", [], [200, 400, 401, 403, 404, 408, 413, 429, 500, 503, 507]),
     "/v1/stream": ("get", "stream", [], [101, 403, 426]),
     "/v1/models": ("get", "models", [], [200]),
     "/v1/models/{name}": ("get", "model", ["name"], [200, 404]),

@@ -17,7 +17,7 @@ import numpy as np
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Detector
 from nemo_asr.run.calibration import Calibration, usual_confidence
-from nemo_asr.run.engines import BATCH_SECONDS, BATCH_SIZE, ComputeRows, FrameModel, Row, TranscriptionSettings
+from nemo_asr.run.engines import BATCH_SECONDS, BATCH_SIZE, ComputeRows, FrameModel, Prompt, Row, TranscriptionSettings
 from nemo_asr.run.onnx.onnx_session import ONNX_FILE, open_session
 from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.ctc import LOG_PROBS, PathAligner
@@ -105,8 +105,8 @@ class DescribedFile:
 
     format: ClassVar[str] = FORMAT
     longest_seconds: float | None = None
-
-    may_invent = False
+    languages: Sequence[str] = ()
+    may_invent = translates = False
 
     def __init__(self, path: str | Path, providers: Sequence[str] = (), threads: int | None = None) -> None:
         self.path = Path(path).expanduser()
@@ -173,6 +173,11 @@ class OnnxModel(DescribedFile):
             outputs = self._session.run(list(self.time_axes), dict(zip(INPUTS, padded(batch), strict=True)))
             found += states_of(dict(zip(self.time_axes.items(), outputs, strict=True)))
         return found
+
+    def told(self, prompt: Prompt) -> OnnxModel:
+        """See `Engine`."""
+        remedy = "export it with --language or --target_language"
+        raise UsageError("a file is told languages when it is written", place=str(self.path), remedy=remedy)
 
     def usual_confidence(self) -> tuple[str, float] | None:
         """As that of the model's card."""

@@ -144,8 +144,9 @@ class Server:
 
     def app(self) -> Starlette:
         """The ASGI application."""
-        operations = {
-            "transcribe": self._transcriptions,
+        operations: Mapping[str, Callable[..., Any]] = {
+            "transcribe": functools.partial(self._transcriptions, translate=False),
+            "translate": functools.partial(self._transcriptions, translate=True),
             "stream": self._no_websocket,
             "models": self._list_models,
             "model": self._show_model,
@@ -253,11 +254,12 @@ class Server:
 
     # Transcriptions.
 
-    async def _transcriptions(self, request: Request) -> ASGIApp:
+    async def _transcriptions(self, request: Request, translate: bool) -> ASGIApp:
         self._check_token(request.headers)
+        path = request.url.path
         if self._num_open >= self._limits.requests:
             text = f"{self._num_open} requests are open: wanted fewer than {self._limits.requests}"
-            self._count(429)
+            self._count(path, 429)
             raise ApiError(429, text, code="rate_limit_exceeded", retry_after=self._retry_after)
         self._num_open += 1
         started, behind, status = time.monotonic(), ExitStack(), 500
@@ -265,11 +267,11 @@ class Server:
         def close() -> None:
             self._num_open -= 1
             behind.close()
-            self._count(status)
+            self._count(path, status)
             self.metrics.observe("request_seconds", time.monotonic() - started)
 
         try:
-            response = await self._transcription(request, behind)
+            response = await self._transcription(request, translate, behind)
         except BaseException as error:
             status = error.status if isinstance(error, ApiError) else status
             status = CLIENT_LEFT if isinstance(error, ClientDisconnect) else status
@@ -288,20 +290,21 @@ class Server:
 
         return sent
 
-    def _count(self, status: int) -> None:
-        self.metrics.count("requests_total", path="/v1/audio/transcriptions", status=status)
+    def _count(self, path: str, status: int) -> None:
+        self.metrics.count("requests_total", path=path, status=status)
 
-    async def _transcription(self, request: Request, behind: ExitStack) -> Response:
+    async def _transcription(self, request: Request, translate: bool, behind: ExitStack) -> Response:
         """The response; ``behind`` gets what is to be done when it was sent, or nobody waits for it any more."""
         upload = Upload()
         behind.callback(upload.close)
         fields = await read_form(request, upload, self._limits.upload_bytes)
         deadline = time.monotonic() + self._limits.seconds
-        asked = asked_for(fields, self._cutting)
+        asked = asked_for(fields, self._cutting, translate)
         model = self._model(asked.model)
         headers = {"X-Model": quote(model.name)}
-        if asked.ignored:
-            headers["X-Ignored-Fields"] = ", ".join(quote(name[:40], safe="[]") for name in asked.ignored[:20])
+        ignored = [*(["language"] if asked.language and not model.languages else []), *asked.ignored]
+        if ignored:
+            headers["X-Ignored-Fields"] = ", ".join(quote(name[:40], safe="[]") for name in ignored[:20])
         texts: asyncio.Queue[Transcript | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 

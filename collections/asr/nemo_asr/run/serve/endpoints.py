@@ -63,24 +63,25 @@ class Endpoint:
         return operation
 
 
+_OF_TEXTS = {
+    200: "the text in the format that was asked for",
+    400: "a field or the recording cannot be used; the message says why",
+    401: "no token, or a wrong one",
+    403: _FORBIDDEN,
+    404: "there is no such model",
+    408: "the body came too slowly",
+    413: "the file is too large, or the recording too long or of too many samples",
+    429: "too many requests are open; Retry-After says when to come again",
+    500: "the model has failed",
+    503: "the answer took too long, or the server is about to end",
+    507: "there is no place on the disk for a temporary file",
+}
 ENDPOINTS = (
     Endpoint(
         "/v1/audio/transcriptions",
         "transcribe",
         "The text of a recording",
-        {
-            200: "the text in the format that was asked for",
-            400: "a field or the recording cannot be used; the message says why",
-            401: "no token, or a wrong one",
-            403: _FORBIDDEN,
-            404: "there is no such model",
-            408: "the body came too slowly",
-            413: "the file is too large, or the recording too long or of too many samples",
-            429: "too many requests are open; Retry-After says when to come again",
-            500: "the model has failed",
-            503: "the answer took too long, or the server is about to end",
-            507: "there is no place on the disk for a temporary file",
-        },
+        _OF_TEXTS,
         description="The text of a recording. Fields that are not listed have no effect; the answer's header "
         "X-Ignored-Fields names them, and X-Model the model.",
         method="POST",
@@ -89,13 +90,25 @@ ENDPOINTS = (
         "-F 'timestamp_granularities[]=word'",
     ),
     Endpoint(
+        "/v1/audio/translations",
+        "translate",
+        "What is said in a recording, in English",
+        _OF_TEXTS,
+        description="What is said in a recording, in English, by a model that translates, such as Whisper or Canary; "
+        "other models answer 400. Fields are those of /v1/audio/transcriptions.",
+        method="POST",
+        form=FIELDS,
+        example="curl ADDRESS/v1/audio/translations -F file=@a.wav -F language=de",
+    ),
+    Endpoint(
         "/v1/stream",
         "stream",
         "A websocket: samples in, partial and final texts out",
         {101: "the websocket is open", 403: _FORBIDDEN, 426: "the request asks for no websocket"},
-        description='A websocket. First, if wanted, {"type": "start", "sample_rate": 16000, "model": "", "keywords": '
-        '[], "token": ""}; then binary messages with samples of one channel, 16 bits, little endian; at the end '
-        '{"type": "stop"}. The server sends {"type": "partial" or "final", "text", "start", "end", "words"}: a partial '
+        description='A websocket. First, if wanted, {"type": "start", "sample_rate": 16000, "model": "", "language": '
+        '"", "keywords": [], "token": ""}; then binary messages with samples of one channel, 16 bits, little endian; '
+        'at the end {"type": "stop"}. The server sends {"type": "partial" or "final", "text", "start", "end", '
+        '"words"}: a partial '
         'text is replaced by the next one; and {"type": "done", "text"} behind the last. {"type": "error", "message"} '
         "ends a stream. The bytes of a file (WebM, OGG, MP3, WAV, ...) are no samples.",
     ),

@@ -7,10 +7,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from nemo_asr.run.engines import Engine, TranscriptionSettings
+from nemo_asr.run.engines import NO_PROMPT, Engine, FrameModel, Prompt, TranscriptionSettings
 from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.serve.batching import Batcher
 from nemo_asr.run.transcribe.driver import row_transcriber
@@ -24,6 +25,29 @@ from nemo_lite.base.errors import UsageError
 _KEPT_SEARCHES, _KEPT_BYTES = 16, 256 << 20  # of the last requests with hot words
 
 
+@dataclass(frozen=True, eq=False)
+class ToldSearch:
+    """A search of requests that tell the model something.
+
+    Attributes:
+        engine: that was told.
+        search: in the place of its own; None: its own.
+    """
+
+    engine: Engine
+    search: Any
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the search."""
+        return getattr(self.search, "num_bytes", 0)
+
+    @cached_property
+    def frame_model(self) -> FrameModel:
+        """The engine in chunks."""
+        return self.engine.frame_model()
+
+
 @dataclass(frozen=True)
 class ServedModel:
     """A model that requests may name.
@@ -33,18 +57,22 @@ class ServedModel:
         labels: the vocabulary.
         sample_rate: samples a second that it takes.
         batcher: computes its rows.
-        search_for: the search with some hot words, and with the options of the server; None: the model's own. It raises
-            UsageError for words that the labels cannot spell.
+        search_for: the search with some hot words and a prompt, and with the options of the server; None: the model's
+            own. It raises UsageError for words that the labels cannot spell.
         frame_stream: a stream by frames, for samples of a rate, with a search or None; None: the model cannot.
+        languages: those that requests may tell; none: it takes no language.
+        translates: whether requests may ask for English.
     """
 
     name: str
     labels: Sequence[str]
     sample_rate: int
     batcher: Batcher
-    search_for: Callable[[tuple[str, ...]], Any]
+    search_for: Callable[[tuple[str, ...], Prompt], Any]
     frame_stream: Callable[[int, Any], Stream] | None = None
     longest_seconds: float | None = None
+    languages: Sequence[str] = ()
+    translates: bool = False
 
 
 def serve_model(
@@ -66,7 +94,16 @@ def serve_model(
     Raises:
         UsageError: options of the search that do not fit it.
     """
-    search_for = Searches(engine.new_search, options)
+    # Requests copy the modules of one that never computes: what computes may change while it is copied.
+    resting = engine.told(NO_PROMPT) if engine.languages else engine
+
+    def new_search(options: SearchOptions | None, prompt: Prompt) -> Any:
+        if prompt == NO_PROMPT:
+            return engine.new_search(options)
+        told = resting.told(prompt)
+        return ToldSearch(told, None if options is None else told.new_search(options))
+
+    search_for = Searches(new_search, options)
     transcribers: dict[Any, Callable[[Sequence[Recording]], Transcribed]] = {}  # used in the model's thread alone
     settings = TranscriptionSettings(batch_seconds=batch_seconds, calibration=engine.calibration)
 
@@ -74,12 +111,21 @@ def serve_model(
         for other in [other for other in transcribers if not search_for.keeps(other)]:
             del transcribers[other]
         if search not in transcribers:
-            transcribers[search] = row_transcriber(engine, replace(settings, search=search))
+            told = search if isinstance(search, ToldSearch) else ToldSearch(engine, search)
+            transcribers[search] = row_transcriber(told.engine, replace(settings, search=told.search))
         return transcribers[search](rows)
 
     batcher = Batcher(compute, batch_size, batch_seconds, observe=observe)
     return ServedModel(
-        name, engine.labels, engine.sample_rate, batcher, search_for, _frame_streams(engine), engine.longest_seconds
+        name=name,
+        labels=engine.labels,
+        sample_rate=engine.sample_rate,
+        batcher=batcher,
+        search_for=search_for,
+        frame_stream=_frame_streams(engine),
+        longest_seconds=engine.longest_seconds,
+        languages=engine.languages,
+        translates=engine.translates,
     )
 
 
@@ -88,41 +134,51 @@ def _frame_streams(engine: Engine) -> Callable[[int, Any], Stream] | None:
         model = engine.frame_model()
     except UsageError:
         return None
-    return lambda rate, search: FrameStream(model, rate, calibration=engine.calibration, decoder=search)
+
+    def stream(rate: int, search: Any) -> Stream:
+        if isinstance(search, ToldSearch):
+            return FrameStream(search.frame_model, rate, calibration=engine.calibration, decoder=search.search)
+        return FrameStream(model, rate, calibration=engine.calibration, decoder=search)
+
+    return stream
 
 
 class Searches:
-    """The searches for the hot words of requests. Each is made once; those of the last requests are kept.
+    """The searches for the hot words and prompts of requests. Each is made once; those of the last ones are kept.
 
     Args:
-        new_search: makes one.
+        new_search: makes one, of a model that was told a prompt.
         options: of all; None: the model's own search, where a request has no hot words.
     """
 
-    def __init__(self, new_search: Callable[[SearchOptions], Any], options: SearchOptions | None) -> None:
-        self._new_search, self._options = new_search, options or SearchOptions()
-        self._always = None if options is None else new_search(options)
-        self._made: OrderedDict[tuple[str, ...], Future[Any]] = OrderedDict()
+    def __init__(
+        self, new_search: Callable[[SearchOptions | None, Prompt], Any], options: SearchOptions | None
+    ) -> None:
+        self._new_search, self._options = new_search, options
+        self._always = None if options is None else new_search(options, NO_PROMPT)
+        self._made: OrderedDict[tuple[tuple[str, ...], Prompt], Future[Any]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def __call__(self, words: tuple[str, ...]) -> Any:
+    def __call__(self, words: tuple[str, ...], prompt: Prompt = NO_PROMPT) -> Any:
         """The search for these hot words beside those of the server; made now, or by a request before.
 
         Raises:
             UsageError: the labels cannot spell them.
         """
-        if not words:
+        if not words and prompt == NO_PROMPT:
             return self._always
+        wanted = words, prompt
         with self._lock:
-            is_new = words not in self._made
-            made = self._made.setdefault(words, Future())
-            self._made.move_to_end(words)
+            is_new = wanted not in self._made
+            made = self._made.setdefault(wanted, Future())
+            self._made.move_to_end(wanted)
         if is_new:
             try:
-                made.set_result(self._new_search(self._options.with_hotwords(words)))
+                options = (self._options or SearchOptions()).with_hotwords(words) if words else self._options
+                made.set_result(self._new_search(options, prompt))
             except BaseException as error:
                 with self._lock:
-                    self._made.pop(words, None)
+                    self._made.pop(wanted, None)
                 made.set_exception(error)
         self._forget()
         return made.result()

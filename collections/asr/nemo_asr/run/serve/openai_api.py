@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nemo_asr.run.audio.segments import Cutting, Span
+from nemo_asr.run.engines import Prompt
 from nemo_asr.run.transcribe.transcript import FORMATS, Transcript, Word
 from nemo_lite.base.errors import UsageError, did_you_mean
 from nemo_lite.base.files import FileKind, parse_json
@@ -74,7 +75,10 @@ FIELDS: Mapping[str, FormField] = {
     "chunking_strategy": FormField(
         'auto, or JSON: {"type": "server_vad", "silence_duration_ms": 400, "prefix_padding_ms": 150}'
     ),
-    "language": FormField("has no effect; verbose_json says it again"),
+    "language": FormField(
+        "that is spoken, of a model that takes it: as nemo-lite models show lists it, such as en; with other models it "
+        "has no effect"
+    ),
 }
 """The fields that are read; all others have no effect."""
 
@@ -110,6 +114,7 @@ class Asked:
     Attributes:
         model: a name, or "".
         language: as given, or "".
+        translate: whether the text is to be English, whatever is spoken.
         response_format: one of `RESPONSE_FORMATS`.
         words, segments: what ``verbose_json`` has beside the text.
         logprobs: whether ``json`` has the logarithms of confidences.
@@ -121,6 +126,7 @@ class Asked:
 
     model: str
     language: str
+    translate: bool
     response_format: str
     words: bool
     segments: bool
@@ -131,12 +137,13 @@ class Asked:
     ignored: tuple[str, ...]
 
 
-def asked_for(fields: Sequence[tuple[str, Any]], cutting: Cutting | None) -> Asked:
+def asked_for(fields: Sequence[tuple[str, Any]], cutting: Cutting | None, translate: bool = False) -> Asked:
     """What the fields of a form ask for.
 
     Args:
         fields: names and texts, in their order; ``name[]`` and ``name[0]`` count as ``name``, empty texts as none.
         cutting: where recordings are cut if ``chunking_strategy`` does not say it.
+        translate: whether the text is to be English.
 
     Raises:
         ApiError: a value that is not known, or a field that this server cannot take.
@@ -157,6 +164,7 @@ def asked_for(fields: Sequence[tuple[str, Any]], cutting: Cutting | None) -> Ask
     return Asked(
         model=_last(values, "model"),
         language=_last(values, "language"),
+        translate=translate,
         response_format=response_format,
         words="word" in granularities,
         segments="segment" in granularities or not granularities,
@@ -166,6 +174,28 @@ def asked_for(fields: Sequence[tuple[str, Any]], cutting: Cutting | None) -> Ask
         cutting=_cutting({name: values[name][-1] for name in chunking}, cutting),
         ignored=tuple(name for name in values if name not in FIELDS and name not in chunking),
     )
+
+
+def prompt_of(language: str, translate: bool, languages: Sequence[str], translates: bool) -> Prompt:
+    """What a request tells its model.
+
+    Args:
+        language: that is spoken; "": not said.
+        translate: whether the text is to be English.
+        languages: that the model can be told; none: a language has no effect.
+        translates: whether the model can write English.
+
+    Raises:
+        ApiError: the model does not know the language, or does not translate.
+    """
+    if translate and not translates:
+        text = "model: this one does not translate; ask /v1/audio/transcriptions, or another model"
+        raise ApiError(400, text, param="model")
+    known = {each.casefold(): each for each in languages}
+    if language and known and language.casefold() not in known:
+        wanted = f"one of {', '.join(languages)}"
+        raise ApiError(400, f"language: got {language[:60]!r}, wanted {wanted}", param="language")
+    return Prompt(known.get(language.casefold(), ""), translate)
 
 
 def checked_keywords(words: Sequence[str]) -> tuple[str, ...]:
@@ -251,7 +281,8 @@ def answer(transcript: Transcript, asked: Asked) -> str | dict[str, Any]:
     shared = {"text": transcript.text, "usage": {"type": "duration", "seconds": math.ceil(transcript.duration)}}
     if asked.response_format == "json":
         return {**shared, **_logprobs(transcript, asked)}
-    verbose = {"task": "transcribe", "language": asked.language, "duration": transcript.duration, **shared}
+    task, language = ("translate", "en") if asked.translate else ("transcribe", asked.language)
+    verbose = {"task": task, "language": language, "duration": transcript.duration, **shared}
     if asked.segments:
         verbose["segments"] = [_segment(number, *part) for number, part in enumerate(_parts(transcript))]
     if asked.words:

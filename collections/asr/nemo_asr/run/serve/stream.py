@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from nemo_asr.run.audio.heads import kind_of_start
 from nemo_asr.run.audio.segments import Samples
 from nemo_asr.run.serve.models import ServedModel
-from nemo_asr.run.serve.openai_api import ApiError, checked_keywords, json_of
+from nemo_asr.run.serve.openai_api import ApiError, checked_keywords, json_of, prompt_of
 from nemo_asr.run.text.labels import separator_of
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.stream import Partial, SegmentStream, Stream, message_of
@@ -69,9 +69,9 @@ class StreamError(Exception):
 async def run_stream(websocket: WebSocket, settings: StreamSettings) -> None:
     """Serve one websocket to its end.
 
-    The client may begin with ``{"type": "start", "sample_rate", "model", "keywords", "token"}``, sends samples of one
-    channel (16 bits, little endian) as binary messages, and ends with ``{"type": "stop"}``. It gets ``partial`` and
-    ``final`` messages, and ``done`` behind the last one.
+    The client may begin with ``{"type": "start", "sample_rate", "model", "language", "keywords", "token"}``, sends
+    samples of one channel (16 bits, little endian) as binary messages, and ends with ``{"type": "stop"}``. It gets
+    ``partial`` and ``final`` messages, and ``done`` behind the last one.
     """
     await websocket.accept()
     try:
@@ -233,7 +233,8 @@ def _new_stream(start: dict[str, Any], settings: StreamSettings) -> Stream:
         keywords = start.get("keywords") or []
         if not isinstance(keywords, list) or not all(isinstance(word, str) for word in keywords):
             raise StreamError(_POLICY, "keywords: wanted a list of texts")
-        search = model.search_for(checked_keywords(keywords))
+        prompt = prompt_of(_text(start, "language"), False, model.languages, model.translates)
+        search = model.search_for(checked_keywords(keywords), prompt)
         rate = start.get("sample_rate", _RATE)
         if not isinstance(rate, int):
             raise StreamError(_POLICY, "sample_rate: wanted a whole number of Hz")

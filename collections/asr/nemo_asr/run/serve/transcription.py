@@ -8,9 +8,10 @@ import numpy as np
 
 from nemo_asr.run.audio.decoded import DISK_PROBLEM
 from nemo_asr.run.audio.segments import Detector
+from nemo_asr.run.engines import NO_PROMPT
 from nemo_asr.run.serve.batching import Job
 from nemo_asr.run.serve.models import ServedModel
-from nemo_asr.run.serve.openai_api import ApiError, Asked
+from nemo_asr.run.serve.openai_api import ApiError, Asked, prompt_of
 from nemo_asr.run.serve.uploads import IN_MEMORY_BYTES, Upload, disk_is_full
 from nemo_asr.run.serve.watching import Watch
 from nemo_asr.run.transcribe.driver import Segmented
@@ -38,6 +39,9 @@ class Transcription:
     Attributes:
         job: its segments in the queue of the model, once it has begun; None before.
         separator: what stands between the texts of two segments.
+
+    Raises:
+        ApiError: the model does not know the language, or does not translate.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Transcription:
         self._model, self._asked, self._upload = model, asked, upload
         self._most_seconds, self._detector, self._watch = most_seconds, detector, watch
         self._recording = Recording(upload.name, upload.audio, watch=watch)
+        self._prompt = prompt_of(asked.language, asked.translate, model.languages, model.translates)
         self.job: Job | None = None
 
     def read_if_quick(self) -> bool:
@@ -61,7 +66,8 @@ class Transcription:
             ApiError: as of `begin`.
         """
         audio = self._recording.audio
-        if self._asked.keywords or self._detector or not isinstance(audio, bytes) or audio[:4] not in _WITH_A_HEAD:
+        is_slow = self._asked.keywords or self._prompt != NO_PROMPT or self._detector  # a search may have to be made
+        if is_slow or not isinstance(audio, bytes) or audio[:4] not in _WITH_A_HEAD:
             return False
         self._read()
         return isinstance(self._recording.audio, np.ndarray)
@@ -78,7 +84,7 @@ class Transcription:
                 ended the work.
         """
         try:
-            search = self._model.search_for(self._asked.keywords)
+            search = self._model.search_for(self._asked.keywords, self._prompt)
         except (UsageError, DataError) as error:
             raise ApiError(400, f"keywords: {error}", param="keywords") from None
         self._read()

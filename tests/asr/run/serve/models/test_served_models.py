@@ -171,7 +171,7 @@ def test_a_websocket_streams_by_frames_also_with_hot_words(serve, tmp_path, fact
 class Sized:
     """In the place of a search."""
 
-    def __init__(self, options, problem=""):
+    def __init__(self, options, prompt, problem=""):
         if problem:
             raise UsageError(problem)
         self.options, self.num_bytes = options, 1
@@ -180,10 +180,10 @@ class Sized:
 def test_a_search_is_made_once_also_for_requests_that_come_at_once():
     made, may_go_on = [], threading.Event()
 
-    def new_search(options):
+    def new_search(options, prompt):
         made.append(options)
         assert may_go_on.wait(10)
-        return Sized(options)
+        return Sized(options, prompt)
 
     searches, found = Searches(new_search, None), []
     threads = [threading.Thread(target=lambda: found.append(searches(("a",)))) for _ in range(4)]
@@ -227,7 +227,7 @@ def test_searches_with_a_language_model_share_it_and_say_their_size(tmp_path):
     counter.add(words)
     write_arpa(tmp_path / "a.arpa", estimate(counter).tables)
     options = SearchOptions(lm=str(tmp_path / "a.arpa"))
-    searches = Searches(functools.partial(ctc_search, [" ", *"abcdefgh"]), options)
+    searches = Searches(lambda asked, _: ctc_search([" ", *"abcdefgh"], asked), options)
     always, hot, other = searches(()), searches(("aaa",)), searches(("bbb",))
     assert always._words._model is hot._words._model is other._words._model
     assert 1_000 < hot.num_bytes < 1_000_000
