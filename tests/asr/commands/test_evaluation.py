@@ -159,8 +159,13 @@ def test_an_exported_file_transcribes_what_was_evaluated(model, talks, capsys):
 @pytest.mark.slow
 def test_both_models_and_the_search_without_hot_words_hear_segments(model, talks, capsys):
     set_of = ("--eval_datasets", "dev.json", "--segments", "energy")
-    main([model, model, "--compare", *set_of, "--out", "two", "--no-report", *CPU])
+    main([model, model, "--compare", *set_of, "--out", "two", *CPU])
     told = capsys.readouterr().out
+    test = json.loads((talks / "two/comparison.json").read_text())["sets"]["dev"]["wer"]
+    assert (test["a"], test["difference"], test["p_value"]) == (test["b"], 0.0, 1.0)
+    assert "two/comparison.json" in told
+    assert "both have the same WER" in (talks / "two/report.html").read_text()
+    assert "Two models" not in (talks / "two/compared/report.html").read_text()
     assert told.count("segments, cut at pauses") == 2
     counts = []
     for options in (["--decoder", "beam"], ["--hotwords", "cab"]):

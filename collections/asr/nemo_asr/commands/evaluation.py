@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,13 @@ from nemo_asr.scoring.classification import (
 from nemo_asr.scoring.hotwords import score_hotwords, words_of
 from nemo_asr.scoring.intervals import Clusters, bootstrap_interval, class_errors
 from nemo_asr.scoring.rates import count_errors
-from nemo_asr.scoring.report.comparison import compare_folders, comparison_table
+from nemo_asr.scoring.report.comparison import (
+    COMPARE,
+    COMPARISON_FILE,
+    compare_folders,
+    comparison_table,
+    write_comparison,
+)
 from nemo_asr.scoring.report.page import PAGE_FILE, REPORT, try_report
 from nemo_asr.scoring.report.set_scores import score_rows, scores_table, write_scores
 from nemo_asr.scoring.report.transcripts import read_transcripts
@@ -63,6 +69,7 @@ from nemo_lite.core.neural_types import AudioSignal
 
 PROGRAM = "nemo-lite eval"
 _TRANSCRIPTS, _SCORES, _WEIGHTS = "transcripts.jsonl", "scores.json", "weights.json"
+_COMPARED = "compared"  # the folder in OUT of a second model
 MOST_PAIRS = 5000  # recordings of which all pairs are compared
 # Utterances, evenly spread, in which pauses are looked for; seconds of them in all; seconds of a pause that is told.
 _MOST_HEARD, _MOST_HEARD_SECONDS, _TOLD_PAUSE = 200, 3600.0, 0.5
@@ -91,15 +98,18 @@ def evaluate_texts(args: Namespace) -> None:
     if args.stream:
         _evaluate_streams(model, args, factory)
     if second is not None:
-        _use_search(second, args, factory, out / "compared")
-        _evaluate_sets(second, args, factory, out / "compared", "B, ")
-        factory.on_first(lambda: _print_comparison(args, out, sets))
+        of_second = second
+        _use_search(second, args, factory, out / _COMPARED)
+        _evaluate_sets(second, args, factory, out / _COMPARED, "B, ")
+        factory.on_first(lambda: _compare(args, out, sets, model, of_second))
 
 
 def _check_places(args: Namespace, out: Path) -> None:
     """FileInTheWayError where a file is there that would be replaced and may not be; before any work is done."""
     tags, inputs = unique_tags(args.eval_datasets), InputFiles(named_files(args))
-    for folder in (out, *([out / "compared"] if args.compare else [])):
+    if args.compare:
+        check_output(out / COMPARISON_FILE, COMPARE, inputs=inputs, overwrite=args.overwrite)
+    for folder in (out, *([out / _COMPARED] if args.compare else [])):
         names = [f"{tag}.{ending}" for tag in tags for ending in (_TRANSCRIPTS, _SCORES)]
         names += [f"{FOLDER}/{tag}.{ending}" for tag in tags for ending in ENDINGS]
         names += [_WEIGHTS] if args.search_weights else []
@@ -185,11 +195,15 @@ def _evaluate_sets(
             if args.details:
                 print(f"\n{scores_table(scores)}\n")
     if args.report:
-        facts = {"model": f"{model.place}, step {model.card.step}"}
-        if args.cutting:
-            facts["recordings"] = f"cut at pauses by {args.vad or 'their levels'}"
+        facts = _facts({"model": model}, args)
         factory.on_first(lambda: try_report(folder, sets=list(data), facts=facts, overwrite=args.overwrite))
     return list(data)
+
+
+def _facts(models: Mapping[str, TrainedModel], args: Namespace) -> dict[str, str]:
+    """What stands first in a report."""
+    facts = {name: f"{model.place}, step {model.card.step}" for name, model in models.items()}
+    return {**facts, **({"recordings": f"cut at pauses by {args.vad or 'their levels'}"} if args.cutting else {})}
 
 
 def _evaluate_streams(model: TrainedModel, args: Namespace, factory: NeuralModuleFactory) -> None:
@@ -459,10 +473,15 @@ def _describe_rates(heard: list[str], said: list[str], metric: str) -> str:
     return f"{metric.upper()} {first.rate:.2%} ({first} in {first.reference_length} {unit}), {others}"
 
 
-def _print_comparison(args: Namespace, out: Path, sets: list[str]) -> None:
-    """A table of both models, from the transcripts that were just written."""
-    compared = compare_folders(out, out / "compared", sets=sets)
+def _compare(args: Namespace, out: Path, sets: list[str], model: TrainedModel, second: TrainedModel) -> None:
+    """A table of both models from the transcripts that were just written, as JSON too; the report has both."""
+    compared = compare_folders(out, out / _COMPARED, sets=sets)
     print("\n" + comparison_table(compared, args.load_dir, args.compare))
+    path = write_comparison(out, compared, args.load_dir, args.compare, overwrite=args.overwrite)
+    print(f"\nThe comparison is in {path}")
+    if args.report:
+        facts = _facts({"A": model, "B": second}, args)
+        try_report(out, sets=sets, facts=facts, overwrite=args.overwrite, beside=out / _COMPARED)
 
 
 def evaluate_classes(args: Namespace) -> None:

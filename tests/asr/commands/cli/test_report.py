@@ -33,3 +33,18 @@ def test_a_folder_without_results_and_a_page_that_cannot_be_written_are_refused(
     with pytest.raises(UsageError, match=r"none/x\.html: the file cannot be written") as error:
         report.main([str(tmp_path), "--out", str(tmp_path / "none/x.html")])
     assert error.value.exit_code == 2
+
+
+def test_a_comparison_writes_a_page_with_both_models_and_its_numbers(tmp_path, capsys):
+    for name in ("a", "b"):
+        write_lines(tmp_path / name / "dev.transcripts.jsonl", [row(1, "a b", name)])
+    line = [str(tmp_path / "a"), str(tmp_path / "b")]
+    report.compare(line)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+    (tmp_path / "report.html").write_text("mine")
+    with pytest.raises(UsageError, match=r"report\.html: the file was not written by nemo-lite report"):
+        report.compare([*line, "--out", str(tmp_path)])
+    assert not (tmp_path / "comparison.json").exists()
+    report.compare([*line, "--out", str(tmp_path), "--overwrite"])
+    assert f"The comparison is in {tmp_path}/comparison.json" in capsys.readouterr().out
+    assert "Two models" in (tmp_path / "report.html").read_text()

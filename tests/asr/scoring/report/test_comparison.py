@@ -1,12 +1,13 @@
 """Two models on the same utterances."""
 
+import json
 import re
 
 import pytest
 from toys.run_folder import row, rows_of, write_lines
 
 from nemo_asr.scoring.intervals import paired_test, utterance_errors
-from nemo_asr.scoring.report.comparison import compare, compare_folders, comparison_table
+from nemo_asr.scoring.report.comparison import compare, compare_folders, comparison_table, write_comparison
 from nemo_asr.scoring.report.transcripts import ScoredUtterance
 from nemo_lite.base.errors import UsageError
 
@@ -146,3 +147,26 @@ def test_models_are_compared_by_speaker_and_few_speakers_are_told():
     assert "; 4 speakers are few, so others may decide otherwise." in text
     assert "by resampling 4 speakers." in text
     assert "are few" not in comparison_table({"dev": compare(A, B)})
+
+
+def test_the_file_has_the_numbers_of_the_table_and_replaces_only_its_own(tmp_path):
+    found = {"dev": compare(A, B)}
+    path = write_comparison(tmp_path / "out", found, "one", "two")
+    stored = json.loads(path.read_text())
+    dev, test = stored["sets"]["dev"], found["dev"].wer
+    assert (stored["a"], stored["b"], dev["utterances"], dev["b_better"]) == (
+        "one",
+        "two",
+        200,
+        found["dev"].num_better,
+    )
+    expected = [test.rate_a, test.rate_b, test.difference, test.interval.low, test.interval.high]
+    told = [dev["wer"][key] for key in ("a", "b", "difference", "low", "high")]
+    assert told == pytest.approx(expected, abs=1e-8)
+    assert (dev["wer"]["p_value"], dev["wer"]["is_sure"]) == (test.p_value, True)
+    assert dev["meaning"] in comparison_table(found)
+    write_comparison(tmp_path / "out", found, "one", "two")
+    path.write_text("mine")
+    with pytest.raises(UsageError, match=r"comparison\.json: the file was changed since nemo-lite compare wrote it"):
+        write_comparison(tmp_path / "out", found, "one", "two")
+    assert path.read_text() == "mine"

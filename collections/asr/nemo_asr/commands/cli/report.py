@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from nemo_asr.run.text.labels import SCORE_NORMALIZERS
-from nemo_asr.scoring.report.comparison import compare_folders, comparison_table
-from nemo_asr.scoring.report.page import write_report
+from nemo_asr.scoring.report.comparison import (
+    COMPARE,
+    COMPARISON_FILE,
+    compare_folders,
+    comparison_table,
+    write_comparison,
+)
+from nemo_asr.scoring.report.page import PAGE_FILE, REPORT, write_report
 from nemo_lite.base.options import OneLineParser
+from nemo_lite.base.outputs import check_output
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -28,6 +36,23 @@ def compare(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--score_normalizer", choices=SCORE_NORMALIZERS, help="what both models' texts go through before they compare"
     )
+    parser.add_argument("--out", metavar="FOLDER", help="write comparison.json and report.html with both models there")
+    parser.add_argument("--overwrite", action="store_true", help="replace files in OUT that are not of such a command")
     parsed = parser.parse_args(arguments)
+    files = ((COMPARISON_FILE, COMPARE), (PAGE_FILE, REPORT)) if parsed.out is not None else ()
+    for name, kind in files:
+        check_output(Path(parsed.out) / name, kind, overwrite=parsed.overwrite)
     compared = compare_folders(parsed.a, parsed.b, normalizer=parsed.score_normalizer)
     print(comparison_table(compared, parsed.a, parsed.b))
+    if not files:
+        return
+    path = write_comparison(parsed.out, compared, parsed.a, parsed.b, overwrite=parsed.overwrite)
+    page = write_report(
+        parsed.a,
+        Path(parsed.out) / PAGE_FILE,
+        facts={"A": parsed.a, "B": parsed.b},
+        overwrite=parsed.overwrite,
+        beside=parsed.b,
+        normalizer=parsed.score_normalizer,
+    )
+    print(f"\nThe comparison is in {path}, both models side by side in {page}")

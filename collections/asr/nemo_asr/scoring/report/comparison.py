@@ -1,15 +1,16 @@
-"""Two models on the same utterances: error rates, their difference and how sure it is. Printed by commands."""
+"""Two models on the same utterances: error rates, their difference and how sure it is; as text and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from nemo_asr.scoring.intervals import PairedTest, paired_test, utterance_errors
-from nemo_asr.scoring.report.set_scores import aligned
+from nemo_asr.scoring.intervals import CONFIDENCE, PairedTest, paired_test, utterance_errors
+from nemo_asr.scoring.report.set_scores import aligned, finite
 from nemo_asr.scoring.report.transcripts import (
     ScoredUtterance,
     clusters_in,
@@ -18,7 +19,12 @@ from nemo_asr.scoring.report.transcripts import (
     read_transcripts,
 )
 from nemo_lite.base.errors import UsageError, did_you_mean
+from nemo_lite.base.files import Json, make_writable_folder
+from nemo_lite.base.outputs import write_output
 
+COMPARE = "nemo-lite compare"
+"""What writes comparisons, also from within an evaluation."""
+COMPARISON_FILE = "comparison.json"
 FEW_CLUSTERS = 10  # with fewer, a comparison says that it rests on few
 _REMEDY = "evaluate both models on the same manifests"
 
@@ -39,6 +45,11 @@ class Comparison:
     num_better: int
     num_worse: int
 
+    @property
+    def tests(self) -> tuple[tuple[str, PairedTest], ...]:
+        """Both tests with the names of their rates."""
+        return ("WER", self.wer), ("CER", self.cer)
+
 
 def compare(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance]) -> Comparison:
     """Compare two models by their transcripts of one set.
@@ -50,7 +61,7 @@ def compare(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance]
     Raises:
         UsageError: the utterances are not the same, by place and reference; or there are none.
     """
-    by_place = _matched(rows_a, rows_b)
+    by_place = matched(rows_a, rows_b)
     said = [row.reference for row in rows_a]
     heard_a = [row.hypothesis for row in rows_a]
     heard_b = [by_place[row.place].hypothesis for row in rows_a]
@@ -66,14 +77,14 @@ def compare(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance]
     )
 
 
-def compare_folders(
+def rows_of_folders(
     folder_a: str | Path,
     folder_b: str | Path,
     *,
     sets: Collection[str] | None = None,
     normalizer: str | None = None,
-) -> dict[str, Comparison]:
-    """Compare the sets of two folders with ``<set>.transcripts.jsonl``, which must be the same sets.
+) -> dict[str, tuple[list[ScoredUtterance], list[ScoredUtterance]]]:
+    """By set, the transcripts of two folders with ``<set>.transcripts.jsonl``, which must be the same sets.
 
     Args:
         folder_a: the run's, or the evaluation's, of the first model.
@@ -82,7 +93,7 @@ def compare_folders(
         normalizer: a score normaliser that both models' texts go through; None: the texts as they were scored.
 
     Raises:
-        UsageError: a folder has no transcripts, the sets differ, or their utterances.
+        UsageError: a folder has no transcripts, or the sets differ.
         DataError: a file is damaged.
     """
     a, b = (
@@ -97,25 +108,47 @@ def compare_folders(
         if name not in other:
             got = ", ".join(other) + did_you_mean(name, other)
             raise UsageError(f"the set {name} is not there", place=str(folder), got=got, remedy=_REMEDY)
-    compared = {}
-    for name in a:
-        try:
-            rows_a, rows_b = (normalized(read_transcripts(paths[name]), normalizer) for paths in (a, b))
-            compared[name] = compare(rows_a, rows_b)
-        except UsageError as error:
-            raise UsageError(error.problem, place=name, got=error.got, remedy=error.remedy) from None
-    return compared
+
+    def rows_of(path: Path) -> list[ScoredUtterance]:
+        return normalized(read_transcripts(path), normalizer)
+
+    return {name: (rows_of(a[name]), rows_of(b[name])) for name in a}
 
 
-def comparison_table(compared: dict[str, Comparison], name_a: str = "A", name_b: str = "B") -> str:
+def compare_folders(
+    folder_a: str | Path,
+    folder_b: str | Path,
+    *,
+    sets: Collection[str] | None = None,
+    normalizer: str | None = None,
+) -> dict[str, Comparison]:
+    """Compare the sets of two folders, by the arguments of `rows_of_folders`.
+
+    Raises:
+        UsageError: as there, or the utterances of a set differ.
+        DataError: a file is damaged.
+    """
+    rows_of_sets = rows_of_folders(folder_a, folder_b, sets=sets, normalizer=normalizer)
+    return {name: compare_set(name, *rows) for name, rows in rows_of_sets.items()}
+
+
+def compare_set(name: str, rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance]) -> Comparison:
+    """As `compare`; its errors name the set."""
+    try:
+        return compare(rows_a, rows_b)
+    except UsageError as error:
+        raise UsageError(error.problem, place=name, got=error.got, remedy=error.remedy) from None
+
+
+def comparison_table(compared: Mapping[str, Comparison], name_a: str = "A", name_b: str = "B") -> str:
     """The comparisons of sets as a table of text, with a sentence for each set that says what it means."""
     header = ("set", "", "A", "B", "B - A", "95 % interval", "B better", "p-value")
     rows = [
-        (name if metric == "WER" else "", metric, *_cells(test))
+        (name if metric == "WER" else "", metric, *cells_of(test))
         for name, comparison in compared.items()
-        for metric, test in (("WER", comparison.wer), ("CER", comparison.cer))
+        for metric, test in comparison.tests
     ]
-    meanings = [f"{name}: {_meaning(comparison)}." for name, comparison in compared.items()]
+    meanings = [f"{name}: {meaning_of(comparison)}." for name, comparison in compared.items()]
     drawn = ", ".join(
         dict.fromkeys(f"{comparison.wer.num_clusters} {comparison.wer.unit}" for comparison in compared.values())
     )
@@ -128,8 +161,59 @@ def comparison_table(compared: dict[str, Comparison], name_a: str = "A", name_b:
     )
 
 
-def _matched(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance]) -> dict[str, ScoredUtterance]:
-    """The rows of B by place, when they are the utterances of A."""
+def write_comparison(
+    folder: str | Path, compared: Mapping[str, Comparison], name_a: str, name_b: str, *, overwrite: bool = False
+) -> Path:
+    """Write ``comparison.json``: all that `comparison_table` shows, as numbers; rates are fractions. Its path.
+
+    Args:
+        folder: where; made if it is missing.
+        compared: by set.
+        name_a, name_b: of the models, or of the folders with their transcripts.
+        overwrite: replace also a file that no comparison wrote, or that was changed since.
+
+    Raises:
+        FileInTheWayError: there is such a file.
+        UsageError: it cannot be written.
+    """
+    path = make_writable_folder(folder) / COMPARISON_FILE
+    values = {"a": name_a, "b": name_b, "confidence": CONFIDENCE, "sets": {n: _as_json(c) for n, c in compared.items()}}
+    text = json.dumps(values, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    content = text.encode("utf-8", errors="replace")
+    write_output(path, lambda temporary: temporary.write_bytes(content), COMPARE, overwrite=overwrite)
+    return path
+
+
+def _as_json(compared: Comparison) -> dict[str, Json]:
+    rates: dict[str, Json] = {
+        metric.lower(): {
+            "a": finite(test.rate_a),
+            "b": finite(test.rate_b),
+            "difference": finite(test.difference),
+            "low": finite(test.interval.low),
+            "high": finite(test.interval.high),
+            "b_better": finite(test.probability),
+            "p_value": test.p_value,
+            "is_sure": test.is_sure,
+        }
+        for metric, test in compared.tests
+    }
+    return {
+        "utterances": compared.wer.num_utterances,
+        "b_better": compared.num_better,
+        "b_worse": compared.num_worse,
+        "resampled": {"unit": compared.wer.unit, "number": compared.wer.num_clusters},
+        **rates,
+        "meaning": meaning_of(compared),
+    }
+
+
+def matched(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance]) -> dict[str, ScoredUtterance]:
+    """The rows of B by place.
+
+    Raises:
+        UsageError: they are not the utterances of A.
+    """
     a, b = ({row.place: row for row in rows} for rows in (rows_a, rows_b))
     for name, rows, matching in (("A", rows_a, a), ("B", rows_b, b)):
         if len(matching) < len(rows):
@@ -152,7 +236,8 @@ def _matched(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance
     return b
 
 
-def _cells(test: PairedTest) -> tuple[str, ...]:
+def cells_of(test: PairedTest) -> tuple[str, ...]:
+    """Rates of A and B, their difference in percentage points, its interval, how often B is better, the p-value."""
     low, high = test.interval.low * 100, test.interval.high * 100
     interval = f"{low:+.2f} to {high:+.2f}"
     return (
@@ -165,7 +250,7 @@ def _cells(test: PairedTest) -> tuple[str, ...]:
     )
 
 
-def _meaning(compared: Comparison) -> str:
+def meaning_of(compared: Comparison) -> str:
     """Sentences: how often each is better, which has the lower rate, and how far that can be chance."""
     test = compared.wer
     changed = (

@@ -42,6 +42,8 @@ def write_report(
     sets: Collection[str] | None = None,
     facts: Mapping[str, str] | None = None,
     overwrite: bool = False,
+    beside: str | Path | None = None,
+    normalizer: str | None = None,
 ) -> Path:
     """Write the report of a run, or of an evaluation, as one HTML page; its path.
 
@@ -51,6 +53,7 @@ def write_report(
         sets: only these evaluated sets; None: all.
         facts: names and values that come first.
         overwrite: replace also a file that is no such page, or was changed since.
+        beside, normalizer: a second model's transcripts, and how texts are compared; as of ``read_run``.
 
     Raises:
         FileInTheWayError: there is such a file.
@@ -60,7 +63,8 @@ def write_report(
     path = Path(path).expanduser() if path is not None else Path(run_folder) / PAGE_FILE
     check_output(path, REPORT, overwrite=overwrite)
     # A lone surrogate, which JSON can hold and UTF-8 cannot, becomes a question mark.
-    content = render(read_run(run_folder, sets=sets, facts=facts)).encode("utf-8", errors="replace")
+    report = read_run(run_folder, sets=sets, facts=facts, beside=beside, normalizer=normalizer)
+    content = render(report).encode("utf-8", errors="replace")
     write_output(path, lambda temporary: temporary.write_bytes(content), REPORT, overwrite=overwrite)
     return path
 
@@ -72,6 +76,7 @@ def try_report(
     facts: Mapping[str, str] | None = None,
     dags: Mapping[str, Dag] | None = None,
     overwrite: bool = False,
+    beside: str | Path | None = None,
 ) -> Path | None:
     """As :func:`write_report`, for the end of a run: what goes wrong is one warning, and the result None.
 
@@ -80,7 +85,7 @@ def try_report(
         sets: only these evaluated sets; None: all.
         facts: names and values that come first.
         dags: pictures of them are saved in the folder first, as ``NAME.svg``.
-        overwrite: as of :func:`write_report`.
+        overwrite, beside: as of :func:`write_report`.
     """
     try:
         for name, dag in (dags or {}).items():
@@ -88,7 +93,7 @@ def try_report(
             write_output(Path(run_folder) / f"{name}.svg", write, "nemo-lite plan", remedy="move it away")
         remedy = f"move it away, or {REPORT} {run_folder} --overwrite"  # a training has no such option
         check_output(Path(run_folder) / PAGE_FILE, REPORT, overwrite=overwrite, remedy=remedy)
-        path = write_report(run_folder, sets=sets, facts=facts, overwrite=overwrite)
+        path = write_report(run_folder, sets=sets, facts=facts, overwrite=overwrite, beside=beside)
     except (NemoLiteError, OSError) as error:
         logging.warning("No report was written: %s", error)
         return None

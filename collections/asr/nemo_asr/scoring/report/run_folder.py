@@ -15,11 +15,13 @@ import msgspec
 
 from nemo_asr.run.calibration import FILE_NAME, CalibrationRecord, MeasuredSet, Reliability
 from nemo_asr.scoring.report.charts import Chart, Curve, Point, chart
+from nemo_asr.scoring.report.compared_sets import ComparedSet, compared_sets
+from nemo_asr.scoring.report.comparison import rows_of_folders
 from nemo_asr.scoring.report.media import data_url
 from nemo_asr.scoring.report.records import METRICS_FILE, GuardedSet, RunRecords, number_of, read_records
 from nemo_asr.scoring.report.scored_sets import ClipMaker, ShownSet, scored_sets
 from nemo_asr.scoring.report.set_scores import SCORES_SUFFIX, read_hotwords
-from nemo_asr.scoring.report.transcripts import ScoredUtterance, find_transcripts, read_transcripts
+from nemo_asr.scoring.report.transcripts import ScoredUtterance, find_transcripts, normalized, read_transcripts
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import FileKind, parse_json, read_bytes
 from nemo_lite.core.trackers import Record, duration_text
@@ -83,6 +85,7 @@ class Report:
         title: its heading.
         facts: names and values: how long, how many steps, where the best model is.
         notes: what is missing or not as it should be, a sentence each.
+        compared: the same sets by this model, A, and another one, B.
         sets: evaluated sets with their transcripts.
         history: evaluations in training.
         guards: what its models have won and forgotten.
@@ -96,6 +99,7 @@ class Report:
     title: str
     facts: Sequence[tuple[str, str]] = ()
     notes: Sequence[str] = ()
+    compared: Sequence[ComparedSet] = ()
     sets: Sequence[ShownSet] = ()
     history: Sequence[History] = ()
     guards: Sequence[Guarded] = ()
@@ -107,7 +111,12 @@ class Report:
 
 
 def read_run(
-    folder: str | Path, *, sets: Collection[str] | None = None, facts: Mapping[str, str] | None = None
+    folder: str | Path,
+    *,
+    sets: Collection[str] | None = None,
+    facts: Mapping[str, str] | None = None,
+    beside: str | Path | None = None,
+    normalizer: str | None = None,
 ) -> Report:
     """What is known about a run or an evaluation.
 
@@ -117,9 +126,11 @@ def read_run(
             may be missing.
         sets: only these sets; None: all.
         facts: names and values that come first.
+        beside: a folder with the transcripts of a second model on the same sets.
+        normalizer: a score normaliser that all texts go through; None: the texts as they were scored.
 
     Raises:
-        UsageError: the folder has neither records nor transcripts.
+        UsageError: the folder has neither records nor transcripts, or the two have not the same utterances.
         DataError: a file of it is damaged.
     """
     folder = Path(folder)
@@ -133,13 +144,16 @@ def read_run(
             remedy="give the folder of a run or of an evaluation",
         )
     records = read_records(folder / METRICS_FILE) if has_records else RunRecords()
-    rows_of_sets = {name: read_transcripts(path) for name, path in paths.items()}
+    rows_of_sets = {name: normalized(read_transcripts(path), normalizer) for name, path in paths.items()}
+    clips = ClipMaker()
+    both = rows_of_folders(folder, beside, sets=sets, normalizer=normalizer) if beside is not None else {}
+    compared = compared_sets(both, clips)
     hotwords = {
         name: read_hotwords(paths[name].with_name(f"{name}{SCORES_SUFFIX}"))
         for name, rows in rows_of_sets.items()
         if any(row.without_hotwords is not None for row in rows)
     }
-    scored = scored_sets(rows_of_sets, ClipMaker(), hotwords)
+    scored = scored_sets(rows_of_sets, clips, hotwords)
     options = (records.start or {}).get("arguments")
     options = options if isinstance(options, dict) else {}
     # A run says what counts; of an evaluation the texts decide.
@@ -159,6 +173,7 @@ def read_run(
         title=folder.resolve().name,
         facts=[*(facts or {}).items(), *_facts(records, rows_of_sets, scored, metric)],
         notes=notes,
+        compared=compared,
         sets=scored,
         history=[_history(name, items, metric, starts_trained) for name, items in records.evaluations.items() if items],
         guards=[*map(_guarded, records.guards.values())],

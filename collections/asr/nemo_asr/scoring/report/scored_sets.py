@@ -56,6 +56,7 @@ class ShownUtterance:
         segments: of the recording; None: it was not cut.
         seconds: of the recording; None: not known.
         errors_without: its errors without hot words; None: there were none.
+        errors_b: its errors by a second model; None: there is none.
     """
 
     place: str
@@ -67,6 +68,7 @@ class ShownUtterance:
     segments: Sequence[Segment] | None = None
     seconds: float | None = None
     errors_without: int | None = None
+    errors_b: int | None = None
 
     @property
     def seconds_cut_away(self) -> float:
