@@ -61,6 +61,7 @@ LATE_IMPORTS = {
     "torch.utils.tensorboard": "slow to import; only runs that write events pay for it",
     "sentencepiece": "optional: vocabularies of subwords",
     "kenlm": "optional: binaries of KenLM",
+    "kaldialign": "optional: errors as the public leaderboard counts them",
     "num2words": "imports 57 languages; only texts with numbers pay for it",
     "nemo_asr.run.text.english": "compiles many rules; only commands that read texts pay for it",
     "rapidfuzz": "slow to import; what applies a calibration need not wait for it",

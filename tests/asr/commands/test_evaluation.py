@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from ruamel.yaml import YAML
 from toys.kaldi_folders import make_folder
 from toys.ranks import on_ranks
 from toys.silero import write_silero
@@ -21,6 +22,7 @@ import nemo_asr
 from nemo_asr.commands.cli.eval import EvalParser, main
 from nemo_asr.commands.evaluation import _timed_words, pauses_line, recordings_of, with_recordings
 from nemo_asr.run.cli.transcribe import main as transcribe
+from nemo_asr.scoring.rates import count_errors
 from nemo_asr.trained.model import TrainedModel, describe
 from nemo_lite.base.errors import DataError, UsageError
 
@@ -184,6 +186,34 @@ def test_both_models_and_the_search_without_hot_words_hear_segments(model, talks
     assert (stored["found_without"], stored["said"], stored["found_with"]) == (without, 3, with_them)
     evaluated(model, *set_of, out="hot")  # in the same folder, without hot words
     assert "hotwords" not in json.loads((talks / "hot/dev.scores.json").read_text())
+
+
+@pytest.mark.slow
+def test_rates_of_the_leaderboard_are_written_for_a_models_repository(model, talks, capsys):
+    pytest.importorskip("kaldialign")
+    board = talks / "board/normalizer"
+    board.mkdir(parents=True)
+    (board / "__init__.py").write_text("from .normalizer import EnglishTextNormalizer\n")
+    (board / "normalizer.py").write_text(
+        "class EnglishTextNormalizer:\n    __call__ = lambda self, text: text.upper()\n"
+    )
+    rows = evaluated(model, "--eval_datasets", "dev.json", "--segments", "energy", "--leaderboard", "board")
+    assert rows[0]["reference"] == "CAB ABBA BC"
+    assert rows[0]["text"] == "cab abba bc"
+    rate = 100 * count_errors([row["hypothesis"] for row in rows], [row["reference"] for row in rows]).rate
+    assert 0 < rate < 100
+    assert f"dev: WER {rate:.2f}% as the leaderboard counts" in capsys.readouterr().out
+    (task,) = YAML(typ="safe").load((talks / "out/.eval_results/open_asr_leaderboard.yaml").read_text())
+    assert (task["dataset"]["task_id"], task["value"]) == ("dev_wer", round(rate, 2))
+    for words in (
+        ["--leaderboard", "board", "--score_normalizer", "basic"],
+        ["--leaderboard", "board", "--compare", model],
+    ):
+        with pytest.raises(SystemExit):
+            main([model, "--eval_datasets", "dev.json", *words])
+    with pytest.raises(UsageError, match="this is no checkout of the leaderboard"):
+        main([model, "--eval_datasets", "dev.json", "--leaderboard", "talks", "--out", "none"])
+    assert not (talks / "none").exists()
 
 
 @pytest.mark.slow

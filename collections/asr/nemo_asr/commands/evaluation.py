@@ -40,6 +40,13 @@ from nemo_asr.scoring.classification import (
 )
 from nemo_asr.scoring.hotwords import score_hotwords, words_of
 from nemo_asr.scoring.intervals import Clusters, bootstrap_interval, class_errors
+from nemo_asr.scoring.leaderboard import (
+    RESULTS_FILE,
+    check_leaderboard,
+    leaderboard_rate,
+    load_leaderboard,
+    results_yaml,
+)
 from nemo_asr.scoring.rates import count_errors
 from nemo_asr.scoring.report.comparison import (
     COMPARE,
@@ -85,6 +92,8 @@ def evaluate_texts(args: Namespace) -> None:
     factory = NeuralModuleFactory(**factory_arguments(args))
     out = results_folder(args)
     factory.on_first(lambda: _check_places(args, out))
+    if args.leaderboard:
+        factory.on_first(lambda: check_leaderboard(args.leaderboard))
     model = load_model(args.load_dir, recipe=recipe, factory=factory, overrides=args.overrides)
     second = load_model(args.compare, factory=factory) if args.compare else None
     if args.head is not None:
@@ -95,6 +104,8 @@ def evaluate_texts(args: Namespace) -> None:
             tell_prompt(each, args)
     _use_search(model, args, factory, out)
     sets = _evaluate_sets(model, args, factory, out, "A, " if second else "")
+    if args.leaderboard:
+        factory.on_first(lambda: _write_leaderboard(args, out, sets))
     if args.stream:
         _evaluate_streams(model, args, factory)
     if second is not None:
@@ -109,6 +120,8 @@ def _check_places(args: Namespace, out: Path) -> None:
     tags, inputs = unique_tags(args.eval_datasets), InputFiles(named_files(args))
     if args.compare:
         check_output(out / COMPARISON_FILE, COMPARE, inputs=inputs, overwrite=args.overwrite)
+    if args.leaderboard:
+        check_output(out / RESULTS_FILE, PROGRAM, inputs=inputs, overwrite=args.overwrite)
     for folder in (out, *([out / _COMPARED] if args.compare else [])):
         names = [f"{tag}.{ending}" for tag in tags for ending in (_TRANSCRIPTS, _SCORES)]
         names += [f"{FOLDER}/{tag}.{ending}" for tag in tags for ending in ENDINGS]
@@ -204,6 +217,23 @@ def _facts(models: Mapping[str, TrainedModel], args: Namespace) -> dict[str, str
     """What stands first in a report."""
     facts = {name: f"{model.place}, step {model.card.step}" for name, model in models.items()}
     return {**facts, **({"recordings": f"cut at pauses by {args.vad or 'their levels'}"} if args.cutting else {})}
+
+
+def _write_leaderboard(args: Namespace, out: Path, sets: Sequence[str]) -> None:
+    """Print the rates as the public leaderboard counts them, and write them for a model's repository."""
+    version, rates = load_leaderboard(args.leaderboard).version, {}
+    for tag in sets:
+        rows = read_transcripts(out / f"{tag}.{_TRANSCRIPTS}")
+        rate = leaderboard_rate([row.reference for row in rows], [row.hypothesis for row in rows])
+        rates[tag] = rate
+        errors = f"{rate.insertions} insertions, {rate.deletions} deletions, {rate.substitutions} substitutions"
+        how = f"of {rate.num_utterances} utterances, open_asr_leaderboard {version}"
+        print(f"{tag}: WER {rate.percent:.2f}% as the leaderboard counts ({errors}), {how}")
+    path = out / RESULTS_FILE
+    make_writable_folder(path.parent)
+    text = results_yaml(rates, version)
+    _write(path, partial(Path.write_text, data=text, encoding="utf-8"), args)
+    print(f"The file for the model's repository is {path}")
 
 
 def _evaluate_streams(model: TrainedModel, args: Namespace, factory: NeuralModuleFactory) -> None:

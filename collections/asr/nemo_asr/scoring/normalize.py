@@ -15,6 +15,7 @@ from typing import TypeAlias
 from nemo_asr.run.text.english import normalize_english
 from nemo_asr.run.text.forms import APOSTROPHES, Forms
 from nemo_asr.run.text.labels import SCORE_NORMALIZERS
+from nemo_asr.scoring.leaderboard import PREFIX, load_leaderboard
 from nemo_lite.base.errors import UnknownNameError
 
 Normalizer: TypeAlias = Callable[[str], str]
@@ -40,12 +41,15 @@ def score_normalizer(name: str, language: str = "none") -> Normalizer:
             case, punctuation, widths, ligatures and vowel marks of Arabic and Hebrew. ``english``: as ``basic``, and
             numbers, abbreviations, symbols as English words. ``whisper-like``: English as the normaliser published with
             Whisper leaves it: numbers as digits, contractions written out, American spelling, no fillers, nothing in
-            brackets.
+            brackets. ``leaderboard:FOLDER``: by a checkout of the public leaderboard's repository.
         language: of the texts, for ``basic``: the case of Turkish, the places of tone marks of Vietnamese.
 
     Raises:
         UnknownNameError: there is no such normaliser.
+        UsageError: the folder is no such checkout, or what it needs is not installed.
     """
+    if name.startswith(PREFIX):
+        return load_leaderboard(name.removeprefix(PREFIX)).normalize
     if name not in SCORE_NORMALIZERS:
         raise UnknownNameError("score normaliser", name, SCORE_NORMALIZERS)
     of_name: dict[str, Normalizer] = {

@@ -15,6 +15,7 @@ from nemo_asr.run.options import (
     WeightSearch,
     check_search_options,
 )
+from nemo_asr.scoring.leaderboard import PREFIX
 from nemo_lite.base.errors import NemoLiteError, UsageError
 from nemo_lite.base.options import option, option_group
 
@@ -64,6 +65,13 @@ class EvaluationOptions:
         False,
         "print error rates by speaker and by length, and the words most often lost, inserted and confused",
         only_for="texts",
+    )
+    leaderboard: str | None = option(
+        None,
+        "score as the public Open ASR leaderboard does, by the normaliser of this checkout of its repository, which "
+        "runs; writes OUT/.eval_results/open_asr_leaderboard.yaml",
+        only_for="texts",
+        metavar="FOLDER",
     )
     report: bool = option(True, "write OUT/report.html: curves, error rates, the worst utterances")
     segments: Literal["energy", "off"] = option(
@@ -138,6 +146,12 @@ class EvalParser(EvalArgParser):
             )
         if parsed.stream and (parsed.compare or parsed.cutting):
             self.error("--stream hears one model, and recordings as they are; leave --compare and --segments out")
+        if parsed.leaderboard:
+            if parsed.compare or parsed.score_normalizer:
+                self.error(
+                    "--leaderboard scores one model, and by its own normaliser: without --compare, --score_normalizer"
+                )
+            parsed.score_normalizer = PREFIX + parsed.leaderboard
         if parsed.compare and (parsed.overrides or parsed.model_config):
             self.error(
                 "--compare takes models as they are; evaluate changed ones alone, then: nemo-lite compare OUT OUT"
