@@ -12,7 +12,7 @@ PYTEST := $(RUN) -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
 # Tests start hundreds of processes: each would compile the packages anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo wheels test long golden ci gpu check fast unit lint format pythons imports clean
+.PHONY: demo wheels site test long golden ci gpu check fast unit lint format pythons imports clean
 
 # A stamp for each set of extras, so that a second call installs nothing.
 $(VENV)/.installed-%: pyproject.toml constraints.txt
@@ -30,6 +30,13 @@ demo: $(VENV)/.installed-demo
 wheels: $(VENV)/.installed-dev
 	$(RUN) tools/wheels.py dist
 
+# The pages as a site in build/site, one for each language; a warning, such as a link that leads nowhere, is an error.
+site: $(VENV)/.installed-docs
+	for language in en zh; do \
+	  $(RUN) -m sphinx -W --keep-going -q -t $$language -c docs -d build/site_read/$$language . build/site/$$language || exit 1; \
+	done
+	cp docs/site/index.html build/site
+
 # Side by side: types are checked by one process, and tests wait now and then.
 test: $(VENV)/.installed-demo-dev
 	$(MAKE) --no-print-directory -j 2 lint unit
@@ -41,6 +48,7 @@ golden: $(VENV)/.installed-demo-dev
 # CI: .ci/run and .github/workflows/test.yml run this target. One after the other: each of them uses all cores.
 ci:
 	$(MAKE) --no-print-directory golden
+	$(MAKE) --no-print-directory site
 	$(MAKE) --no-print-directory test
 	$(MAKE) --no-print-directory long
 

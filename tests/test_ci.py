@@ -21,8 +21,8 @@ def recipe_of(target: str) -> str:
     return "".join(re.findall(rf"^{target}:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE))
 
 
-def test_ci_runs_golden_the_tests_and_the_long_tests() -> None:
-    assert targets_of(recipe_of("ci")) == ["golden", "test", "long"]
+def test_ci_runs_golden_the_site_the_tests_and_the_long_tests() -> None:
+    assert targets_of(recipe_of("ci")) == ["golden", "site", "test", "long"]
     assert targets_of(recipe_of("test")) == ["lint", "unit"]
 
 

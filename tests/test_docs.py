@@ -376,7 +376,7 @@ def test_packages_to_install_are_named_and_not_extras_of_a_name_that_is_on_no_in
     named = {package for line in lines for package in line.split()} - {"nemo_asr"}  # of which the FAQ warns
     assert {"onnx", "onnxruntime", "sentencepiece", "argcomplete", "matplotlib"} <= named
     assert named <= known, named - known
-    assert set(re.findall(r"\w+", extras["all"].partition("[")[2])) == extras.keys() - {"dev", "all"}
+    assert set(re.findall(r"\w+", extras["all"].partition("[")[2])) == extras.keys() - {"dev", "docs", "all"}
 
 
 def test_every_page_is_there_in_both_languages():
