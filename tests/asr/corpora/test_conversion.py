@@ -890,3 +890,52 @@ def test_segments_of_stm_that_are_not_scored_are_no_text_in_any_case(tmp_path):
     record(tmp_path / "r.wav", 2.0)
     (tmp_path / "r.stm").write_text("r 1 x 0 1 IGNORE_TIME_SEGMENT_IN_SCORING\nr 1 ann 1 2 yes\n")
     assert [entry["text"] for entries in make(tmp_path).manifests.values() for entry in entries] == ["yes"]
+
+
+def spoken(path, before, behind, channels=1):
+    """A second of a tone that sways, as speech does, between two silences."""
+    times = np.arange(16000) / 16000
+    tone = 0.3 * np.sin(2 * np.pi * 200 * times) * (1 + np.sin(2 * np.pi * 5 * times)) / 2
+    samples = np.concatenate([np.zeros(round(16000 * before)), tone, np.zeros(round(16000 * behind))])
+    noise = np.random.default_rng(0).normal(0, 1e-4, len(samples))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(path, np.stack([samples + noise] * channels, 1), 16000)
+    path.with_suffix(".txt").write_text("a b c")
+    return path
+
+
+def test_trim_leaves_silence_at_the_ends_out_by_offset_and_duration_and_audio_as_it_is(tmp_path, capsys):
+    late = spoken(tmp_path / "late.wav", 2.0, 1.5)
+    spoken(tmp_path / "tight.wav", 0.0, 0.0)
+    before = late.read_bytes()
+    assert main(["make", str(tmp_path), "--trim"]) == 0
+    by_name = {line["audio_filepath"]: line for line in written(tmp_path / "manifest.json")}
+    line = by_name["late.wav"]
+    assert 1.7 < line["offset"] < 2.0, "0.15 s are kept before the speech"
+    assert 3.0 < line["offset"] + line["duration"] < 3.3
+    assert by_name["tight.wav"]["duration"] == pytest.approx(1.0, abs=0.05)
+    assert late.read_bytes() == before
+    assert re.search(
+        r"3\.\d s of silence before and behind the speech of [12] utterances? are left out", capsys.readouterr().out
+    )
+    assert len(Manifest.open(tmp_path / "manifest.json", strict=True)) == 2, "training reads it"
+
+
+def test_trim_stays_within_the_part_that_a_list_names_and_its_channel(tmp_path):
+    spoken(tmp_path / "long.wav", 2.0, 6.0, channels=2)
+    (tmp_path / "long.txt").unlink()
+    (tmp_path / "list.csv").write_text("audio,text,start,end,channel\nlong.wav,a b c,1.0,6.0,1\n")
+    make(tmp_path / "list.csv", trim=True)
+    (line,) = written(tmp_path / "list.json")
+    assert 1.7 < line["offset"] < 2.0
+    assert line["offset"] + line["duration"] < 3.3
+    assert line["channel"] == 1
+
+
+def test_trim_tells_recordings_in_which_nobody_speaks_and_the_others_go_on(tmp_path, capsys):
+    spoken(tmp_path / "good.wav", 1.0, 1.0)
+    soundfile.write(tmp_path / "mute.wav", np.zeros(16000), 16000)
+    (tmp_path / "mute.txt").write_text("a")
+    assert main(["make", str(tmp_path), "--trim"]) == 1
+    assert f"nobody speaks in {tmp_path}/mute.wav, by its level" in capsys.readouterr().err
+    assert [line["audio_filepath"] for line in written(tmp_path / "manifest.json")] == ["good.wav"]

@@ -9,6 +9,7 @@ import pytest
 from toys.checked_sets import add, sound, write_set
 
 from nemo_asr import AudioToTextDataLayer
+from nemo_asr.commands.cli.data import main
 from nemo_asr.data.check import (
     Finding,
     as_text,
@@ -17,6 +18,7 @@ from nemo_asr.data.check import (
     findings_between,
     findings_in,
     shared_recordings,
+    tell_of_little,
     warn_of_leaks,
     warn_of_long,
 )
@@ -488,6 +490,30 @@ def test_training_warns_of_utterances_that_are_far_longer_than_the_others(folder
     assert "max_duration of the data layer leaves long ones out, nemo-lite align MODEL MANIFEST --cut NEW.json" in told
     assert warn_of_long(AudioToTextDataLayer("even.json", **texts)) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_what_minutes_of_speech_are_enough_for_is_told_of_a_training_set_only(folder, capsys):
+    lines = clean(folder)
+    write_set(folder, "train.json", *lines)
+    write_set(folder, "dev.json", *clean(folder, first=100))
+    main(["check", "train.json", "dev.json"])
+    out = capsys.readouterr().out
+    assert "Worth knowing" in out
+    assert out.count("min of speech: enough to adapt a trained model") == 1
+    assert "train.json: 0.6 min of speech" in out
+    assert "nemo-lite models list" in out
+    main(["check", "--eval", "dev.json"])
+    assert "min of speech" not in capsys.readouterr().out
+
+
+def test_a_model_that_starts_from_none_is_told_what_its_minutes_are_enough_for(folder, capsys):
+    line = {"audio_filepath": "a.wav", "duration": 20.0, "text": "a"}
+    for name, count in (("minutes.json", 60), ("hours.json", 120)):
+        write_set(folder, name, *[line] * count)
+        tell_of_little(AudioToTextDataLayer(name, labels=["a"], batch_size=2, load_audio=False))
+    told = capsys.readouterr().err
+    assert "minutes.json has 20.0 min of speech: enough to adapt a trained model" in told
+    assert "hours.json" not in told
 
 
 def test_marks_that_are_no_words_are_worth_knowing(folder):

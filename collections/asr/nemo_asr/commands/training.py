@@ -18,7 +18,7 @@ import torch
 import nemo_lite
 from nemo_asr.argparse import evaluation_steps, steps_of_run
 from nemo_asr.commands.guarding import Guard
-from nemo_asr.data.check import warn_of_leaks, warn_of_long
+from nemo_asr.data.check import tell_of_little, warn_of_leaks, warn_of_long
 from nemo_asr.data.evaluated_sets import ScoredClasses, ScoredSet
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.models.jasper import set_batch_norm_momentum
@@ -177,6 +177,8 @@ class TrainingRun:
         if args.precision_check:
             show_precision(factory.precision_check([loss], args.precision_check, args.load_dir), args.run_dir)
             return
+        if isinstance(training, Wires) and not args.init_from:
+            factory.on_first(lambda: tell_of_little(self.training_data))
         eval_step = evaluation_steps(args, steps_per_epoch)
         guard = None
         if args.guard:

@@ -24,6 +24,8 @@ from nemo_asr.corpora import cuts, kaldi, lists, stm, tables
 from nemo_asr.corpora.listed import CorpusKind, Listed, Sets, Utterances
 from nemo_asr.corpora.writing import CORPUS, as_written
 from nemo_asr.run.audio.files import open_audio
+from nemo_asr.run.audio.reading import open_part
+from nemo_asr.run.audio.segments import DEFAULT_CUTTING, frame_levels, frame_samples, speech_spans
 from nemo_asr.run.manifest import Entry, write_manifest
 from nemo_asr.run.text.labels import Marks, shown_symbols
 from nemo_lite.base.errors import DataError, FileInTheWayError, UnknownNameError, counted, listed
@@ -100,6 +102,7 @@ class _Seen(NamedTuple):
         averaged: recordings of several channels, of which none is named; how many utterances.
         contradicted: places with the recording and the part of another line, and another text.
         texts: of each part of a recording, by its hash.
+        trimmed: seconds of silence that the line of each leaves out.
     """
 
     marks: Counter[str]
@@ -107,6 +110,7 @@ class _Seen(NamedTuple):
     averaged: Counter[str]
     contradicted: Counter[str]
     texts: dict[tuple[object, ...], int]
+    trimmed: list[float]
 
     def add(self, utterance: Listed, entry: Entry, marks: Sequence[str], num_channels: int) -> None:
         """Count an utterance."""
@@ -129,6 +133,9 @@ class _Seen(NamedTuple):
         if self.averaged:
             some = f"{counted(self.averaged.total(), 'utterance')} of recordings with several channels"
             yield f"{some}, and none is named: their average is heard ({next(iter(self.averaged))})"
+        if any(self.trimmed):
+            some = counted(sum(map(bool, self.trimmed)), "utterance")
+            yield f"{math.fsum(self.trimmed):.1f} s of silence before and behind the speech of {some} are left out"
         if self.contradicted:
             some = counted(self.contradicted.total(), "utterance")
             first = next(iter(self.contradicted))
@@ -143,6 +150,7 @@ def make(
     kind: str = "",
     overwrite: bool = False,
     shares: Mapping[str, float] | None = None,
+    trim: bool = False,
     num_workers: int | None = None,
 ) -> ConvertedCorpus:
     """Write a manifest for each set of a corpus. Audio stays where it is; its heads are read for the lengths.
@@ -154,6 +162,7 @@ def make(
         overwrite: manifests that are there already are replaced.
         shares: names of sets and the share of the seconds that each takes of a corpus of one set, which keeps the
             rest as ``train``. A speaker, or else a recording, is in one set only.
+        trim: lines leave out the silence before and behind the speech, by its level: all audio is decoded for it.
         num_workers: threads that read; None: one for each core.
 
     Raises:
@@ -180,9 +189,10 @@ def make(
         raise FileInTheWayError("the manifest exists already", place=str(in_the_way[0]), remedy=remedy)
     for file in files.values():
         check_output(file, CORPUS, inputs=InputFiles([path]), overwrite=True)
-    seen = _Seen(Counter(), Counter(), Counter(), Counter(), {})
+    seen = _Seen(Counter(), Counter(), Counter(), Counter(), {}, [])
     manifests = {
-        name: _entries(name, utterances, root, made.problems, seen, num_workers) for name, utterances in sets.items()
+        name: _entries(name, utterances, root, made.problems, seen, num_workers, trim)
+        for name, utterances in sets.items()
     }
     made.notes += seen.notes()
     if made.kind == "table" and path.is_dir():
@@ -261,7 +271,13 @@ def _why_not(file: Path) -> str:
 
 
 def _entries(
-    name: str, utterances: Utterances, root: Path, problems: list[str], seen: _Seen, num_workers: int | None
+    name: str,
+    utterances: Utterances,
+    root: Path,
+    problems: list[str],
+    seen: _Seen,
+    num_workers: int | None,
+    trim: bool,
 ) -> list[Entry]:
     entries: list[Entry] = []
     marks = Marks()
@@ -271,22 +287,56 @@ def _entries(
         tqdm(desc=name, unit=" utterances", disable=None) as bar,
     ):
         while some := list(islice(waiting, _AT_ONCE)):
-            results = pool.map(lambda utterance: _entry(utterance, root), some)
+            results = pool.map(lambda utterance: _entry(utterance, root, trim), some)
             for utterance, result in zip(some, results, strict=True):
                 if isinstance(result, DataError) or isinstance(utterance, DataError):
                     problems.append(str(result))
                     continue
-                entry, num_channels = result
+                entry, num_channels, left_out = result
+                seen.trimmed.append(left_out)
                 entries.append(entry)
                 seen.add(utterance, entry, marks.in_text(entry["text"]), num_channels)
             bar.update(len(some))
     return entries
 
 
-def _entry(utterance: Listed | DataError, root: Path) -> tuple[Entry, int] | DataError:
-    """The manifest line, and how many channels its recording has; or why there can be none."""
+def _entry(utterance: Listed | DataError, root: Path, trim: bool) -> tuple[Entry, int, float] | DataError:
+    """The manifest line, how many channels its recording has, seconds that are trimmed; or why there can be none."""
     if isinstance(utterance, DataError):
         return utterance
+    made = _whole_entry(utterance, root)
+    if isinstance(made, DataError):
+        return made
+    entry, num_channels = made
+    try:
+        trimmed = _trimmed(entry, utterance) if trim else entry
+    except DataError as error:
+        return error
+    return trimmed, num_channels, entry["duration"] - trimmed["duration"]
+
+
+def _trimmed(entry: Entry, utterance: Listed) -> Entry:
+    """A manifest line without the silence before and behind the speech, as `transcribe` finds it; pauses stay.
+
+    Raises:
+        DataError: the recording is no file, is damaged, or nobody speaks in it.
+    """
+    if utterance.seconds is not None:
+        got = f"{utterance.audio} in a tar file"
+        raise DataError("a recording that is no file cannot be trimmed", place=utterance.place, got=got)
+    offset, duration, channel = entry.get("offset", 0.0), entry["duration"], entry.get("channel")
+    audio = str(utterance.audio)
+    with open_part(audio, offset=offset, duration=duration, channel=channel, place=utterance.place) as part:
+        frame_seconds = frame_samples(part.source_rate) / part.source_rate
+        spans = speech_spans(frame_levels(part.pieces(), part.source_rate), frame_seconds, DEFAULT_CUTTING)
+    if not spans:
+        raise DataError(f"nobody speaks in {audio}, by its level", place=utterance.place, remedy="listen to it")
+    start, end = spans[0].start, min(spans[-1].end, duration)
+    return {**entry, "offset": round(offset + start, 4), "duration": round(end - start, 4)}
+
+
+def _whole_entry(utterance: Listed, root: Path) -> tuple[Entry, int] | DataError:
+    """The manifest line, and how many channels its recording has; or why there can be none."""
     place, text = utterance.place, " ".join(utterance.text.split())
     if not text:
         return DataError("the text is empty", place=place, remedy="write the words, or remove the recording")

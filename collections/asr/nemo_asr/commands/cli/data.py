@@ -20,7 +20,15 @@ from typing import Annotated, Any
 
 from nemo_asr.corpora.conversion import KINDS, summary
 from nemo_asr.corpora.conversion import make as make_manifests
-from nemo_asr.data.check import Finding, as_text, draw_histograms, findings_among, findings_between, findings_in
+from nemo_asr.data.check import (
+    Finding,
+    as_text,
+    draw_histograms,
+    finding_of_little,
+    findings_among,
+    findings_between,
+    findings_in,
+)
 from nemo_asr.data.examined import ExaminedSet, examine, statistics_of
 from nemo_asr.data.made_shards import make_shards
 from nemo_asr.run.options import Overrides, OwnModules, named_files
@@ -187,6 +195,11 @@ def _add_make(parser: OneLineParser) -> None:
     add("--kind", choices=tuple(KINDS), help="what FROM is (default: told by what is in it)")
     add("--dev", type=_SHARE, metavar="SHARE", help="keep this share of one set apart as dev.json, 0.1 say")
     add("--test", type=_SHARE, metavar="SHARE", help="the same as test.json")
+    trim_help = (
+        "leave out the silence before and behind the speech of each, by its level: by offset and duration of its line; "
+        "the audio stays as it is"
+    )
+    add("--trim", action="store_true", help=trim_help)
     add("--overwrite", action="store_true", help="replace manifests that are there already")
     add("--num_workers", type=positive_int, help="threads that read lengths (default: one for each core)")
 
@@ -199,6 +212,7 @@ def _check(options: Any) -> int:
     sets = [examine(manifests, **arguments) if manifests else None for manifests in (train, *evaluations)]
     findings = [finding for examined in sets if examined for finding in findings_in(examined)]
     first, *evaluation_sets = sets
+    findings += finding_of_little(first) if first else []
     for evaluation_set in evaluation_sets:
         if first and evaluation_set:
             findings += findings_between(first, evaluation_set)
@@ -383,6 +397,7 @@ def _make(options: Any) -> int:
         kind=options.kind or "",
         overwrite=options.overwrite,
         shares=shares,
+        trim=options.trim,
         num_workers=options.num_workers,
     )
     for problem in made.problems:
