@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nemo_asr.export.runner_export import RunnerParts, difference_of, example_features
+from nemo_asr.export.runner_export import RunnerParts, example_features, write_compared
 from nemo_asr.run.search.exported_transducer import JOINT, PREDICTION, MemorySettings, TransducerSettings
-from nemo_lite.backends.pytorch.export import Argument, OnnxRun, evaluated_part, write_onnx
+from nemo_lite.backends.pytorch.export import Argument, evaluated_part
 
 _NEVER = -1e30  # the score of a duration that the model has not
 
@@ -166,7 +166,7 @@ def settings_of(parts: RunnerParts) -> TransducerSettings:
 def write_encoder(rest: nn.Module, num_features: int, path: Path, metadata: Mapping[str, str]) -> float:
     """Write an `Encoder`; the largest difference of a value to torch."""
     arguments, compared = example_features(num_features)
-    return _write(Encoder(rest), arguments, path, compared, metadata)
+    return write_compared(Encoder(rest), arguments, Encoder.outputs, path, compared, metadata)
 
 
 def write_step(module: Decoder | Joiner | DecoderJoiner, examples: Sequence[Sequence[Tensor]], path: Path) -> float:
@@ -181,23 +181,4 @@ def write_step(module: Decoder | Joiner | DecoderJoiner, examples: Sequence[Sequ
         Argument(name, value, {int("states" in name): "batch"})
         for name, value in zip(module.inputs, examples[0], strict=True)
     ]
-    return _write(module, arguments, path, examples, {})
-
-
-def _write(
-    module: Encoder | Decoder | Joiner | DecoderJoiner,
-    arguments: Sequence[Argument],
-    path: Path,
-    compared: Sequence[Sequence[Tensor]],
-    metadata: Mapping[str, str],
-) -> float:
-    differences = [0.0]
-
-    def check(run: OnnxRun) -> None:
-        for inputs in compared:
-            outputs = module(*inputs)
-            pairs = zip(run(*inputs), outputs if isinstance(outputs, tuple) else (outputs,), strict=True)
-            differences.extend(difference_of(got, wanted, path.name, "values") for got, wanted in pairs)
-
-    write_onnx(module.eval(), arguments, module.outputs, path, check, metadata)
-    return max(differences)
+    return write_compared(module, arguments, module.outputs, path, examples, {})

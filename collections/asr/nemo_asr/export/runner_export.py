@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -22,22 +23,29 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nemo_asr.decoding.attention import AttentionSearch
 from nemo_asr.export.onnx_export import TOLERANCE, exported_files, log_probs_of_frames, time_axes
+from nemo_asr.features.audio_preprocessor import audio_ports
+from nemo_asr.models.attention.decoder import AttentionDecoder
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.onnx.onnx_model import states_of
+from nemo_asr.run.search.attention import ENCODED
 from nemo_asr.run.search.known_searches import search_of_family
 from nemo_asr.run.text.labels import WORD_MARK, text_of
-from nemo_asr.tasks.family import Exported, Wires, search_of
+from nemo_asr.tasks.family import Exported, StandIn, Wires, connect, search_of
 from nemo_asr.trained.model import TrainedModel
 from nemo_asr.trained.windows import stride_of
 from nemo_lite import NmTensor
+from nemo_lite.backends.pytorch.engine.module_state import evaluating
 from nemo_lite.backends.pytorch.export import Argument, OnnxRun, evaluated_part, write_onnx
 from nemo_lite.base.errors import FileInTheWayError, UsageError
 from nemo_lite.base.files import make_writable_folder, temporary_name
+from nemo_lite.core import Reference
 
 # Any: packages that may be missing have no types.
 
 BLANK, MODEL = "<blk>", "model.onnx"
+ATTENTION, NUM_FRAMES = "attention", "num_frames"
 _FEATURE_FRAMES = (57, 131)  # of the two rows of an example
 SEED = 11
 """Of examples."""
@@ -56,6 +64,7 @@ class Written:
         before, behind: zero samples that its user has to put before and behind the audio.
         advice: what its user has to know.
         values: what was compared.
+        options: of each call that recognises something, for onnx-asr.
     """
 
     folder: Path
@@ -67,6 +76,7 @@ class Written:
     behind: int = 0
     advice: Sequence[str] = ()
     values: str = "log-probabilities"
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def module(self) -> str:
@@ -93,7 +103,7 @@ class Written:
 
     def _text(self, model: Any, samples: Samples, sample_rate: int) -> str:
         if self.module == "onnx_asr":
-            return str(model.recognize(samples, sample_rate=sample_rate))
+            return str(model.recognize(samples, sample_rate=sample_rate, **self.options))
         stream = model.create_stream()
         stream.accept_waveform(sample_rate, samples)
         if "Online" not in self.loader:
@@ -158,6 +168,14 @@ class RunnerParts:
             return cls(model, wires, file, dict(others))
         return cls(model, *log_probs_of_frames(model, program))
 
+    @classmethod
+    def attended(cls, model: TrainedModel) -> RunnerParts:
+        """Of a model with an :func:`attention_decoder`: encoded frames and their number, which that one reads."""
+        wires = connect(model.modules, StandIn(audio_ports(model.card.sample_rate)))
+        assert isinstance(wires, Wires)
+        read = wires.predictions.call.inputs
+        return cls(model, wires, Exported({name: read[name] for name in (ENCODED, NUM_FRAMES)}, search=ATTENTION))
+
     @property
     def outputs(self) -> list[NmTensor]:
         """Log-probabilities, or what else the search reads, and their lengths."""
@@ -185,8 +203,17 @@ class RunnerParts:
         return max(round(100 * self.frame_seconds), 1)
 
 
+def attention_decoder(model: TrainedModel) -> AttentionDecoder | None:
+    """The decoder of a model whose search takes label after label from it; None where it is another search."""
+    decoder = model.modules.modules.get(ATTENTION)
+    is_read = isinstance(model.modules.search, AttentionSearch)
+    return decoder if is_read and isinstance(decoder, AttentionDecoder) else None
+
+
 def greedy_texts(model: TrainedModel, recordings: Sequence[Samples]) -> list[str]:
     """The text of each recording for itself, by greedy decoding, which is what other programs do too."""
+    if decoder := attention_decoder(model):
+        return _attended_texts(model, decoder, recordings)
     _, files = exported_files(model)
     (file, *others), labels, texts = files.values(), model.card.labels, []
     # What needs networks, a file's search gets from further files: in torch, the model's own search has them.
@@ -200,17 +227,35 @@ def greedy_texts(model: TrainedModel, recordings: Sequence[Samples]) -> list[str
     return texts
 
 
-def symbols_of(labels: Sequence[str], place: str) -> str:
+def _attended_texts(model: TrainedModel, decoder: AttentionDecoder, recordings: Sequence[Samples]) -> list[str]:
+    search, labels, texts = AttentionSearch(Reference(decoder), beam_size=1), model.card.labels, []
+    with RunnerParts.attended(model).whole() as whole, evaluating([decoder]):
+        for samples in recordings:
+            encoded, num_frames = whole(torch.from_numpy(samples)[None], torch.tensor([len(samples)]))
+            ids = search.forward(encoded, num_frames)[0].flatten().tolist()
+            texts.append(" ".join(text_of([label for label in ids if label >= 0], labels).split()))
+    return texts
+
+
+def symbols_of(labels: Sequence[str], place: str, others: Sequence[str] = (BLANK,), several: bool = False) -> str:
     """``tokens.txt`` and ``vocab.txt``: a symbol and its number a line, the blank last.
+
+    Args:
+        labels: that texts have.
+        place: the model, for messages.
+        others: what stands behind them.
+        several: labels of one spelling are allowed, as models with a vocabulary for each language have them.
 
     Raises:
         UsageError: a label that such a line cannot hold.
     """
     symbols = [label.replace(" ", WORD_MARK) for label in labels]
+    counts = Counter(symbols)
     for label, symbol in zip(labels, symbols, strict=True):
-        if symbol == BLANK or not symbol or symbol.split() != [symbol] or symbols.count(symbol) > 1:
+        is_double = counts[symbol] > 1 and not several
+        if symbol in others or not symbol or symbol.split() != [symbol] or is_double:
             raise UsageError("a label cannot be a symbol of other programs", place=place, got=repr(label))
-    return "".join(f"{symbol} {number}\n" for number, symbol in enumerate([*symbols, BLANK]))
+    return "".join(f"{symbol} {number}\n" for number, symbol in enumerate([*symbols, *others]))
 
 
 # Writing, for all of them.
@@ -255,6 +300,27 @@ def write_checked(
             differences.append(difference_of(got, wanted, path.name))
 
     write_onnx(module, arguments, outputs, path, check, metadata)
+    return max(differences)
+
+
+def write_compared(
+    module: nn.Module,
+    arguments: Sequence[Argument],
+    outputs: Sequence[str],
+    path: Path,
+    compared: Sequence[Sequence[Tensor]],
+    metadata: Mapping[str, str],
+) -> float:
+    """Write an ONNX file of a network, all of whose values count; the largest difference to torch on some inputs."""
+    differences = [0.0]
+
+    def check(run: OnnxRun) -> None:
+        for inputs in compared:
+            values = module(*inputs)
+            pairs = zip(run(*inputs), values if isinstance(values, tuple) else (values,), strict=True)
+            differences.extend(difference_of(got, wanted, path.name, "values") for got, wanted in pairs)
+
+    write_onnx(module.eval(), arguments, outputs, path, check, metadata)
     return max(differences)
 
 

@@ -21,7 +21,12 @@ from nemo_asr.models.attention.layers import (
     check_heads,
     labels_before,
 )
-from nemo_asr.models.conformer.self_attention import FULL_CONTEXT, hidden_frames, position_embeddings
+from nemo_asr.models.conformer.self_attention import (
+    FULL_CONTEXT,
+    HIDDEN_SCORE,
+    hidden_frames,
+    position_embeddings,
+)
 from nemo_asr.models.jasper.layers import BATCH, TIME, frames_type
 from nemo_asr.run.arguments import Channels, Classes, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
@@ -214,6 +219,25 @@ class LabelLayers(nn.Module):
         x, now = self.embed(labels, state.num_labels, 1), list[Seen]()
         for layer, before, frames in zip(self.decoders, state.labels, state.frames, strict=True):
             x, seen = layer.step(x, before, frames)  # type: ignore[operator]  # a layer
+            now.append(seen)
+        return self._log_probs(x), DecoderState(state.frames, tuple(now))
+
+    def continued(self, labels: Tensor, state: DecoderState, left_out: int = 0) -> tuple[Tensor, DecoderState]:
+        """Several more labels (B, U) of texts, one hypothesis each, to log-probabilities (B, U, outputs) behind each.
+
+        Args:
+            labels: those labels.
+            state: before them.
+            left_out: so many labels at the beginning of texts count for nothing: the others do not see them, and
+                the positions begin behind them.
+        """
+        first, count = state.num_labels, labels.shape[1]
+        labels_at, seen_at = (torch.arange(end, device=labels.device) for end in (count, first + count))
+        labels_at = (labels_at + first).unsqueeze(1)
+        is_hidden = (seen_at > labels_at) | ((seen_at < left_out) & (labels_at >= left_out))
+        x, now, hidden = self.embed(labels, first - left_out, count), list[Seen](), is_hidden * HIDDEN_SCORE
+        for layer, before, frames in zip(self.decoders, state.labels, state.frames, strict=True):
+            x, seen = layer.continued(x, before, hidden[None, None], frames)  # type: ignore[operator]  # a layer
             now.append(seen)
         return self._log_probs(x), DecoderState(state.frames, tuple(now))
 

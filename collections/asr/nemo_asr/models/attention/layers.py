@@ -151,6 +151,23 @@ class DecoderLayer(nn.Module):
         x = x + self.self_attn(each, now).view(x.shape)
         return self._behind_labels(x, frames), now
 
+    def continued(self, x: Tensor, before: Seen, hidden: Tensor, frames: Seen) -> tuple[Tensor, Seen]:
+        """Several more labels of each text at once.
+
+        Args:
+            x: (B, U, D).
+            before: keys and values of S labels before.
+            hidden: (1, 1, U, S + U), added to scores: it hides labels that come later.
+            frames: as of :meth:`forward`.
+
+        Returns:
+            The same as x, and ``before`` with these labels.
+        """
+        normed = self.norm1(x)
+        own = self.self_attn.seen(normed)
+        now = Seen(torch.cat([before.keys, own.keys], 2), torch.cat([before.values, own.values], 2))
+        return self._behind_labels(x + self.self_attn(normed, now._replace(hidden=hidden)), frames), now
+
     def _behind_labels(self, x: Tensor, frames: Seen) -> Tensor:
         x = x + self._dropped(self.src_attn(self.norm2(x), frames))
         return x + self._dropped(self.feed_forward(self.norm3(x)))

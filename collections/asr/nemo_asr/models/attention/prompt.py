@@ -45,6 +45,7 @@ class TextPrompt:
         place: the module, for messages.
 
     Attributes:
+        name: of its form.
         language: that is spoken.
         target_language: of the text; another one than ``language``: the text is a translation.
         punctuation: texts have punctuation marks and capital letters.
@@ -54,7 +55,7 @@ class TextPrompt:
     """
 
     def __init__(self, name: PromptName, outputs: Container[str], languages: Sequence[str], place: str) -> None:
-        self._form, self._outputs, self._place = PROMPTS[name], outputs, place
+        self.name, self._form, self._outputs, self._place = name, PROMPTS[name], outputs, place
         if not languages:
             raise UsageError("no language is named", place=f"{place}.languages", got="none")
         self.languages = list(languages)

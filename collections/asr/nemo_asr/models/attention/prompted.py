@@ -67,6 +67,10 @@ class PromptedDecoder(AttentionDecoder):
         dropout_att: probability, of attention weights.
         name: its name in DAGs, messages and checkpoints.
 
+    Attributes:
+        special_labels: as given.
+        prompt: what stands before each text now.
+
     Raises:
         UsageError: heads that do not divide the channels; a prompt with parts that are no outputs; a language that is
             not among these; more weights than a model may have.
@@ -127,6 +131,7 @@ class PromptedDecoder(AttentionDecoder):
         self.layers = LabelLayers(embedding, decoders, nn.LayerNorm(size), output_layer)
         tensors = "embed.token_embedding.weight", "output_layer.weight", "output_layer.bias"
         self.label_tensors = [f"layers.{tensor}" for tensor in tensors]
+        self.special_labels = list(special_labels)
         self.num_silent, self._max_positions = len(special_labels), max_positions
         self._ids = {label: number for number, label in enumerate(labels)}
         self._ids |= {label: self.end + 1 + number for number, label in enumerate(special_labels)}
