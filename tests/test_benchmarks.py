@@ -69,15 +69,14 @@ def run_beside_others(name: str, args: Sequence[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("is_flat", [False, True], ids=["TDT", "flat RNNT"])
-def test_a_transducers_loss_needs_65_mb_and_no_more_time_where_the_joint_needs_15_times_as_much(monkeypatch, is_flat):
+def test_a_transducers_loss_needs_65_mb_and_no_more_time_where_the_joint_needs_20_times_as_much(monkeypatch, is_flat):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     memory = importlib.import_module("transducer_memory")
     case = 1025, 8, memory.NUM_FRAMES, 2, is_flat
     whole, sliced = (memory.in_own_process(way, *case) for way in ("whole", "sliced"))
     assert sliced["loss"] == pytest.approx(whole["loss"], rel=1e-6)
     assert sliced["bytes"] <= 65e6
-    # What is resident at its peak: a kernel that takes idle pages back shows less than the 1,700 MB that it needs.
-    assert whole["bytes"] >= 15 * 65e6
+    assert whole["bytes"] >= 20 * 65e6
     assert sliced["seconds"] <= 1.15 * whole["seconds"]
 
 
