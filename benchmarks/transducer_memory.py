@@ -1,13 +1,14 @@
 """Memory and time of transducers' losses on a CPU: the joint in slices, beside the whole joint, in the same run.
 
-    python benchmarks/transducer_memory.py [--rounds 3] [--vocabularies 1025 8193] [--batches 2 8] [--flat] [--quick]
+    python benchmarks/transducer_memory.py [--rounds 3] [--vocabularies 1025 8193] [--batches 2 8] [--slices 10 100]
+                                           [--flat] [--quick]
 
 A case is forward and backward of TDT's loss with five durations, 188 frames, 60 labels and 640 hidden units, in a
 process of its own: the most memory beyond inputs and weights, and CPU time, the least of the rounds. The ways:
 
     whole         joint and softmax of all nodes at once, by torch's gradients; nemo_asr's lattice
     by utterance  the same for one utterance after the other, all graphs kept: NeMo's fused_batch_size 1
-    sliced        what nemo_asr does
+    sliced        what nemo_asr does; with --slices also with slices of so many MB
     transformers  the whole joint and TDT's loss of Hugging Face's transformers, where that is installed
 
 With --flat the loss is RNNT's and all outputs are equally probable: the case in which the fewest nodes are negligible,
@@ -26,6 +27,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ from nemo_asr.models.transducer.sliced_joint import Kept, sliced_losses
 NUM_FRAMES, NUM_LABELS, HIDDEN, NUM_DURATIONS = 188, 60, 640, 5
 TDT, RNNT = Durations(range(NUM_DURATIONS), range(NUM_DURATIONS)), Durations((1,), (0,))
 WAYS = ("whole", "by utterance", "sliced", "transformers")
+SLICES_OF = "slices of "  # MB
 
 
 class Case:
@@ -97,6 +100,8 @@ class Case:
 
     def way(self, name: str) -> Callable[[], Tensor]:
         """What computes the losses."""
+        if name.startswith(SLICES_OF):
+            return partial(self.sliced, int(float(name.removeprefix(SLICES_OF)) * 1e6))
         ways: dict[str, Callable[[], Tensor]] = {
             "whole": self.whole,
             "by utterance": self.by_utterance,
@@ -150,6 +155,7 @@ def main() -> None:
     parser.add_argument("--vocabularies", type=int, nargs="+", default=[1025, 8193], help="labels and the blank")
     parser.add_argument("--batches", type=int, nargs="+", default=[2, 8])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--slices", type=float, nargs="+", default=[], metavar="MB", help="further sizes of slices")
     parser.add_argument("--flat", action="store_true", help="RNNT, all outputs equally probable")
     parser.add_argument("--quick", action="store_true", help="four frames; the figures mean nothing")
     parser.add_argument("--case", help=argparse.SUPPRESS)
@@ -164,15 +170,15 @@ def main() -> None:
             outputs = f"{vocabulary} outputs, flat" if options.flat else f"{vocabulary} + {NUM_DURATIONS} outputs"
             print(f"\n{outputs}, batch {batch}")
             first = None
-            for way in options.ways:
+            for way in [*options.ways, *(f"{SLICES_OF}{size:g}" for size in options.slices)]:
                 found = in_own_process(way, vocabulary, batch, num_frames, options.rounds, options.flat)
                 if found is None:
-                    print(f"  {way:12} not measured")
+                    print(f"  {way:13} not measured")
                     continue
                 first = first or found
                 ratio = found["seconds"] / first["seconds"]
                 figures = f"{found['bytes'] / 1e6:8.0f} MB {found['seconds']:7.2f} s {ratio:6.2f}"
-                print(f"  {way:12} {figures}   losses {found['loss']:.3f}")
+                print(f"  {way:13} {figures}   losses {found['loss']:.3f}")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ QUICKLY = {
     "hotwords.py": ("--quick", "--labels", "letters"),
     "punctuation.py": ("--quick",),
     "tarred_data.py": ("--quick", "--rounds", "1"),
-    "transducer_memory.py": ("--quick", "--rounds", "1", "--vocabularies", "33", "--batches", "2"),
+    "transducer_memory.py": ("--quick", "--rounds", "1", "--vocabularies", "33", "--batches", "2", "--slices", "1"),
 }
 WITH_PYTEST = {"gpu.py", "gpu_tests.py"}  # which takes a Python of its own, with other paths
 GOLDEN = {
