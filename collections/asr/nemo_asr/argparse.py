@@ -239,6 +239,9 @@ class AsrArgParser(NemoArgParser):
                 "--init_from contradicts --load_dir: the first starts anew from weights, the second goes on with a "
                 "run; leave one out"
             )
+        for name in ("freeze_encoder_until", "shard_weights"):
+            if parsed.lora and getattr(parsed, name):
+                self.error(f"--lora contradicts --{name}; leave one out")
         if parsed.guard and not parsed.run_dir:
             self.error("--guard has no effect without --work_dir or --exp_name, where the model is kept; leave it out")
         for manifest in (manifest for manifest in parsed.guard if manifest in parsed.eval_datasets):

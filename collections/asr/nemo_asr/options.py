@@ -105,6 +105,22 @@ class TrainedModelOptions:
     freeze_encoder_until: PositiveInt | None = option(
         None, "steps in which the encoder stays as it is, its batch statistics too", only_for="texts"
     )
+    lora: PositiveInt | None = option(
+        None,
+        "train no more of modules with attention than updates of this rank of its queries and values (LoRA); they are "
+        "added to the weights of the model that is written",
+        needs="init_from",
+        only_for="texts",
+        metavar="RANK",
+    )
+    lora_layers: list[str] | None = option(
+        None,
+        "names of the linear layers that --lora trains, such as linear_q linear_k linear_v linear_out w_1 w_2",
+        needs="lora",
+        only_for="texts",
+        nargs="+",
+        metavar="NAME",
+    )
     plan: bool = option(False, "print and save the DAGs and the schedule, then exit")
 
 

@@ -43,9 +43,10 @@ from nemo_asr.tasks.recipe import (
 )
 from nemo_asr.trained.best import AveragedModelCallback, BestModelCallback, order_of_ranking
 from nemo_asr.trained.calibrating import mean_confidence, store_confidence
-from nemo_asr.trained.fine_tuning import init_from, recipe_of
+from nemo_asr.trained.fine_tuning import Initialised, init_from, recipe_of
 from nemo_asr.trained.folder import CARD, MODEL, about_checkpoint
 from nemo_asr.trained.licences import licence_of
+from nemo_asr.trained.lora import QUERIES_AND_VALUES, add_lora, has_lora
 from nemo_asr.trained.model import TrainedModel, check_goes_on, describe, labels_of_run, trained_modules
 from nemo_lite import (
     CheckpointCallback,
@@ -124,7 +125,9 @@ class TrainingRun:
             tag: self._make_data(manifest, training=False, option="--guard") for tag, manifest in guarded
         }
         if self._own_checkpoints and args.num_processes == 1 and not args.precision_check:
-            check_goes_on(self._own_checkpoints, self.recipe)  # with several processes, the first one does it later
+            check_goes_on(
+                self._own_checkpoints, self.recipe, self._lora
+            )  # with several processes, the first one does it later
         if args.intermediate_ctc and not classifies:  # what is refused leaves no run folder
             self.recipe.model(with_weights=False, intermediate_ctc=args.intermediate_ctc)
         self.factory = early or self._make_factory()
@@ -325,7 +328,7 @@ class TrainingRun:
             )
             callbacks.append(logger)
         if folder := args.load_dir or factory.checkpoint_dir:
-            factory.on_first(partial(check_goes_on, folder, self.recipe))
+            factory.on_first(partial(check_goes_on, folder, self.recipe, self._lora))
             saving: dict[str, Any] = {
                 "step_freq": args.checkpoint_save_freq,
                 "epoch_freq": args.checkpoint_epoch_freq or None,
@@ -341,7 +344,7 @@ class TrainingRun:
                 load_from_folder=args.load_dir,
                 force_load=args.load_dir is not None,
                 allow_world_size_change=args.allow_world_size_change,
-                about=about_checkpoint(self._card, self._config, self.recipe.tokenizer),
+                about={**about_checkpoint(self._card, self._config, self.recipe.tokenizer), "lora": self._lora},
                 record=trackers.record,
                 **(saving if factory.checkpoint_dir else {}),
             )
@@ -386,7 +389,27 @@ class TrainingRun:
         if args.init_from:
             own = args.checkpoint_dir or (args.run_dir and args.run_dir / "checkpoints")
             change = args.allow_feature_change
-            self.factory.on_first(lambda: init_from(args.init_from, self.model, self.recipe, own, change))
+            done = self.factory.on_first(lambda: init_from(args.init_from, self.model, self.recipe, own, change))
+            if args.lora:
+                self._train_updates(done)
+
+    @property
+    def _lora(self) -> str:
+        """The options that say which updates are trained."""
+        args = self.args
+        layers = f" --lora_layers {' '.join(args.lora_layers)}" if args.lora_layers else ""
+        return f"--lora {args.lora}{layers}" if args.lora else ""
+
+    def _train_updates(self, done: Initialised | None) -> None:
+        """Train updates of attention alone; ``done``: what became of its weights, on the first rank."""
+        args, modules = self.args, trained_modules(self.model)
+        told = add_lora(modules, args.lora, args.lora_layers or QUERIES_AND_VALUES)
+        for each in done.modules if done else ():
+            is_new = bool(each.new) or bool(each.by_label and done and done.new_labels)
+            if is_new and has_lora(modules[each.name]):
+                problem, got = f"--lora leaves {each.name} as it is, and it is not all trained", "; ".join(each.lines())
+                raise UsageError(problem, place=args.init_from, got=got, remedy="leave --lora out")
+        self.factory.on_first(lambda: logging.info("%s", told))
 
     def _fine_tuning(self) -> list[Callback]:
         """Take over a trained model's weights and freeze the encoder, as far as asked for; the callbacks for it."""

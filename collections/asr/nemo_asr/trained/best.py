@@ -12,8 +12,10 @@ from nemo_asr.run.arguments import paths_in
 from nemo_asr.run.text.subwords import Subwords
 from nemo_asr.tasks.family import Model
 from nemo_asr.trained.folder import CARD, METRICS, ModelCard, Rate, check_tokenizer, read_card, sweep_model, write_model
+from nemo_asr.trained.lora import has_lora, save_merged
 from nemo_asr.trained.model import trained_modules
 from nemo_lite import EvaluatorCallback, NeMoCallback
+from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.files import digest_of_files, make_writable_folder, temporary_name
 from nemo_lite.core.callbacks.action_state import ActionState, Best
@@ -152,6 +154,9 @@ class BestModelCallback(NeMoCallback):
         state.on_first(lambda: self._write(state, staged))
 
     def _write(self, state: ActionState, staged: Mapping[str, Path]) -> None:
+        for name, module in self._modules.items():
+            if has_lora(module):  # the whole weights are in the file, also where ranks had them divided
+                save_merged(type(module).__name__, read_tensors(staged[name]), staged[name])
         step, epoch = state.step + self._has_stepped, state.epoch + self._has_stepped
         rates = [self._rates[name] for name in self._manifests if name in self._rates and self._rated_at == step]
         card = msgspec.structs.replace(self._card, step=step, epoch=epoch, rates=rates)

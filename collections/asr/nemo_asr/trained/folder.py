@@ -30,6 +30,7 @@ from nemo_asr.run.text.subwords import Subwords, load_subwords
 from nemo_asr.tasks.registry import TASKS
 from nemo_asr.trained.foreign import Format
 from nemo_asr.trained.hugging_face import HUGGING_FACE, check_kind
+from nemo_asr.trained.lora import merged
 from nemo_asr.trained.nemo_files import NEMO_FILES
 from nemo_asr.trained.wenet import WENET_FOLDER
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, StoredCheckpoint, read_checkpoint
@@ -388,7 +389,8 @@ def _read_checkpoint(folder: Path) -> StoredModel:
             raise CheckpointError("the tokenizer in it is missing or damaged", place=place, got=str(error)) from None
         if tokenizer.sha256 != card.tokenizer.sha256:
             raise CheckpointError("the tokenizer in it is not the one that it was trained with", place=place)
-    return StoredModel(place, card, str(checkpoint.about.get("config", "")), checkpoint.weights, tokenizer)
+    weights = {name: merged(tensors) for name, tensors in checkpoint.weights.items()}
+    return StoredModel(place, card, str(checkpoint.about.get("config", "")), weights, tokenizer)
 
 
 def card_in(checkpoint: CheckpointSet | StoredCheckpoint, **progress: object) -> ModelCard | None:

@@ -42,11 +42,11 @@ from nemo_asr.trained.folder import (
     stored_tokenizer,
     write_model,
 )
+from nemo_asr.trained.lora import save_merged
 from nemo_asr.trained.streamed_model import StreamedModel, streamed_model
 from nemo_asr.trained.windows import stride_of
 from nemo_lite.backends.pytorch.checkpoint.fitting import fill_fitted
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
-from nemo_lite.backends.pytorch.checkpoint.storage import save_module
 from nemo_lite.base.errors import CheckpointError, ConfigError, UsageError
 from nemo_lite.base.files import (
     digest_of_file,
@@ -419,7 +419,7 @@ class TrainedModel:
         staged = {}
         for name, module in trained_modules(self.modules).items():
             staged[name] = path / temporary_name(name, "safetensors")
-            save_module(module, staged[name])
+            save_merged(type(module).__name__, module.state_dict(), staged[name])
         if licence is not None:
             self.card = msgspec.structs.replace(self.card, licence=licence)
         self.card = write_model(path, self.card, self.recipe.config.as_yaml(), staged, self.recipe.tokenizer)
@@ -626,10 +626,10 @@ def labels_of_run(folder: str | Path) -> list[str] | None:
     return card.labels or None if card else None
 
 
-def check_goes_on(folder: str | Path, recipe: Recipe) -> None:
+def check_goes_on(folder: str | Path, recipe: Recipe, lora: str = "") -> None:
     """See that the checkpoint from which a run would go on is of a model with these labels and this configuration.
 
-    How data are read may differ.
+    How data are read may differ. ``lora``: the options that say which updates are trained; "": none.
 
     Raises:
         CheckpointError: it is not. Nothing is said where there is no checkpoint, or one that says nothing about it.
@@ -640,6 +640,10 @@ def check_goes_on(folder: str | Path, recipe: Recipe) -> None:
         return
     remedy = "give the configuration that the run began with, or another --exp_name"
     _compare(recipe, card, str(checkpoint), remedy)
+    if (begun := checkpoint.about.get("lora", "")) != lora:
+        problem, place = "the run did not begin with these updates of attention", str(checkpoint)
+        got, wanted = lora or "no --lora", f"{begun or 'no --lora'} as in the checkpoint"
+        raise CheckpointError(problem, place=place, got=got, wanted=wanted, remedy="give these, or another --exp_name")
     with suppress(ConfigError):  # of a version that knew other keys
         text, name = str(checkpoint.about.get("config", "")), f"{checkpoint} (configuration)"
         before = recipe_from_text(text, name, tokenizer=recipe.tokenizer, for_training=False)
