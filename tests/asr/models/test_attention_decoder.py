@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from toys.attention_decoders import Decoder
 
+from nemo_asr.decoding.attention import AttentionRescoring
 from nemo_asr.models.attention.decoder import TransformerDecoder
 from nemo_asr.models.attention.loss import AttentionLoss
 from nemo_asr.models.losses import AuxiliaryCTCLoss
@@ -90,8 +91,25 @@ def test_heads_a_weight_and_sizes_that_do_not_fit_are_refused() -> None:
         TransformerDecoder(SIZE, LABELS, attention_heads=5)
     with pytest.raises(UsageError, match=r"there is no second decoder: got reverse_weight 0.3, wanted r_num_blocks"):
         TransformerDecoder(SIZE, LABELS, reverse_weight=0.3)
+    with pytest.raises(UsageError, match=r"TransformerDecoder: positions .* fit no odd number of channels: got 15"):
+        TransformerDecoder(15, LABELS, attention_heads=3)
     with pytest.raises(UsageError, match="weights"):
         TransformerDecoder(65_536, LABELS, linear_units=65_536, num_blocks=256)
+
+
+def test_a_second_decoder_without_a_share_is_neither_computed_nor_trained() -> None:
+    made = TransformerDecoder(SIZE, LABELS, linear_units=24, num_blocks=2, r_num_blocks=2)
+    assert made.right_decoder is not None
+    made.right_decoder.forward = None  # type: ignore[assignment, method-assign]  # a call would fail
+    log_probs = made(*batch())
+    assert log_probs.shape == (len(FRAMES), 5, LABELS + 1)
+    assert [*made.output_ports] == ["log_probs"]
+    log_probs.sum().backward()
+    trained = {name.partition(".")[0] for name, weight in made.named_parameters() if weight.requires_grad}
+    assert trained == {"left_decoder"}
+    assert all(weight.grad is not None for weight in made.parameters() if weight.requires_grad)
+    with pytest.raises(UsageError, match=r"AttentionRescoring: no second decoder was trained: got reverse_weight 0\.3"):
+        AttentionRescoring(Reference(made), ["a"] * LABELS, reverse_weight=0.3)
 
 
 # The loss

@@ -46,7 +46,7 @@ from nemo_asr.run.transcribe.transcript import as_json
 from nemo_asr.trained.hugging_face import read_hugging_face
 from nemo_asr.trained.model import TrainedModel, import_model, load_model
 from nemo_asr.trained.whisper_models import _renamed
-from nemo_lite.base.errors import CheckpointError, DataError, NemoLiteError, UsageError
+from nemo_lite.base.errors import CheckpointError, ConfigError, DataError, NemoLiteError, UsageError
 
 DECODER = "WhisperDecoder"
 FIRST_TIME = NO_TIMES + 1
@@ -181,6 +181,8 @@ def test_times_that_a_folder_suppresses_are_not_asked_for(tmp_path: Path) -> Non
     model = load_model(write_folder(tmp_path / "small"))  # it suppresses all tokens of times
     with pytest.raises(UsageError, match=r"WhisperDecoder: the model finds no times: got timestamps"):
         model.set_timestamps(True)
+    with pytest.raises(ConfigError, match=r"timestamps=true: WhisperDecoder: the model finds no times: got timestamps"):
+        load_model(tmp_path / "small", overrides=["WhisperDecoder.timestamps=true"])
 
 
 def test_models_show_tells_languages_and_tasks(tmp_path: Path, capsys) -> None:
@@ -393,8 +395,8 @@ def changed(name: str, **changes: Any) -> Any:
         (without_decoder, "the model has no decoder, so it writes no texts: got WhisperForConditionalGeneration"),
         (with_a_classifier, "its weights are of another kind of model: got classifier.weight"),
         (with_other_outputs, "its outputs are not tied to the vectors of its tokens"),
-        (with_fewer_positions, "layers.embed.positions.weight"),
-        (changed("config.json", max_target_positions=48), "layers.embed.positions.weight"),
+        (with_fewer_positions, "layers.embed.position_embedding.weight"),
+        (changed("config.json", max_target_positions=48), "layers.embed.position_embedding.weight"),
         (changed("config.json", d_model=24), "conv1"),
         (changed("config.json", d_model="wide"), "config.json.d_model"),
         (changed("config.json", scale_embedding=True), "config.json.scale_embedding"),

@@ -29,6 +29,7 @@ from nemo_asr.run.search.prefix_beam_search import BeamSize, LogProb, SearchLimi
 from nemo_asr.run.search.search import Hypotheses, States, TimedLabels, num_frames_of
 from nemo_asr.run.search.text_search import TextSearch
 from nemo_asr.run.search.words import Alpha, Beta, HotwordWeight, UnknownScore, Weights
+from nemo_lite.base.errors import UsageError
 from nemo_lite.base.ranges import Between
 from nemo_lite.core import Reference
 from nemo_lite.core.neural_types import AcousticEncodedRepresentation, LengthsType, LogprobsType, NeuralType
@@ -190,7 +191,8 @@ class AttentionRescoring(SearchOfStates, WordSearchNM):
         name: its name in DAGs, messages and checkpoints.
 
     Raises:
-        UsageError, DataError: as of `nemo_asr.BeamSearchCTCDecoder`.
+        UsageError, DataError: as of `nemo_asr.BeamSearchCTCDecoder`; also a share of a second decoder that is not there
+            or was not trained.
     """
 
     input_ports: Ports = {"encoded": _ENCODED, LOG_PROBS: _CTC, "num_frames": _LENGTHS}
@@ -213,6 +215,12 @@ class AttentionRescoring(SearchOfStates, WordSearchNM):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
+        if reverse_weight and not attention.module.reverse_weight:
+            problem, wanted = (
+                "no second decoder was trained",
+                f"reverse_weight 0, or null as {attention.module.label} has",
+            )
+            raise UsageError(problem, place=type(self).__name__, got=f"reverse_weight {reverse_weight}", wanted=wanted)
         self._attention, self._ctc_weight, self._reverse_weight = attention, ctc_weight, reverse_weight
         weights = alpha, beta, hotword_weight, unknown_score
         self._search: TextSearch = TextSearch(labels, beam_size, lexicon, lm, hotwords, *weights, min_log_prob)

@@ -83,7 +83,7 @@ _NAMES = {
         (r"\.final_layer_norm\.", ".norm3."),
         (r"^layers\.", "layers.decoders."),
         (r"^layer_norm\.", "layers.after_norm."),
-        (r"^embed_(tokens|positions)\.", r"layers.embed.\1."),
+        (r"^embed_(token|position)s\.", r"layers.embed.\1_embedding."),
     ),
 }
 # Names of Whisper's languages that `language_code` does not know.
@@ -172,7 +172,7 @@ def _weights(files: list[Path], folder: Path, config: Mapping[str, Any]) -> tupl
     if others:
         problem, wanted = "its weights are of another kind of model", "model.encoder.*, model.decoder.*"
         raise CheckpointError(problem, place=str(folder), got=others[0], wanted=wanted)
-    tokens = parts["decoder"].get("layers.embed.tokens.weight")
+    tokens = parts["decoder"].get("layers.embed.token_embedding.weight")
     if outputs is not None and (tokens is None or not outputs.equal(tokens)):
         problem, wanted = "its outputs are not tied to the vectors of its tokens", "one tensor for both"
         raise CheckpointError(problem, place=str(folder), got="another proj_out", wanted=wanted)

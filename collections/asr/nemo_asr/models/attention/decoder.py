@@ -19,6 +19,7 @@ from nemo_asr.models.attention.layers import (
     MultiHeadAttention,
     Seen,
     check_heads,
+    check_sines,
     labels_before,
 )
 from nemo_asr.models.conformer.self_attention import (
@@ -267,7 +268,7 @@ class TransformerDecoder(AttentionDecoder):
         linear_units: channels inside of feed-forward modules.
         num_blocks: layers.
         r_num_blocks: layers of the second decoder; 0: there is none.
-        reverse_weight: share of the second decoder in the loss.
+        reverse_weight: share of the second decoder in the loss; 0: it is neither trained nor computed.
         dropout_rate: probability, behind and inside of modules.
         positional_dropout_rate: probability, of embedded labels with their positions.
         self_attention_dropout_rate, src_attention_dropout_rate: probability, of attention weights to labels and frames.
@@ -276,8 +277,8 @@ class TransformerDecoder(AttentionDecoder):
         name: its name in DAGs, messages and checkpoints.
 
     Raises:
-        UsageError: heads that do not divide the channels; a weight without a second decoder; more weights than a model
-            may have.
+        UsageError: heads that do not divide the channels, or an odd number of these; a weight without a second decoder;
+            more weights than a model may have.
     """
 
     def __init__(
@@ -299,6 +300,7 @@ class TransformerDecoder(AttentionDecoder):
     ) -> None:
         super().__init__(feat_in, num_classes, num_classes + 1 + num_extra_outputs, name)
         check_heads(_PLACE, attention_heads, feat_in)
+        check_sines(_PLACE, feat_in)
         if reverse_weight and not r_num_blocks:
             problem, wanted = "there is no second decoder", "r_num_blocks above 0, or no reverse_weight"
             raise UsageError(problem, place=_PLACE, got=f"reverse_weight {reverse_weight}", wanted=wanted)
@@ -324,6 +326,8 @@ class TransformerDecoder(AttentionDecoder):
         self.left_decoder = layers(num_blocks)
         self.right_decoder = layers(r_num_blocks) if r_num_blocks else None
         self.reverse_weight = reverse_weight
+        if self.right_decoder is not None and not reverse_weight:
+            self.right_decoder.requires_grad_(False)
         # Weights with a row for each label, which fine-tuning takes over by label.
         tensors = "embed.0.weight", "output_layer.weight", "output_layer.bias"
         sides = ("left_decoder", "right_decoder")[:num_decoders]
@@ -332,7 +336,7 @@ class TransformerDecoder(AttentionDecoder):
     @property
     def output_ports(self) -> Ports:
         (log_probs,) = super().output_ports.values()
-        return dict.fromkeys(("log_probs", "reversed_log_probs")[: 1 + (self.right_decoder is not None)], log_probs)
+        return dict.fromkeys(("log_probs", "reversed_log_probs")[: 1 + bool(self.reverse_weight)], log_probs)
 
     def forward(
         self, encoded: Tensor, labels: Tensor, num_frames: Tensor, num_labels: Tensor
@@ -341,7 +345,7 @@ class TransformerDecoder(AttentionDecoder):
         labels = labels.long().clamp(0, self.num_classes - 1)
         start = labels.new_full((len(labels), 1), self.end)
         log_probs: Tensor = self.left_decoder(encoded, torch.cat([start, labels], 1), num_frames)
-        if self.right_decoder is None:
+        if self.right_decoder is None or not self.reverse_weight:
             return log_probs
         # Label k from the left is label num_labels - 1 - k from the right; padding may be anything.
         last = num_labels.long().unsqueeze(1) - 1

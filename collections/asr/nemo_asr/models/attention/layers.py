@@ -43,6 +43,13 @@ def check_heads(place: str, num_heads: int, size: int) -> None:
         raise UsageError("its heads do not divide its channels", place=place, got=got, wanted=wanted)
 
 
+def check_sines(place: str, size: int) -> None:
+    """Raise UsageError for an odd number of channels: each sine of a position has its cosine."""
+    if size % 2:
+        problem, wanted = "positions as sines and cosines fit no odd number of channels", "an even number"
+        raise UsageError(problem, place=place, got=str(size), wanted=wanted)
+
+
 class MultiHeadAttention(nn.Module):
     """Attention over what `seen` has made.
 

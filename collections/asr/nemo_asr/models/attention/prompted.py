@@ -26,6 +26,7 @@ from nemo_asr.models.attention.layers import (
     MultiHeadAttention,
     SinePositions,
     check_heads,
+    check_sines,
 )
 from nemo_asr.models.attention.prompt import PromptName, TextPrompt
 from nemo_asr.run.arguments import Channels, refuse_too_large
@@ -72,8 +73,8 @@ class PromptedDecoder(AttentionDecoder):
         prompt: what stands before each text now.
 
     Raises:
-        UsageError: heads that do not divide the channels; a prompt with parts that are no outputs; a language that is
-            not among these; more weights than a model may have.
+        UsageError: heads that do not divide the channels, or an odd number of these with sines; a prompt with parts
+            that are no outputs; a language that is not among these; more weights than a model may have.
     """
 
     longest_seconds = 40.0
@@ -106,6 +107,8 @@ class PromptedDecoder(AttentionDecoder):
         super().__init__(feat_in, len(labels), num_outputs, name)
         size = d_model or feat_in
         check_heads(_PLACE, n_heads, size)
+        if positions != "learned":
+            check_sines(_PLACE, size)
         of_labels = size * (num_outputs * (1 if tied else 2) + max_positions * (positions == "learned"))
         refuse_too_large(_PLACE, n_layers * size * (8 * size + 2 * inner_size) + of_labels + feat_in * size)
         self.projection = nn.Linear(feat_in, size) if d_model else None

@@ -14,7 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nemo_asr.models.attention.decoder import AttentionDecoder, DecoderState, Heads, LabelLayers, Layers
-from nemo_asr.models.attention.layers import DecoderLayer, FeedForward, MultiHeadAttention
+from nemo_asr.models.attention.layers import (
+    DecoderLayer,
+    FeedForward,
+    LabelEmbedding,
+    LearnedPositions,
+    MultiHeadAttention,
+)
 from nemo_asr.models.conformer.encoder import Probability
 from nemo_asr.models.whisper import check_sizes
 from nemo_asr.run.arguments import Channels, Classes, refuse_too_large
@@ -66,7 +72,7 @@ class WhisperDecoder(AttentionDecoder):
     Source: Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision", 2022, section 2.3.
     """
 
-    label_tensors = ("layers.embed.tokens.weight",)
+    label_tensors = ("layers.embed.token_embedding.weight",)
     hears_padding = True
 
     def __init__(
@@ -115,12 +121,13 @@ class WhisperDecoder(AttentionDecoder):
             )
             for _ in range(decoder_layers)
         ]
-        embed = _TokenEmbedding(num_tokens, max_target_positions, feat_in, dropout)
+        embed = LabelEmbedding(num_tokens, feat_in, LearnedPositions(max_target_positions, feat_in), None, dropout)
+        for vectors in (embed.token_embedding, embed.position_embedding):
+            nn.init.normal_(vectors.weight, std=0.02)  # type: ignore[arg-type]  # of an embedding
         self.layers = _TiedLayers(embed, decoders, nn.LayerNorm(feat_in), nn.Identity())
         for kind, tokens in (("_never", suppress_tokens), ("_never_first", begin_suppress_tokens)):
             hidden = torch.zeros(num_tokens).index_fill(0, torch.tensor([*tokens], dtype=torch.int64), _NEVER)
             self.register_buffer(kind, hidden, persistent=False)
-        self.has_times = timestamps and no_timestamps_token is not None
         # It is 0.00 s; behind it there is a token for each 0.02 s.
         self.first_time = num_tokens if no_timestamps_token is None else no_timestamps_token + 1
         self._can_tell_times = not {*range(self.first_time, num_tokens)} <= {*suppress_tokens}
@@ -130,7 +137,7 @@ class WhisperDecoder(AttentionDecoder):
             self.set_task(task)
         if prompt_language is not None:
             self.set_language(prompt_language)
-        self._set_prompt()
+        self.set_timestamps(timestamps)
 
     _never: Tensor
     _never_first: Tensor
@@ -283,25 +290,9 @@ def _all_frames(encoded: Tensor) -> Tensor:
     return torch.full((len(encoded),), encoded.shape[2], device=encoded.device)
 
 
-class _TokenEmbedding(nn.Module):
-    """Tokens to vectors, plus a trained vector of the position."""
-
-    def __init__(self, num_tokens: int, num_positions: int, size: int, dropout: float) -> None:
-        super().__init__()
-        self.tokens, self.positions = nn.Embedding(num_tokens, size), nn.Embedding(num_positions, size)
-        for part in (self.tokens, self.positions):
-            nn.init.normal_(part.weight, std=0.02)
-        self._dropout = dropout
-
-    def forward(self, labels: Tensor, first: int, num_positions: int) -> Tensor:
-        """(B, U) -> (B, U, D), of U positions from ``first`` on, or of one that all have."""
-        positions = self.positions.weight[first : first + num_positions]
-        return F.dropout(self.tokens(labels) + positions, self._dropout, self.training)
-
-
 class _TiedLayers(LabelLayers):
     """Layers whose outputs are scored by the vectors of the tokens."""
 
     def _log_probs(self, x: Tensor) -> Tensor:
-        weight = self.embed.tokens.weight  # type: ignore[union-attr]  # a `_TokenEmbedding`
+        weight = self.embed.token_embedding.weight  # type: ignore[union-attr]  # a `LabelEmbedding`
         return F.log_softmax(F.linear(self.after_norm(x), weight.to(x.dtype)).float(), -1)  # type: ignore[arg-type]
