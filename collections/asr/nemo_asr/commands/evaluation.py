@@ -62,13 +62,14 @@ from nemo_asr.scoring.sclite import ENDINGS, FOLDER, TimedWord, write_sclite
 from nemo_asr.tasks.families import connect_classifier
 from nemo_asr.tasks.family import Wires, connect, data_of, search_of
 from nemo_asr.tasks.recipe import load_recipe
-from nemo_asr.trained.certificate import certify_streams, store_stream_rates, stream_table
-from nemo_asr.trained.folder import CARD, StreamRate, find_model
+from nemo_asr.trained.certificate import certify_streams, store_certificates, store_stream_rates, stream_table
+from nemo_asr.trained.folder import CARD, Certificate, StreamRate, find_model
+from nemo_asr.trained.invariance import Difference, certificate_table, certify
 from nemo_asr.trained.model import ModelEngine, TrainedModel, load_classifier, load_model, tell_prompt
 from nemo_asr.trained.windows import stride_of
 from nemo_lite import Dag, DataLayerNM, NeuralModule, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.data.loaders import Loaded, UnusableItems
-from nemo_lite.base.errors import DataError, UsageError
+from nemo_lite.base.errors import DataError, NemoLiteError, UsageError
 from nemo_lite.base.files import make_writable_folder
 from nemo_lite.base.options import factory_arguments
 from nemo_lite.base.outputs import InputFiles, check_output, write_output
@@ -78,6 +79,7 @@ PROGRAM = "nemo-lite eval"
 _TRANSCRIPTS, _SCORES, _WEIGHTS = "transcripts.jsonl", "scores.json", "weights.json"
 _COMPARED = "compared"  # the folder in OUT of a second model
 MOST_PAIRS = 5000  # recordings of which all pairs are compared
+_MOST_CERTIFIED, _MOST_DIFFERING = 50, 3  # utterances of a set that are heard in several ways; that are told
 # Utterances, evenly spread, in which pauses are looked for; seconds of them in all; seconds of a pause that is told.
 _MOST_HEARD, _MOST_HEARD_SECONDS, _TOLD_PAUSE = 200, 3600.0, 0.5
 
@@ -108,6 +110,8 @@ def evaluate_texts(args: Namespace) -> None:
         factory.on_first(lambda: _write_leaderboard(args, out, sets))
     if args.stream:
         _evaluate_streams(model, args, factory)
+    if args.certify:
+        _certify(model, args, factory)
     if second is not None:
         of_second = second
         _use_search(second, args, factory, out / _COMPARED)
@@ -253,6 +257,31 @@ def _evaluate_streams(model: TrainedModel, args: Namespace, factory: NeuralModul
         rates += measured
     if args.head is None and (find_model(args.load_dir) / CARD).is_file():
         print(f"The table is in {store_stream_rates(args.load_dir, rates)}")
+
+
+def _certify(model: TrainedModel, args: Namespace, factory: NeuralModuleFactory) -> None:
+    """Print whether transcripts depend on how the model is run, and store it in its card where it is a model folder.
+
+    Raises:
+        NemoLiteError: some do.
+    """
+    certificates: list[Certificate] = []
+    differences: list[Difference] = []
+    search = _describe_search(model, args)
+    for tag, manifest in zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True):
+        any_layer = model.recipe.data_layer(manifest, training=False, batch_size=args.batch_size)
+        layer = with_recordings(any_layer, "--certify")
+        rows = np.unique(np.linspace(0, len(layer) - 1, min(len(layer), _MOST_CERTIFIED)).astype(np.int64)).tolist()
+        certificate, found = certify(model, tag, recordings_of(layer, rows, args.strict_data), factory, search)
+        print(f"{tag}: {certificate.utterances} utterances\n\n{certificate_table(certificate)}\n")
+        certificates.append(certificate)
+        differences += found
+    if args.head is None and (find_model(args.load_dir) / CARD).is_file():
+        print(f"The certificate is in {store_certificates(args.load_dir, certificates)}")
+    if differences:
+        got = "; ".join(map(str, differences[:_MOST_DIFFERING]))
+        number = f"{len(differences)} transcripts are others, such as {got}"
+        raise NemoLiteError("transcripts depend on how the model is run", place=model.place, got=number)
 
 
 def _segments_of(transcript: Transcript) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from nemo_asr.run.text.labels import main_metric
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.stream import EndpointRules, FrameStream
 from nemo_asr.scoring.intervals import paired_test, utterance_errors
-from nemo_asr.trained.folder import StreamRate, card_file, read_card, write_card
+from nemo_asr.trained.folder import Certificate, StreamRate, card_file, read_card, write_card
 from nemo_asr.trained.model import TrainedModel
 from nemo_asr.trained.streamed_model import StreamedModel
 from nemo_lite import NeuralModuleFactory
@@ -137,6 +137,15 @@ def stream_table(rates: Sequence[StreamRate]) -> str:
         times = " | ".join(f"{1000 * seconds:.0f} ms" for seconds in (rate.look_ahead, rate.latency, rate.latency_95))
         lines.append(f"| {context} | {times} | {rate.real_time_factor:.2g} | {rate.rate:.2%} | {equal} |")
     return "\n".join(lines)
+
+
+def store_certificates(path: str | Path, certificates: Sequence[Certificate]) -> Path:
+    """As `store_stream_rates`, of certificates."""
+    file = card_file(path)
+    card, replaced = read_card(file), {(each.set, each.search) for each in certificates}
+    kept = [each for each in card.certificates if (each.set, each.search) not in replaced]
+    write_card(file, msgspec.structs.replace(card, certificates=[*kept, *certificates]))
+    return file
 
 
 def store_stream_rates(path: str | Path, rates: Sequence[StreamRate]) -> Path:

@@ -36,7 +36,14 @@ from nemo_asr.tasks.family import (
     signals_of,
     with_nbest,
 )
-from nemo_asr.trained.windows import GUESSED_CONTEXT_SECONDS, Behind, context_frames, plan_windows, stride_of
+from nemo_asr.trained.windows import (
+    GUESSED_CONTEXT_SECONDS,
+    Behind,
+    WindowPlan,
+    context_frames,
+    plan_windows,
+    stride_of,
+)
 from nemo_lite import Dag, DataLayerNM, DeviceType, NeuralModule, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.data.loaders import Counts, ItemDataset, PlannedLoader, Request, UnusableItems
 from nemo_lite.backends.pytorch.data.order import Plan, Shard
@@ -323,6 +330,10 @@ class TorchEngine:
                 yield self._row(task, row, frame_samples)
 
         return of_batch
+
+    def window_plan(self, settings: TranscriptionSettings) -> WindowPlan | None:
+        """How long recordings are cut into windows; None where the model does not say how its frames lie in time."""
+        return self._behind(self._model, connect(self._model, StandIn(audio_ports(self.sample_rate))), settings).plan
 
     def _behind(self, model: Model, wires: Wires, settings: TranscriptionSettings) -> Behind:
         assert wires.features is not None

@@ -131,6 +131,50 @@ class StreamRate(msgspec.Struct, frozen=True, kw_only=True):
     difference: list[float] = []
 
 
+class CertifiedSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """A way to run a model.
+
+    Attributes:
+        name: what differs from recordings that are heard alone.
+        differing: of how many recordings text, times or duration are others; None: the model cannot be run so.
+        problem: why not.
+    """
+
+    name: str
+    differing: int | None = None
+    problem: str = ""
+
+
+class Certificate(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a model's transcripts depend on how it is run; see ``nemo-lite eval --certify``.
+
+    Attributes:
+        set: the name of the set.
+        search: the options of a beam search in the place of the model's own search; empty: its own.
+        utterances: how many of it were heard in each way.
+        device, precision: where and how that was computed, by which torch.
+        settings: the ways.
+    """
+
+    set: str
+    search: str = ""
+    utterances: int = 0
+    device: str = ""
+    precision: str = ""
+    torch: str = ""
+    settings: list[CertifiedSetting] = []
+
+    @property
+    def differing(self) -> int:
+        """Recordings that differ, in all settings together."""
+        return sum(setting.differing or 0 for setting in self.settings)
+
+    @property
+    def num_ways(self) -> int:
+        """The settings in which the model can be run."""
+        return sum(setting.differing is not None for setting in self.settings)
+
+
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """What a trained model says about itself: ``model.json`` of a model folder.
 
@@ -151,6 +195,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         sources: of a model of another toolkit: the SHA-256 of each file that it was imported from, by the file's name.
         calibration: of the confidences of words; None: they are as the model gives them.
         streams: what its streams are worth, by set and context; see ``nemo-lite eval --stream``.
+        certificates: whether its transcripts depend on how it is run, by set.
     """
 
     format: str = FORMAT
@@ -172,6 +217,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, str] = {}
     calibration: Calibration | None = None
     streams: list[StreamRate] = []
+    certificates: list[Certificate] = []
 
     @property
     def files(self) -> list[VerifiedFile]:

@@ -187,7 +187,11 @@ class TrainedModel:
         if len(family.heads) == 1:
             return self
         is_default = head == next(iter(family.heads))
-        card = self.card if is_default else msgspec.structs.replace(self.card, rates=[], calibration=None, streams=[])
+        card = (
+            self.card
+            if is_default
+            else msgspec.structs.replace(self.card, rates=[], calibration=None, streams=[], certificates=[])
+        )
         modules = family.with_head(head, self.modules, self.recipe.labels)
         return TrainedModel(self.place, self.recipe.with_head(head), modules, card)
 

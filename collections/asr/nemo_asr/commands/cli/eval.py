@@ -91,6 +91,13 @@ class EvaluationOptions:
         "searched so",
         only_for="texts",
     )
+    certify: bool = option(
+        False,
+        "hear up to 50 utterances of each set in batches, in another order, beside longer ones, in windows, as a "
+        "stream and by other threads: text, times and durations must be those of each alone. The certificate goes into "
+        "the model's card",
+        only_for="texts",
+    )
 
 
 class EvalParser(EvalArgParser):
@@ -146,6 +153,8 @@ class EvalParser(EvalArgParser):
             )
         if parsed.stream and (parsed.compare or parsed.cutting):
             self.error("--stream hears one model, and recordings as they are; leave --compare and --segments out")
+        if parsed.certify and (parsed.compare or parsed.cutting):
+            self.error("--certify hears one model, and recordings as they are; leave --compare and --segments out")
         if parsed.leaderboard:
             if parsed.compare or parsed.score_normalizer:
                 self.error(

@@ -201,6 +201,9 @@ def _described(stored: StoredModel, recipe: Recipe | None) -> Iterator[str]:
         yield from _files(card)
     if card.calibration is not None:
         yield f"calibration  confidences of words, learned on {card.calibration.words} words of {card.calibration.set}"
+    for certificate in card.certificates:
+        told = f"{certificate.differing} differences" if certificate.differing else "equal"
+        yield f"certificate  {certificate.utterances} of {certificate.set} in {certificate.num_ways} ways: {told}"
     yield from (
         f"source       {name}{f'  SHA-256 {sha256[:16]}...' * bool(sha256)}" for name, sha256 in card.sources.items()
     )
