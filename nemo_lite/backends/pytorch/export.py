@@ -138,6 +138,7 @@ def write_onnx(
 
     def write(temporary: Path) -> None:
         program.save(temporary, external_data=False)
+        logging.info("%s: comparing the file with the model in torch", path.name)
         check(OnnxRun.of(temporary))
 
     write_atomically(path, write)

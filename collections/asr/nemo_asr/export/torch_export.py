@@ -17,6 +17,7 @@ from nemo_asr.trained.model import TrainedModel
 from nemo_lite.backends.pytorch.export import reason_of
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.files import check_replaceable, refuse_existing, write_atomically
+from nemo_lite.utils import logging
 
 METADATA = "metadata.json"
 
@@ -65,6 +66,7 @@ def export_torch(model: TrainedModel, path: str | Path, recordings: Sequence[Sam
             loaded = torch.export.load(file).module()
         compared.append(compare(whole, loaded, batches, model.card, str(path)))
 
+    logging.info("%s: tracing the model, which may take minutes", path.name)
     with parts.whole() as whole:
         try:
             padded = _Padded(whole, model.card.sample_rate // 10).eval()

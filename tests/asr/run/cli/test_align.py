@@ -81,6 +81,19 @@ def test_a_long_recording_becomes_a_manifest_of_its_sentences(model, talk, tmp_p
 
 
 @pytest.mark.slow
+def test_a_long_alignment_says_now_and_then_how_far_it_is(model, talk, capsys, monkeypatch):
+    line, _ = talk
+    monkeypatch.setattr(align, "_PROGRESS_SECONDS", 0.0)
+    assert main([model, "talk.json", "--placement", "CPU", "--batch_size", "1"]) == 0
+    out, err = capsys.readouterr()
+    told = [float(minutes) for minutes in re.findall(r"(\d+\.\d) min of speech of 1 recording computed so far", err)]
+    assert len(told) > 1
+    assert told == sorted(told)
+    assert 0.0 < told[-1] <= line["duration"] / 60 + 0.05
+    assert len(out.splitlines()) == 1, "the result alone"
+
+
+@pytest.mark.slow
 def test_what_cannot_be_aligned_is_one_line_each_and_ends_no_other(model, talk, tmp_path, capsys):
     line, _ = talk
     bad = [{**line, "text": "cab " * 300}, {**line, "text": "cab d\u00e9"}, {**line, "text": ""}]

@@ -48,6 +48,7 @@ from nemo_lite.base.ranges import Between, NotNegativeFloat, NotNegativeInt, Pos
 # Any: a namespace has no types.
 
 PROGRAM = "nemo-lite align"
+_PROGRESS_SECONDS = 10.0  # between two lines about how far it is
 _CUT = f"{PROGRAM} --cut"
 _ENDINGS = {"textgrid": "TextGrid", "srt": "srt"}  # a file for each recording
 _WRITERS: dict[str, Callable[[Alignment], str]] = {"textgrid": as_textgrid, "srt": as_subtitles}
@@ -188,7 +189,26 @@ def _aligned(args: Namespace, engine: Engine, recordings: Sequence[Recording], t
         detector=load_detector(args.vad) if args.vad else None,
     )
     sentences = SentenceCutting(args.longest, args.shortest, args.pause) if args.cut else None
-    return align_texts(engine, recordings, texts, settings, sentences, args.delay)
+    return align_texts(engine, recordings, texts, settings, sentences, args.delay, _Progress(len(recordings)))
+
+
+class _Progress:
+    """A line now and then that tells how much speech has been computed.
+
+    Args:
+        num_recordings: how many there are.
+    """
+
+    def __init__(self, num_recordings: int) -> None:
+        self._recordings = counted(num_recordings, "recording")
+        self._seconds, self._told = 0.0, time.perf_counter()
+
+    def __call__(self, seconds: float) -> None:
+        """Count so many seconds."""
+        self._seconds += seconds
+        if time.perf_counter() - self._told >= _PROGRESS_SECONDS:
+            self._told = time.perf_counter()
+            logging.info("%.1f min of speech of %s computed so far", self._seconds / 60, self._recordings)
 
 
 def _check_places(args: Namespace, utterances: Sequence[Utterance]) -> None:

@@ -15,7 +15,7 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -509,6 +509,7 @@ def align_texts(
     settings: TranscriptionSettings,
     sentences: SentenceCutting | None = None,
     delay: float | None = None,
+    computed: Callable[[float], object] = lambda seconds: None,
 ) -> Aligned:
     """When the words of texts are said.
 
@@ -522,6 +523,7 @@ def align_texts(
         settings: how recordings are cut into parts that are computed alone, and the batches of these.
         sentences: how sentences become segments; None: each is one.
         delay: seconds by which labels come behind their sounds; None: it is measured where speech begins.
+        computed: called with the seconds of each part of a recording whose frames are there.
 
     Raises:
         UsageError: there are not as many texts as recordings, or the model cannot align them.
@@ -533,7 +535,7 @@ def align_texts(
     faults, rows, jobs, found = dict[int, str](), list[Recording](), list[_AlignmentTask](), dict[int, SaidText]()
 
     def finish() -> None:
-        found.update(_said(engine, jobs, rows, settings, faults))
+        found.update(_said(engine, jobs, rows, settings, faults, computed))
         jobs.clear()
         rows.clear()
 
@@ -563,6 +565,7 @@ def _said(
     rows: Sequence[Recording],
     settings: TranscriptionSettings,
     faults: dict[int, str],
+    told: Callable[[float], object],
 ) -> Iterator[tuple[int, SaidText]]:
     """The paths of the texts that could be found, by position."""
     if not jobs:
@@ -572,6 +575,7 @@ def _said(
     for row, states, start, seconds in engine.states_of(rows, of_rows, settings):
         computed[row] = SpokenPart(aligner.kept(states, job_of[row].ids), start, 0.0)
         frame_seconds = seconds
+        told(rows[row].seconds)
     for job in jobs:
         numbers = [row for row, _, _ in job.parts]
         reason = next((of_rows[row] for row in numbers if row in of_rows), None)
