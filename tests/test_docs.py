@@ -77,8 +77,12 @@ def words_of(block: str) -> list[list[str]]:
 
 
 def scripts_of(path: Path) -> dict[str, str]:
-    """The python blocks that commands start: those whose first line is a file's name."""
-    named = {re.match(r"# (\S+\.py)\n", block): block for block in blocks(path, "python")}
+    """The blocks that commands read, Python or YAML: those whose first line is a file's name."""
+    named = {
+        re.match(rf"# (\S+\.{ending})\n", block): block
+        for language, ending in (("python", "py"), ("yaml", "yaml"))
+        for block in blocks(path, language)
+    }
     return {match[1]: block for match, block in named.items() if match}
 
 
@@ -508,6 +512,8 @@ def check_options(args: list[str], known: str) -> None:
 def scaled_down(args: list[str], workplace: Path, corpus: Path) -> list[str]:
     """The options shown, for a small model and small data, which now lie under the names shown."""
     for name in (name for arg in args for name in re.sub("^--[a-z_0-9]+=", "", arg).split(",")):
+        if name.endswith(".yaml") and (workplace / name).is_file():  # a block of the page
+            continue
         if name.endswith(".yaml"):
             assert (ROOT / name).is_file(), name
         (workplace / name).parent.mkdir(parents=True, exist_ok=True)

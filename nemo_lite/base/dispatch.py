@@ -1,4 +1,6 @@
-"""The command ``nemo-lite``: finds the subcommands of the installed packages and runs one. It knows none by name.
+"""The command ``nemo-lite``: finds the subcommands of the installed packages and runs one.
+
+It knows none by name, but in the lines that a newcomer begins with, which its help shows where all of them are there.
 
 A package declares a subcommand as an entry point of the group ``nemo_lite.commands``: a function
 ``main(arguments: Sequence[str]) -> int | None``, whose result is the exit code (None: 0). The first line of its
@@ -96,8 +98,25 @@ def _overview(commands: Mapping[str, EntryPoint]) -> str:
             *lines,
             "",
             f"{PROGRAM} SUBCOMMAND --help shows the options of one.",
+            *_begin_with(commands),
         ]
     )
+
+
+# What a newcomer gives first, with what it is for: nothing to transcribe with, recordings of one's own, neither.
+_FIRST_LINES = (
+    ("models", "list", "published models to transcribe with, by name"),
+    ("transcribe", "NAME talk.wav", "a transcript; the model is fetched the first time"),
+    ("data", "make FOLDER", "own recordings, with a .txt beside each, as a training set"),
+    ("demo", "", "the whole way in minutes: a corpus, a training, a transcript"),
+)
+
+
+def _begin_with(commands: Mapping[str, EntryPoint]) -> list[str]:
+    if not all(name in commands for name, _, _ in _FIRST_LINES):  # nemo-lite-run fetches and trains nothing
+        return []
+    lines = {f"{PROGRAM} {name} {words}".rstrip(): told for name, words, told in _FIRST_LINES}
+    return ["", "Begin with:", "", *two_columns(lines)]
 
 
 def _summary(point: EntryPoint) -> str:

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 
 import pytest
 
@@ -72,6 +72,22 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(capsys):
         dispatch.main(["fail"])
     assert stopped.value.code == 2
     assert capsys.readouterr().err == "nemo-lite fail: error: --it: is wrong; leave it out\n"
+
+
+def test_the_help_ends_with_what_to_begin_with_where_all_of_it_is_installed(capsys, monkeypatch):
+    monkeypatch.setattr(dispatch, "entry_points", entry_points)  # those of the package
+    dispatch.main([])
+    first = capsys.readouterr().out.partition("Begin with:\n\n")[2].splitlines()
+    assert [line.split("  ")[1] for line in first] == [
+        "nemo-lite models list",
+        "nemo-lite transcribe NAME talk.wav",
+        "nemo-lite data make FOLDER",
+        "nemo-lite demo",
+    ]
+    installed = [point for point in entry_points(group=dispatch.GROUP) if point.name != "models"]
+    monkeypatch.setattr(dispatch, "entry_points", lambda group: installed)
+    dispatch.main([])
+    assert "Begin with" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["-h"], 0), ([], 2)])

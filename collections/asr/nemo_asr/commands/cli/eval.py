@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from nemo_asr.argparse import EvalArgParser, refuse_options_of_texts
-from nemo_asr.run.cli.transcribe import Segments, check_segments, cutting_of
+from nemo_asr.run.cli.transcribe import WITH_WEIGHTS, Segments, check_segments, cutting_of
 from nemo_asr.run.options import (
     MetricOptions,
     ReadingOptions,
@@ -126,7 +126,7 @@ class EvalParser(EvalArgParser):
         super().__init__(*args, **kwargs)
         self.usage = "%(prog)s MODEL [MODEL_B --compare] --eval_datasets MANIFEST ... [options]"
         self._option_string_actions["--load_dir"].required = False
-        self.add_argument("models", metavar="MODEL", nargs="*", help="as --load_dir; with --compare two")
+        self.add_argument("models", metavar="MODEL", nargs="*", help=f"{WITH_WEIGHTS}; with --compare two")
 
     def check(self, parsed: Any) -> None:
         """The models become ``load_dir`` and ``compare``; what would have no effect ends the script.

@@ -30,6 +30,7 @@ from nemo_asr.published.catalogue import (
 from nemo_asr.published.hub import cached_folder, download_of, fetch
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.calibration import FILE_NAME
+from nemo_asr.run.cli.transcribe import WITH_WEIGHTS
 from nemo_asr.run.onnx.onnx_model import INT8, SUFFIX, DescribedFile
 from nemo_asr.run.onnx.onnx_stream import described_file
 from nemo_asr.run.options import OwnModules, PromptOptions
@@ -303,7 +304,7 @@ def export(arguments: Sequence[str]) -> None:
         prog="nemo-lite export", description="Write a trained model as files that other programs run."
     )
     add = parser.add_argument
-    model_help = f"a run's folder, a model folder, a folder of checkpoints, or with --int8 a file FILE{SUFFIX}"
+    model_help = f"{WITH_WEIGHTS}; with --int8 also FILE{SUFFIX}"
     add("model", metavar="MODEL", help=model_help)
     add("file", metavar="FILE", type=Path, help=f"what to write ({_WRITTEN}); there must be none yet")
     format_help = "the program: our own and ONNX Runtime (onnx), sherpa-onnx, onnx-asr, or torch alone (default: onnx)"

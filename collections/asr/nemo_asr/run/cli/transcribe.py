@@ -53,10 +53,11 @@ if TYPE_CHECKING:
 # Any: a namespace has no types.
 
 PROGRAM = "nemo-lite transcribe"
-MODEL_HELP = (
-    "a run's folder, a model folder, a folder of checkpoints, a file of nemo-lite export, a .nemo file, a folder of "
-    "Hugging Face or WeNet, or the name of a published model (nemo-lite models list, hf:OWNER/NAME, ngc:...)"
+WITH_WEIGHTS = (
+    "a run's folder, a model folder, a folder of checkpoints, a .nemo file, a folder of Hugging Face or WeNet, the "
+    "name of a published model (nemo-lite models list, hf:OWNER/NAME, ngc:...)"
 )
+MODEL_HELP = f"{WITH_WEIGHTS}, or a file of nemo-lite export"
 MODEL_MISSING = "MODEL may be the name of a published one: nemo-lite models list"
 _MOST_DIGITS = 5  # of a channel
 # Words of which the model is unsure: so many times the doubt (1 - confidence) that is usual for it, and some more. The
