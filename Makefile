@@ -12,7 +12,7 @@ PYTEST := $(RUN) -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
 # Tests start hundreds of processes: each would compile the packages anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo wheels site test long golden ci gpu check fast unit lint format pythons imports clean
+.PHONY: demo wheels site test long golden ci gpu check fast unit lint format pythons imports release-check clean
 
 # A stamp for each set of extras, so that a second call installs nothing.
 $(VENV)/.installed-%: pyproject.toml constraints.txt
@@ -89,7 +89,7 @@ format: $(VENV)/.installed-demo-dev
 	$(RUN) -m ruff check --fix .
 
 # pyenv's commands start only the versions that are switched on: switch on all that are here.
-pythons imports: export PYENV_VERSION := $(shell pyenv versions --bare 2> /dev/null | grep -E '^3\.[0-9]+\.[0-9]+$$' | paste -sd:)
+pythons imports release-check: export PYENV_VERSION := $(shell pyenv versions --bare 2> /dev/null | grep -E '^3\.[0-9]+\.[0-9]+$$' | paste -sd:)
 
 # The fast tests under each Python that is here. An environment takes up to 6 GB and is removed after its tests.
 pythons:
@@ -99,6 +99,11 @@ pythons:
 	  $(MAKE) --no-print-directory fast PYTHON=python$$python VENV=.venvs/$$python-$$versions \
 	    CONSTRAINTS="$$(test $$versions = newest || echo -c constraints.txt)" && rm -rf .venvs/$$python-$$versions || exit 1; \
 	done; done
+
+# Before a release: wheel and source archive, installed elsewhere with the newest of everything, under each Python.
+release-check: PYTHONS := 3.11 3.12 3.13 3.14
+release-check: $(VENV)/.installed-demo-dev
+	$(RUN) tools/release_check.py $(PYTHONS)
 
 # The shortest form of it: install without extras, import, and start the command.
 imports:
