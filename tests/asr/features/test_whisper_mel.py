@@ -56,7 +56,7 @@ def test_an_utterance_has_the_same_features_alone_and_in_a_batch() -> None:
 
 
 def test_a_longer_utterance_is_refused_with_what_to_do() -> None:
-    problem = r"longer than the window: got 30\.1 s, wanted at most 30 s; cut it, or leave it out"
+    problem = r"longer than the window: got 30\.1 s, wanted at most 30 s; leave it out, or cut it"
     with pytest.raises(UsageError, match=problem):
         AudioToWhisperMelPreprocessor()(torch.zeros(1, 31 * RATE), torch.tensor([int(30.1 * RATE)]))
     # What is behind the lengths does not count.

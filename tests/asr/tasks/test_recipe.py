@@ -196,6 +196,14 @@ def test_train_and_eval_arguments_lie_over_the_shared_ones(write: Write, manifes
     assert (evaluating["shuffle"], evaluating["max_duration"]) == (False, None)
 
 
+def test_the_default_shuffle_of_training_is_not_that_of_evaluation(write: Write, manifest: str) -> None:
+    recipe = load_recipe(write(FLAT.replace("  eval: {shuffle: false, max_duration: null}\n", "")))
+    shuffled = [
+        recipe.data_layer(manifest, training, batch_size=2).init_params["shuffle"] for training in (True, False)
+    ]
+    assert shuffled == [True, False]
+
+
 def test_overrides_win_over_the_file(write: Write, manifest: str) -> None:
     overrides = {"batch_size": 3, "max_duration": 9.0, "shuffle": False, "sample_rate": 8000}
     layer = load_recipe(write(FLAT)).data_layer(manifest, training=True, **overrides)

@@ -342,7 +342,7 @@ def _units(text: str) -> Callable[[Path], object]:
         (_state(lambda s: s.pop("ctc.ctc_lo.weight")), CheckpointError, r"there is no CTC head: got none"),
         (_state(lambda s: s.update({"lm.x": torch.ones(1)})), CheckpointError, r"of another kind of model: got lm"),
         (_state(lambda s: s.update({"decoder.left_decoder.output_layer.bias": torch.ones(3)})), CheckpointError,
-         r"output_layer\.bias: its units do not fit its attention decoder: got shape \[3\], wanted 9 rows"),
+         r"m: its units do not fit its attention decoder: got decoder\.left_\S+\.bias of shape \[3\], wanted 9 rows"),
         (_config(tokenizer_conf__special_tokens={"<sos>": 2, "<eos>": 99}), CheckpointError,
          r"train\.yaml:\d+:\d+: there is no such unit: got 99, wanted numbers from 0 to 8"),
         (_config(decoder="sanm_decoder"), ConfigError, r'decoder is "sanm_decoder", wanted "transformer" or "bi'),

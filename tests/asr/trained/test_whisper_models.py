@@ -230,10 +230,14 @@ def test_a_folder_is_tuned_from_its_weights_with_texts_as_they_are_written(tmp_p
         path = tmp_path / f"{number}.wav"
         soundfile.write(path, signal_of(0.6 + 0.3 * (number % 2)).numpy(), RATE)
         lines.append(json.dumps({"audio_filepath": str(path), "duration": 0.6 + 0.3 * (number % 2), "text": text}))
-    (tmp_path / "train.json").write_text("\n".join(lines))
+    (tmp_path / "dev.json").write_text("\n".join(lines))
+    soundfile.write(tmp_path / "long.wav", signal_of(WINDOW_SECONDS + 0.1).numpy(), RATE)
+    too_long = {"audio_filepath": "long.wav", "duration": WINDOW_SECONDS + 0.1, "text": text}
+    (tmp_path / "train.json").write_text("\n".join([*lines, json.dumps(too_long)]))
     told = ["--init_from", tmp_path / "small", "--train_dataset", tmp_path / "train.json", "--work_dir", tmp_path]
-    told += ["--eval_datasets", tmp_path / "train.json", "--num_epochs", 40, "--batch_size", 4, "--lr", 0.03]
+    told += ["--eval_datasets", tmp_path / "dev.json", "--num_epochs", 40, "--batch_size", 4, "--lr", 0.03]
     train([*map(str, told), "--optimizer", "adam_w", "--exp_name", "run", "--set", f"{DECODER}.prompt_language=de"])
+    assert "longer than max_duration 2 s" in "".join(capsys.readouterr())
     tuned = load_model(tmp_path / "run")
     heard = [signal_of(0.6).numpy(), signal_of(0.9).numpy()]
     found = [each.text for each in tuned.transcribe(heard, RATE, cutting=None)]
@@ -392,7 +396,10 @@ def changed(name: str, **changes: Any) -> Any:
             "the folder has no tokenizer: got no tokenizer.json, wanted tokenizer.json, or vocab.json",
         ),
         (pickled, "its weights are pickled, and pickles are not read here"),
-        (without_decoder, "the model has no decoder, so it writes no texts: got WhisperForConditionalGeneration"),
+        (
+            without_decoder,
+            "the model has no decoder, so it writes no texts: got WhisperForConditionalGeneration without ",
+        ),
         (with_a_classifier, "its weights are of another kind of model: got classifier.weight"),
         (with_other_outputs, "its outputs are not tied to the vectors of its tokens"),
         (with_fewer_positions, "layers.embed.position_embedding.weight"),

@@ -90,7 +90,10 @@ class AudioToWhisperMelPreprocessor(AudioPreprocessor):
         if (num_samples := longest(length, input_signal.shape[1])) > self._chunk_samples:
             seconds = self._chunk_samples // self.sample_rate
             got, wanted = f"{num_samples / self.sample_rate:.1f} s", f"at most {seconds} s"
-            problem, remedy = "an utterance is longer than the window", "cut it, or leave it out"
+            problem, remedy = (
+                "an utterance is longer than the window",
+                "leave it out, or cut it: eval --segments energy",
+            )
             raise UsageError(problem, place=type(self).__name__, got=got, wanted=wanted, remedy=remedy)
         is_own = torch.arange(input_signal.shape[1], device=input_signal.device) < length.unsqueeze(1)
         samples = torch.where(is_own, input_signal.to(torch.float32), 0.0)

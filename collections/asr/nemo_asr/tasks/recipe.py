@@ -90,6 +90,8 @@ class Recipe:
         for name in [name for name in overrides if known is not None and name not in (*known, "batch_size")]:
             place, remedy = part.params.place(), f"leave --{name} out, or give its constructor a parameter {name}"
             raise UsageError(f"{part.target.__name__} takes no {name}", place=place, remedy=remedy)
+        if not training and known is not None and "shuffle" in known and "shuffle" not in part.params:
+            overrides = {"shuffle": False, **overrides}  # the default is for training, and told to have no effect here
         module: DataLayerNM = self._build(role, **{source: manifest, **overrides})
         if training and isinstance(module, SpeechDataLayer):
             module.require_texts()

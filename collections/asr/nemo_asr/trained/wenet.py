@@ -105,7 +105,7 @@ def read_wenet(folder: str | Path) -> ForeignModel:
         others = [unit for unit in range(len(units)) if unit not in vocabulary.unit_ids]
         inputs, outputs = ([*vocabulary.unit_ids, first, *_without(others, first)] for first in ends)
         sections["TransformerDecoder"]["num_extra_outputs"] = len(others) - 1
-        weights["TransformerDecoder"] = dict(_of_decoder(state, inputs, outputs))
+        weights["TransformerDecoder"] = dict(_of_decoder(state, inputs, outputs, folder))
     named_statistics = _setting(config, "cmvn_conf", "cmvn_file") or config.get("cmvn_file")
     statistics_file = _file_in(folder, named_statistics, _STATISTICS)
     normalize = _normalization(state, statistics_file)
@@ -296,7 +296,7 @@ def _of_encoder(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _of_decoder(
-    state: Mapping[str, Tensor], inputs: Sequence[int | None], outputs: Sequence[int | None]
+    state: Mapping[str, Tensor], inputs: Sequence[int | None], outputs: Sequence[int | None], folder: Path
 ) -> Iterator[tuple[str, Tensor]]:
     """The tensors of the attention decoder by their names here: WeNet's, where it has two directions.
 
@@ -304,6 +304,7 @@ def _of_decoder(
         state: of the model.
         inputs, outputs: the units in the order here, which differ in what begins and ends texts; None stands for a
             label that is never written.
+        folder: for messages.
 
     Raises:
         CheckpointError: it has more or fewer units.
@@ -323,8 +324,9 @@ def _of_decoder(
             side, of_side = "left_decoder", inner
         if of_side in rows:
             if tensor.shape[:1] != (num_units,):
-                got, wanted = f"shape {[*tensor.shape]}", f"{num_units} rows, one for each unit"
-                raise CheckpointError("its units do not fit its attention decoder", place=name, got=got, wanted=wanted)
+                got, wanted = f"{name} of shape {[*tensor.shape]}", f"{num_units} rows, one for each unit"
+                problem = "its units do not fit its attention decoder"
+                raise CheckpointError(problem, place=str(folder), got=got, wanted=wanted)
             tensor = _picked(tensor, *rows[of_side])
         yield f"{side}.{of_side}", tensor
 

@@ -116,11 +116,13 @@ def read_whisper(folder: Path, config: Mapping[str, Any]) -> ForeignModel:
     shared = {key: values[key] for key in _OF_BOTH}
     parts = ("layers", "attention_heads", "ffn_dim")
     encoder, decoder = WhisperEncoder.__name__, WhisperDecoder.__name__
+    features = _features(folder, values)
     recipe = {
         "name": folder.resolve().name,
         "family": _FAMILY,
         "tokenizer": f"tokenizer{labels.suffix}",
-        AudioToWhisperMelPreprocessor.__name__: _features(folder, values),
+        "AudioToTextDataLayer": {"train": {"max_duration": features["chunk_length"]}},  # longer ones are left out
+        AudioToWhisperMelPreprocessor.__name__: features,
         encoder: {
             **{key: values[key] for key in ("num_mel_bins", "d_model", "max_source_positions")},
             **{f"encoder_{part}": values[f"encoder_{part}"] for part in parts},
@@ -166,9 +168,9 @@ def _weights(files: list[Path], folder: Path, config: Mapping[str, Any]) -> tupl
     missing = [part for part in parts if not parts[part]]
     if missing:
         classes = config.get("architectures")
-        got = ", ".join(map(str, classes)) if isinstance(classes, list) else "no such weights"
-        problem, wanted = f"the model has no {missing[0]}, so it writes no texts", "WhisperForConditionalGeneration"
-        raise CheckpointError(problem, place=str(folder), got=got, wanted=wanted)
+        named = ", ".join(map(str, classes)) if isinstance(classes, list) else "a model"
+        problem, got = f"the model has no {missing[0]}, so it writes no texts", f"{named} without model.{missing[0]}.*"
+        raise CheckpointError(problem, place=str(folder), got=got, wanted="WhisperForConditionalGeneration, whole")
     if others:
         problem, wanted = "its weights are of another kind of model", "model.encoder.*, model.decoder.*"
         raise CheckpointError(problem, place=str(folder), got=others[0], wanted=wanted)
