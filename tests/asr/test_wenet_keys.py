@@ -51,6 +51,15 @@ def test_wenets_recipes_are_the_shipped_configurations(
     assert data == same
 
 
+@pytest.mark.parametrize(("recipe", "ours"), [(conformer, "conformer_aishell"), (u2pp, "u2pp_aishell")])
+def test_the_shipped_configurations_train_as_wenets_recipes(
+    tmp_path: Path, recipe: Callable[[], dict[str, Any]], ours: str
+) -> None:
+    theirs, shipped = (vars(options(file)) for file in (written(tmp_path, recipe()), config_path(ours)))
+    assert theirs.pop("model_config") != shipped.pop("model_config")
+    assert theirs == shipped
+
+
 def test_labels_are_those_of_the_training_texts_or_the_pieces_of_the_tokenizer(tmp_path: Path) -> None:
     assert labels_are_auto(written(tmp_path, conformer()))
     recipe = conformer(tokenizer="bpe")
