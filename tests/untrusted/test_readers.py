@@ -23,6 +23,7 @@ IMPORTS_BY_NAME = {
     "nemo_lite/base/aliases.py": "modules of the package that its table of paths or a stub file names",
     "nemo_lite/base/options.py": "files that the user names with --import",
     "collections/asr/nemo_asr/commands/cli/data.py": "the corpora that the command lists",
+    "collections/asr/nemo_asr/scoring/leaderboard.py": "the normaliser of a checkout that the user names",
     "collections/asr/nemo_asr/run/engines.py": "the runtimes that it names",
     "collections/asr/nemo_asr/export/runner_export.py": "sherpa_onnx and onnx_asr, which may be missing",
 }

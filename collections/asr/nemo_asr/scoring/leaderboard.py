@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nemo_lite.base.errors import UsageError
+from nemo_lite.base.files import digest_of_file
 from nemo_lite.package_info import __version__
 
 RESULTS_FILE = Path(".eval_results", "open_asr_leaderboard.yaml")
@@ -99,8 +100,8 @@ def _version_of(package: Path) -> str:
         words = ["git", "-C", str(package), "describe", "--always", "--dirty", "--abbrev=7", "--exclude", "*"]
         with suppress(OSError, subprocess.SubprocessError):  # no Git here, or it does not trust the folder
             return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-    content = b"".join(path.read_bytes() for path in sorted(package.glob("*.py")))
-    return f"sha256:{hashlib.sha256(content).hexdigest()[:12]}"
+    digests = "".join(digest_of_file(path) for path in sorted(package.glob("*.py")))
+    return f"sha256:{hashlib.sha256(digests.encode()).hexdigest()[:12]}"
 
 
 def leaderboard_rate(references: Sequence[str], hypotheses: Sequence[str]) -> LeaderboardRate:
