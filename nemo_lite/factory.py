@@ -21,6 +21,7 @@ from nemo_lite.backends.pytorch.actions import PtActions
 from nemo_lite.backends.pytorch.distributed.comm import Comm, SingleProcess
 from nemo_lite.backends.pytorch.distributed.group import Patience, ProcessGroup
 from nemo_lite.backends.pytorch.engine.evaluation import InferenceRun
+from nemo_lite.backends.pytorch.engine.step_memory import StepMemory
 from nemo_lite.backends.pytorch.export import Example
 from nemo_lite.backends.pytorch.nm import DataLayerNM, TorchModule
 from nemo_lite.backends.pytorch.placement import choose_device, describe
@@ -527,6 +528,37 @@ class NeuralModuleFactory:
             UsageError: there is no batch.
         """
         return self.get_trainer().loss_gradients(losses)
+
+    def step_memory(
+        self, losses: Sequence[NmTensor], batch: Sequence[Any], optimizer: str, params: Mapping[str, object]
+    ) -> StepMemory:
+        """Bytes that the tensors of a training step take, counted by shapes: nothing is computed. This process alone.
+
+        Kernels are chosen as on a CPU. What they take inside is not counted, nor what an allocator keeps.
+
+        Args:
+            losses: what is minimised; modules may be on the meta device.
+            batch: values of the data layer's ports; of floating ones only the shapes are used.
+            optimizer: its name.
+            params: its options, as ``optimization_params`` of :meth:`train`.
+
+        Raises:
+            NotImplementedError, RuntimeError: an operation on the way to the losses needs values.
+        """
+        return self.get_trainer().step_memory(losses, batch, optimizer, params)
+
+    def tried_bytes(
+        self, losses: Sequence[NmTensor], batch: Sequence[Any], optimizer: str, params: Mapping[str, object]
+    ) -> int | None:
+        """What a training step on a batch takes on the device, by trying; None: memory lacks. This process alone.
+
+        Args:
+            losses, batch, optimizer, params: as of :meth:`step_memory`; modules have weights.
+
+        Returns:
+            bytes that torch's allocator held at most; 0 on a CPU, where nobody knows them.
+        """
+        return self.get_trainer().tried_bytes(losses, batch, optimizer, params)
 
     def lower(self, tensors: Sequence[NmTensor]) -> torch.fx.GraphModule:
         """A new ``torch.fx`` module that computes these wires; ``print(factory.lower([loss]).code)`` shows it.

@@ -37,7 +37,9 @@ from nemo_lite.backends.pytorch.engine.evaluation import (
 from nemo_lite.backends.pytorch.engine.loss_gradients import loss_gradients
 from nemo_lite.backends.pytorch.engine.module_state import make_statistics_equal, modules_of, set_training
 from nemo_lite.backends.pytorch.engine.objectives import Objectives
+from nemo_lite.backends.pytorch.engine.rehearsal import tried_bytes
 from nemo_lite.backends.pytorch.engine.state import NoValues, RunState, StepValues, ValuesOfLanes
+from nemo_lite.backends.pytorch.engine.step_memory import StepMemory, step_memory
 from nemo_lite.backends.pytorch.engine.training import Lane, Training, total_steps
 from nemo_lite.backends.pytorch.export import DeploymentExport
 from nemo_lite.backends.pytorch.generators import training_draws
@@ -200,6 +202,20 @@ class PtActions(DeploymentExport):
         """See :meth:`NeuralModuleFactory.loss_gradients`."""
         with self._comm.guarded():
             return self._comm.on_first(lambda: self._loss_gradients(losses))
+
+    def step_memory(
+        self, losses: Sequence[NmTensor], batch: Sequence[Value], optimizer: str, params: Mapping[str, object]
+    ) -> StepMemory:
+        """See :meth:`NeuralModuleFactory.step_memory`."""
+        # A CPU has no float16 under autocast; bfloat16 takes as much.
+        precision = choose_precision(self._level, torch.device("cpu"), "bfloat16", amp_backend="native")
+        return step_memory(losses, batch, precision, optimizer, params)
+
+    def tried_bytes(
+        self, losses: Sequence[NmTensor], batch: Sequence[Value], optimizer: str, params: Mapping[str, object]
+    ) -> int | None:
+        """See :meth:`NeuralModuleFactory.tried_bytes`."""
+        return tried_bytes(losses, batch, self._precision(), optimizer, params)
 
     def _loss_gradients(self, losses: Sequence[NmTensor]) -> LossGradients | None:
         dag = Dag(losses)

@@ -524,6 +524,10 @@ class DataLayerNM(_WithoutWeights):
         names = "\n".join(map(self.id_of, sorted(items)))
         return hashlib.sha256(names.encode(errors="surrogatepass")).hexdigest()[:16]
 
+    def largest_batch(self) -> Sequence[Value] | None:
+        """A made-up batch, in port order, as large as any that training may read; None: it is not known."""
+        return None
+
     def copied(self) -> Copied | None:
         """The files of its items, which are to be the same on all machines and are compared; by default none are.
 

@@ -65,7 +65,7 @@ def lowered(net, out, y):
     loss = Mse()(out=out, target=y)
     calls = {node.call for node in Dag([loss]).nodes}
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    return LoweredObjective(net, 1, [], calls, optimizer, list(net.parameters()), [0.1])
+    return LoweredObjective(net, 1, [], calls, optimizer, list(net.parameters()), [0.1], net)
 
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nemo_asr.data.dataset import Item, Reading, SpeechDataset, collate
+from nemo_asr.data.dataset import BatchShape, Item, Reading, SpeechDataset, collate
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.data.tarred import FileSpans
 from nemo_asr.run.arguments import BatchSize, Duration, Unusable, Workers
@@ -385,6 +385,9 @@ class FeatureDataset(SpeechDataset[KaldiRef]):
         except DataError as error:
             problem = f"{utterance.audio_path}: {error.problem}"
             raise DataError(problem, place=utterance.place, got=error.got, wanted=error.wanted) from None
+
+    def made_up(self, shape: BatchShape) -> None:
+        """None: how many features a frame has is known when a matrix is read."""
 
     def collate(self, items: Sequence[Item]) -> tuple[Tensor, ...]:
         """Features padded with zeros, labels with ``pad_id``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -131,6 +132,20 @@ class JoinedRows:
         return Rows(others, durations.astype(np.float32))
 
 
+class BatchShape(NamedTuple):
+    """How large a batch is.
+
+    Attributes:
+        items: utterances.
+        seconds: of the longest one.
+        labels: of the longest text.
+    """
+
+    items: int
+    seconds: float
+    labels: int
+
+
 class SpeechDataset(ItemDataset[R, Item]):
     """Samples and label ids of utterances; a batch is audio (B, T), its lengths (B,), ids (B, U), their lengths (B,).
 
@@ -196,6 +211,16 @@ class SpeechDataset(ItemDataset[R, Item]):
         """See :func:`collate`."""
         audio, labels = zip(*items, strict=True)
         return collate(audio, labels, self.reading.pad_id or 0)
+
+    def made_up(self, shape: BatchShape) -> tuple[Tensor, ...] | None:
+        """A batch of noise of this shape, as :meth:`collate` gives it; None where noise is no item. Draws nothing."""
+        num_samples = self._made_up_length(shape.seconds)
+        noise = 0.1 * np.random.default_rng(0).standard_normal(num_samples, np.float32)
+        ids = [number % 2 for number in range(shape.labels)]  # neighbours differ, so that few frames hold them
+        return self.collate([(noise, ids)] * shape.items)
+
+    def _made_up_length(self, seconds: float) -> int:
+        return math.ceil(seconds * self.reading.sample_rate - 0.01)  # durations are rounded to float32
 
     def amount(self, items: Sequence[Item]) -> float:
         """Seconds of audio, without padding."""

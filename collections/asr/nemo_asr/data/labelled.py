@@ -210,6 +210,9 @@ class LabelDataset(SpeechDataset[R]):
             samples = of_length(samples, self.num_samples, first)
         return samples, ids
 
+    def _made_up_length(self, seconds: float) -> int:
+        return self.num_samples or super()._made_up_length(seconds)
+
     def collate(self, items: Sequence[Item]) -> tuple[Tensor, ...]:
         """As in the class' text."""
         audio, audio_lens, ids, id_lens = super().collate(items)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections import Counter, defaultdict
@@ -23,6 +24,7 @@ from nemo_asr.data.dataset import (
     RESAMPLED,
     UNKNOWN,
     BatchLists,
+    BatchShape,
     ItemTensors,
     JoinedRows,
     Reading,
@@ -49,6 +51,7 @@ from nemo_lite.utils import logging
 T = TypeVar("T")
 
 CHECKED_LINES = 20_000
+_LONGEST_READ = 2_000
 _SHOWN_CHARACTERS = 80
 _TRIMMED_SHARE = 0.25
 _TRIMMED_LEAST = 0.99  # durations are rounded
@@ -338,6 +341,40 @@ class SpeechDataLayer(SpeechPorts):
     def lengths_in_samples(self) -> npt.NDArray[np.int64]:
         """(N,) samples of each utterance, by its known duration."""
         return lengths_in_samples(self.utterances, self._reading.sample_rate)
+
+    def largest_shape(self, rows: npt.NDArray[np.int64] | None = None) -> BatchShape:
+        """The largest batch that training may make of the utterances at some positions, of all by default.
+
+        Each utterance of it is as long as the longest, also after perturbations, and its text too. Of a large set the
+        texts of the 2,000 longest utterances are read.
+        """
+        rows = np.arange(len(self)) if rows is None else rows
+        seconds = self.durations[rows].astype(np.float64)
+        longest = float(seconds.max(initial=0.0))
+        dataset = self._new_dataset()
+        chosen = rows[np.argsort(-seconds, kind="stable")[:_LONGEST_READ]]
+        texts = (dataset.label_ids(self.utterance_of(int(row)).text) for row in np.sort(chosen))
+        labels = max((len(ids) for ids in texts if ids), default=1)
+        if self._augmentor is not None:
+            join = self._augmentor.join
+            if join is not None and join[0]:
+                most = join[1].max_utterances
+                joined = min(most * longest + (most - 1) * join[1].max_gap, join[1].max_duration)
+                # Texts grow as durations do.
+                labels, longest = math.ceil(labels * max(joined / max(longest, 1e-3), 1)), max(joined, longest)
+            longest = float(self._augmentor.max_augmentation_length(longest))
+        items = self.batch_size if self.batch_size > 0 else len(self)
+        if self._batching.max_batch_cost is not None:
+            items = max(1, min(items, int(self._batching.max_batch_cost / max(float(seconds.max()), 1e-3))))
+        return BatchShape(min(items, len(self)), longest, labels)
+
+    def made_up_batch(self, shape: BatchShape) -> tuple[Any, ...] | None:
+        """A batch of noise of this shape, in port order; None where noise is no input."""
+        return self._new_dataset().made_up(shape) if self._reading.load_audio else None
+
+    def largest_batch(self) -> tuple[Any, ...] | None:
+        """A batch of noise of the largest shape."""
+        return self.made_up_batch(self.largest_shape())
 
     def infeasible(
         self,

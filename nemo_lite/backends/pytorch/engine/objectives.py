@@ -44,6 +44,7 @@ class LoweredObjective:
         optimizer: updates ``parameters``.
         parameters: what is clipped and updated.
         initial_lrs: learning rate of each parameter group before any policy.
+        lowered: what ``module`` runs on this rank.
         loss_modules: those that give the losses, and any others on the way.
         halves: the half weights that are rounded from ``parameters``, where the precision has such.
     """
@@ -55,6 +56,7 @@ class LoweredObjective:
     optimizer: torch.optim.Optimizer
     parameters: Sequence[nn.Parameter]
     initial_lrs: Sequence[float]
+    lowered: nn.Module
     loss_modules: Sequence[LossNM] = ()
     halves: Sequence[torch.Tensor] = ()
 
@@ -146,6 +148,7 @@ class Objectives:
             optimizer,
             parameters_of(optimizer),
             [group["lr"] for group in optimizer.param_groups],
+            lowered,
             [module for module in reached.modules.values() if isinstance(module, LossNM)],
             precision.halves_of(optimizer),
         )

@@ -17,7 +17,7 @@ from torch import nn
 from nemo_lite.backends.pytorch.checkpoint.fitting import as_count, misfits_told
 from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader
 from nemo_lite.backends.pytorch.data.order import Stretch
-from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing
+from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing, needs_all_ranks
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.contract import RunContract
 from nemo_lite.backends.pytorch.distributed.process import BACKWARD
@@ -28,11 +28,12 @@ from nemo_lite.backends.pytorch.engine.checkpoints import Checkpoints, SavedPart
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluations
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics, weights_not_finite
 from nemo_lite.backends.pytorch.engine.objectives import LoweredObjective, refuse_unreached
+from nemo_lite.backends.pytorch.engine.rehearsal import rehearse
 from nemo_lite.backends.pytorch.engine.resuming import Pace, Position, stacked, states_of_ranks
 from nemo_lite.backends.pytorch.engine.state import NO_WISHES, RunState, StepValues, ValuesOfLanes, Wishes
 from nemo_lite.backends.pytorch.engine.verdict import ComputedStep, SkippedSteps, Verdict
 from nemo_lite.backends.pytorch.generators import seed_all, seed_of
-from nemo_lite.backends.pytorch.lowering import Lowering
+from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import AheadOfUse
 from nemo_lite.backends.pytorch.precision import Precision
@@ -375,6 +376,8 @@ class Training:
             seed,
         )
         self._places = PlacesOfLanes(comm, lanes[1:])
+        # Not where a pass is an exchange between ranks, nor where it would be compiled for this batch.
+        self._may_rehearse = lowering is lower and not (is_sharded or needs_all_ranks(self._modules))
         self._averaging = state.averaging = Averaging(
             [*state.modules.values()], options.ema_decay, precision, comm, is_sharded, self._run_for_statistics
         )
@@ -423,6 +426,8 @@ class Training:
             self._places.check()
         if not state.is_stopping:
             check_what_is_left(state, checkpoints, self._position, self._options, self._lr_policy, self._rates)
+        if not self._is_done() and self._may_rehearse:
+            self._rehearse()
         while not self._is_done():
             state.epoch = state.epochs_done
             self._position.before_epoch(partial(self._reseed, state.epoch))
@@ -438,6 +443,15 @@ class Training:
             logging.info("Stopped after %s: %s", counted(state.steps_done, "step"), state.stop_reason)
         callbacks.notify("on_action_end", state)
         self._position.close()
+
+    def _rehearse(self) -> None:
+        """Run the largest batch of each data layer, so that a lack of memory shows before the first step."""
+        for lane in self._lanes:
+            batch = lane.data_layer.largest_batch()
+            if batch is None:
+                continue
+            for objective in lane.objectives:
+                rehearse(objective, batch, self._state.modules, self._precision, lane.data_layer.label)
 
     def _epoch(self) -> None:
         state = self._state

@@ -1,0 +1,135 @@
+"""The largest batch before the first step, and any batch by trial: whether memory lacks is known before training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+
+from nemo_lite.backends.pytorch.engine.module_state import modules_of, set_training
+from nemo_lite.backends.pytorch.engine.objectives import LoweredObjective
+from nemo_lite.backends.pytorch.engine.step_memory import state_bytes
+from nemo_lite.backends.pytorch.generators import generators_set_aside
+from nemo_lite.backends.pytorch.lowering import lower
+from nemo_lite.backends.pytorch.optimizers import create_optimizer
+from nemo_lite.backends.pytorch.placement import Snapshot, to_device
+from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.base.errors import UsageError
+from nemo_lite.core.dag import Dag
+from nemo_lite.core.neural_module import NeuralModule
+from nemo_lite.core.neural_types import NmTensor, Value
+
+
+def rehearse(
+    objective: LoweredObjective,
+    batch: Sequence[Value],
+    modules: Mapping[str, NeuralModule],
+    precision: Precision,
+    place: str,
+) -> None:
+    """Forward and backward pass of a made-up batch, beside as much memory as the optimizer will keep.
+
+    Nothing of the run changes: gradients are not kept, buffers and generators are put back, losses of items are not
+    told, nothing is exchanged and no loss is scaled.
+
+    Args:
+        objective: whose losses.
+        batch: in port order.
+        modules: of the run, by name.
+        precision: of the run.
+        place: for messages.
+
+    Raises:
+        UsageError: memory lacks.
+    """
+    device = precision.device
+    parts = [module for module in modules.values() if isinstance(module, nn.Module)]
+    buffers = Snapshot(dict.fromkeys(buffer for module in parts for buffer in module.buffers()))
+    item_losses = [module.item_losses for module in objective.loss_modules]
+    buffers.keep()
+    try:
+        for module in objective.loss_modules:
+            module.item_losses = None
+        with generators_set_aside(device, modules):
+            weights = objective.halves or objective.parameters
+            _pass(objective.lowered, objective.num_losses, weights, objective.optimizer, batch, precision)
+    except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError
+        if not is_lack_of_memory(error):
+            raise
+        raise UsageError(
+            "memory lacks for the largest batch that training may read",
+            place=place,
+            got=str(error).splitlines()[0][:200],
+            remedy="lower --batch_size (nemo-lite plan --find_batch says which fits), or max_duration",
+        ) from None
+    finally:
+        for module, kept in zip(objective.loss_modules, item_losses, strict=True):
+            module.item_losses = kept
+        buffers.put_back()
+
+
+def tried_bytes(
+    losses: Sequence[NmTensor],
+    batch: Sequence[Value],
+    precision: Precision,
+    optimizer: str,
+    params: Mapping[str, object],
+) -> int | None:
+    """What forward and backward pass of a made-up batch take on the device, by trying; None: memory lacks.
+
+    Args:
+        losses: the wires that are minimised. Their modules stay on the device, in training mode.
+        batch: in port order.
+        precision: of the run, on its device.
+        optimizer, params: its name and options; as much memory as it will keep is set aside.
+
+    Returns:
+        bytes that torch's allocator held at most; 0 on a CPU, where nobody knows them.
+    """
+    dag, device = Dag(losses), precision.device
+    modules = modules_of(dag)
+    for module in modules:
+        module.to(device)
+    set_training(modules)
+    weights = list(dict.fromkeys(weight for module in modules for weight in module.parameters()))
+    lowered = lower(dag.slice(list(losses)), "TriedDag").to(device)
+    made = create_optimizer(optimizer, weights, dict(params))
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.empty_cache()  # blocks of another batch's sizes
+        torch.cuda.reset_peak_memory_stats(device)
+    try:
+        with precision.prepared(modules):
+            _pass(lowered, len(losses), weights, made, batch, precision)
+    except (RuntimeError, MemoryError) as error:
+        if not is_lack_of_memory(error):
+            raise
+        return None
+    return torch.cuda.max_memory_reserved(device) if on_gpu else 0
+
+
+def _pass(
+    lowered: nn.Module,
+    num_losses: int,
+    weights: Sequence[torch.Tensor],
+    optimizer: torch.optim.Optimizer,
+    batch: Sequence[Value],
+    precision: Precision,
+) -> None:
+    device = precision.device
+    values = to_device(batch, device)
+    reserved = torch.empty(state_bytes(optimizer), dtype=torch.uint8, device=device)
+    with precision.forward():
+        outputs = lowered(*values)
+    total = torch.stack([loss.reshape(()) for loss in outputs[:num_losses]]).sum()
+    trained = [weight for weight in weights if weight.requires_grad]
+    if total.requires_grad:
+        # Not ``backward``: gradients are to end here, and data parallelism is not to hear of them.
+        torch.autograd.grad(total, trained, allow_unused=True)
+    del reserved
+
+
+def is_lack_of_memory(error: BaseException) -> bool:
+    """Whether a device or the host had no more memory for a tensor."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
