@@ -91,6 +91,7 @@ def show_plan(
     steps_per_epoch: int | None,
     total_steps: int,
     folder: Path | None = None,
+    memory: str = "",
 ) -> None:
     """Print every DAG as a table, and the schedule; with a folder, save ``plan.txt`` and ``<name>.svg`` there.
 
@@ -101,6 +102,7 @@ def show_plan(
         steps_per_epoch: optimizer steps in an epoch; None where nobody knows.
         total_steps: optimizer steps in all.
         folder: where to save; it is made.
+        memory: a line about the memory of a step.
 
     Raises:
         UsageError: the folder is not writable.
@@ -108,8 +110,9 @@ def show_plan(
     points = sorted({0, total_steps // 3, 2 * total_steps // 3, total_steps - 1})
     of_epoch = steps_per_epoch or total_steps
     rates = [f"{lr_policy(initial_lr, step, step // of_epoch):.3g} at step {step}" for step in points]
+    memory = f"\n{memory}" if memory else ""
     epoch = f"{counted(steps_per_epoch, 'step')} an epoch, " if steps_per_epoch else ""
-    schedule = f"{epoch}{counted(total_steps, 'step')} in all\nlearning rate {', '.join(rates)}"
+    schedule = f"{epoch}{counted(total_steps, 'step')} in all\nlearning rate {', '.join(rates)}{memory}"
     text = "\n\n".join([*(as_text(dag, title=name) for name, dag in dags.items()), schedule]) + "\n"
     print(text)
     if folder is None:

@@ -108,7 +108,6 @@ def test_dashes_and_names_of_other_programs_are_accepted(elsewhere, ours, value)
 @pytest.mark.parametrize(
     ("option", "remedy"),
     [
-        ("--device cuda", "; in place of --device: --placement CPU, GPU or AllGpu"),
         ("--cpu", "; in place of --cpu: --placement CPU"),
         ("--gpus 2", "; in place of --gpus: torchrun --nproc-per-node=N"),
         ("--precision bf16", "--amp_dtype bfloat16"),

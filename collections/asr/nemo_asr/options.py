@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import re
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +33,34 @@ _USUAL_WARMUP: Mapping[type[LRPolicy], int] = {WarmupLR: 25000, NoamAnnealing: 1
 # Options that say the same in another way: a configuration's number of epochs is none where steps are given.
 _IN_PLACE_OF = {"num_epochs": "max_steps", "batch_size": "global_batch_size"}
 TRACKER = Names(lambda: ["tensorboard", *TRACKERS])
+
+
+# What is free on a device: bytes, as its driver states them, and the share that tensors get. The rest is the driver's
+# context, kernels' workspaces, and what torch's allocator keeps between blocks.
+MEMORIES: Mapping[str, int] = {
+    "h200": 143_771 << 20,
+    "h100": 81_559 << 20,
+    "a100": 81_920 << 20,
+    "a100_40": 40_960 << 20,
+    "l4": 23_034 << 20,
+    "t4": 15_360 << 20,
+}
+_UNITS = {"gib": 1 << 30, "gb": 10**9, "mib": 1 << 20, "mb": 10**6}
+
+
+def memory(text: str) -> tuple[str, int]:
+    """An argparse type: the name of a device, ``cpu``, or a size with its unit; the name, and its bytes."""
+    name = text.lower()
+    if name in MEMORIES:
+        return name, MEMORIES[name]
+    if name == "cpu":
+        return name, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([gm]i?b)", name)
+    if match is None or float(match[1]) == 0:
+        known = ", ".join([*MEMORIES, "cpu"])
+        place = "where a run computes is --placement CPU, GPU or AllGpu"
+        raise ArgumentTypeError(f"{text!r} is none of {known}, and no size such as 24GiB; {place}")
+    return text, int(float(match[1]) * _UNITS[match[2]])
 
 
 def module_lr(text: str) -> tuple[str, float]:
@@ -122,6 +152,23 @@ class TrainedModelOptions:
         metavar="NAME",
     )
     plan: bool = option(False, "print and save the DAGs and the schedule, then exit")
+    find_batch: bool = option(
+        False,
+        "with --plan, say which batch fits: on a GPU by trying, for --device by counting bytes",
+        needs="plan",
+        only_for="texts",
+    )
+    device: tuple[str, int] | None = option(
+        None,
+        f"count for this memory: {', '.join(MEMORIES)}, cpu (this machine's), or a size such as 24GiB",
+        needs="find_batch",
+        type=memory,
+    )
+    rate: PositiveFloat | None = option(
+        None,
+        "seconds of audio that a second trains, for the hours to the end (default: the run's own)",
+        needs="find_batch",
+    )
 
 
 @option_group

@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import shlex
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,24 @@ import torch
 
 import nemo_lite
 from nemo_asr.argparse import evaluation_steps, steps_of_run
+from nemo_asr.commands.batch_finding import (
+    SHARE_OF_TRIAL,
+    buckets_of,
+    find,
+    hours_told,
+    memory_of,
+    rate_of,
+    share_of,
+    step_told,
+)
+from nemo_asr.commands.batch_finding import told as batch_told
 from nemo_asr.commands.guarding import Guard
 from nemo_asr.data.check import tell_of_little, warn_of_leaks, warn_of_long
+from nemo_asr.data.dataset import BatchShape
 from nemo_asr.data.evaluated_sets import ScoredClasses, ScoredSet
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.models.jasper import set_batch_norm_momentum
-from nemo_asr.options import policy_of
+from nemo_asr.options import memory, policy_of
 from nemo_asr.run.options import unique_tags
 from nemo_asr.run.text.labels import main_metric
 from nemo_asr.scoring.nemo_lines import monitor_asr_train_progress, monitor_classification_training_progress
@@ -54,9 +66,11 @@ from nemo_lite import (
     DataLayerNM,
     EvaluatorCallback,
     NeuralModuleFactory,
+    NmTensor,
     SimpleLossLoggerCallback,
     logging,
 )
+from nemo_lite.backends.pytorch.engine.step_memory import StepMemory
 from nemo_lite.base.errors import NemoLiteError, UnknownNameError, UsageError
 from nemo_lite.base.options import factory_arguments
 from nemo_lite.core import EarlyStoppingCallback, Metric, UnfreezeCallback
@@ -65,7 +79,15 @@ from nemo_lite.core.callbacks.action_state import Best
 from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.callbacks.loss_balance import tell_of_gradients, weak_at_first
 from nemo_lite.core.show import show_plan, show_precision
-from nemo_lite.core.trackers import TRACKERS, MetricsFile, TensorboardTracker, TerminalLines, Tracker, Trackers
+from nemo_lite.core.trackers import (
+    TRACKERS,
+    MetricsFile,
+    TensorboardTracker,
+    TerminalLines,
+    Tracker,
+    Trackers,
+    read_metrics,
+)
 
 
 def is_classifier(model_config: str | None) -> bool:
@@ -173,7 +195,10 @@ class TrainingRun:
             for name in args.module_lr:
                 if name not in names:
                     raise UnknownNameError("module", name, names, place="--module_lr")
-            factory.on_first(lambda: show_plan(dags, lr_policy, args.lr, steps_per_epoch, total_steps, args.run_dir))
+            schedule = lr_policy, args.lr, steps_per_epoch, total_steps
+            factory.on_first(lambda: show_plan(dags, *schedule, args.run_dir, self._memory_told(loss)))
+            if args.find_batch:
+                factory.on_first(lambda: print("\n".join(self._found_batch(loss, total_steps))))
             if isinstance(training, Wires) and len(training.losses) > 1:
                 self._plan_gradients()
             return
@@ -222,6 +247,75 @@ class TrainingRun:
             guard.after()
         if args.run_dir and args.report:
             factory.on_first(lambda: try_report(args.run_dir, dags=dags))
+
+    def bytes_of(self, loss: NmTensor, shape: BatchShape) -> StepMemory:
+        """What a training step on a batch of this shape takes."""
+        assert isinstance(self.training_data, SpeechDataLayer), "a batch has a shape"
+        params = self._optimizer_params()
+        return memory_of(self.training_data, shape, self.factory, loss, self.args.optimizer, params)
+
+    def _memory_told(self, loss: NmTensor) -> str:
+        """A line about the memory of the largest batch, for a plan."""
+        if not isinstance(self.training_data, SpeechDataLayer):
+            return "memory: not known before the batches are read"
+        shape = self.training_data.largest_shape()
+        try:
+            return step_told(shape, self.bytes_of(loss, shape))
+        except UsageError as error:
+            return f"memory: not known: {error}"
+
+    def _found_batch(self, loss: NmTensor, total_steps: int) -> list[str]:
+        """Which batch fits, and how long the training takes.
+
+        Raises:
+            UsageError: not even one utterance fits, or it is not known.
+        """
+        args, layer = self.args, self.training_data
+        if not isinstance(layer, SpeechDataLayer):
+            remedy = "give manifests"
+            raise UsageError("its batches are not known before they are read", place="--find_batch", remedy=remedy)
+        device = self.factory.device
+        if args.device is None and device.type == "cuda":
+            name, size = torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).total_memory
+            limit, how = int(size * SHARE_OF_TRIAL), "tried"
+            bytes_of = self._trials(layer, limit)
+        else:
+            name, size = args.device or memory("cpu")
+            limit, how = int(size * share_of(name)), "counted by shapes"
+
+            def bytes_of(shape: BatchShape) -> int:
+                return self.bytes_of(loss, shape).peak
+
+        lines = batch_told(name, size, limit, find(buckets_of(layer), bytes_of, limit), how)
+        mean = float(layer.durations.mean())
+        if args.num_epochs:
+            audio = args.num_epochs * float(layer.durations.sum())
+        else:
+            audio = total_steps * args.iter_per_step * args.batch_size * args.num_processes * mean
+        rate, source = args.rate, "as given"
+        records = args.run_dir and args.run_dir / METRICS
+        if rate is None and records and records.is_file():
+            rate, source = rate_of(read_metrics(records)), f"measured in {args.run_dir}"
+        return [*lines, hours_told(audio, rate, source)]
+
+    def _trials(self, layer: SpeechDataLayer, limit: int) -> Callable[[BatchShape], int]:
+        """What batches take on the GPU, by trying; twice the limit where memory lacks. This needs weights."""
+        self.model = self.recipe.model(intermediate_ctc=self.args.intermediate_ctc)
+        loss = connect(self.model, layer, training=True).scored[0]
+        params = self._optimizer_params()
+
+        def tried(shape: BatchShape) -> int:
+            batch = layer.made_up_batch(shape)
+            if batch is None:
+                raise UsageError("its batches are not known before they are read", place=layer.label)
+            taken = self.factory.tried_bytes([loss], batch, self.args.optimizer, params)
+            return 2 * limit if taken is None else taken
+
+        return tried
+
+    def _optimizer_params(self) -> dict[str, Any]:
+        args = self.args
+        return {"lr": args.lr, "weight_decay": args.weight_decay, "betas": args.betas}
 
     def _plan_gradients(self) -> None:
         """Say how the parts of the loss are balanced at the first step. This needs weights and audio, unlike a plan."""

@@ -1,0 +1,192 @@
+"""Which batch fits: the memory of a training step by the size of its batch, for each bucket of durations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nemo_asr.data.dataset import BatchShape
+from nemo_asr.data.speech_data_layer import SpeechDataLayer
+from nemo_lite import NeuralModuleFactory, NmTensor
+from nemo_lite.backends.pytorch.engine.step_memory import StepMemory
+from nemo_lite.base.errors import UsageError, counted
+
+# Shares of a device's memory that tensors get; see docs/en/performance.md for how they were measured.
+SHARE_OF_GPU = 0.88
+SHARE_OF_TRIAL = 0.95  # of a GPU on which batches are tried
+SHARE_OF_CPU, SHARE_OF_CPU_TRIMMED = 0.55, 0.88
+TRIMMED = "MALLOC_MMAP_THRESHOLD_"
+"""With this variable of the C library, freed memory goes back to the system at once."""
+NUM_BUCKETS = 4
+_LARGEST = 4096
+_GIB = 1 << 30
+
+
+class Bucket(NamedTuple):
+    """Utterances of similar duration.
+
+    Attributes:
+        longest: a batch of them.
+        utterances: how many they are.
+    """
+
+    longest: BatchShape
+    utterances: int
+
+
+class Fit(NamedTuple):
+    """The largest batch of a bucket.
+
+    Attributes:
+        bucket: of what.
+        items: utterances in it.
+        bytes: that tensors take at the peak.
+    """
+
+    bucket: Bucket
+    items: int
+    bytes: int
+
+
+def share_of(name: str) -> float:
+    """The share of a memory of this name that tensors get."""
+    if name != "cpu":
+        return SHARE_OF_GPU
+    return SHARE_OF_CPU_TRIMMED if os.environ.get(TRIMMED) else SHARE_OF_CPU
+
+
+def memory_of(
+    layer: SpeechDataLayer,
+    shape: BatchShape,
+    factory: NeuralModuleFactory,
+    loss: NmTensor,
+    optimizer: str,
+    params: Mapping[str, object],
+) -> StepMemory:
+    """The bytes of a training step on a batch of this shape.
+
+    Raises:
+        UsageError: they cannot be counted for this model or these data.
+    """
+    batch = layer.made_up_batch(shape)
+    if batch is None:
+        raise UsageError("its batches are not known before they are read", place=layer.label)
+    try:
+        return factory.step_memory([loss], batch, optimizer, params)
+    except (NotImplementedError, RuntimeError) as error:
+        problem = "the memory of a step cannot be counted"
+        raise UsageError(problem, got=str(error).splitlines()[0], remedy="try it on the device") from None
+
+
+def buckets_of(layer: SpeechDataLayer) -> list[Bucket]:
+    """Four buckets of as many utterances each, the one with the longest first; fewer where durations are alike."""
+    durations = np.asarray(layer.durations, np.float64)
+    edges = np.unique(np.quantile(durations, np.linspace(0, 1, NUM_BUCKETS + 1)[1:], method="higher"))
+    numbers = np.searchsorted(edges, durations)
+    rows = [np.flatnonzero(numbers == number) for number in range(len(edges))]
+    return [Bucket(layer.largest_shape(each), len(each)) for each in reversed(rows) if len(each)]
+
+
+def largest_batch(bytes_of: Callable[[int], int], limit: int, most: int) -> tuple[int, int]:
+    """The most items whose step takes at most ``limit`` bytes, and what it takes; 0 and what one takes: none fits.
+
+    Bytes grow nearly in proportion, so two batches say where to look, and a third whether it is so.
+
+    Args:
+        bytes_of: from a number of items to bytes, growing.
+        limit: in bytes.
+        most: items.
+    """
+    known = {items: bytes_of(items) for items in dict.fromkeys((1, min(2, most), min(4, most)))}
+    if known[1] > limit:
+        return 0, known[1]
+    while True:
+        fitting = max(items for items, taken in known.items() if taken <= limit)
+        too_many = min((items for items, taken in known.items() if taken > limit), default=most + 1)
+        if fitting >= most or too_many - fitting <= max(1, fitting // 50):
+            return fitting, known[fitting]
+        (first, of_first), (second, of_second) = sorted(known.items())[-2:]
+        if too_many <= most:
+            (first, of_first), (second, of_second) = (fitting, known[fitting]), (too_many, known[too_many])
+        slope = max((of_second - of_first) / (second - first), 1e-9)
+        guess = first + (limit - of_first) / slope
+        if too_many <= most and len(known) % 2:  # steps, where a straight line leads nowhere
+            guess = (fitting + too_many) / 2
+        items = int(min(max(guess, fitting + 1), too_many - 1))
+        known[items] = bytes_of(items)
+
+
+def find(buckets: Sequence[Bucket], bytes_of: Callable[[BatchShape], int], limit: int) -> list[Fit]:
+    """The largest batch of each bucket.
+
+    Args:
+        buckets: the one with the longest utterances first.
+        bytes_of: what a step on a batch of a shape takes at its peak.
+        limit: bytes that tensors may take.
+
+    Raises:
+        UsageError: not even one utterance of the first fits.
+    """
+    fits, most = [], sum(bucket.utterances for bucket in buckets)
+    for bucket in buckets:
+        longest = bucket.longest
+
+        def of_items(items: int, longest: BatchShape = longest) -> int:
+            return bytes_of(longest._replace(items=items))
+
+        items, taken = largest_batch(of_items, limit, min(_LARGEST, most))
+        if not items:
+            got = f"{_size(taken)} for one of {longest.seconds:.1f} s and {counted(longest.labels, 'label')}"
+            wanted = f"at most {_size(limit)} of tensors"
+            remedy = "a smaller model, --optimizer sgd, shorter utterances (max_duration), or a larger device"
+            raise UsageError("not even one utterance fits", got=got, wanted=wanted, remedy=remedy)
+        fits.append(Fit(bucket, items, taken))
+    return fits
+
+
+def told(name: str, size: int, limit: int, fits: Sequence[Fit], how: str) -> list[str]:
+    """The lines of the answer: a table of the buckets, and what to give."""
+    lines = [f"largest batch on {name} ({_size(size)}, {_size(limit)} of them for tensors), {how}:"]
+    lines.append(f"  {'seconds':>8} {'labels':>7} {'utterances':>10} {'batch':>6} {'memory':>9}")
+    for (longest, utterances), items, taken in fits:
+        row = f"  {longest.seconds:8.1f} {longest.labels:7} {utterances:10} {items:6} {_size(taken):>9}"
+        lines.append(row)
+    smallest = min(fits, key=lambda fit: fit.items)
+    lines.append(f"give --batch_size {smallest.items}; the longest utterances decide")
+    seconds = min(fit.items * fit.bucket.longest.seconds for fit in fits)
+    most = max(fit.items for fit in fits)
+    if most > smallest.items:
+        lines.append(
+            f"or, with bucketing: true in the configuration's data layer, max_batch_seconds: {int(seconds)} and "
+            f"--batch_size {most}"
+        )
+    return lines
+
+
+def step_told(shape: BatchShape, step: StepMemory) -> str:
+    """A line about the memory of a step."""
+    of_batch = f"{counted(shape.items, 'item')} of {shape.seconds:.1f} s with {counted(shape.labels, 'label')}"
+    rest = step.peak - step.weights - step.optimizer
+    parts = f"weights {_size(step.weights)}, optimizer {_size(step.optimizer)}, the step {_size(rest)}"
+    return f"memory of the largest batch ({of_batch}): {_size(step.peak)} of tensors: {parts}"
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / _GIB:.1f} GiB" if num_bytes >= _GIB else f"{num_bytes / (1 << 20):.0f} MiB"
+
+
+def hours_told(audio_seconds: float, rate: float | None, source: str) -> str:
+    """How long the training takes, in a line."""
+    if rate is None:
+        return "hours to the end: not known; give --rate, the seconds of audio that a second trains"
+    return f"{audio_seconds / rate / 3600:.1f} hours to the end, at {rate:.0f} seconds of audio a second ({source})"
+
+
+def rate_of(records: Iterable[Mapping[str, Any]]) -> float | None:
+    """The seconds of audio that a second of a run trained, at its last records; None before them."""
+    rates = [float(record["amount_per_second"]) for record in records if record.get("kind") == "train"]
+    last = [rate for rate in rates[-10:] if rate > 0]
+    return sum(last) / len(last) if last else None

@@ -1,0 +1,119 @@
+"""Which batch fits: the search, its answer in a plan, and what is refused."""
+
+import re
+
+import pytest
+from toys.tone_corpus import make_corpus
+
+from nemo_asr.commands.batch_finding import Bucket, find, hours_told, largest_batch, rate_of
+from nemo_asr.commands.cli import train
+from nemo_asr.data.dataset import BatchShape
+from nemo_lite.base.errors import UsageError
+from nemo_lite.core.trackers import MetricsFile
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return make_corpus(tmp_path_factory.mktemp("tones"))
+
+
+@pytest.mark.parametrize(
+    ("bytes_of", "limit", "most"),
+    [
+        (lambda items: 100 + 10 * items, 1000, 4096),
+        (lambda items: 100 + 10 * items, 105, 4096),
+        (lambda items: 100 + 10 * items, 10**9, 4096),
+        (lambda items: 100 + 10 * items, 10**9, 1),
+        (lambda items: 50 + items * items, 100_000, 4096),
+        (lambda items: 1000 + 7 * min(items, 20) + 3 * items, 2000, 4096),
+        (lambda items: 1000 + 100 * -(-items // 16), 5000, 4096),
+    ],
+)
+def test_the_largest_batch_is_found_in_a_few_counts(bytes_of, limit, most):
+    counts = []
+
+    def counted(items):
+        counts.append(items)
+        return bytes_of(items)
+
+    items, taken = largest_batch(counted, limit, most)
+    best = max((number for number in range(1, most + 1) if bytes_of(number) <= limit), default=0)
+    assert items <= best <= items + max(1, items // 50)
+    assert taken == bytes_of(max(items, 1))
+    assert len(counts) <= 24  # 3 or 4 where bytes are in proportion
+
+
+def test_the_longest_utterances_come_first_and_one_that_does_not_fit_is_told():
+    buckets = [Bucket(BatchShape(8, 16.0, 100), 500), Bucket(BatchShape(8, 4.0, 30), 500)]
+    fits = find(buckets, lambda shape: int(1000 + shape.items * shape.seconds * 10), 20_000)
+    assert [fit.items for fit in fits] == [118, 475]
+    with pytest.raises(UsageError, match=r"not even one utterance fits: got 0 MiB for one of 16.0 s and 100 labels"):
+        find(buckets, lambda shape: 10**5, 20_000)
+
+
+def test_hours_follow_from_the_rate_given_or_measured(tmp_path):
+    assert hours_told(36_000, 10.0, "as given").startswith("1.0 hours to the end, at 10 seconds of audio a second")
+    assert "give --rate" in hours_told(36_000, None, "")
+    records = [{"kind": "train", "amount_per_second": rate} for rate in (0.0, 4.0, 6.0)] + [{"kind": "end"}]
+    assert rate_of(records) == 5.0
+    assert rate_of([]) is None
+
+
+def plan(corpus, *more):
+    data = ["--train_dataset", str(corpus / "train.json"), "--num_epochs", "2", "--batch_size", "5"]
+    train.plan(["--model_config", str(corpus / "tones.yaml"), *data, *more])
+
+
+def test_a_plan_shows_the_memory_of_the_largest_batch(corpus, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    plan(corpus)
+    line = r"memory of the largest batch \(5 items of 0\.7 s with 4 labels\): \d+ MiB of tensors: weights \d+ MiB, "
+    assert re.search(line + r"optimizer \d+ MiB, the step \d+ MiB\n", capsys.readouterr().out)
+
+
+def test_a_plan_finds_the_batch_for_a_device_and_the_hours(corpus, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    plan(corpus, "--find_batch", "--device", "2MiB", "--rate", "0.01")
+    said = capsys.readouterr().out
+    assert "largest batch on 2MiB (2 MiB, 2 MiB of them for tensors), counted by shapes:\n" in said
+    (batch,) = re.findall(r"give --batch_size (\d+);", said)
+    assert 1 <= int(batch) < 12
+    assert re.search(r"0\.\d hours to the end, at 0 seconds of audio a second \(as given\)", said)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (
+            "--find_batch --device h900",
+            "argument --device: 'h900' is none of h200, h100, a100, a100_40, l4, t4, ",
+        ),
+        ("--device cuda", "where a run computes is --placement CPU, GPU or AllGpu"),
+        ("--find_batch --device 0GiB", "argument --device: '0GiB' is none of"),
+        ("--device h200", "--device has no effect without --find_batch; leave it out"),
+        ("--rate 3", "--rate has no effect without --find_batch; leave it out"),
+        ("--find_batch --rate 0", "argument --rate: '0' is not a number"),
+        ("--find_batch --device 1KiB", "argument --device: '1KiB' is none of"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(corpus, capsys, options, line):
+    with pytest.raises(SystemExit) as stopped:
+        plan(corpus, *options.split())
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert line in said
+    assert said.count("\n") == 1
+
+
+def test_less_memory_than_the_weights_is_refused_in_a_line(corpus, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"not even one utterance fits: got .* for one of 0\.7 s and 4 labels, wanted"):
+        plan(corpus, "--find_batch", "--device", "0.01MiB")
+
+
+def test_the_rate_of_the_run_is_taken(corpus, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "x").mkdir(parents=True)
+    MetricsFile(tmp_path / "runs" / "x" / "metrics.jsonl").write({"kind": "train", "amount_per_second": 2.0})
+    plan(corpus, "--find_batch", "--device", "2MiB", "--work_dir", "runs", "--exp_name", "x")
+    assert "at 2 seconds of audio a second (measured in runs/x)" in capsys.readouterr().out
