@@ -11,9 +11,10 @@ from toys.tone_model import train_tones
 import nemo_asr
 from nemo_asr.commands.cli.models import main
 from nemo_asr.run.transcribe.transcript import Transcribed, Transcript, Word
-from nemo_asr.trained.calibrating import calibrate, heard_words, mean_confidence
+from nemo_asr.trained.calibrating import calibrate, hear_set, heard_words, store_heard
 from nemo_asr.trained.folder import card_file, read_card
 from nemo_asr.trained.model import TrainedModel, describe, load_model
+from nemo_asr.trained.texts import text_layer
 from nemo_lite import NeuralModuleFactory
 from nemo_lite.base.errors import DataError, UsageError
 
@@ -58,6 +59,19 @@ def test_calibrated_confidences_are_the_shares_of_right_words(model, dev, tmp_pa
     assert all(each.before.error == pytest.approx(0.15) and each.after.error < 0.03 for each in sets)
 
 
+def test_what_was_heard_is_stored_in_the_card_as_what_the_model_knows(model, dev, tmp_path):
+    layer = text_layer(model.recipe, dev)
+    confidence, domain = hear_set(model, "dev", layer, NeuralModuleFactory())
+    assert confidence == pytest.approx(0.7)
+    assert (domain.set, domain.utterances, domain.sample_rate) == ("dev", 40, 16000)
+    assert domain.ranges["confidence"] == pytest.approx((0.7, 0.7))
+    assert domain.letters == {"a": 0.5, "b": 0.25, "c": 0.25}
+    model.save(tmp_path / "model")
+    store_heard(tmp_path / "model/model.json", "dev", confidence, domain)
+    assert read_card(tmp_path / "model/model.json").domain == domain
+    assert load_model(tmp_path / "model").card.domain == domain
+
+
 def test_a_model_that_says_nothing_is_told_in_one_line_of_a_set(model, tmp_path, capfd):
     for name in ("one", "two"):
         record(tmp_path / f"{name}.wav", "abcabc")
@@ -67,7 +81,7 @@ def test_a_model_that_says_nothing_is_told_in_one_line_of_a_set(model, tmp_path,
         (bias,) = (each for each in model.modules.decoder.parameters() if each.shape == (len(model.card.labels) + 1,))
         bias[-1] = 100.0
     layer = model.recipe.data_layer(str(tmp_path / "dev.json"), training=False, batch_size=2)
-    assert mean_confidence(model, layer, NeuralModuleFactory()) is None
+    assert hear_set(model, "dev", layer, NeuralModuleFactory()) == (None, None)
     told = [line for line in capfd.readouterr().err.splitlines() if "no word was found" in line]
     assert told == [
         f"warning: In 2 of 2 recordings somebody speaks where no word was found, such as {tmp_path / 'dev.json'}:1"

@@ -54,7 +54,7 @@ from nemo_asr.tasks.recipe import (
     with_labels,
 )
 from nemo_asr.trained.best import AveragedModelCallback, BestModelCallback, order_of_ranking
-from nemo_asr.trained.calibrating import mean_confidence, store_confidence
+from nemo_asr.trained.calibrating import hear_set, store_heard
 from nemo_asr.trained.fine_tuning import Initialised, init_from, recipe_of
 from nemo_asr.trained.folder import CARD, MODEL, about_checkpoint
 from nemo_asr.trained.licences import licence_of
@@ -328,14 +328,14 @@ class TrainingRun:
         self.factory.on_first(lambda: tell_of_gradients(gradients, weights, reasons))
 
     def _note_confidence(self, card: Path) -> None:
-        """Write into the model's card how sure it is of words of its first evaluation set."""
+        """Write into the model's card how sure it is of words of its first evaluation set, and what it knows."""
         tag, layer = next(iter(self.evaluation_data.items()))
         if not isinstance(layer, SpeechDataLayer):
             return
         model = TrainedModel(str(card.parent), self.recipe, self.model, self._card)
         try:
-            confidence = mean_confidence(model, layer, self.factory)
-            self.factory.on_first(lambda: None if confidence is None else store_confidence(card, tag, confidence))
+            confidence, domain = hear_set(model, tag, layer, self.factory)
+            self.factory.on_first(lambda: None if confidence is None else store_heard(card, tag, confidence, domain))
         except NemoLiteError as error:  # the model is written; it is worth more than this number
             logging.debug("%s", error)
 

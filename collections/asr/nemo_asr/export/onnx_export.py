@@ -393,6 +393,8 @@ def metadata_of(model: TrainedModel, wires: Wires, file: Exported) -> dict[str, 
     texts |= {name: "true" for name in ("trim_silence", "int_values") if getattr(reading, name)}
     if card.calibration is not None:
         texts["calibration"] = msgspec.json.encode(card.calibration).decode()
+    if card.domain is not None:
+        texts["domain"] = msgspec.json.encode(card.domain).decode()
     if model.recipe.tokenizer is not None:
         texts["tokenizer_sha256"] = model.recipe.tokenizer.sha256
         texts["tokenizer"] = base64.b64encode(model.recipe.tokenizer.model).decode()

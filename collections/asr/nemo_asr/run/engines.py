@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nemo_asr.run.calibration import Calibration
     from nemo_asr.run.search.search import Aligner, Hypotheses, Search, States
     from nemo_asr.run.text.parser import CharParser
+    from nemo_asr.run.transcribe.domain import Domain
     from nemo_asr.run.transcribe.inputs import Recording
 
 T = TypeVar("T")
@@ -167,6 +168,10 @@ class Engine(StreamEngine, Protocol):
     @property
     def may_invent(self) -> bool:
         """Whether its texts may be doubtful, see `nemo_asr.run.transcribe.doubts`."""
+
+    @property
+    def domain(self) -> Domain | None:
+        """What it has shown to know, for confidences as `calibration` makes them; None: that is not known."""
 
     @property
     def longest_seconds(self) -> float | None:

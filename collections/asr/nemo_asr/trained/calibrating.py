@@ -23,6 +23,7 @@ from nemo_asr.run.calibration import (
     right_words,
 )
 from nemo_asr.run.options import unique_tags
+from nemo_asr.run.transcribe.domain import Domain, fit_domain
 from nemo_asr.run.transcribe.inputs import recording_of_utterance
 from nemo_asr.trained.folder import read_card, write_card
 from nemo_asr.trained.model import TrainedModel
@@ -30,26 +31,32 @@ from nemo_asr.trained.texts import Speller, text_layer
 from nemo_lite import NeuralModuleFactory
 from nemo_lite.base.errors import DataError
 
-_MOST_UTTERANCES = 50
+_MOST_UTTERANCES = 200
 
 
-def mean_confidence(model: TrainedModel, layer: SpeechDataLayer, factory: NeuralModuleFactory) -> float | None:
-    """The mean confidence of the words that a model hears in the first utterances of a set, not calibrated.
+def hear_set(
+    model: TrainedModel, name: str, layer: SpeechDataLayer, factory: NeuralModuleFactory
+) -> tuple[float | None, Domain | None]:
+    """The mean confidence of the words that a model hears in utterances of a set, evenly spread, and their domain.
 
-    All ranks call it; rank 0 gets the number, the others None. None where it hears no word.
+    Confidences are not calibrated. All ranks call it; rank 0 gets the values, the others None. None where it hears no
+    word, or for the domain too few of them.
 
     Raises:
         DataError: a recording cannot be read.
     """
-    utterances = [layer.utterance_of(row) for row in range(min(len(layer), _MOST_UTTERANCES))]
+    rows = np.unique(np.linspace(0, len(layer) - 1, min(len(layer), _MOST_UTTERANCES)).astype(np.int64))
+    utterances = [layer.utterance_of(row) for row in rows.tolist()]
     recordings = [recording_of_utterance(utterance, layer.utterances.reader) for utterance in utterances]
     heard = model.transcribed(recordings, factory=factory, calibration=None, count_gaps=True).or_error()
     confidences = [word.confidence for transcript in heard for word in transcript.words]
-    return float(np.mean(confidences)) if confidences else None
+    if not confidences:
+        return None, None
+    return float(np.mean(confidences)), fit_domain(name, heard, model.card.sample_rate)
 
 
-def store_confidence(card: Path, name: str, confidence: float) -> None:
-    """Write how sure a model is of words of a set into its card.
+def store_heard(card: Path, name: str, confidence: float, domain: Domain | None) -> None:
+    """Write how sure a model is of words of a set, and what it knows, into its card.
 
     Raises:
         CheckpointError: the card is damaged.
@@ -60,7 +67,7 @@ def store_confidence(card: Path, name: str, confidence: float) -> None:
         msgspec.structs.replace(rate, confidence=round(confidence, 3)) if rate.set == name else rate
         for rate in held.rates
     ]
-    write_card(card, msgspec.structs.replace(held, rates=rates))
+    write_card(card, msgspec.structs.replace(held, rates=rates, domain=domain))
 
 
 LEAST_WORDS = 50

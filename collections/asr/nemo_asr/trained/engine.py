@@ -21,6 +21,7 @@ from nemo_asr.run.engines import ComputeRows, Row, TranscriptionSettings
 from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.ctc import LOG_PROBS, PathAligner
 from nemo_asr.run.search.search import Aligner, Hypotheses, States, TimedLabels, refuse_no_probabilities
+from nemo_asr.run.transcribe.domain import Domain
 from nemo_asr.run.transcribe.driver import in_batches
 from nemo_asr.run.transcribe.inputs import Recording, batches_of, named, padded, read_rows, rows_of
 from nemo_asr.tasks.families import connect_classifier
@@ -223,6 +224,7 @@ class TorchEngine:
         self.longest_seconds: float | None = min((limit for limit in limits if limit is not None), default=None)
         self._factory = factory or NeuralModuleFactory.get_default_factory()
         self._trim_silence, self._int_values = trim_silence, int_values
+        self.domain: Domain | None = None
         self.may_invent: bool = getattr(model.search, "may_invent", False)
 
     @property

@@ -27,6 +27,7 @@ from nemo_asr.published.hub import fetch
 from nemo_asr.run.audio.kinds import AUDIO_SUFFIXES
 from nemo_asr.run.calibration import Calibration, usual_confidence
 from nemo_asr.run.text.subwords import Subwords, load_subwords
+from nemo_asr.run.transcribe.domain import Domain
 from nemo_asr.tasks.registry import TASKS
 from nemo_asr.trained.foreign import Format
 from nemo_asr.trained.hugging_face import HUGGING_FACE, check_kind
@@ -196,6 +197,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         calibration: of the confidences of words; None: they are as the model gives them.
         streams: what its streams are worth, by set and context; see ``nemo-lite eval --stream``.
         certificates: whether its transcripts depend on how it is run, by set.
+        domain: what it has shown to know: recordings outside are marked; None: that is not known.
     """
 
     format: str = FORMAT
@@ -218,6 +220,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     calibration: Calibration | None = None
     streams: list[StreamRate] = []
     certificates: list[Certificate] = []
+    domain: Domain | None = None
 
     @property
     def files(self) -> list[VerifiedFile]:

@@ -190,7 +190,9 @@ class TrainedModel:
         card = (
             self.card
             if is_default
-            else msgspec.structs.replace(self.card, rates=[], calibration=None, streams=[], certificates=[])
+            else msgspec.structs.replace(
+                self.card, rates=[], calibration=None, streams=[], certificates=[], domain=None
+            )
         )
         modules = family.with_head(head, self.modules, self.recipe.labels)
         return TrainedModel(self.place, self.recipe.with_head(head), modules, card)
@@ -444,6 +446,7 @@ class ModelEngine(TorchEngine):
             int_values=reading.int_values,
         )
         self.loaded, self.calibration = model, card.calibration
+        self.domain = card.domain and card.domain.calibrated(card.calibration)
         self.languages, self.translates = model.languages, model.translates
 
     def told(self, prompt: Prompt) -> ModelEngine:

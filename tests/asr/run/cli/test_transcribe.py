@@ -21,6 +21,7 @@ from toys.tone_model import train_tones
 import nemo_asr
 from nemo_asr.export.onnx_export import export_onnx
 from nemo_asr.run.cli.transcribe import _warn_of_doubt, _write, file_names, main
+from nemo_asr.run.transcribe.domain import Domain
 from nemo_asr.run.transcribe.inputs import recordings_of
 from nemo_asr.run.transcribe.transcript import Transcript, Word
 from nemo_asr.trained.folder import Rate
@@ -477,6 +478,33 @@ def test_much_less_confidence_than_on_its_own_set_is_told(model, talks, capsys, 
     assert re.search(
         r"warning: the words have a mean confidence of 0\.\d+, those of dev 1\.00: the model may not", told
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("as_onnx", [False, True], ids=["folder", "onnx"])
+def test_what_the_model_does_not_know_is_marked_with_the_reason(model, talks, capsys, as_onnx):
+    copy = load_model(model)
+    domain = Domain(set="dev", ranges={"bandwidth": (7000.0, 8000.0), "confidence": (0.0, 1.0)})
+    card = msgspec.structs.replace(copy.card, domain=domain)
+    TrainedModel("here", copy.recipe, copy.modules, card).save(talks / "knows")
+    path = str(talks / "knows")
+    if as_onnx:
+        path = str(talks / "knows.onnx")
+        export_onnx(load_model(talks / "knows"), path)
+    noise = np.random.default_rng(0).normal(0, 0.2, 16000) * np.repeat([1, 0, 1, 1], 4000)
+    for rate in (16000, 8000):
+        soundfile.write(f"{rate}.wav", noise[:rate], rate)
+    capsys.readouterr()
+    assert main([path, "16000.wav", "8000.wav", "--format", "json", *CPU]) == 0
+    out, err = capsys.readouterr()
+    wide, narrow = map(json.loads, out.splitlines())
+    assert "unfamiliar" not in wide
+    assert narrow["unfamiliar"] == ["bandwidth 4000 Hz, on dev 7000 to 8000"]
+    told = [line for line in err.splitlines() if "may not know what it hears" in line]
+    assert told == [
+        "nemo-lite transcribe: warning: the model may not know what it hears in 8000.wav: bandwidth 4000 Hz, on dev "
+        "7000 to 8000"
+    ]
 
 
 @pytest.mark.parametrize(("confidence", "is_told"), [(0.91, False), (0.88, False), (0.85, True)])

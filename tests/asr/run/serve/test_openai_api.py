@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -120,6 +121,10 @@ def test_chunking_says_where_recordings_are_cut():
 
 def test_json_has_the_text_and_on_request_the_logarithms_of_confidences():
     assert answer(TALK, asked()) == {"text": "hello you there", "usage": {"type": "duration", "seconds": 4}}
+    unfamiliar = replace(TALK, unfamiliar=("level -60 dB, on dev -30 to -10",))
+    for response_format in ("json", "verbose_json"):
+        told = answer(unfamiliar, asked(response_format=response_format))
+        assert told["unfamiliar"] == ["level -60 dB, on dev -30 to -10"]
     logprobs = answer(TALK, asked(("include[]", "logprobs")))["logprobs"]
     assert "".join(token["token"] for token in logprobs) == TALK.text
     assert bytes(logprobs[1]["bytes"]).decode() == " you"

@@ -64,6 +64,7 @@ _MOST_DIGITS = 5  # of a channel
 # demo's model: 0.94 for its own set, 0.66 to 0.86 for sentences of other words. One by one, 8 of 1200 recordings of its
 # own sets are told (at 1.5 times: 27), and 40 of 40 of other words.
 _LEAST_WORDS, _MUCH_DOUBT, _SOME_DOUBT = 5, 2.0, 0.02
+_MOST_MARKED = 5  # recordings of which is told why the model may not know them
 _BY_FRAMES = ("silence", "pause", "longest_part", "att_context_size")  # options of --stream frames alone
 
 
@@ -353,7 +354,14 @@ def _tell(args: Namespace, result: Transcribed, took: float, usual: tuple[str, f
     unheard = [transcript.name for transcript in without_words if not is_cut or transcript.segments]
     _warn(f"no speech was found by {args.vad or 'levels'} in", uncut, count, "; --segments off takes all of them")
     _warn("the model heard nothing in", unheard, count)
-    if usual is not None:
+    marked_ones = [transcript for transcript in result.transcripts if transcript.unfamiliar]
+    for transcript in marked_ones[:_MOST_MARKED]:
+        told = printable(f"{transcript.name}: {'; '.join(transcript.unfamiliar)}")
+        print(f"{PROGRAM}: {marked('warning:')} the model may not know what it hears in {told}", file=sys.stderr)
+    if len(marked_ones) > _MOST_MARKED:
+        told = f"in {len(marked_ones)} of {counted(count, 'recording')} in all; --format json has each (unfamiliar)"
+        print(f"{PROGRAM}: {marked('warning:')} the model may not know what it hears {told}", file=sys.stderr)
+    if usual is not None and not marked_ones:
         _warn_of_doubt(result.transcripts, *usual)
     if count:
         recordings = counted(count, "recording") + (f" ({bad} more could not be read)" if bad else "")

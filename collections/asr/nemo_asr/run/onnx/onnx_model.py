@@ -25,6 +25,7 @@ from nemo_asr.run.search.known_searches import search_of_family
 from nemo_asr.run.search.parts import Network, Parts
 from nemo_asr.run.search.search import Aligner, Hypotheses, Search, States, num_frames_of
 from nemo_asr.run.text.labels import is_piece
+from nemo_asr.run.transcribe.domain import Domain
 from nemo_asr.run.transcribe.driver import in_batches, segment_stream, transcribe
 from nemo_asr.run.transcribe.inputs import Recording, one_channel, padded, read_rows, recordings_in
 from nemo_asr.run.transcribe.transcript import Transcribed
@@ -95,6 +96,7 @@ class DescribedFile:
         parts: of a model in several files the others, and what the search has to know.
         part_files: of a model in several files the others, by name.
         calibration: of the confidences of words; None: they are as the model gives them.
+        domain: what the model has shown to know; None: that is not known.
         trim_silence, int_values: how recordings are read; see ``Recipe.reading``.
 
     Raises:
@@ -125,6 +127,9 @@ class DescribedFile:
             self.trim_silence, self.int_values = (_flag(self.metadata, name) for name in ("trim_silence", "int_values"))
             calibration = self.metadata.get("calibration")
             self.calibration = msgspec.json.decode(calibration, type=Calibration) if calibration else None
+            domain = self.metadata.get("domain")
+            known = msgspec.json.decode(domain, type=Domain) if domain else None
+            self.domain = known and known.calibrated(self.calibration)
             self._rates = msgspec.json.decode(self.metadata.get("rates", "[]"), type=list[_StoredRate])
             part_files = msgspec.json.decode(self.metadata.get("parts", "{}"), type=dict[str, PartFile])
             settings = msgspec.json.decode(self.metadata.get("settings", "{}"), type=dict[str, Any])

@@ -14,6 +14,7 @@ from typing import Any
 from nemo_asr.run.engines import NO_PROMPT, Engine, FrameModel, Prompt, TranscriptionSettings
 from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.serve.batching import Batcher
+from nemo_asr.run.transcribe.domain import Domain
 from nemo_asr.run.transcribe.driver import row_transcriber
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.stream import FrameStream, Stream
@@ -59,6 +60,8 @@ class ServedModel:
         batcher: computes its rows.
         search_for: the search with some hot words and a prompt, and with the options of the server; None: the model's
             own. It raises UsageError for words that the labels cannot spell.
+        longest_seconds: that it hears at once; None: any number.
+        domain: what it has shown to know; None: that is not known.
         frame_stream: a stream by frames, for samples of a rate, with a search or None; None: the model cannot.
         languages: those that requests may tell; none: it takes no language.
         translates: whether requests may ask for English.
@@ -73,6 +76,7 @@ class ServedModel:
     longest_seconds: float | None = None
     languages: Sequence[str] = ()
     translates: bool = False
+    domain: Domain | None = None
 
 
 def serve_model(
@@ -126,6 +130,7 @@ def serve_model(
         longest_seconds=engine.longest_seconds,
         languages=engine.languages,
         translates=engine.translates,
+        domain=engine.domain,
     )
 
 

@@ -279,6 +279,8 @@ def answer(transcript: Transcript, asked: Asked) -> str | dict[str, Any]:
     if asked.response_format in MEDIA_TYPES:
         return FORMATS[asked.response_format](transcript)
     shared = {"text": transcript.text, "usage": {"type": "duration", "seconds": math.ceil(transcript.duration)}}
+    if transcript.unfamiliar:  # ours: why the model may not know what it hears
+        shared["unfamiliar"] = list(transcript.unfamiliar)
     if asked.response_format == "json":
         return {**shared, **_logprobs(transcript, asked)}
     task, language = ("translate", "en") if asked.translate else ("transcribe", asked.language)

@@ -89,7 +89,9 @@ class Transcription:
             raise ApiError(400, f"keywords: {error}", param="keywords") from None
         self._read()
         of_rows = self._asked.cutting, self._model.labels, self._detector
-        self._segmented = Segmented([self._recording], *of_rows, longest=self._model.longest_seconds)
+        self._segmented = Segmented(
+            [self._recording], *of_rows, longest=self._model.longest_seconds, domain=self._model.domain
+        )
         self._refuse(self._segmented.faults)
         self._decode_whole()
         self.separator = self._segmented.separator

@@ -30,11 +30,13 @@ from nemo_asr.run.audio.segments import (
 from nemo_asr.run.engines import ComputeRows, Engine, Row, TranscriptionSettings
 from nemo_asr.run.search.search import Hypotheses
 from nemo_asr.run.text.labels import separator_of
+from nemo_asr.run.transcribe.domain import Domain, SoundMeter, marked
 from nemo_asr.run.transcribe.doubts import doubtful_span
 from nemo_asr.run.transcribe.gaps import PAUSES, gaps_in, with_context, without_words
 from nemo_asr.run.transcribe.inputs import Recording, batches_of, named, warn_if_cancelled
 from nemo_asr.run.transcribe.transcript import (
     ScoredText,
+    Sound,
     Transcribed,
     Transcript,
     Word,
@@ -58,6 +60,7 @@ class Segmented:
         detector: says where somebody speaks; None: the levels of the recording.
         nbest: above 1, the transcript of a recording in which nobody speaks has one empty hypothesis.
         longest: seconds that the model hears at once, so that no segment is longer; None: any number.
+        domain: marks transcripts of what the model may not know; None: none.
 
     Attributes:
         rows: the segments, with their lengths.
@@ -73,10 +76,12 @@ class Segmented:
         detector: Detector | None = None,
         nbest: int = 1,
         longest: float | None = None,
+        domain: Domain | None = None,
     ) -> None:
         cutting = None if cutting is None else cutting.within(longest)
         self._nothing = (ScoredText("", 0.0),) if nbest > 1 else ()
         self._cutting, self.separator = cutting, separator_of(labels)
+        self._domain, self._sounds = domain, dict[int, Sound | None]()
         self._recordings: dict[int, Recording] = {}  # those that can be read
         self._rows_of: dict[int, range] = {}
         self.rows: list[Recording] = []
@@ -90,6 +95,7 @@ class Segmented:
                 else:
                     activity = SpeechActivity(recording, detector)
                     whole, segments = activity.recording, activity.segments(cutting)
+                    self._sounds[position] = activity.sound
             except DataError as error:
                 self.faults[position] = named(recording, error)
                 continue
@@ -116,10 +122,13 @@ class Segmented:
                 transcripts = [by_row[row] for row in rows]
                 whole = self._recordings[position]
                 if self._cutting is None:
-                    by_position[position] = transcripts[0]
+                    transcript = transcripts[0]
                 else:
                     transcript = joined(whole, transcripts, self.separator)
-                    by_position[position] = transcript if rows else replace(transcript, hypotheses=self._nothing)
+                    if not rows:
+                        transcript = replace(transcript, hypotheses=self._nothing)
+                transcript = replace(transcript, sound=self._sounds.get(position))
+                by_position[position] = marked(transcript, self._domain)
         return transcribed(by_position, all_faults)
 
 
@@ -140,6 +149,7 @@ class SpeechActivity:
 
     Attributes:
         recording: with its length.
+        sound: what it is like; None where it has none.
 
     Raises:
         DataError: it cannot be read.
@@ -148,7 +158,10 @@ class SpeechActivity:
     def __init__(self, recording: Recording, detector: Detector | None = None) -> None:
         channels = ChannelEnergies()
         with recording.pieces(channels.add) as (self.recording, pieces, sample_rate):
-            self._levels, self._seconds = frame_levels(pieces, sample_rate), frame_samples(sample_rate) / sample_rate
+            meter = SoundMeter(sample_rate)
+            self._levels = frame_levels(meter.through(pieces), sample_rate)
+            self._seconds = frame_samples(sample_rate) / sample_rate
+        self.sound = meter.sound(self._levels)
         warn_if_cancelled(recording.source, channels)
         self._is_speech: Decisions | None = None
         if detector is not None:
@@ -232,7 +245,7 @@ def transcribe(engine: Engine, recordings: Sequence[Recording], settings: Transc
     Raises:
         UsageError: the search cannot give so many hypotheses, or the model gives no probabilities.
     """
-    of_rows = settings.cutting, engine.labels, settings.detector, settings.nbest, engine.longest_seconds
+    of_rows = settings.cutting, engine.labels, settings.detector, settings.nbest, engine.longest_seconds, engine.domain
     segmented = Segmented(recordings, *of_rows)
     faults = dict[int, str]()
     compute = partial(engine.hypotheses, settings=settings)

@@ -61,6 +61,20 @@ class ScoredText(NamedTuple):
     score: float
 
 
+class Sound(NamedTuple):
+    """What the sound of a recording is like.
+
+    Attributes:
+        bandwidth: Hz up to which it has energy.
+        level: mean of its frames within 40 dB of the loudest, in dB of full scale.
+        change: deviation of these levels in dB: speech changes with each syllable, music less.
+    """
+
+    bandwidth: float
+    level: float
+    change: float
+
+
 @dataclass(frozen=True)
 class Transcript:
     """What was said in one recording.
@@ -76,6 +90,8 @@ class Transcript:
         channel: of the audio, from 0; None: the average of all.
         doubtful: from when to when a text stands that the model may have invented, in seconds; see
             `nemo_asr.run.transcribe.doubts`.
+        sound: of the recording; None: it was not cut, so nobody has looked.
+        unfamiliar: why the model may not know what it hears; see `nemo_asr.run.transcribe.domain`.
         gaps: from when to when somebody speaks and no word was found, in seconds; see `nemo_asr.run.transcribe.gaps`.
     """
 
@@ -89,6 +105,8 @@ class Transcript:
     channel: int | None = None
     gaps: tuple[Span, ...] = ()
     doubtful: tuple[Span, ...] = ()
+    sound: Sound | None = None
+    unfamiliar: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -231,8 +249,9 @@ def as_json(transcript: Transcript) -> str:
     """A line of JSON, as in a manifest: ``audio_filepath``, ``offset`` of a part, ``duration``, ``text``, ``words``.
 
     Of one channel also ``channel``, of a recording that was cut ``segments``, each with ``start`` and ``end``. Where
-    somebody speaks and no word was found, also ``gaps``, and where a text may be invented ``doubtful``, likewise. With
-    an n-best also ``hypotheses``, each with ``text`` and ``score``.
+    somebody speaks and no word was found, also ``gaps``, and where a text may be invented ``doubtful``, likewise. Why
+    the model may not know what it hears: ``unfamiliar``, a list of texts. With an n-best also ``hypotheses``, each with
+    ``text`` and ``score``.
     """
     line: dict[str, Any] = {"audio_filepath": transcript.source}
     if transcript.offset is not None:
@@ -248,6 +267,8 @@ def as_json(transcript: Transcript) -> str:
         line["gaps"] = [gap._asdict() for gap in transcript.gaps]
     if transcript.doubtful:
         line["doubtful"] = [span._asdict() for span in transcript.doubtful]
+    if transcript.unfamiliar:
+        line["unfamiliar"] = list(transcript.unfamiliar)
     if transcript.hypotheses:
         line["hypotheses"] = [hypothesis._asdict() for hypothesis in transcript.hypotheses]
     return json.dumps(line, ensure_ascii=False) + "\n"

@@ -1,0 +1,162 @@
+"""Domain: what a model has shown to know, as ranges over a set of recordings; others are marked, with the reason.
+
+Bandwidth, level and change of level of the sound; rate of speech, letters and confidence of the text. A model gives a
+text for what it does not know all the same: 8 kHz audio, music, another language, other words. No torch, no files.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+
+from nemo_asr.run.audio.segments import Samples
+from nemo_asr.run.transcribe.transcript import Sound, Transcript
+
+_BAND = 250.0  # Hz
+_FRAME_SECONDS = 0.016  # of a spectrum: four bins a band
+_BELOW_LOUDEST = 1e-5  # 50 dB: what is further below the loudest band is not there
+_FEWEST_LETTERS = 5  # of a text whose letters are looked at
+_LEAST_SPOKEN = 0.5  # seconds
+_FEWEST = 20  # recordings of a set that tell what a model knows
+# How far from the median of a set a range ends, in the distance of its extremes: other sets have others. On digits
+# (docs/en/transcription.md) 1.0 marks 14 of 300 other utterances, 1.2 three, and 1.5 a third less music.
+_FURTHER = 1.2
+_LOUD_RANGE = 40.0  # dB below the loudest frame
+_UNHEARD_BITS = 12.0  # of a letter that the set has not
+_UNITS = {
+    "bandwidth": ("bandwidth {:.0f} Hz", "{:.0f} to {:.0f}"),
+    "level": ("level {:.0f} dB", "{:.0f} to {:.0f}"),
+    "change": ("levels that change by {:.1f} dB", "{:.1f} to {:.1f}"),
+    "rate": ("{:.1f} letters a second", "{:.1f} to {:.1f}"),
+    "letters": ("letters of {:.1f} bits", "{:.1f} to {:.1f}"),
+    "confidence": ("confidence {:.2f}", "{:.2f} to {:.2f}"),
+}
+
+
+class SoundMeter:
+    """Measures a recording whose samples pass through it.
+
+    Args:
+        sample_rate: of the recording.
+    """
+
+    def __init__(self, sample_rate: int) -> None:
+        self._rate, self._size = sample_rate, max(8, round(_FRAME_SECONDS * sample_rate))
+        self._window = np.hanning(self._size).astype(np.float32)
+        self._power = np.zeros(self._size // 2 + 1)
+
+    def through(self, pieces: Iterable[Samples]) -> Iterator[Samples]:
+        """The pieces as they are; every second frame of them is measured."""
+        for piece in pieces:
+            step = 2 * self._size
+            frames = piece[: len(piece) // step * step].reshape(-1, step)[:, : self._size]
+            for first in range(0, len(frames), 4096):
+                some = frames[first : first + 4096]
+                spectra = np.fft.rfft((some - some.mean(axis=1, keepdims=True)) * self._window)
+                self._power += np.square(np.abs(spectra)).sum(axis=0)
+            yield piece
+
+    def sound(self, levels: Samples) -> Sound | None:
+        """What was measured; None of a recording without sound.
+
+        Args:
+            levels: (N,) of its frames, in dB: see `frame_levels`.
+        """
+        bins = np.arange(len(self._power)) * self._rate / self._size
+        bands = np.bincount((bins // _BAND).astype(np.int64), weights=self._power)
+        if not len(levels) or not bands.max() > 0.0:
+            return None
+        highest = int(np.flatnonzero(bands >= _BELOW_LOUDEST * bands.max())[-1])
+        loud = levels[levels > levels.max() - _LOUD_RANGE]
+        return Sound(min((highest + 1) * _BAND, self._rate / 2), float(loud.mean()), float(loud.std()))
+
+
+class Domain(msgspec.Struct, frozen=True, kw_only=True):
+    """What recordings of a set, and what a model hears in them, are like.
+
+    Attributes:
+        set: its name.
+        utterances: how many were measured.
+        sample_rate: of the model: what lies above half of it is not heard.
+        ranges: lowest and highest value by measure: those of `Sound`, ``rate`` in letters a second of speech,
+            ``letters`` in bits a letter by their shares, ``confidence`` of words on average.
+        letters: the share of each letter.
+    """
+
+    set: str = ""
+    utterances: int = 0
+    sample_rate: int = 16000
+    ranges: dict[str, tuple[float, float]] = {}
+    letters: dict[str, float] = {}
+
+    def measures(self, transcript: Transcript) -> dict[str, float]:
+        """What can be measured of a transcript, by the names of `ranges`."""
+        spoken = sum(span.end - span.start for span in transcript.segments) or transcript.duration
+        letters = [letter for letter in transcript.text if not letter.isspace()]
+        found: dict[str, float] = {}
+        if transcript.sound is not None:
+            found["bandwidth"] = min(transcript.sound.bandwidth, self.sample_rate / 2)
+            found["level"], found["change"] = transcript.sound.level, transcript.sound.change
+        if spoken >= _LEAST_SPOKEN and transcript.segments:
+            found["rate"] = len(letters) / spoken
+        if len(letters) >= _FEWEST_LETTERS:
+            bits = (-math.log2(self.letters[letter]) if letter in self.letters else _UNHEARD_BITS for letter in letters)
+            found["letters"] = sum(bits) / len(letters)
+        if transcript.words:
+            found["confidence"] = sum(word.confidence for word in transcript.words) / len(transcript.words)
+        return found
+
+    def unfamiliar(self, transcript: Transcript) -> tuple[str, ...]:
+        """Why the model may not know what it hears: each measure that is out of its range. Empty: none is."""
+        reasons = []
+        for name, value in self.measures(transcript).items():
+            low, high = self.ranges.get(name, (-math.inf, math.inf))
+            if not low <= value <= high:
+                told, known = _UNITS[name]
+                reasons.append(f"{told.format(value)}, on {self.set} {known.format(low, high)}")
+        return tuple(reasons)
+
+    def calibrated(self, calibration: Callable[[float], float] | None) -> Domain:
+        """The same for confidences that a calibration has changed."""
+        if calibration is None or "confidence" not in self.ranges:
+            return self
+        low, high = map(calibration, self.ranges["confidence"])
+        return msgspec.structs.replace(self, ranges={**self.ranges, "confidence": (low, high)})
+
+
+def fit_domain(name: str, transcripts: Sequence[Transcript], sample_rate: int) -> Domain | None:
+    """The domain of a set; None where it has too few recordings with words.
+
+    Args:
+        name: of the set.
+        transcripts: what the model hears in its recordings, by confidences that are not calibrated.
+        sample_rate: of the model.
+    """
+    transcripts = [transcript for transcript in transcripts if transcript.words]
+    if len(transcripts) < _FEWEST:
+        return None
+    counts = Counter(letter for each in transcripts for letter in each.text if not letter.isspace())
+    shares = {letter: round(count / counts.total(), 6) for letter, count in counts.most_common()}
+    known = Domain(set=name, utterances=len(transcripts), sample_rate=sample_rate, letters=shares)
+    values: dict[str, list[float]] = {}
+    for measured, value in itertools.chain.from_iterable(known.measures(each).items() for each in transcripts):
+        values.setdefault(measured, []).append(value)
+    return msgspec.structs.replace(known, ranges={each: _range_of(found) for each, found in values.items()})
+
+
+def _range_of(values: Sequence[float]) -> tuple[float, float]:
+    lowest, middle, highest = min(values), float(np.median(values)), max(values)
+    return round(middle + _FURTHER * (lowest - middle), 4), round(middle + _FURTHER * (highest - middle), 4)
+
+
+def marked(transcript: Transcript, domain: Domain | None) -> Transcript:
+    """The transcript with the reasons why the model may not know what it hears."""
+    if domain is None or not (reasons := domain.unfamiliar(transcript)):
+        return transcript
+    return replace(transcript, unfamiliar=reasons)

@@ -1,0 +1,106 @@
+"""What a model knows, by ranges: what lies outside is marked with the reason."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import soxr
+
+from nemo_asr.run.audio.segments import Span, frame_levels
+from nemo_asr.run.transcribe.domain import Domain, SoundMeter, fit_domain, marked
+from nemo_asr.run.transcribe.transcript import Sound, Transcript, Word, as_json
+
+RATE = 16000
+WORDS = ("one", "two", "three", "four")
+
+
+def sound_of(samples, rate=RATE, piece=RATE):
+    meter = SoundMeter(rate)
+    pieces = [samples[first : first + piece].astype(np.float32) for first in range(0, len(samples), piece)]
+    return meter.sound(frame_levels(meter.through(pieces), rate))
+
+
+def syllables(seed=0, seconds=4, rate=RATE, level=0.1):
+    """Noise with all frequencies that comes and goes four times a second."""
+    times = np.arange(seconds * rate) / rate
+    noise = np.random.default_rng(seed).normal(size=len(times))
+    return level * noise * (0.02 + np.sin(2 * np.pi * 2 * times) ** 2)
+
+
+def said(number, confidence=0.95, text="", sound=None):
+    """A transcript of 2 s of speech; each number has other words, of another confidence."""
+    words = text.split() or [WORDS[(number + place) % 4] for place in range(3 + number % 2)]
+    timed = tuple(Word(word, 0.1, 0.2, confidence - 0.01 * (number % 5)) for word in words)
+    sound = sound or Sound(8000 - 250 * (number % 2), -20.0 - number % 7, 9.0 + number % 3)
+    return Transcript(" ".join(words), timed, 2.0, f"{number}.wav", segments=(Span(0.0, 2.0),), sound=sound)
+
+
+KNOWN = [said(number) for number in range(100)]
+DOMAIN = fit_domain("dev", KNOWN, RATE)
+
+
+def reasons(**changes):
+    transcript = replace(KNOWN[0], **changes)
+    assert marked(transcript, DOMAIN).unfamiliar == DOMAIN.unfamiliar(transcript)
+    return DOMAIN.unfamiliar(transcript)
+
+
+def test_none_of_the_set_itself_is_marked():
+    assert [marked(each, DOMAIN) for each in KNOWN] == KNOWN
+    assert (DOMAIN.set, DOMAIN.utterances) == ("dev", 100)
+    assert sum(DOMAIN.letters.values()) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_each_measure_is_told_with_what_is_known():
+    assert reasons(sound=Sound(4000, -22, 10)) == ("bandwidth 4000 Hz, on dev 7725 to 8025",)
+    assert reasons(sound=Sound(8000, -60, 10)) == ("level -60 dB, on dev -27 to -19",)
+    assert reasons(sound=Sound(8000, -22, 3)) == ("levels that change by 3.0 dB, on dev 8.8 to 11.2",)
+    (rate,) = reasons(segments=(Span(0.0, 20.0),))
+    assert rate.startswith("0.6 letters a second, on dev ")
+    (confidence,) = reasons(words=said(0, 0.5).words)
+    assert confidence.startswith("confidence 0.50, on dev 0.")
+    (letters,) = reasons(text="xyzxyz qqqxx")
+    assert letters.startswith("letters of 12.0 bits, on dev ")
+
+
+def test_what_is_not_measured_is_not_marked():
+    assert reasons(sound=None) == ()
+    assert reasons(text="", words=(), segments=(), sound=None) == ()
+    assert Domain().unfamiliar(KNOWN[0]) == ()
+    assert marked(KNOWN[0], None) is KNOWN[0]
+    assert fit_domain("dev", KNOWN[:19], RATE) is None
+
+
+def test_a_recording_of_8_khz_has_half_the_bandwidth_whatever_its_file_says():
+    wide = syllables()
+    assert sound_of(wide).bandwidth == 8000
+    narrow = soxr.resample(wide, RATE, 8000)
+    assert sound_of(narrow, 8000).bandwidth == 4000
+    assert sound_of(soxr.resample(narrow, 8000, RATE)).bandwidth <= 4250
+    # Beyond what the model hears nothing counts.
+    heard = DOMAIN.measures(replace(KNOWN[0], sound=sound_of(syllables(rate=44100), 44100)))
+    assert heard["bandwidth"] == 8000
+
+
+def test_sound_is_measured_alike_in_any_pieces_and_music_changes_less():
+    wide = syllables()
+    assert sound_of(wide, piece=2 * 256 * 7).bandwidth == sound_of(wide, piece=len(wide)).bandwidth
+    assert sound_of(wide).level == pytest.approx(sound_of(2 * wide).level - 6.02, abs=0.1)
+    tones = sum(np.sin(2 * np.pi * 220 * k * np.arange(4 * RATE) / RATE) / k for k in range(1, 9))
+    assert sound_of(tones).change < 1 < 5 < sound_of(wide).change
+    assert sound_of(np.zeros(RATE)) is None
+    assert sound_of(np.zeros(0)) is None
+
+
+def test_a_calibration_changes_the_range_of_confidences_alone():
+    changed = DOMAIN.calibrated(lambda confidence: confidence / 2)
+    assert changed.ranges["confidence"] == tuple(value / 2 for value in DOMAIN.ranges["confidence"])
+    assert {**changed.ranges, "confidence": 0} == {**DOMAIN.ranges, "confidence": 0}
+    assert DOMAIN.calibrated(None) is DOMAIN
+
+
+def test_a_line_of_json_has_the_reasons():
+    assert "unfamiliar" not in json.loads(as_json(KNOWN[0]))
+    quiet = marked(replace(KNOWN[0], sound=Sound(8000, -60, 10)), DOMAIN)
+    assert json.loads(as_json(quiet))["unfamiliar"] == ["level -60 dB, on dev -27 to -19"]
