@@ -12,7 +12,7 @@ PYTEST := $(RUN) -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
 # Tests start hundreds of processes: each would compile the packages anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo wheels site test long golden ci gpu check fast unit lint format pythons imports release-check clean
+.PHONY: demo pictures wheels site test long golden ci gpu check fast unit lint format pythons imports release-check clean
 
 # A stamp for each set of extras, so that a second call installs nothing.
 $(VENV)/.installed-%: pyproject.toml constraints.txt
@@ -25,6 +25,11 @@ comma := ,
 demo: $(VENV)/.installed-demo
 	$(RUN) -m nemo_asr.corpora.synth $(SYNTH)
 	$(RUN) examples/asr/demo.py --corpus $(SYNTH) --work_dir $(RUNS)
+
+# The pictures of README.md, of the run and the recording of make demo; Chromium draws them.
+pictures: SHOWN := $(RUNS) $(RUNS)/new.wav
+pictures: $(VENV)/.installed-demo-dev
+	$(RUN) tools/pictures.py $(SHOWN)
 
 # nemo-lite, and nemo-lite-run, which recognises without PyTorch.
 wheels: $(VENV)/.installed-dev

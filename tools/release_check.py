@@ -37,7 +37,7 @@ def main() -> int:
     """Check each Python; 1 where one fails or is not there."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("pythons", nargs="*", default=["3.11", "3.12", "3.13", "3.14"], help="versions")
-    failed = []
+    failed: list[str] = []
     with tempfile.TemporaryDirectory() as name:
         wheel, archive = built(Path(name))
         for version in parser.parse_args().pythons:
