@@ -26,7 +26,7 @@ demo: $(VENV)/.installed-demo
 	$(RUN) -m nemo_asr.corpora.synth $(SYNTH)
 	$(RUN) examples/asr/demo.py --corpus $(SYNTH) --work_dir $(RUNS)
 
-# The pictures of README.md, of the run and the recording of make demo; Chromium draws them.
+# The picture of the server's page in README.md, with the run and the recording of make demo; Chromium draws it.
 pictures: SHOWN := $(RUNS) $(RUNS)/new.wav
 pictures: $(VENV)/.installed-demo-dev
 	$(RUN) tools/pictures.py $(SHOWN)

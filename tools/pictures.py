@@ -1,4 +1,4 @@
-"""The pictures of README.md from a run: the server's page with a recording, and the head of the report. Needs Chromium.
+"""The picture of README.md of the server's page: a model, and a recording that it hears. Needs Chromium.
 
 ``make pictures`` takes the run of ``make demo``.
 """
@@ -15,22 +15,21 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
-WIDTH, HEIGHT = 900, 640
+WIDTH, HEIGHT = 900, 820
 START_SECONDS = 300.0
 
 
 def main() -> None:
-    """Write server.png and report.png."""
+    """Write server.png."""
     from toys.browser import CHROMIUM, opened  # lies in tests, which are on the path since above
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("run", type=Path, help="the folder of a run, with its report")
+    parser.add_argument("run", type=Path, help="the folder of a run")
     parser.add_argument("recording", type=Path, help="what the page transcribes")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/pictures")
     options = parser.parse_args()
@@ -43,16 +42,8 @@ def main() -> None:
         page.upload("#file", options.recording.resolve())
         page.wait("document.querySelector('.word') && !document.getElementById('picture').hidden")
         time.sleep(1)  # the spectrogram is drawn
-        picture(page, options.out / "server.png")
-        page.open((options.run.resolve() / "report.html").as_uri())
-        picture(page, options.out / "report.png")
-
-
-def picture(page: Any, file: Path) -> None:
-    """What the window shows, not the whole page."""
-    shot = page.call("Page.captureScreenshot")
-    file.write_bytes(base64.b64decode(shot["data"]))
-    print(f"{file}: {file.stat().st_size / 1024:.0f} KiB")
+        shown = page.call("Page.captureScreenshot")  # the window, not the whole page
+        (options.out / "server.png").write_bytes(base64.b64decode(shown["data"]))
 
 
 @contextmanager
