@@ -17,6 +17,7 @@ from nemo_asr import EndpointRules
 from nemo_asr.decoding.attention import AttentionRescoring, AttentionSearch
 from nemo_asr.decoding.beam_search import search_weights
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
+from nemo_asr.export.onnx_asr_export import export_onnx_asr
 from nemo_asr.export.onnx_export import export_onnx
 from nemo_asr.run.onnx.onnx_model import OnnxModel
 from nemo_asr.run.options import SearchOptions
@@ -208,6 +209,9 @@ def test_a_head_of_ctc_can_be_exported_alone_and_the_others_say_so(model: Traine
     pytest.importorskip("onnxruntime")
     with pytest.raises(UsageError, match=r"attention decoders are not exported: .*give --head ctc"):
         export_onnx(model, tmp_path / "m.onnx")
+    problem = r"onnx-asr does not run this attention decoder: got TransformerDecoder; give --head ctc"
+    with pytest.raises(UsageError, match=problem):
+        export_onnx_asr(model.with_head("attention"), tmp_path / "m")
     assert not list(tmp_path.iterdir())
     export_onnx(model.with_head("ctc"), tmp_path / "m.onnx")
     (wanted,) = model.transcribe([noise(2)], RATE, cutting=None, decoder=GreedyCTCDecoder())

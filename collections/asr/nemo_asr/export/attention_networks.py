@@ -1,12 +1,13 @@
 """An attention decoder as two networks: the encoder with what the decoder asks of frames, and labels behind labels.
 
 Programs hand the arrays of one to the other, and back to it, without looking into them. So these are keys and values of
-all layers side by side, (B, T, layers * 2 * channels): a frame and a label are projected once. A text ends where the
-model's own search ends it: the scores say so.
+all layers, and a frame and a label are projected once: of frames (B, 2 * layers, heads, U, channels / heads), and of
+labels side by side, (B, T, size). A text ends where the model's own search ends it: the scores say so.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -17,42 +18,54 @@ from nemo_asr.models.attention.decoder import DecoderState, LabelLayers
 from nemo_asr.models.attention.layers import DecoderLayer, Seen
 from nemo_asr.models.attention.prompted import PromptedDecoder
 from nemo_asr.models.conformer.self_attention import HIDDEN_SCORE
+from nemo_asr.tasks.family import family_of
 from nemo_asr.trained.model import TrainedModel
 from nemo_asr.trained.prompted_models import END
 from nemo_lite.base.errors import UsageError
 
-_NEVER = -1e30  # the score of a label that may not come
+NEVER = -1e30  # the score of a label that may not come
 
 
 class Memory:
-    """Keys and values of all layers of a decoder in one array (B, T, size), and back.
+    """Keys and values of labels in all layers as one array (B, T, size), and back.
 
     Args:
-        layers: of the decoder.
+        layers: of a decoder.
 
     Attributes:
-        size: layers * 2 * channels.
+        shape: of a label: 2 * layers, heads, channels / heads.
+        size: the product of these.
     """
 
     def __init__(self, layers: LabelLayers) -> None:
         layer, *_ = layers.decoders
         assert isinstance(layer, DecoderLayer)
         heads, channels = layer.self_attn.num_heads, layer.self_attn.linear_k.out_features
-        self._shape = 2 * len(layers.decoders), heads, channels // heads
-        self.size = 2 * len(layers.decoders) * channels
+        self.shape = 2 * len(layers.decoders), heads, channels // heads
+        self.size = math.prod(self.shape)
 
     def packed(self, parts: Sequence[Seen]) -> Tensor:
         """Of keys and values (B, heads, T, channels / heads) of each layer."""
         return torch.cat([each.transpose(1, 2).flatten(2) for part in parts for each in part[:2]], 2)
 
-    def unpacked(self, packed: Tensor, hidden: Tensor | None = None) -> tuple[Seen, ...]:
-        """Keys and values of each layer; ``hidden`` is added to scores."""
-        rows = packed.view(*packed.shape[:2], *self._shape).permute(2, 0, 3, 1, 4)
-        return tuple(Seen(keys, values, hidden) for keys, values in zip(rows[0::2], rows[1::2], strict=True))
+    def unpacked(self, packed: Tensor) -> tuple[Seen, ...]:
+        """Keys and values of each layer."""
+        return in_layers(packed.view(*packed.shape[:2], *self.shape).permute(0, 2, 3, 1, 4))
+
+
+def in_layers(frames: Tensor, hidden: Tensor | None = None) -> tuple[Seen, ...]:
+    """Keys and values (B, 2 * layers, heads, U, channels / heads) of each layer; ``hidden`` is added to scores."""
+    rows = frames.unbind(1)
+    return tuple(Seen(keys, values, hidden) for keys, values in zip(rows[0::2], rows[1::2], strict=True))
+
+
+def of_frames(layers: Sequence[Seen]) -> Tensor:
+    """The other way round."""
+    return torch.stack([each for layer in layers for each in layer[:2]], 1)
 
 
 class Listener(nn.Module):
-    """From features (B, D, T) and lengths to keys and values (B, U, size) of frames, and 1 for each frame, else 0.
+    """From features (B, D, T) and lengths to keys and values of frames, and 1 for each frame, else 0: (B, U).
 
     Args:
         rest: from features and their lengths to encoded frames (B, C, U) and theirs.
@@ -61,14 +74,14 @@ class Listener(nn.Module):
 
     def __init__(self, rest: nn.Module, decoder: PromptedDecoder) -> None:
         super().__init__()
-        self.rest, self.decoder, self._memory = rest, decoder, Memory(decoder.layers)
+        self.rest, self.decoder = rest, decoder
 
     def forward(self, audio_signal: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
         """What stands behind a recording is padding."""
         encoded, num_frames = self.rest(audio_signal, length)
-        frames = self._memory.packed(self.decoder.begin(encoded, num_frames).frames)
-        is_valid = torch.arange(frames.shape[1], device=frames.device) < num_frames.unsqueeze(1)
-        return frames * is_valid.unsqueeze(2), is_valid.long()
+        is_valid = torch.arange(encoded.shape[2], device=encoded.device) < num_frames.unsqueeze(1)
+        frames = of_frames(self.decoder.begin(encoded, num_frames).frames)
+        return frames * is_valid[:, None, None, :, None], is_valid.long()
 
 
 class Speaker(nn.Module):
@@ -84,7 +97,8 @@ class Speaker(nn.Module):
     def __init__(self, decoder: PromptedDecoder, num_prompt: int) -> None:
         super().__init__()
         self.layers, self.memory = decoder.layers, Memory(decoder.layers)
-        self.end, self.num_outputs = decoder.end, decoder.end + 1 + decoder.num_silent
+        self.end, self.num_special = decoder.end, decoder.num_silent
+        self.num_outputs = decoder.end + 1 + self.num_special
         assert decoder.most_labels is not None
         self.most_labels, self._labels_beyond = decoder.most_labels, decoder.labels_beyond
         own = len(decoder.start)
@@ -93,12 +107,12 @@ class Speaker(nn.Module):
 
     def examples(self) -> list[tuple[Tensor, ...]]:
         """Inputs: of two texts with several labels, of prompts, and of a text with one label behind others."""
-        random = torch.Generator().manual_seed(SEED)
+        random, (layers, heads, channels) = torch.Generator().manual_seed(SEED), self.memory.shape
         sizes = ((2, 3, 2), (2, self._num_prompt, 0), (1, self._num_prompt, 0), (1, 1, self._num_prompt + 4))
         return [
             (
                 torch.randint(self.end, (batch, num_labels), generator=random),
-                torch.randn(batch, 7, self.memory.size, generator=random),
+                torch.randn(batch, layers, heads, 7, channels, generator=random),
                 (torch.arange(7) < torch.tensor([[7], [5]]))[:batch].long(),
                 torch.randn(batch, before, self.memory.size, generator=random),
             )
@@ -108,9 +122,9 @@ class Speaker(nn.Module):
     def forward(self, labels: Tensor, frames: Tensor, mask: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Frames and their mask as a `Listener` gives them."""
         hidden = (1 - mask)[:, None, None] * HIDDEN_SCORE
-        state = DecoderState(self.memory.unpacked(frames, hidden), self.memory.unpacked(memory))
+        state = DecoderState(in_layers(frames, hidden), self.memory.unpacked(memory))
         if self._first:  # it is not in the program's memory, so it is computed each time
-            first = torch.tensor(self._first, device=labels.device).expand(len(labels), -1)
+            first = torch.tensor(self._first, device=labels.device).expand(labels.shape[0], -1)
             _, beginning = self.layers.continued(first, state._replace(labels=self.memory.unpacked(memory[:, :0])))
             longer = self.memory.packed(beginning.labels), memory
             state = state._replace(labels=self.memory.unpacked(torch.cat(longer, 1)))
@@ -121,7 +135,7 @@ class Speaker(nn.Module):
         # A text that has ended says nothing more: onnx-asr goes on until all texts of a batch have.
         is_over = (number >= most) | ((labels[:, -1] == self.end) & (number > 0))
         is_end = torch.arange(self.num_outputs, device=scores.device) == self.end
-        scores = scores.masked_fill(is_over.unsqueeze(1) & ~is_end, _NEVER)
+        scores = scores.masked_fill(is_over.unsqueeze(1) & ~is_end, NEVER)
         return scores.unsqueeze(1), new_memory
 
 
@@ -133,7 +147,8 @@ def prompted_decoder(model: TrainedModel, program: str) -> PromptedDecoder:
     """
     decoder = attention_decoder(model)
     if not isinstance(decoder, PromptedDecoder):
-        remedy = "use the model folder"
+        has_ctc = "ctc" in family_of(model.modules.family).heads
+        remedy = "give --head ctc, or use the model folder" if has_ctc else "use the model folder"
         problem, got = f"{program} does not run this attention decoder", type(decoder).__name__
         raise UsageError(problem, place=model.place, got=got, remedy=remedy)
     if decoder.prompt.name == "canary":

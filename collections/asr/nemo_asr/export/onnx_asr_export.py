@@ -34,9 +34,11 @@ from nemo_asr.export.runner_export import (
     write_features,
 )
 from nemo_asr.export.sherpa_export import sherpa_features_problem
+from nemo_asr.export.whisper_export import export_onnx_asr_whisper
 from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor
 from nemo_asr.models.attention.prompt import PROMPTS
 from nemo_asr.models.attention.prompted import PromptedDecoder
+from nemo_asr.models.attention.whisper_decoder import WhisperDecoder
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.text.labels import WORD_MARK
 from nemo_asr.trained.model import TrainedModel
@@ -66,10 +68,10 @@ def export_onnx_asr(model: TrainedModel, folder: str | Path, recordings: Sequenc
     """Write ``model.onnx``, ``vocab.txt`` and ``config.json`` as onnx-asr reads them.
 
     Of a transducer ``encoder-model.onnx`` and ``decoder_joint-model.onnx`` take the place of ``model.onnx``, of Canary
-    and Cohere Transcribe ``encoder-model.onnx`` and ``decoder-model.onnx``.
+    and Cohere Transcribe ``encoder-model.onnx`` and ``decoder-model.onnx``; of Whisper see `whisper_export`.
 
     Args:
-        model: of CTC, a transducer, or one with a prompted attention decoder; it is left as it was.
+        model: of CTC, a transducer, or one of these; it is left as it was.
         folder: there must be none yet.
         recordings: not of CTC; samples on which onnx-asr, if it is installed, has to give the model's texts.
 
@@ -77,7 +79,10 @@ def export_onnx_asr(model: TrainedModel, folder: str | Path, recordings: Sequenc
         FileInTheWayError: there is such a folder.
         UsageError: the model cannot be written so, or a file gives other values than torch.
     """
-    decoder = prompted_decoder(model, ONNX_ASR) if attention_decoder(model) else None
+    attention = attention_decoder(model)
+    if isinstance(attention, WhisperDecoder):
+        return export_onnx_asr_whisper(model, attention, folder, recordings)
+    decoder = prompted_decoder(model, ONNX_ASR) if attention else None
     parts = RunnerParts.attended(model) if decoder else RunnerParts.of(model, ONNX_ASR, "transducer")
     preprocessor = model.modules.preprocessor
     if problem := onnx_asr_features_problem(preprocessor):
@@ -183,11 +188,13 @@ def _write_attention(
         speaker = Speaker(decoder, len(PROMPT))
         outputs = ["logits", "decoder_hidden_states"]
         examples = [(*others, memory[None]) for *others, memory in speaker.examples()]
-        axes = {"input_ids": "labels", "encoder_embeddings": "frames", "encoder_mask": "frames"}
-        free = {name: {0: "batch", 1: axis} for name, axis in axes.items()} | {
-            "decoder_mems": {1: "batch", 2: "before"}
+        axes = {
+            "input_ids": {0: "batch", 1: "labels"},
+            "encoder_embeddings": {0: "batch", 3: "frames"},
+            "encoder_mask": {0: "batch", 1: "frames"},
+            "decoder_mems": {1: "batch", 2: "before"},
         }
-        arguments = [Argument(name, example, free[name]) for name, example in zip(free, examples[0], strict=True)]
+        arguments = [Argument(name, example, axes[name]) for name, example in zip(axes, examples[0], strict=True)]
         written = write_compared(_Decoder(speaker), arguments, outputs, folder / DECODER, examples, {})
     config = {
         "model_type": "nemo-conformer-aed",

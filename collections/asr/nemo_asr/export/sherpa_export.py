@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nemo_asr.export.attention_networks import Listener, Speaker, other_symbols, prompted_decoder
 from nemo_asr.export.nemo_networks import has_durations, settings_of, steps_of, write_encoder, write_step
 from nemo_asr.export.runner_export import (
     MODEL,
@@ -20,20 +21,25 @@ from nemo_asr.export.runner_export import (
     RunnerParts,
     Stretched,
     Written,
+    attention_decoder,
     described,
     difference_of,
+    example_features,
     new_folder,
     refuse_other_texts,
     symbols_of,
     write_checked,
+    write_compared,
     write_features,
 )
 from nemo_asr.export.stream_export import StreamedParts
 from nemo_asr.features.audio_preprocessor import AudioPreprocessor
 from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor
 from nemo_asr.features.spectra import centred, mel_filterbank, window_function
+from nemo_asr.models.attention.whisper_decoder import WhisperDecoder
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.trained.model import TrainedModel
+from nemo_lite.backends.pytorch.engine.module_state import evaluating
 from nemo_lite.backends.pytorch.export import Argument, OnnxRun, evaluated_part, write_onnx
 from nemo_lite.backends.pytorch.streaming import State
 from nemo_lite.base.errors import UsageError
@@ -51,6 +57,8 @@ SHERPA_STREAM_SILENCE = 0.5
 """Seconds of silence that a stream hears behind the last frame. At the end of a recording a model writes its last label
 at once, but sherpa-onnx never says that there is one. In silence a Conformer of connected digits wrote it up to 0.16 s
 later, a QuartzNet up to 0.3 s."""
+_CANARY_PROMPT = 9  # labels with which it begins texts
+_PUNCTUATION = ("<|pnc|>", "<|nopnc|>")
 _LEAST_VARIANCE = 1e-5  # what it adds to the variance of a waveform before it divides by its root
 _SAMPLES = 23_456
 _LEAST_LOGARITHM = math.log(torch.finfo(torch.float32).eps) + 1e-4
@@ -170,19 +178,21 @@ def _blank(num_classes: int) -> Tensor:
 def export_sherpa(
     model: TrainedModel, folder: str | Path, waveform: bool | None = None, recordings: Sequence[Samples] = ()
 ) -> Written:
-    """Write ``model.onnx`` and ``tokens.txt`` as sherpa-onnx reads them; of a transducer its three networks.
+    """Write ``model.onnx`` and ``tokens.txt`` as sherpa-onnx reads them; of other models their networks.
 
     Args:
-        model: of CTC, or a transducer; it is left as it was.
+        model: of CTC, a transducer, or Canary's kind; it is left as it was.
         folder: there must be none yet.
         waveform: the file takes the waveform, and computes the features itself; None: only where sherpa-onnx computes
-            other features than the model's. Files of transducers cannot.
-        recordings: of a transducer; samples on which sherpa-onnx, if it is installed, has to give the model's texts.
+            other features than the model's. Files of other models than CTC's cannot.
+        recordings: not of CTC; samples on which sherpa-onnx, if it is installed, has to give the model's texts.
 
     Raises:
         FileInTheWayError: there is such a folder.
         UsageError: the model cannot be written so, or the file gives other log-probabilities than torch.
     """
+    if attention_decoder(model):
+        return _export_sherpa_attention(model, folder, waveform, recordings)
     parts, card = RunnerParts.of(model, SHERPA, "transducer"), model.card
     if parts.others:
         return _export_sherpa_networks(parts, folder, waveform, recordings)
@@ -202,10 +212,7 @@ def _export_sherpa_networks(
     parts: RunnerParts, folder: str | Path, waveform: bool | None, recordings: Sequence[Samples]
 ) -> Written:
     model, preprocessor, settings = parts.model, parts.model.modules.preprocessor, settings_of(parts)
-    if waveform:
-        problem, remedy = "sherpa-onnx gives features to transducers", "leave out the waveform"
-        raise UsageError(problem, place=model.place, got="waveform", remedy=remedy)
-    refuse_other_features(model, recordings)
+    refuse_other_features(model, recordings, waveform, "transducers")
     assert isinstance(preprocessor, AudioToMelSpectrogramPreprocessor)
     kind = "tdt" if has_durations(settings) else "rnnt"
     metadata = described(model, "features") | {
@@ -257,28 +264,145 @@ def _write_steps(parts: RunnerParts, folder: Path) -> tuple[float, dict[str, str
     return difference, {"pred_rnn_layers": "1", "pred_hidden": str(decoder.size)}
 
 
-def refuse_other_features(model: TrainedModel, recordings: Sequence[Samples]) -> None:
-    """See that a transducer's features are those of sherpa-onnx, or NeMo's, which are near, and recordings compared.
+# Of features that sherpa-onnx computes for models of a kind: the window, Hz by which bands end below half the rate, and
+# how a model has them.
+_OTHER_FEATURES = {
+    "transducers": ("povey", 400.0, "window: povey and highfreq: 7600"),
+    "Canary": ("hann", 400.0, "highfreq: 7600"),
+}
 
-    sherpa-onnx computes other features for transducers than for CTC: a Povey window, and bands to 400 Hz below half the
-    sample rate.
+
+def refuse_other_features(
+    model: TrainedModel, recordings: Sequence[Samples], waveform: bool | None = None, kind: str = "transducers"
+) -> None:
+    """See that a model's features are those of sherpa-onnx, or NeMo's, which are near, and recordings compared.
+
+    sherpa-onnx computes other features for some kinds of models than for CTC.
+
+    Args:
+        model: of that kind.
+        recordings: that are compared.
+        waveform: the file is to take it, which it cannot.
+        kind: of models.
 
     Raises:
         UsageError: they are others.
     """
+    if waveform:
+        remedy = "leave out the waveform"
+        raise UsageError(f"sherpa-onnx gives features to {kind}", place=model.place, got="waveform", remedy=remedy)
     preprocessor = model.modules.preprocessor
-    problem = sherpa_features_problem(preprocessor, "povey", 400.0)
+    window, below, fitting = _OTHER_FEATURES[kind]
+    problem = sherpa_features_problem(preprocessor, window, below)
     if problem and sherpa_features_problem(preprocessor):
-        remedy = "train with window_size: 0.025, window: povey and highfreq: 7600, or export to onnx"
+        remedy = f"train with window_size: 0.025, {fitting}, or export to onnx"
         raise UsageError("sherpa-onnx computes other features", place=model.place, got=problem, remedy=remedy)
     if problem and not (recordings and find_spec("sherpa_onnx")):
         wanted = "recordings on which its texts are the model's, and sherpa-onnx installed"
-        problem = "sherpa-onnx computes other features for transducers, whose texts may differ"
+        problem = f"sherpa-onnx computes other features for {kind}, whose texts may differ"
         got = "a Hann window and bands to half the sample rate"
         assert isinstance(preprocessor, AudioToMelSpectrogramPreprocessor)
         others = "for onnx-asr or to onnx" if preprocessor.normalization == "per_feature" else "to onnx"
-        remedy = f"give --audio, train with window: povey and highfreq: 7600, or export {others}"
+        remedy = f"give --audio, train with {fitting}, or export {others}"
         raise UsageError(problem, place=model.place, got=got, wanted=wanted, remedy=remedy)
+
+
+class _CanaryEncoder(nn.Module):
+    """A `Listener` with sherpa-onnx's inputs, features (B, T, D) and lengths, and frames on the second axis.
+
+    The second output is not read there.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__()
+        self.listener = listener
+
+    def forward(self, x: Tensor, x_len: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys and values of frames, their number, and their mask."""
+        frames, mask = self.listener(x.transpose(1, 2), x_len)
+        return frames.movedim(3, 1), mask.sum(1), mask
+
+
+class _CanaryDecoder(nn.Module):
+    """A `Speaker` with sherpa-onnx's inputs, whose memory is that of one layer here.
+
+    A label comes with a position, which begins anew behind the prompt there: the memory tells it. sherpa-onnx writes
+    each label that has a symbol. So special labels have none where they are said, and other ids in prompts.
+    """
+
+    def __init__(self, speaker: Speaker) -> None:
+        super().__init__()
+        self.speaker = speaker
+
+    def forward(
+        self, decoder_input_ids: Tensor, decoder_mems_list_0: Tensor, enc_states: Tensor, enc_mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """A label and its position (1, 2), a memory, frames and their mask to scores and the memory."""
+        labels = decoder_input_ids[:, :1].long()
+        labels = torch.where(labels < self.speaker.num_outputs, labels, labels - self.speaker.num_special)
+        scores, memory = self.speaker(labels, enc_states.movedim(1, 3), enc_mask, decoder_mems_list_0)
+        return scores, memory
+
+
+def _export_sherpa_attention(
+    model: TrainedModel, folder: str | Path, waveform: bool | None, recordings: Sequence[Samples]
+) -> Written:
+    if isinstance(attention_decoder(model), WhisperDecoder):
+        problem = "sherpa-onnx gives other texts than this Whisper"
+        got = "another silence behind the speech, and at most 6 tokens a second"
+        remedy = "export for onnx-asr, or use the model folder"
+        raise UsageError(problem, place=model.place, got=got, remedy=remedy)
+    decoder, preprocessor = prompted_decoder(model, SHERPA), model.modules.preprocessor
+    refuse_other_features(model, recordings, waveform, "Canary")
+    assert isinstance(preprocessor, AudioToMelSpectrogramPreprocessor)
+    prompt, parts = decoder.prompt, RunnerParts.attended(model)
+    end, *others = other_symbols(decoder)
+    if not prompt.punctuation:  # its Python has no option for it
+        names = dict(zip(_PUNCTUATION, reversed(_PUNCTUATION), strict=True))
+        others = [names.get(each, each) for each in others]
+    tokens, first = symbols_of(model.card.labels, model.place, [end], several=True), decoder.end + 1 + len(others)
+    tokens += "".join(f"{symbol} {number}\n" for number, symbol in enumerate(others, start=first))
+    metadata = described(model, "features") | {
+        "model_type": "EncDecMultiTaskModel",
+        "vocab_size": str(first),  # symbols, and outputs
+        "normalize_type": "",  # in the file
+        "subsampling_factor": str(parts.subsampling),
+        "feat_dim": str(preprocessor.num_features),
+    }
+
+    def written(place: Path) -> Written:
+        files = {name: str(place / f"{name}.onnx") for name in ("encoder", "decoder")}
+        languages = {"src_lang": prompt.language, "tgt_lang": prompt.target_language}
+        arguments = {**files, "tokens": str(place / TOKENS), **languages}
+        loader, half = "OfflineRecognizer.from_nemo_canary", preprocessor.hop_length // 2
+        return Written(place, difference, SHERPA, loader, arguments, half, values="values")
+
+    features, compared = example_features(preprocessor.num_features)
+    with new_folder(folder) as (new, place), evaluating([decoder]):
+        (new / TOKENS).write_text(tokens, encoding="utf-8")
+        speaker = Speaker(decoder, _CANARY_PROMPT)
+        examples = [
+            (torch.stack([labels[:1, 0], labels[:1, 0]], 1).int(), memory[:1], frames[:1].movedim(3, 1), mask[:1])
+            for labels, frames, mask, memory in speaker.examples()
+        ]
+        axes: dict[str, dict[int, str]] = {"decoder_input_ids": {}, "decoder_mems_list_0": {1: "before"}}
+        axes |= {"enc_states": {1: "frames"}, "enc_mask": {1: "frames"}}
+        arguments = [Argument(name, example, axes[name]) for name, example in zip(axes, examples[0], strict=True)]
+        outputs = ["logits", "next_decoder_mem_list_0"]
+        of_decoder = write_compared(_CanaryDecoder(speaker), arguments, outputs, new / "decoder.onnx", examples, {})
+        metadata |= {"num_decoder_layers": "1", "decoder_hidden_size": str(speaker.memory.size)}
+        with parts.rest() as rest:
+            encoder = _CanaryEncoder(Listener(_Centred(_OfLogPowers(rest, preprocessor), preprocessor), decoder))
+            inputs = [
+                Argument("x", features[0].example.transpose(1, 2), {0: "batch", 1: "time"}),
+                Argument("x_len", features[1].example, {0: "batch"}),
+            ]
+            outputs = ["enc_states", "enc_len", "enc_mask"]
+            turned = [(values.transpose(1, 2), length) for values, length in compared]
+            of_encoder = write_compared(encoder, inputs, outputs, new / "encoder.onnx", turned, metadata)
+        difference = max(of_encoder, of_decoder)
+        refuse_other_texts(written(new), model, recordings)
+    return written(place)
 
 
 def _sherpa_files(place: Path) -> dict[str, Any]:

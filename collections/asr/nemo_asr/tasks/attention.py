@@ -70,9 +70,10 @@ class Attention(Family):
         }
 
     def exported(self, wires: Wires, modules: Mapping[str, NeuralModule]) -> dict[str, Exported]:
-        """There is none yet."""
+        """None of our own; `nemo_asr.export.attention_networks` has those of other programs."""
         heads = " or ".join(head for head, family in self.heads.items() if family == "ctc")
-        remedy = f"give --head {heads}, or use the model folder" if heads else "use the model folder"
+        other = f"give --head {heads}" if heads else "write --format onnx-asr or sherpa-onnx"
+        remedy = f"{other}, or use the model folder"
         raise UsageError("attention decoders are not exported", got=f"family {self.name}", remedy=remedy)
 
     def search(

@@ -152,6 +152,33 @@ class WhisperDecoder(AttentionDecoder):
         """Those that can be set."""
         return [*self._tasks]
 
+    @property
+    def language(self) -> str | None:
+        """Of prompts: a code, or ``auto``; None: prompts have none."""
+        return self._language
+
+    @property
+    def task(self) -> str | None:
+        """Of prompts; None: they have none."""
+        return self._task
+
+    @property
+    def prompt_tokens(self) -> dict[str, int]:
+        """The tokens of prompts, and the end of texts, by the names that they have in files."""
+        named = {"startoftranscript": self._start_token, "endoftext": self.end, **self._languages, **self._tasks}
+        no_times = {} if self._no_timestamps is None else {"notimestamps": self._no_timestamps}
+        return {f"<|{name}|>": token for name, token in {**named, **no_times}.items()}
+
+    @property
+    def language_tokens(self) -> list[int]:
+        """Those of all languages."""
+        return [*self._languages.values()]
+
+    @property
+    def hidden(self) -> tuple[Tensor, Tensor]:
+        """(V,), whether each output is never found, and whether it is never found first."""
+        return self._never < 0, self._never_first < 0
+
     def set_language(self, language: str) -> None:
         """The language of all recordings from now on; ``auto``: each has its own, which is found.
 
