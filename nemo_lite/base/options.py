@@ -282,7 +282,7 @@ _IN_PLACE_OF = {
     "precision": ("amp_dtype", "--amp_opt_level O0 (float32), or --amp_dtype bfloat16 or float16 (mixed)"),
     "bf16": ("amp_dtype", "--amp_dtype bfloat16"),
     "fp16 half": ("amp_dtype", "--amp_dtype float16"),
-    "amp": ("amp_opt_level", "--amp_opt_level O1"),
+    "amp use_amp": ("amp_opt_level", "--amp_opt_level O1"),
     "resume reload resume_from_checkpoint ckpt_path": (
         "work_dir",
         "the same command goes on with its run; --load_dir FOLDER goes on from other checkpoints",
@@ -290,6 +290,13 @@ _IN_PLACE_OF = {
     "wandb": ("track", "--track wandb"),
     "mlflow": ("track", "--track mlflow"),
     "tensorboard": ("track", "--track tensorboard"),
+    # WeNet's
+    "checkpoint": ("init_from", "--init_from MODEL begins with its weights; the same command goes on with its run"),
+    "override_config": ("overrides", "the option of that name, or --set KEY=VALUE"),
+    "train_engine deepspeed": ("shard_weights", "nothing, for DDP; --shard_weights divides the weights"),
+    "data_type": ("train_dataset", "nothing: --train_dataset takes manifests of files and of tar shards"),
+    "symbol_table": ("model_config", "labels or tokenizer of the configuration, such as --set labels=auto"),
+    "cmvn": ("model_config", "nemo-lite data statistics, which puts them into the configuration"),
     "dropout": ("overrides", "--set KEY=VALUE, such as JasperEncoder.jasper.0.dropout=0.1"),
     "shared_dir": ("work_dir", "--work_dir, on a disk that all machines share"),
     "model": ("model", "MODEL without an option, before the recordings"),
