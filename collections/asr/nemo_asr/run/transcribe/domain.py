@@ -24,8 +24,9 @@ _BELOW_LOUDEST = 1e-5  # 50 dB: what is further below the loudest band is not th
 _FEWEST_LETTERS = 5  # of a text whose letters are looked at
 _LEAST_SPOKEN = 0.5  # seconds
 _FEWEST = 20  # recordings of a set that tell what a model knows
-# How far from the median of a set a range ends, in the distance of its extremes: other sets have others. On digits
-# (docs/en/transcription.md) 1.0 marks 14 of 300 other utterances, 1.2 three, and 1.5 a third less music.
+# How far from the median of a set a range ends, in the distance of its extremes: other sets have others. Of 300 other
+# utterances of digits a CTC head marks about 12 at 1.0 and 2 at 1.2; `change` alone marks 44 of 60 pieces of music at
+# 1.2 and 24 at 1.5.
 _FURTHER = 1.2
 _LOUD_RANGE = 40.0  # dB below the loudest frame
 _UNHEARD_BITS = 12.0  # of a letter that the set has not
