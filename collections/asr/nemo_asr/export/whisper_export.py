@@ -157,6 +157,7 @@ def export_onnx_asr_whisper(
         raise UsageError("onnx-asr does not run this Whisper", place=model.place, got=problem, remedy=remedy)
     options = {} if decoder.language == AUTO else {"language": decoder.language}
     advice = [f"call recognize(..., language={decoder.language!r}): it finds the language by itself"] * bool(options)
+    advice.append("give it one recording at a time: its features of a batch depend on the loudest one")
     preprocessor, parts = model.modules.preprocessor, RunnerParts.attended(model)
     assert isinstance(preprocessor, AudioToWhisperMelPreprocessor)
     frames = round(preprocessor.longest_seconds * preprocessor.sample_rate) // preprocessor.hop_length
