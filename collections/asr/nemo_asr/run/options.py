@@ -323,7 +323,8 @@ class SearchOptions:
         others = [name for name in self.arguments() if name not in names]
         if others:
             wanted = f"one of {', '.join(names)}" if names else "no option of a search"
-            raise UsageError("this search has no such option", place=place, got=", ".join(others), wanted=wanted)
+            problem, remedy = "this search has no such option", "leave it out, or take a model with a CTC head"
+            raise UsageError(problem, place=place, got=", ".join(others), wanted=wanted, remedy=remedy)
 
 
 def search_options(args: Namespace) -> SearchOptions | None:
