@@ -29,6 +29,7 @@ QUICKLY = {
     "hotwords.py": ("--quick", "--labels", "letters"),
     "punctuation.py": ("--quick",),
     "tarred_data.py": ("--quick", "--rounds", "1"),
+    "step_memory.py": ("--quick",),
     "transducer_memory.py": ("--quick", "--rounds", "1", "--vocabularies", "33", "--batches", "2", "--slices", "1"),
 }
 WITH_PYTEST = {"gpu.py", "gpu_tests.py"}  # which takes a Python of its own, with other paths

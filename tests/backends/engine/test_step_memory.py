@@ -87,20 +87,3 @@ def test_a_state_that_will_be_is_counted_and_one_that_is_there_is_not():
     weight.grad = torch.ones(1000)
     optimizer.step()
     assert state_bytes(optimizer) == 0
-
-
-def test_a_trial_says_that_memory_lacks_and_changes_no_weight():
-    class Limited(Chain):
-        def forward(self, x):
-            if len(x) > 5:
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-            return super().forward(x)
-
-    net = Limited(8)
-    x, y = Points()()
-    loss = Mse()(out=net(x=x), target=y)
-    made = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU)
-    tried = [made.tried_bytes([loss], [torch.ones(n, 8), torch.ones(n, 8)], "adam", {"lr": 0.1}) for n in (5, 6)]
-    assert tried == [0, None]
-    assert net.scale.grad is None
-    assert torch.equal(net.scale, torch.ones(8))
