@@ -2,7 +2,7 @@
 
 Of each Python: a new environment, ``pip install`` of the wheel as a user does it, a script of a user's checked by
 ``mypy --strict``, the demo with little data; then the same package from the source archive. ``make release-check`` runs
-it. An environment takes up to 6 GB on Linux, where torch comes with CUDA, and is removed after its turn.
+it. An environment takes up to 6 GB of ``TMPDIR`` on Linux, where torch comes with CUDA, and is removed after its turn.
 """
 
 from __future__ import annotations
@@ -75,9 +75,7 @@ def checked(version: str, wheel: Path, archive: Path) -> str:
     python = which(f"python{version}")
     if python is None:
         raise CheckError("not found; install it, or name those to try")
-    place = ROOT / ".venvs"
-    place.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="release-", dir=place) as name:
+    with tempfile.TemporaryDirectory(prefix="release-") as name:  # mypy reads the settings of folders around
         folder = Path(name)
         run([python, "-m", "venv", folder / "venv"], folder)
         pip = [str(folder / "venv/bin/python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "--no-cache-dir"]

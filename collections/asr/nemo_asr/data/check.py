@@ -345,8 +345,9 @@ def little_speech(seconds: float) -> str:
     """
     if seconds >= _LITTLE_SECONDS:
         return ""
+    length = f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
     return (
-        f"{seconds / 60:.1f} min of speech: enough to adapt a trained model to voices and words, not to make one that "
+        f"{length} of speech: enough to adapt a trained model to voices and words, not to make one that "
         "knows other sentences; nemo-lite models list names models that --init_from takes"
     )
 
