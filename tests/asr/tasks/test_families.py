@@ -278,6 +278,7 @@ MAY_NAME_CTC = {
     "trained/fine_tuning.py": "rows of what is no label",
     "export/sherpa_export.py": "a layout of another program, for its frames",
     "export/onnx_asr_export.py": "likewise",
+    "export/attention_networks.py": "the head that can be exported in the place of an attention decoder",
 }
 
 

@@ -198,10 +198,9 @@ def _vocabulary(model: TrainedModel, decoder: WhisperDecoder) -> dict[str, dict[
     onnx-asr always asks for the task transcribe: where the model is told to translate, that is the name of translate.
     """
     assert isinstance(model.recipe.tokenizer, BytePairs)
-    pieces = {piece: number for number, piece in enumerate(json.loads(model.recipe.tokenizer.model)["byte_pairs"])}
     special = decoder.prompt_tokens
     if decoder.task == "translate":
         special |= {name: special[other] for name, other in zip(_TASKS, reversed(_TASKS), strict=True)}
     named = {*special.values()}
     others = {f"<|{token}|>": token for token in range(decoder.end, decoder.num_outputs) if token not in named}
-    return {"vocab.json": pieces, "added_tokens.json": special | others}
+    return {"vocab.json": dict(model.recipe.tokenizer.pieces), "added_tokens.json": special | others}

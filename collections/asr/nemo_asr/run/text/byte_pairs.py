@@ -69,10 +69,13 @@ class BytePairMerges:
     Args:
         ids: of the pieces, in the alphabet of files; all bytes are among them.
         merges: pairs of pieces that become one, the first ones first; what they become is a piece.
+
+    Attributes:
+        ids: as above.
     """
 
     def __init__(self, ids: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> None:
-        self._ids, self._ranks = ids, {pair: rank for rank, pair in reversed([*enumerate(merges)])}
+        self.ids, self._ranks = ids, {pair: rank for rank, pair in reversed([*enumerate(merges)])}
         self._ids_of_word = lru_cache(_MOST_KNOWN_WORDS)(self._cut)
 
     def ids_of(self, text: str) -> list[int]:
@@ -87,4 +90,4 @@ class BytePairMerges:
             if rank == last:
                 break
             pieces[place : place + 2] = [pieces[place] + pieces[place + 1]]
-        return [self._ids[piece] for piece in pieces]
+        return [self.ids[piece] for piece in pieces]

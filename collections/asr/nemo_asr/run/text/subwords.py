@@ -281,6 +281,11 @@ class BytePairs(Subwords):
             raise refusal("the file holds no pieces and merges", place, wanted="byte_pairs: [...], merges: [...]")
         return cls.of([str(piece) for piece in pieces], [(first, second) for first, second in pairs], place)
 
+    @property
+    def pieces(self) -> Mapping[str, int]:
+        """The id of each piece, in the alphabet of ``vocab.json``."""
+        return self._merges.ids
+
     def ids_of(self, text: str) -> tuple[list[int], list[str]]:
         return self._merges.ids_of(text), []
 
