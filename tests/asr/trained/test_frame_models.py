@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from toys.byte_pairs import pieces_and_merges, small_byte_pairs
 from toys.frame_models import (
     CASES,
     CHARACTERS,
@@ -276,7 +277,7 @@ def test_a_configuration_that_is_not_read_is_one_line(
             "granite",
             "tokenizer.json",
             {**tokenizer_with_special_tokens(), "decoder": {"type": "ByteLevel"}},
-            "tokenizer.json: its pieces are of bytes (ByteLevel), which are not read",
+            "tokenizer.json: its pieces of bytes cannot be used: got ",
         ),
         ("granite", "tokenizer.json", {"added_tokens": 3, "model": []}, "tokenizer.json: model.type"),
         (
@@ -325,3 +326,58 @@ def test_a_model_without_a_head_is_one_line(tmp_path: Path, name: str, body: str
     save_file(state, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match="body: the model has no CTC head, so it writes no texts: got SomeModel"):
         read_hugging_face(folder)
+
+
+def with_byte_pairs(folder: Path, **changes: Any) -> tuple[Path, list[str]]:
+    """A folder of LASR whose pieces are of bytes, behind a blank and the end of a text; and these pieces."""
+    pieces, merges = pieces_and_merges()
+    special = ["<pad>", "</s>"]
+    vocabulary = {piece: number for number, piece in enumerate([*special, *pieces])}
+    content = {
+        "added_tokens": [{"id": vocabulary[text], "content": text, "special": True} for text in special],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+        "decoder": {"type": "ByteLevel"},
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": [*map(list, merges)]},
+        **changes,
+    }
+    state = state_of("lasr")
+    of_head = {key: tensor for key, tensor in state.items() if key.startswith("ctc_head.")}
+    torch.manual_seed(0)
+    for key, tensor in of_head.items():
+        state[key] = torch.randn(len(vocabulary), *tensor.shape[1:]) * (4 if tensor.dim() > 1 else 0)
+    write_folder(folder, "lasr", {"vocab_size": len(vocabulary)}, state)
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    return folder, pieces
+
+
+def test_pieces_of_bytes_write_the_texts_of_their_bytes_and_cut_them(tmp_path: Path) -> None:
+    folder, pieces = with_byte_pairs(tmp_path / "small")
+    model = load_model(folder)
+    tokenizer = small_byte_pairs()
+    assert model.recipe.tokenizer == tokenizer
+    signal = signal_of(SECONDS)
+    best = torch.unique_consecutive(log_probs_of(model, signal).argmax(1)).tolist()
+    ids = [i for i in best if i < len(pieces)]
+    (found,) = model.transcribe([signal.numpy()], RATE, cutting=None)
+    assert found.text == " ".join(text_written(ids, tokenizer).split())
+    assert len(ids) > 5
+    assert model.recipe.tokenizer.ids_of("the cat, 你好") == tokenizer.ids_of("the cat, 你好")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]}},
+        {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}},
+        {"pre_tokenizer": {"type": "ByteLevel", "use_regex": False}},
+        {"normalizer": {"type": "Lowercase"}},
+    ],
+)
+def test_a_file_that_cuts_texts_otherwise_is_told_and_its_pieces_are_read(
+    tmp_path: Path, changes: dict[str, Any], caplog
+) -> None:
+    folder, _ = with_byte_pairs(tmp_path / "small")
+    plain = read_hugging_face(folder).tokenizer
+    assert "GPT-2" not in caplog.text
+    assert read_hugging_face(with_byte_pairs(folder, **changes)[0]).tokenizer == plain
+    assert "tokenizer.json: it cuts texts otherwise than GPT-2. Texts of training and scoring are cut" in caplog.text

@@ -187,13 +187,13 @@ def _read_tokenizer(content: dict[str, Any], path: Path, ids: Sequence[int]) -> 
     section = content.get("model")
     model: dict[str, Any] = section if isinstance(section, dict) else {}
     kind, added = _kind_of_tokenizer(model), _added(content)
-    if "ByteLevel" in json.dumps([content.get("pre_tokenizer"), content.get("decoder")]):
-        raise CheckpointError("its pieces are of bytes (ByteLevel), which are not read", place=str(path))
     missing = [i for i in ids if i not in by_id]
     if missing:
         got, wanted = f"no piece {missing[0]}", f"one for each of the {len(ids)} outputs but the blank"
         raise CheckpointError("its tokenizer does not fit its decoder", place=str(path), got=got, wanted=wanted)
     pieces = [by_id[i] for i in ids]
+    if "ByteLevel" in json.dumps([content.get("pre_tokenizer"), content.get("decoder")]):
+        return pieces, _byte_pairs(content, pieces, str(path))
     if any(map(_BYTE_PIECE.fullmatch, pieces)):
         raise CheckpointError("it has pieces that are bytes (byte_fallback), which are not read", place=str(path))
     unknown = model.get("unk_token") if kind == "BPE" else by_id.get(model.get("unk_id", -1))
@@ -210,6 +210,30 @@ def _read_tokenizer(content: dict[str, Any], path: Path, ids: Sequence[int]) -> 
     except (DataError, StopIteration) as error:
         logging.warning("%s. The model transcribes; to train or score it add --set tokenizer=FILE", error)
         return pieces, None
+
+
+def _byte_pairs(content: Mapping[str, Any], pieces: Sequence[str], place: str) -> BytePairs:
+    """What cuts texts into pieces of bytes. It takes GPT-2's words, with a warning where the file has others.
+
+    Raises:
+        CheckpointError: a byte has no piece, or a piece is not of bytes.
+    """
+    cutting = content.get("pre_tokenizer")
+    words: dict[str, Any] = {
+        "use_regex": True,
+        "add_prefix_space": False,
+        **(cutting if isinstance(cutting, dict) else {}),
+    }
+    is_gpt_2 = (words.get("type"), words["use_regex"], words["add_prefix_space"]) == ("ByteLevel", True, False)
+    if not is_gpt_2 or content.get("normalizer") is not None:
+        logging.warning(
+            "%s: it cuts texts otherwise than GPT-2. Texts of training and scoring are cut as by that", place
+        )
+    merges = [each.split(" ") if isinstance(each, str) else each for each in content["model"].get("merges") or []]
+    try:
+        return BytePairs.of(pieces, [(str(first), str(second)) for first, second in merges], place)
+    except DataError as error:
+        raise CheckpointError("its pieces of bytes cannot be used", place=place, got=str(error)) from None
 
 
 def _kind_of_tokenizer(model: Mapping[str, Any]) -> str:
