@@ -1,4 +1,4 @@
-"""Published kinds of models beside transformers and sherpa-onnx: processor time, memory, and equal texts.
+"""Published kinds of models beside transformers and sherpa-onnx: processor time and memory.
 
     PYTHONPATH=tests:TRANSFORMERS python benchmarks/published_models.py [--rounds 3] [--threads 2] [--quick]
 

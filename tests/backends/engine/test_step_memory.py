@@ -5,7 +5,7 @@ import torch
 from toys.nets import BD, Mse, Points
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.engine.step_memory import state_bytes
+from nemo_lite.backends.pytorch.engine.step_memory import ManyOperatorsError, state_bytes
 
 SIZE, LAYERS = 1 << 16, 6
 
@@ -31,12 +31,12 @@ class Chain(nemo.TrainableNM):
         return x
 
 
-def memory_of(num_items, net=None, optimizer="adam", factory=None, size=SIZE):
+def memory_of(num_items, net=None, optimizer="adam", factory=None, size=SIZE, most=None):
     x, y = Points()()
     loss = Mse()(out=(net or Chain(size))(x=x), target=y)
     made = factory or nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU)
     batch = [torch.empty(num_items, size, device="meta"), torch.empty(num_items, size, device="meta")]
-    return made.step_memory([loss], batch, optimizer, {"lr": 0.1})
+    return made.step_memory([loss], batch, optimizer, {"lr": 0.1}, most)
 
 
 def test_outputs_that_the_backward_pass_needs_are_held_until_then():
@@ -78,6 +78,15 @@ def test_modules_and_generators_stay_as_they_are():
 def test_an_operation_that_needs_values_is_an_error():
     with pytest.raises(RuntimeError):
         memory_of(2, Chain(reads=True))
+
+
+def test_a_step_of_more_operators_than_wanted_is_given_up():
+    scale = Chain()
+    with pytest.raises(ManyOperatorsError, match="more than 20 operators"):
+        memory_of(2, scale, most=20)
+    assert type(scale.scale) is torch.nn.Parameter
+    assert scale.scale.sum() == SIZE  # the weights are there again
+    assert memory_of(2, most=200) == memory_of(2)
 
 
 def test_a_state_that_will_be_is_counted_and_one_that_is_there_is_not():

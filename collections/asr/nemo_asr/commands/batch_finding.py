@@ -11,10 +11,11 @@ import numpy as np
 from nemo_asr.data.dataset import BatchShape
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_lite import NeuralModuleFactory, NmTensor
-from nemo_lite.backends.pytorch.engine.step_memory import StepMemory
+from nemo_lite.backends.pytorch.engine.step_memory import ManyOperatorsError, StepMemory
 from nemo_lite.base.errors import UsageError, counted
 
-# Shares of a device's memory that tensors get; see docs/en/performance.md for how they were measured.
+# Shares of a device's memory that tensors get. Those of a CPU were measured (docs/en/performance.md); nobody has
+# measured that of a GPU.
 SHARE_OF_GPU = 0.88
 SHARE_OF_TRIAL = 0.95  # of a GPU on which batches are tried
 SHARE_OF_CPU, SHARE_OF_CPU_TRIMMED = 0.55, 0.88
@@ -65,8 +66,9 @@ def memory_of(
     loss: NmTensor,
     optimizer: str,
     params: Mapping[str, object],
+    most_operators: int | None = None,
 ) -> StepMemory:
-    """The bytes of a training step on a batch of this shape.
+    """The bytes of a training step on a batch of this shape; ``most_operators``: above which counting is given up.
 
     Raises:
         UsageError: they cannot be counted for this model or these data.
@@ -75,7 +77,10 @@ def memory_of(
     if batch is None:
         raise UsageError("its batches are not known before they are read", place=layer.label)
     try:
-        return factory.step_memory([loss], batch, optimizer, params)
+        return factory.step_memory([loss], batch, optimizer, params, most_operators)
+    except ManyOperatorsError as error:
+        problem, remedy = "counting would take long", "--find_batch counts it"
+        raise UsageError(problem, got=str(error), remedy=remedy) from None
     except (NotImplementedError, RuntimeError) as error:
         problem = "the memory of a step cannot be counted"
         raise UsageError(problem, got=str(error).splitlines()[0], remedy="try it on the device") from None

@@ -89,6 +89,8 @@ from nemo_lite.core.trackers import (
     read_metrics,
 )
 
+_MOST_OPERATORS = 10_000  # of a step whose memory a plan counts: some seconds
+
 
 def is_classifier(model_config: str | None) -> bool:
     """Whether a configuration is that of a classifier; what is wrong with it, reading it as one of texts will say."""
@@ -248,11 +250,11 @@ class TrainingRun:
         if args.run_dir and args.report:
             factory.on_first(lambda: try_report(args.run_dir, dags=dags))
 
-    def bytes_of(self, loss: NmTensor, shape: BatchShape) -> StepMemory:
-        """What a training step on a batch of this shape takes."""
+    def bytes_of(self, loss: NmTensor, shape: BatchShape, most_operators: int | None = None) -> StepMemory:
+        """What a training step on a batch of this shape takes; ``most_operators``: above which it is given up."""
         assert isinstance(self.training_data, SpeechDataLayer), "a batch has a shape"
         params = self._optimizer_params()
-        return memory_of(self.training_data, shape, self.factory, loss, self.args.optimizer, params)
+        return memory_of(self.training_data, shape, self.factory, loss, self.args.optimizer, params, most_operators)
 
     def _memory_told(self, loss: NmTensor) -> str:
         """A line about the memory of the largest batch, for a plan."""
@@ -260,7 +262,7 @@ class TrainingRun:
             return "memory: not known before the batches are read"
         shape = self.training_data.largest_shape()
         try:
-            return step_told(shape, self.bytes_of(loss, shape))
+            return step_told(shape, self.bytes_of(loss, shape, _MOST_OPERATORS))
         except UsageError as error:
             return f"memory: not known: {error}"
 

@@ -57,17 +57,25 @@ class StepMemory(NamedTuple):
         return self.weights + self.optimizer + max(self.passes, self.update)
 
 
+class ManyOperatorsError(RuntimeError):
+    """A step has more operators than were allowed, so counting it would take long."""
+
+
 class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     """Counts the bytes of the tensors that live. Floating values that operators make without an input become fake.
+
+    Args:
+        fake: makes these.
+        most_operators: that may be counted; None: any number.
 
     Attributes:
         now, peak: bytes.
     """
 
-    def __init__(self, fake: FakeTensorMode) -> None:
+    def __init__(self, fake: FakeTensorMode, most_operators: int | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
-        self.now = self.peak = 0
-        self._fake = fake
+        self.now = self.peak = self._num_operators = 0
+        self._fake, self._most_operators = fake, most_operators
         self._living: dict[int, Any] = {}
 
     def count(self, values: object) -> None:
@@ -92,6 +100,9 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        self._num_operators += 1
+        if self._most_operators is not None and self._num_operators > self._most_operators:
+            raise ManyOperatorsError(f"more than {self._most_operators:,} operators")
         kwargs = dict(kwargs or {})
         is_fake = any(isinstance(value, FakeTensor) for value in tree_leaves((args, kwargs)))
         if is_fake and func in _CTC:  # it has no form without values
@@ -120,6 +131,7 @@ def step_memory(
     precision: Precision,
     optimizer: str,
     optimizer_params: Mapping[str, object],
+    most_operators: int | None = None,
 ) -> StepMemory:
     """Count the memory of a training step on a batch of these sizes. The modules stay as they are.
 
@@ -132,15 +144,17 @@ def step_memory(
         precision: of the run, on the CPU.
         optimizer: its name.
         optimizer_params: its options.
+        most_operators: of the two passes, above which it is given up; None: any number. 10,000 take some 4 s.
 
     Raises:
+        ManyOperatorsError: there are more. A transducer has some for each frame and each label.
         NotImplementedError, RuntimeError: an operation on the way to the losses needs values.
     """
     dag = Dag(losses)
     modules = modules_of(dag)
     device = torch.device("cpu")
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    live = _LiveBytes(fake)
+    live = _LiveBytes(fake, most_operators)
     part = dag.slice(list(losses))
     module = lower(part, "CountedDag")
     loss_modules = [each for each in modules if isinstance(each, LossNM)]
