@@ -149,9 +149,8 @@ class TrainingRun:
             tag: self._make_data(manifest, training=False, option="--guard") for tag, manifest in guarded
         }
         if self._own_checkpoints and args.num_processes == 1 and not args.precision_check:
-            check_goes_on(
-                self._own_checkpoints, self.recipe, self._lora
-            )  # with several processes, the first one does it later
+            # With several processes, the first one does it later.
+            check_goes_on(self._own_checkpoints, self.recipe, self._lora)
         if args.intermediate_ctc and not classifies:  # what is refused leaves no run folder
             self.recipe.model(with_weights=False, intermediate_ctc=args.intermediate_ctc)
         self.factory = early or self._make_factory()
