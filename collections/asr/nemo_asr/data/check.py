@@ -355,7 +355,7 @@ def little_speech(seconds: float) -> str:
 def tell_of_little(train: DataLayerNM) -> None:
     """Say what few recordings are enough for, of the training set of a model that starts from no other one."""
     if isinstance(train, SpeechDataLayer) and (told := little_speech(float(train.durations.sum()))):
-        logging.warning(f"{train.utterances.name} has {told}")
+        logging.info("%s has %s", train.utterances.name, told)
 
 
 def _status(path: str) -> os.stat_result | None:

@@ -41,6 +41,7 @@ class OneWord:
     sample_rate = RATE
     longest_seconds = None
     may_invent = False
+    domain = None
 
     def __init__(self, longest: float = 100.0) -> None:
         self.longest, self.given = longest, list[list[float]]()
