@@ -43,7 +43,7 @@ class TorchLabels:
         self._decoder = decoder
         self.end, self.start, self.most_labels = decoder.end, decoder.start, decoder.most_labels
         self.num_silent, self.labels_beyond = decoder.num_silent, decoder.labels_beyond
-        self.reverse_weight, self.has_times = decoder.reverse_weight, decoder.has_times
+        self.reverse_weight, self.times = decoder.reverse_weight, decoder.times
 
     @torch.inference_mode()
     def begin(self, recordings: Sequence[Array], width: int) -> DecoderState:
@@ -162,8 +162,8 @@ class AttentionSearch(SearchOfStates):
     def _timed(text: FoundText, states: States, decoder: AttentionDecoder) -> TimedLabels:
         valid = states.get("num_frames")
         num_frames = num_frames_of(states) if valid is None else int(valid[0])
-        if decoder.has_times:
-            return timed_by_outputs(text, num_frames, decoder.first_time)
+        if decoder.times:
+            return timed_by_outputs(text, num_frames, decoder.times.start)
         return timed(text, num_frames, states.get(LOG_PROBS))
 
     def recognise(self, states: States, nbest: int = 1) -> Hypotheses:

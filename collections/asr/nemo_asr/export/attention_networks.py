@@ -151,6 +151,9 @@ def prompted_decoder(model: TrainedModel, program: str) -> PromptedDecoder:
         remedy = "give --head ctc, or use the model folder" if has_ctc else "use the model folder"
         problem, got = f"{program} does not run this attention decoder", type(decoder).__name__
         raise UsageError(problem, place=model.place, got=got, remedy=remedy)
+    if decoder.times:
+        problem, remedy = f"{program} asks for texts without times", "leave --timestamps out"
+        raise UsageError(problem, place=model.place, got="timestamps", remedy=remedy)
     if decoder.prompt.name == "canary":
         problem = f"{program} has no prompts of the first Canary models"
         wanted = "canary2 or cohere"

@@ -49,7 +49,8 @@ from nemo_lite.base.errors import UsageError
 VOCABULARY, CONFIG = "vocab.txt", "config.json"
 ENCODER, DECODER_JOINT, DECODER = "encoder-model.onnx", "decoder_joint-model.onnx", "decoder-model.onnx"
 ONNX_ASR = "onnx-asr"
-PROMPT = (" ", *(each.format(language="en", target_language="en", punctuation="pnc") for each in PROMPTS["canary2"]))
+_SAID = {"language": "en", "target_language": "en", "punctuation": "pnc", "timestamps": "notimestamp"}
+PROMPT = (" ", *(each.format(**_SAID) for each in PROMPTS["canary2"]))
 """With which onnx-asr begins texts of attention decoders, unless it is told of other languages."""
 # Any: values of JSON.
 

@@ -130,7 +130,7 @@ def whisper_problem(model: TrainedModel, decoder: WhisperDecoder) -> str:
         return "its features are not 80 or 128 bands at 16000 Hz every 160 samples, of windows of 30 s"
     if not isinstance(model.recipe.tokenizer, BytePairs):
         return "its labels are no byte pairs"
-    if decoder.has_times:
+    if decoder.times:
         return "it is asked for times, which onnx-asr does not take"
     if decoder.language is None or decoder.task is None or len(decoder.start) != _NUM_PROMPT:
         return "its prompt has no language and task, as onnx-asr's has"

@@ -202,7 +202,9 @@ class PromptOptions(TextOptions):
         None, "of a model that has tasks, such as Whisper: write what is said, or its English translation", "--task"
     )
     timestamps: bool = option(
-        False, "let a model that can, such as Whisper, find when parts of a text are said; its text may be another one"
+        False,
+        "let a model that can (Whisper, Canary's flash models) find when parts of a text are said; its text may be "
+        "another one",
     )
 
 

@@ -125,3 +125,35 @@ def test_a_prompt_that_a_model_has_not_leaves_the_one_before() -> None:
     with pytest.raises(UsageError, match=r"the model has no such prompt: got no output <\|nopnc\|>"):
         module.set_punctuation(False)
     assert module.prompt.punctuation
+
+
+TIMED = [*SPECIAL, "<|timestamp|>", "<|0|>", "<|1|>", "<|2|>", "<|4|>"]
+
+
+def test_times_are_asked_for_in_the_prompt() -> None:
+    arguments: dict[str, Any] = {"n_layers": 1, "n_heads": 2, "inner_size": 12, "max_positions": 32}
+    module = PromptedDecoder(SIZE, LABELS, TIMED, LANGUAGES, **arguments)
+    plain = list(module.start)
+    assert not module.times
+    module.set_timestamps(True)
+    first = len(LABELS) + 1 + TIMED.index("<|0|>")
+    assert module.times == range(first, first + 3), "one after another"
+    assert [TIMED[each - len(LABELS) - 1] for each in set(module.start) - set(plain)] == ["<|timestamp|>"]
+    module.set_language("de")
+    assert "<|timestamp|>" in module.prompt.labels()
+    module.set_timestamps(False)
+    assert not module.times
+    assert PromptedDecoder(SIZE, LABELS, TIMED, LANGUAGES, timestamps=True, **arguments).times == range(
+        first, first + 3
+    )
+
+
+@pytest.mark.parametrize(
+    ("special", "prompt"), [(SPECIAL, "canary2"), ([*SPECIAL, "<|0|>"], "canary2"), (TIMED, "canary")]
+)
+def test_a_model_without_times_says_so(special: list[str], prompt: Any) -> None:
+    arguments: dict[str, Any] = {"n_layers": 1, "n_heads": 2, "inner_size": 12, "max_positions": 32}
+    module = PromptedDecoder(SIZE, LABELS, special, LANGUAGES, prompt, **arguments)
+    with pytest.raises(UsageError, match=r"PromptedDecoder: (the model finds no times|the model has no such prompt)"):
+        module.set_timestamps(True)
+    assert not module.times

@@ -100,8 +100,7 @@ class AttentionDecoder(TrainableNM):
         num_silent: outputs behind the end that it may say and that no text has.
         most_labels: that it can say; None: any number.
         labels_beyond: labels that a text may have more than its recording has encoded frames.
-        has_times: outputs behind the end may be found: those from ``first_time`` on are numbers of frames, times
-            between labels.
+        times: outputs behind the end that are found between labels now: numbers of frames, from 0 on; empty: none.
         hears_padding: it attends to frames behind the valid ones too, which are not padding then.
         reverse_weight: share of a second decoder, which reads texts from the right to the left; 0: there is none.
         label_tensors: its weights with a row for each label, which fine-tuning takes over by label.
@@ -111,8 +110,7 @@ class AttentionDecoder(TrainableNM):
     num_silent: int = 0
     most_labels: int | None = None
     labels_beyond: int = 0
-    has_times: bool = False
-    first_time: int = 0
+    times: range = range(0)
     hears_padding: bool = False
     reverse_weight: float = 0.0
 

@@ -17,7 +17,7 @@ _CANARY_2 = (
     "<|{target_language}|>",
     "<|{punctuation}|>",
     "<|noitn|>",
-    "<|notimestamp|>",
+    "<|{timestamps}|>",
     "<|nodiarize|>",
 )
 # Those of NVIDIA's models by their names there. A single SentencePiece model cuts a prompt with a space in front: so it
@@ -49,6 +49,7 @@ class TextPrompt:
         language: that is spoken.
         target_language: of the text; another one than ``language``: the text is a translation.
         punctuation: texts have punctuation marks and capital letters.
+        timestamps: times stand between the words of texts.
 
     Raises:
         UsageError: there are no languages, or one of them, or a part of the prompt, is no output.
@@ -60,7 +61,7 @@ class TextPrompt:
             raise UsageError("no language is named", place=f"{place}.languages", got="none")
         self.languages = list(languages)
         self.language = self.target_language = "en" if "en" in languages else languages[0]
-        self.punctuation = True
+        self.punctuation, self.timestamps = True, False
         missing = [f"<|{each}|>" for each in languages if f"<|{each}|>" not in outputs]
         missing += [label for label in self.labels() if label not in outputs]
         if missing:
@@ -68,12 +69,16 @@ class TextPrompt:
             raise UsageError(problem, place=place, got=f"no {missing[0]}", wanted=wanted)
 
     def set(
-        self, language: str | None = None, target_language: str | None = None, punctuation: bool | None = None
+        self,
+        language: str | None = None,
+        target_language: str | None = None,
+        punctuation: bool | None = None,
+        timestamps: bool | None = None,
     ) -> None:
         """What all recordings get from now on; what is None stays. A language alone is that of the text as well.
 
         Raises:
-            UsageError: the model does not know a language, or texts without punctuation.
+            UsageError: the model does not know a language, texts without punctuation, or times.
         """
         if language is not None:
             target_language = target_language or language
@@ -81,12 +86,13 @@ class TextPrompt:
             if got is not None and got not in self.languages:
                 problem, wanted = "the model does not know this language", f"one of {', '.join(self.languages)}"
                 raise UsageError(problem, place=self._place, got=got, wanted=wanted)
-        before = self.language, self.target_language, self.punctuation
+        before = self.language, self.target_language, self.punctuation, self.timestamps
         self.language, self.target_language = language or self.language, target_language or self.target_language
         self.punctuation = self.punctuation if punctuation is None else punctuation
+        self.timestamps = self.timestamps if timestamps is None else timestamps
         missing = [label for label in self.labels() if label not in self._outputs]
         if missing:
-            self.language, self.target_language, self.punctuation = before
+            self.language, self.target_language, self.punctuation, self.timestamps = before
             raise UsageError("the model has no such prompt", place=self._place, got=f"no output {missing[0]}")
 
     def labels(self) -> list[str]:
@@ -95,6 +101,7 @@ class TextPrompt:
             "language": self.language,
             "target_language": self.target_language,
             "punctuation": "pnc" if self.punctuation else "nopnc",
+            "timestamps": "timestamp" if self.timestamps else "notimestamp",
             "task": "transcribe" if self.language == self.target_language else "translate",
         }
         return [label.format(**values) for label in self._form]

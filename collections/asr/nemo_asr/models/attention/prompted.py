@@ -30,6 +30,7 @@ from nemo_asr.models.attention.layers import (
 )
 from nemo_asr.models.attention.prompt import PromptName, TextPrompt
 from nemo_asr.run.arguments import Channels, refuse_too_large
+from nemo_lite.base.errors import UsageError
 from nemo_lite.base.ranges import Between
 
 PositionsName: TypeAlias = Literal["sines", "sines_in_halves", "learned"]
@@ -55,6 +56,7 @@ class PromptedDecoder(AttentionDecoder):
         language: that is spoken, until another one is set; by default ``en``, or the first one where that is not there.
         target_language: of the text, likewise; by default ``language``.
         punctuation: texts have punctuation marks and capital letters, likewise.
+        timestamps: find times of words as well, likewise.
         d_model: channels of the decoder, to which a linear layer takes the encoder's; by default these are its own.
         n_layers: layers.
         n_heads: heads of attention, which divide the channels.
@@ -74,7 +76,8 @@ class PromptedDecoder(AttentionDecoder):
 
     Raises:
         UsageError: heads that do not divide the channels, or an odd number of these with sines; a prompt with parts
-            that are no outputs; a language that is not among these; more weights than a model may have.
+            that are no outputs; a language that is not among these; times where the model has none; more weights than
+            a model may have.
     """
 
     longest_seconds = 40.0
@@ -90,6 +93,7 @@ class PromptedDecoder(AttentionDecoder):
         language: str | None = None,
         target_language: str | None = None,
         punctuation: bool = True,
+        timestamps: bool = False,
         d_model: Channels | None = None,
         n_layers: Layers = 8,
         n_heads: Heads = 8,
@@ -138,8 +142,13 @@ class PromptedDecoder(AttentionDecoder):
         self.num_silent, self._max_positions = len(special_labels), max_positions
         self._ids = {label: number for number, label in enumerate(labels)}
         self._ids |= {label: self.end + 1 + number for number, label in enumerate(special_labels)}
+        first = self._ids.get("<|0|>", 0)
+        numbers = range(len(special_labels) if first else 0)
+        count = next((number for number in numbers if self._ids.get(f"<|{number}|>") != first + number), len(numbers))
+        self._all_times = range(first, first + count)
         self.prompt = TextPrompt(prompt, self._ids, languages, _PLACE)
         self._tell(language, target_language, punctuation)
+        self.set_timestamps(timestamps)
 
     @property
     def languages(self) -> list[str]:
@@ -158,10 +167,26 @@ class PromptedDecoder(AttentionDecoder):
         """Whether texts have punctuation from now on; errors as of `TextPrompt.set`."""
         self._tell(punctuation=punctuation)
 
+    def set_timestamps(self, timestamps: bool) -> None:
+        """Whether times of words are found from now on.
+
+        Raises:
+            UsageError: the model has no labels of times, ``<|0|>`` and so on, or no such prompt.
+        """
+        if timestamps and not (self._all_times and self.prompt.name != "canary"):
+            problem, remedy = "the model finds no times", "leave it out"
+            raise UsageError(problem, place=_PLACE, got="timestamps", remedy=remedy)
+        self._tell(timestamps=timestamps)
+        self.times = self._all_times if timestamps else range(0)
+
     def _tell(
-        self, language: str | None = None, target_language: str | None = None, punctuation: bool | None = None
+        self,
+        language: str | None = None,
+        target_language: str | None = None,
+        punctuation: bool | None = None,
+        timestamps: bool | None = None,
     ) -> None:
-        self.prompt.set(language, target_language, punctuation)
+        self.prompt.set(language, target_language, punctuation, timestamps)
         self.start = [self._ids[label] for label in self.prompt.labels()]
         self.most_labels = self._max_positions - len(self.start)
         self.labels_beyond = _MOST_BEYOND - len(self.start)

@@ -217,14 +217,14 @@ class WhisperDecoder(AttentionDecoder):
         if timestamps and not self._can_tell_times:
             problem, remedy = "the model finds no times", "leave it out"
             raise UsageError(problem, place=_PLACE, got="timestamps", remedy=remedy)
-        self.has_times = timestamps
+        self.times = range(self.first_time, self.num_outputs) if timestamps else range(0)
         self._set_prompt()
 
     def _set_prompt(self) -> None:
         """In the place of a language that is to be found stands the start."""
         language = [] if self._language is None else [self._languages.get(self._language, self._start_token)]
         task = [] if self._task is None else [self._tasks[self._task]]
-        no_times = [] if self._no_timestamps is None or self.has_times else [self._no_timestamps]
+        no_times = [] if self._no_timestamps is None or self.times else [self._no_timestamps]
         self.start = (self._start_token, *language, *task, *no_times)
         self.most_labels = self._num_positions - len(self.start)
 
@@ -286,7 +286,7 @@ class WhisperDecoder(AttentionDecoder):
         scores = log_probs + self._never
         if number == 0:
             scores = scores + self._never_first
-        if self.has_times:
+        if self.times:
             scores = self._with_times(scores, said, number)
         return scores.log_softmax(-1)
 

@@ -64,8 +64,8 @@ class LabelNetwork(Protocol):
         """Labels that a text may have more than its recording has frames."""
 
     @property
-    def has_times(self) -> bool:
-        """Outputs behind the end may be found, which are times; else no text has these."""
+    def times(self) -> range:
+        """Outputs behind the end that may be found between labels: numbers of frames, from 0 on; empty: none."""
 
     @property
     def reverse_weight(self) -> float:
@@ -134,8 +134,7 @@ class AttentionBeam:
             log_probs, memory = network.after(np.full((len(alive), width), label), memory)
         for number in range(int(limits.max()) + 1):
             refuse_no_numbers(log_probs)
-            if not network.has_times:
-                log_probs[:, :, network.end + 1 + network.num_silent :] = -np.inf
+            log_probs[:, :, max(network.end + 1 + network.num_silent, network.times.stop) :] = -np.inf
             is_last = limits[alive] <= number
             log_probs[is_last, :, : network.end] = log_probs[is_last, :, network.end + 1 :] = -np.inf
             beams = [beam.next(rows, network.end) for beam, rows in zip(beams, log_probs, strict=True)]
@@ -169,7 +168,7 @@ class AttentionBeam:
 
     def _without_silent(self, ids: list[int], log_probs: list[float], score: float) -> FoundText:
         network = self._network
-        said = [place for place, label in enumerate(ids) if network.has_times or label < network.end]
+        said = [place for place, label in enumerate(ids) if label < network.end or label in network.times]
         return FoundText([ids[place] for place in said], [log_probs[place] for place in said], score)
 
 
@@ -259,7 +258,7 @@ def timed_by_outputs(text: FoundText, num_frames: int, first_time: int) -> Timed
             part.ids.append(label)
             part.log_probs.append(log_prob)
             continue
-        end = label - first_time
+        end = max(label - first_time, start)
         of_part = timed(part, max(end - start, 1), None)
         frames = [[start + frame for frame in frames] for frames in of_part[1:3]]
         for kept, new in zip(timed_labels, (of_part.ids, *frames, of_part.log_probs), strict=True):

@@ -83,7 +83,7 @@ def test_greedy_takes_the_best_label_each_time() -> None:
 class Stubborn:
     """Says one label for ever, or no numbers, or what no text has."""
 
-    end, start, reverse_weight, has_times = 2, (2,), 0.0, False
+    end, start, reverse_weight, times = 2, (2,), 0.0, range(0)
 
     def __init__(
         self, rows: Sequence[float], most_labels: int | None = None, num_silent: int = 0, labels_beyond: int = 0
@@ -125,6 +125,32 @@ def test_special_outputs_may_be_said_and_no_text_has_them() -> None:
     np.testing.assert_allclose(found[0].score, 5 * -0.1 - 4.0, rtol=1e-6)  # five of the first special one, and the end
     (found,) = AttentionBeam(Stubborn(rows), 1).decode([np.zeros((5, SIZE), np.float32)])
     np.testing.assert_allclose(found[0].score, -4.0)
+
+
+class Scripted(Stubborn):
+    """Says some outputs one after another."""
+
+    def __init__(self, outputs: Sequence[int], num_outputs: int, **arguments: Any) -> None:
+        super().__init__([-9.0] * num_outputs, **arguments)
+        self._outputs = iter(outputs)
+
+    def after(self, labels: Any, memory: None) -> tuple[Any, None]:
+        log_probs, _ = super().after(labels, memory)
+        log_probs[..., next(self._outputs)] = -0.1
+        return log_probs, None
+
+
+@pytest.mark.parametrize(("times", "ids"), [(range(4, 7), [4, 0, 6]), (range(0), [0])])
+def test_times_among_special_outputs_stay_in_the_text_where_they_are_found(times: range, ids: list[int]) -> None:
+    network = Scripted([4, 0, 3, 6, 2], 8, num_silent=4)
+    network.times = times
+    (found,) = AttentionBeam(network, 1).decode([np.zeros((9, SIZE), np.float32)])
+    assert found[0].ids == ids
+
+
+def test_times_that_go_back_are_put_right() -> None:
+    found = timed_by_outputs(FoundText([13, 0, 11, 1, 15], [-0.1] * 5, -0.5), 9, 10)
+    assert (found.ids, found.starts, found.ends) == ([0, 1], [3, 3], [4, 5])
 
 
 def test_no_numbers_and_more_texts_than_the_beam_has_are_one_line() -> None:
