@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from nemo_asr.run.cli.transcribe import main as transcribe
 from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.text.labels import text_of
 from nemo_asr.run.transcribe.transcript import as_json
+from nemo_asr.tasks.fitting import leave_out_long, refuse_long
 from nemo_asr.trained.hugging_face import read_hugging_face
 from nemo_asr.trained.model import TrainedModel, import_model, load_model
 from nemo_asr.trained.whisper_models import _renamed
@@ -233,17 +235,40 @@ def test_a_folder_is_tuned_from_its_weights_with_texts_as_they_are_written(tmp_p
     (tmp_path / "dev.json").write_text("\n".join(lines))
     soundfile.write(tmp_path / "long.wav", signal_of(WINDOW_SECONDS + 0.1).numpy(), RATE)
     too_long = {"audio_filepath": "long.wav", "duration": WINDOW_SECONDS + 0.1, "text": text}
-    (tmp_path / "train.json").write_text("\n".join([*lines, json.dumps(too_long)]))
+    beyond = {**json.loads(lines[0]), "text": "cat " * 40}
+    (tmp_path / "train.json").write_text("\n".join([*lines, json.dumps(too_long), json.dumps(beyond)]))
     told = ["--init_from", tmp_path / "small", "--train_dataset", tmp_path / "train.json", "--work_dir", tmp_path]
     told += ["--eval_datasets", tmp_path / "dev.json", "--num_epochs", 40, "--batch_size", 4, "--lr", 0.03]
     train([*map(str, told), "--optimizer", "adam_w", "--exp_name", "run", "--set", f"{DECODER}.prompt_language=de"])
-    assert "longer than max_duration 2 s" in "".join(capsys.readouterr())
+    log = "".join(capsys.readouterr())
+    assert "longer than max_duration 2 s" in log
+    assert "train.json:6: the text has " in log
+    assert " labels, the decoder has positions for 36" in log
     tuned = load_model(tmp_path / "run")
     heard = [signal_of(0.6).numpy(), signal_of(0.9).numpy()]
     found = [each.text for each in tuned.transcribe(heard, RATE, cutting=None)]
     assert found == [text, text]
     attention: Any = tuned.modules.others["attention"]
     assert attention.start[1] == LANGUAGES["de"]
+
+
+def test_a_text_that_is_longer_than_the_positions_is_left_out_of_training_and_refused_in_evaluation(
+    tmp_path: Path, capsys
+) -> None:
+    model, manifest = model_of(tmp_path), tmp_path / "train.json"
+    soundfile.write(tmp_path / "a.wav", signal_of(0.6).numpy(), RATE)
+    line = {"audio_filepath": "a.wav", "duration": 0.6}
+    texts = ["cat", "'" * 34 + "cat", "'" * 35 + "cat"]  # 40 positions, 4 of the prompt; "cat" is two labels
+    manifest.write_text("\n".join(json.dumps({**line, "text": text}) for text in texts))
+    data_layer, parts = model.recipe.data_layer(str(manifest), training=True, batch_size=1), model.recipe.model()
+    assert leave_out_long(data_layer, parts) == 1
+    assert [data_layer.utterance_of(row).text for row in range(len(data_layer))] == texts[:2]
+    told = f"{manifest}:3: the text has 37 labels, the decoder has positions for 36"
+    log = "".join(capsys.readouterr())
+    assert told in log
+    assert f"{manifest}: 1 of 3 texts are longer than the decoder's positions: they are left out of training" in log
+    with pytest.raises(DataError, match=f"^{re.escape(told)}; cut the utterance, or leave it out$"):
+        refuse_long(model.recipe.data_layer(str(manifest), training=False, batch_size=1), parts)
 
 
 def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path) -> None:

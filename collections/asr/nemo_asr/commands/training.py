@@ -43,7 +43,7 @@ from nemo_asr.scoring.report.records import METRICS_FILE as METRICS
 from nemo_asr.scoring.report.records import RunRecords, read_records
 from nemo_asr.tasks.families import ClassWires
 from nemo_asr.tasks.family import Wires, connect
-from nemo_asr.tasks.fitting import leave_out_infeasible, warn_of_infeasible
+from nemo_asr.tasks.fitting import leave_out_infeasible, leave_out_long, refuse_long, warn_of_infeasible
 from nemo_asr.tasks.recipe import (
     Recipe,
     labels_are_auto,
@@ -177,10 +177,12 @@ class TrainingRun:
         args, factory = self.args, self.factory
         loss = training.scored[0]
         if isinstance(training, Wires):
-            # Texts that do not fit their frames are left out; of texts that are in several sets there is a warning.
+            # Texts that do not fit are left out; of texts that are in several sets there is a warning.
             leave_out_infeasible(self.training_data, training.frames, self.model.loss, factory)
+            leave_out_long(self.training_data, self.model, factory)
             for tag, wires in evaluations.items():
                 assert isinstance(wires, Wires)
+                refuse_long(self.evaluation_data[tag], self.model, factory)
                 warn_of_infeasible(self.evaluation_data[tag], wires.frames, self.model.loss, factory)
             scored = {**self.evaluation_data, **self._guard_data}
             factory.on_first(lambda: warn_of_leaks(self.training_data, scored))

@@ -466,6 +466,26 @@ class SpeechDataLayer(SpeechPorts):
                 misfits[row] = misfit
         return [misfits[row] for row in sorted(misfits)]
 
+    def longer_than(self, most: int, share_work: ShareWork = in_one_part) -> list[tuple[int, int]]:
+        """The utterances whose text has more labels than this: their positions, and how many labels.
+
+        Args:
+            most: labels of a text.
+            share_work: as of :meth:`infeasible`.
+        """
+        dataset = self._new_dataset()
+
+        def read(rows: range) -> list[tuple[int, int]]:
+            found = []
+            for row, text in zip(rows, self.utterances.texts(rows), strict=True):
+                at_most = dataset.num_ids_at_most(text)
+                if at_most is None or at_most > most:
+                    ids = dataset.label_ids(text) or ()
+                    found += [(row, len(ids))] if len(ids) > most else []
+            return found
+
+        return [each for part in share_work(len(self), read) for each in part]
+
     def leave_out(self, rows: Sequence[int], reason: str) -> None:
         """Go on without the utterances at these positions. Those behind them move up.
 

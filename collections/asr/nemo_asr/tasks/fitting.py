@@ -1,4 +1,7 @@
-"""Texts that do not fit the frames of a model: they are listed, and not trained on. The loss says what fits."""
+"""Texts that do not fit the frames of a model, or its decoder: they are listed, and not trained on.
+
+The loss says what fits frames; an attention decoder has positions for so many labels.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from nemo_asr.data.speech_data_layer import Infeasible, Misfit, SpeechDataLayer,
 from nemo_asr.run.manifest import Manifest
 from nemo_asr.run.text.parser import CharParser
 from nemo_asr.tasks import kept_misfits
-from nemo_asr.tasks.family import FAMILY_OF_TASK, connect, family_of
+from nemo_asr.tasks.family import FAMILY_OF_TASK, Model, connect, family_of
 from nemo_asr.tasks.recipe import Recipe
 from nemo_lite import Dag, DataLayerNM, NeuralModule, NeuralModuleFactory, NmTensor, logging
-from nemo_lite.base.errors import DataError, UsageError
+from nemo_lite.base.errors import DataError, UsageError, listed
 from nemo_lite.core.shapes import frames_of
 
 _MAX_SHOWN = 20
@@ -69,6 +72,57 @@ def warn_of_infeasible(
     misfits = find_infeasible(data_layer, frames, loss, factory=factory)
     _list(data_layer, misfits, "they count as they are recognised, and their loss is infinite")
     return len(misfits)
+
+
+def leave_out_long(data_layer: DataLayerNM, model: Model, factory: NeuralModuleFactory | None = None) -> int:
+    """Train without the texts that have more labels than an attention decoder has positions; list them.
+
+    Args:
+        data_layer: the utterances; another one than `SpeechDataLayer` keeps all.
+        model: a decoder of its modules says ``most_labels``; others take texts of any length.
+        factory: as of :func:`leave_out_infeasible`.
+
+    Returns:
+        How many there are.
+
+    Raises:
+        DataError: all are.
+    """
+    found = _long_texts(data_layer, model, factory)
+    for _, line in found[:_MAX_SHOWN]:
+        logging.warning("%s", line)
+    if found and isinstance(data_layer, SpeechDataLayer):
+        more = f" ({len(found) - _MAX_SHOWN} more are not listed)" if len(found) > _MAX_SHOWN else ""
+        count = f"{len(found)} of {len(data_layer)} texts are longer than the decoder's positions{more}"
+        logging.warning(f"{data_layer.utterances.name}: {count}: they are left out of training")
+        data_layer.leave_out([row for row, _ in found], "with a text that is longer than the decoder's positions")
+    return len(found)
+
+
+def refuse_long(data_layer: DataLayerNM, model: Model, factory: NeuralModuleFactory | None = None) -> None:
+    """See that an evaluation set has no such text: each of its utterances counts.
+
+    Arguments as of :func:`leave_out_long`.
+
+    Raises:
+        DataError: a text has more labels than the decoder has positions: the first few, and how many.
+    """
+    if found := _long_texts(data_layer, model, factory):
+        raise DataError(listed([f"{line}; cut the utterance, or leave it out" for _, line in found], len(found)))
+
+
+def _long_texts(data_layer: DataLayerNM, model: Model, factory: NeuralModuleFactory | None) -> list[tuple[int, str]]:
+    """The position of each utterance with such a text, and a line about it."""
+    limits = [getattr(module, "most_labels", None) for module in model.modules.values()]
+    known = [limit for limit in limits if limit is not None]
+    if not known or not isinstance(data_layer, SpeechDataLayer):
+        return []
+    share_work, most = in_one_part if factory is None else factory.share_work, min(known)
+    problem = f"the decoder has positions for {most}"
+    return [
+        (row, f"{data_layer.place_of(row)}: the text has {count} labels, {problem}")
+        for row, count in data_layer.longer_than(most, share_work)
+    ]
 
 
 def find_infeasible(
