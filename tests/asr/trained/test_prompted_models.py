@@ -163,7 +163,7 @@ def test_a_model_without_a_prompt_names_what_it_does_not_take(tmp_path: Path) ->
     model = load_model(hugging_face.write_folder(tmp_path / "small"))
     with pytest.raises(UsageError, match=r"the model takes no language of texts: got de; leave it out"):
         model.set_target_language("de")
-    with pytest.raises(UsageError, match=r"cannot be told whether to write punctuation: got False; leave it out"):
+    with pytest.raises(UsageError, match=r"cannot be told whether to write punctuation: got off; leave it out"):
         model.set_punctuation(False)
 
 

@@ -225,7 +225,8 @@ class TrainedModel:
         Raises:
             UsageError: the model cannot.
         """
-        self._tell("set_punctuation", punctuation, "the model cannot be told whether to write punctuation")
+        problem, got = "the model cannot be told whether to write punctuation", "on" if punctuation else "off"
+        self._tell("set_punctuation", punctuation, problem, got)
 
     def set_task(self, task: str) -> None:
         """What is written of all recordings from now on, of a model that has tasks, such as Whisper.
@@ -244,7 +245,7 @@ class TrainedModel:
         Raises:
             UsageError: the model cannot.
         """
-        self._tell("set_timestamps", timestamps, "the model finds no times")
+        self._tell("set_timestamps", timestamps, "the model finds no times", "timestamps")
 
     @property
     def languages(self) -> list[str]:
@@ -281,15 +282,15 @@ class TrainedModel:
     def _said_by_modules(self, name: str) -> Iterator[Any]:
         return (getattr(module, name) for module in self.modules.modules.values() if hasattr(module, name))
 
-    def _tell(self, method: str, value: object, problem: str) -> None:
-        """Call a method of the module that has it.
+    def _tell(self, method: str, value: object, problem: str, got: str = "") -> None:
+        """Call a method of the module that has it; ``got`` says what was asked for where the value does not.
 
         Raises:
             UsageError: none has.
         """
         module = next((module for module in self.modules.modules.values() if hasattr(module, method)), None)
         if module is None:
-            raise UsageError(problem, place=self.place, got=str(value), remedy="leave it out")
+            raise UsageError(problem, place=self.place, got=got or str(value), remedy="leave it out")
         getattr(module, method)(value)
 
     def set_att_context_size(self, att_context_size: Sequence[int]) -> None:

@@ -99,7 +99,7 @@ class Spelling:
         cased = usual.lower() if self._case == "lower" else usual.upper() if self._case == "upper" else usual
         cased = self._other_cases.get(usual, cased)
         forms = (usual, cased, *(APOSTROPHES if usual in APOSTROPHES else ""))
-        return next((form for form in forms if all(map(self.has_letter, form))), usual)
+        return next((form for form in forms if all(map(self.has_letter, form))), cased)
 
     def can_spell(self, word: str) -> bool:
         """Whether some labels, one after another, write this word."""

@@ -91,6 +91,11 @@ def test_words_that_cannot_be_used_are_refused(given, message):
         WordScores(SPELLING, **given, place="words.txt")
 
 
+def test_a_hot_word_that_is_refused_is_shown_in_one_case():
+    with pytest.raises(UsageError, match=r"got 'NAIROBI' \(no label has B O R\)"):
+        WordScores(Spelling(["A", "N", "I", " "]), hotwords=["Nairobi"], place="words.txt")
+
+
 @pytest.mark.parametrize("given", [{"alpha": -0.1}, {"beta": math.nan}, {"unknown_score": 1.0}, {"alpha": 1000.0}])
 def test_weights_out_of_range_are_refused(given):
     (name,) = given
