@@ -635,6 +635,13 @@ def test_a_stream_that_stops_before_it_began_has_an_empty_text(address):
         assert [json.loads(message) for message in socket] == [{"type": "done", "text": ""}]
 
 
+def test_live_speech_is_cut_within_what_the_model_hears_at_once():
+    with served(told={"longest_seconds": 2.0}) as address:
+        texts = [each["text"] for each in stream(address, wav(50)) if each["type"] != "done"]
+    assert len(texts) >= 3
+    assert all(int(text) <= 20 for text in texts)  # tenths of a second
+
+
 def test_a_request_in_the_place_of_a_websocket_is_told_what_is_wanted(address):
     answer = ask(address, "GET", "/v1/stream")
     assert (answer.status, answer.headers["upgrade"]) == (426, "websocket")

@@ -18,7 +18,7 @@ from nemo_asr.run.serve.models import ServedModel
 from nemo_asr.run.serve.openai_api import ApiError, checked_keywords, json_of, prompt_of
 from nemo_asr.run.text.labels import separator_of
 from nemo_asr.run.transcribe.inputs import Recording
-from nemo_asr.run.transcribe.stream import Partial, SegmentStream, Stream, message_of
+from nemo_asr.run.transcribe.stream import STREAM_CUTTING, Partial, SegmentStream, Stream, message_of
 from nemo_asr.run.transcribe.transcript import Transcript
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.nemo_logging import logging
@@ -248,7 +248,8 @@ def _new_stream(start: dict[str, Any], settings: StreamSettings) -> Stream:
                 raise DataError(faults[0])
             return transcripts[0]
 
-        return SegmentStream(transcribe, rate, separator=separator_of(model.labels))
+        cutting = STREAM_CUTTING.within(model.longest_seconds)
+        return SegmentStream(transcribe, rate, cutting, separator=separator_of(model.labels))
     except (ApiError, UsageError, DataError) as error:
         raise StreamError(_POLICY, str(error)) from None
 
