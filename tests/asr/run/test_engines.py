@@ -78,6 +78,9 @@ def test_a_file_has_the_head_and_the_language_with_which_it_was_exported(tmp_pat
     told = r"toy\.onnx: a file has the language with which it was exported: got de-DE; export it with --language"
     with pytest.raises(UsageError, match=told):
         open_engines([file], args_of(prompt_language="de-DE"))
+    told = r"a file has the context of attention with which it was exported: got \[4, 1\]; export it with --att_context"
+    with pytest.raises(UsageError, match=told):
+        open_engines([file], args_of(att_context_size=[4, 1]))
     for told, option in (("--task", {"prompt_task": "translate"}), ("--timestamps", {"timestamps": True})):
         with pytest.raises(UsageError, match=rf"toy\.onnx: a file has no tasks and finds no times: got {told}; lea"):
             open_engines([file], args_of(**option))

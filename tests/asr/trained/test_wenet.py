@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 from torch import Tensor
 from toys.subwords import small_subwords
 from toys.wenet import MELS, UNITS, Model, attention_ids, older_settings, settings, texts, write_folder, written
 
 from nemo_asr import AudioToKaldiFbankPreprocessor
+from nemo_asr.commands.cli.eval import main as evaluate
 from nemo_asr.commands.cli.models import main as models
 from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.text_search import TextSearch
@@ -60,7 +62,7 @@ def log_probs(trained: TrainedModel) -> list[Tensor]:
 
 
 @pytest.mark.slow
-def test_u2pp_streams_in_the_chunks_that_are_asked_for(tmp_path: Path) -> None:
+def test_u2pp_streams_in_the_chunks_that_are_asked_for(tmp_path: Path, capsys) -> None:
     """Attention of whole recordings is what the file says; WeNet's --decoding_chunk_size is a choice of its user."""
     trained = load_model(write_folder(tmp_path / "m", model(causal=True), settings(causal=True)))
     assert "attention sees the whole utterance" in trained.stream_problem()
@@ -75,6 +77,14 @@ def test_u2pp_streams_in_the_chunks_that_are_asked_for(tmp_path: Path) -> None:
     assert whole.text
     with pytest.raises(UsageError, match="multiple of 4"):
         trained.set_att_context_size([7, 3])
+    soundfile.write(tmp_path / "a.wav", samples, 16000, subtype="FLOAT")
+    line = {"audio_filepath": "a.wav", "duration": 1.0, "text": whole.text}
+    (tmp_path / "test.json").write_text(json.dumps(line))
+    words = [str(tmp_path / "m"), "--eval_datasets", str(tmp_path / "test.json"), "--out", str(tmp_path / "results")]
+    evaluate([*words, "--stream", "--att_context_size", "8", "3"])
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("| ["))
+    assert row.startswith("| [8, 3] |")
+    assert row.endswith("| 0.00% | 1 of 1 |")
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -18,7 +18,7 @@ from nemo_asr.run.text.labels import METRICS, SCORE_NORMALIZERS
 from nemo_lite.base.errors import DataError, UsageError
 from nemo_lite.base.files import FileKind, names_in, read_json
 from nemo_lite.base.nemo_logging import LEVELS, STYLES
-from nemo_lite.base.options import OneLineParser, option, option_group, user_path
+from nemo_lite.base.options import OneLineParser, not_negative_int, option, option_group, user_path
 from nemo_lite.base.ranges import Between, PositiveInt
 
 # Any: values of a namespace.
@@ -176,7 +176,7 @@ class SearchArguments:
 
 @option_group
 class TextOptions:
-    """What the texts of all recordings are to be, of a model that can be told."""
+    """What the texts of all recordings are to be, and what attention sees, of a model that can be told."""
 
     page: ClassVar[str] = "decoding"
     target_language: str | None = option(
@@ -184,6 +184,14 @@ class TextOptions:
     )
     punctuation: Literal["on", "off"] | None = option(
         None, "whether texts have punctuation and capital letters, of a model that can do without (default: on)"
+    )
+    att_context_size: list[int] | None = option(
+        None,
+        "encoded frames before and behind a frame that the attention of a Conformer sees, in chunks of one more than "
+        "the second: 48 15 is two chunks of 16. By default those of the model",
+        type=not_negative_int,
+        nargs=2,
+        metavar=("LEFT", "RIGHT"),
     )
 
 

@@ -54,7 +54,7 @@ def certify_streams(
     model.streamed(factory)  # or the reason why it cannot
     encoder = model.modules.encoder
     stream_rates: list[StreamRate] = []
-    contexts = getattr(encoder, "att_context_sizes", [None])
+    contexts = list(dict.fromkeys(getattr(encoder, "att_context_sizes", [None])))
     try:
         for context in contexts:
             if context is not None:

@@ -744,20 +744,15 @@ def tell_prompt(model: TrainedModel, args: Namespace) -> None:
         ("punctuation", lambda value: model.set_punctuation(value == "on")),
         ("prompt_task", model.set_task),
         ("timestamps", lambda value: model.set_timestamps(True) if value else None),
+        ("att_context_size", model.set_att_context_size),
     ):
         if (value := getattr(args, name, None)) is not None:
             tell(value)
 
 
 def open_stream_engine(path: str, args: Namespace) -> ModelEngine:
-    """A trained model for streams by frames, with the context of attention that the options say.
-
-    Raises:
-        UsageError: it has no attention, or not with such a context.
-    """
+    """A trained model for streams by frames."""
     (engine,) = open_engines([path], args)
-    if args.att_context_size is not None:
-        engine.loaded.set_att_context_size(args.att_context_size)
     return engine
 
 

@@ -47,7 +47,7 @@ from nemo_asr.trained.licences import require_commercial
 from nemo_asr.trained.model import TrainedModel, completed, import_model, load_model, tell_prompt
 from nemo_lite.base.errors import ConfigError, UsageError, did_you_mean, printable
 from nemo_lite.base.files import json_text
-from nemo_lite.base.options import OneLineParser, not_negative_float, not_negative_int, positive_int
+from nemo_lite.base.options import OneLineParser, not_negative_float, positive_int
 from nemo_lite.base.outputs import check_output, write_output
 from nemo_lite.utils import logging
 
@@ -311,8 +311,6 @@ def export(arguments: Sequence[str]) -> None:
     add("--format", choices=tuple(_EXPORTS), default="onnx", help=format_help)
     stream_help = "a file that takes audio in chunks, with the states between them; onnx and sherpa-onnx"
     add("--stream", action="store_true", help=stream_help)
-    context_help = "frames before and behind that attention sees in the file of --stream; by default those of the model"
-    add("--att_context_size", metavar=("LEFT", "RIGHT"), type=not_negative_int, nargs=2, help=context_help)
     head_help = "which head of a model with several is written, such as ctc; by default the first"
     add("--head", metavar="HEAD", help=head_help)
     parser.add_options(PromptOptions)
@@ -344,8 +342,6 @@ def _check_export(parser: OneLineParser, options: Namespace) -> None:
     suffix, _ = _EXPORTS[options.format]
     if options.stream and options.format not in ("onnx", "sherpa-onnx"):
         parser.error(f"--stream has no effect with --format {options.format}; leave it out")
-    if options.att_context_size is not None and not options.stream:
-        parser.error("--att_context_size has no effect without --stream; leave it out")
     if options.waveform and (options.stream or options.format != "sherpa-onnx"):
         parser.error("--waveform is for --format sherpa-onnx without --stream; leave it out")
     if options.int8 and (options.stream or options.format != "onnx"):
@@ -375,8 +371,6 @@ def _export_float(options: Namespace, path: Path) -> None:
     if options.head is not None:
         model = model.with_head(options.head)
     tell_prompt(model, options)
-    if options.att_context_size is not None:
-        model.set_att_context_size(options.att_context_size)
     reading = model.recipe.reading
     heard = [
         recording.read(reading.sample_rate, trim_silence=reading.trim_silence, int_values=reading.int_values).samples

@@ -39,7 +39,6 @@ from nemo_lite.base.options import (
     arguments_of,
     fold_precision,
     names_of,
-    not_negative_int,
     option,
     option_group,
     seconds,
@@ -65,7 +64,7 @@ _MOST_DIGITS = 5  # of a channel
 # own sets are told (at 1.5 times: 27), and 40 of 40 of other words.
 _LEAST_WORDS, _MUCH_DOUBT, _SOME_DOUBT = 5, 2.0, 0.02
 _MOST_MARKED = 5  # recordings of which is told why the model may not know them
-_BY_FRAMES = ("silence", "pause", "longest_part", "att_context_size")  # options of --stream frames alone
+_BY_FRAMES = ("silence", "pause", "longest_part")  # options of --stream frames alone
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -210,15 +209,6 @@ class Streaming:
     pause: PositiveFloat = option(1.2, "seconds without words after which a part ends, and is final", needs="stream")
     longest_part: PositiveFloat = option(
         20.0, "seconds after which a part ends before its last word", needs="stream", passed_as="longest"
-    )
-    att_context_size: list[int] | None = option(
-        None,
-        "encoded frames before and behind a frame that the attention of a Conformer sees, in chunks of one more than "
-        "the second: 48 15 is two chunks of 16. By default those of the model",
-        type=not_negative_int,
-        nargs=2,
-        metavar=("LEFT", "RIGHT"),
-        needs="stream",
     )
     follow: PositiveFloat | None = option(
         None,

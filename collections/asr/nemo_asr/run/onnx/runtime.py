@@ -12,7 +12,12 @@ from nemo_lite.base.choices import DeviceType
 from nemo_lite.base.errors import UsageError
 
 # What a model in torch is told, by the names of options.
-_EXPORTED_WITH = {"prompt_language": "language", "target_language": "language of texts", "punctuation": "punctuation"}
+_EXPORTED_WITH = {
+    "prompt_language": "language",
+    "target_language": "language of texts",
+    "punctuation": "punctuation",
+    "att_context_size": "context of attention",
+}
 Described = TypeVar("Described", bound=DescribedFile)
 
 
@@ -34,20 +39,13 @@ def open_engines(paths: Sequence[str], args: Namespace) -> list[OnnxModel]:
     """Exported models.
 
     Raises:
-        UsageError: another head than the one with which a file was exported is asked for, or a language.
+        UsageError: a head, a language or a context of attention is asked for, which a file has from its export.
     """
     return [_checked(load_onnx_model(path, args.providers, args.threads), args) for path in paths]
 
 
 def open_stream_engine(path: str, args: Namespace) -> OnnxStreamedModel:
-    """An exported model in chunks.
-
-    Raises:
-        UsageError: a context of attention is asked for.
-    """
-    if args.att_context_size is not None:
-        problem, remedy = "a file has the context that it was exported with", "export it with --att_context_size"
-        raise UsageError(problem, place=path, remedy=remedy)
+    """An exported model in chunks; errors as of `open_engines`."""
     return _checked(OnnxStreamedModel(path, args.providers, args.threads), args)
 
 
@@ -60,7 +58,7 @@ def _checked(file: Described, args: Namespace) -> Described:
         if (value := getattr(args, name, None)) is not None:
             option = f"--{name.removeprefix('prompt_')}"
             problem, remedy = f"a file has the {what} with which it was exported", f"export it with {option}"
-            raise UsageError(problem, place=str(file.path), got=value, remedy=remedy)
+            raise UsageError(problem, place=str(file.path), got=str(value), remedy=remedy)
     if (task := getattr(args, "prompt_task", None)) is not None or getattr(args, "timestamps", False):
         problem, remedy = "a file has no tasks and finds no times", "leave it out, or give the model's folder"
         raise UsageError(
