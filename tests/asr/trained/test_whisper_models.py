@@ -71,6 +71,22 @@ def test_a_folder_gives_the_text_that_transformers_finds(tmp_path: Path, name: s
     assert len(labels) >= 8
 
 
+def test_the_last_piece_of_published_folders_is_empty_and_writes_nothing(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "small", state=state_of(seed=CASES["multilingual"][2]))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    pieces, stored = tokenizer["model"]["vocab"], stored_cases()["multilingual"]
+    (last,) = (piece for piece, number in pieces.items() if number == PIECES - 1)
+    assert last not in stored["text"]
+    del pieces[last], tokenizer["model"]["merges"][-1]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(CheckpointError, match=f"lacks a piece: got no piece {PIECES - 1}"):
+        load_model(folder)
+    pieces[""] = PIECES - 1
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert texts_of(import_model(folder, tmp_path / "ours"), SECONDS) == [stored["text"]]
+    assert texts_of(load_model(tmp_path / "ours"), SECONDS) == [stored["text"]]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_prompt_is_that_of_transformers(tmp_path: Path, name: str) -> None:
     prompt = [token for token in stored_cases()[name]["tokens"] if START <= token < FIRST_TIME]

@@ -94,6 +94,16 @@ def test_the_content_of_a_file_gives_the_same_vocabulary() -> None:
         assert again.ids_of(TEXTS[4]) == made.ids_of(TEXTS[4])
 
 
+def test_a_piece_that_writes_nothing_keeps_its_place() -> None:
+    pieces, merges = pieces_and_merges()
+    made = BytePairs.of([*pieces, ""], merges, "tokenizer")
+    again = Subwords(made.model)
+    assert list(again) == [*small_byte_pairs(), ""]
+    assert again.ids_of(TEXTS[4]) == small_byte_pairs().ids_of(TEXTS[4])
+    ids = [len(pieces), *made.ids_of("the cat")[0], len(pieces)]
+    assert text_of(ids, again) == "the cat"
+
+
 def without_a_byte(content: dict) -> None:
     content["byte_pairs"].remove("Ġ")
 

@@ -247,12 +247,14 @@ class BytePairs(Subwords):
     def of(cls, pieces: Sequence[str], merges: Sequence[tuple[str, str]], place: str) -> BytePairs:
         """Those of pieces by id, in the alphabet of ``vocab.json``, and of pairs that become one, the first ones first.
 
+        A piece may be empty, as 50256 of Whisper is: it writes nothing, and no text has it.
+
         Raises:
-            DataError: a piece is repeated, empty, or of other characters; a byte has no piece, or a pair makes none.
+            DataError: a piece is repeated, or of other characters; a byte has no piece, or a pair makes none.
         """
         ids = {piece: i for i, piece in enumerate(pieces)}
-        if len(ids) != len(pieces) or "" in ids or len(pieces) > MAX_PIECES:
-            wanted = f"up to {MAX_PIECES} pieces, none of them empty or twice there"
+        if len(ids) != len(pieces) or len(pieces) > MAX_PIECES:
+            wanted = f"up to {MAX_PIECES} pieces, none of them twice there"
             raise refusal(
                 "the pieces cannot be used", place, f"{len(pieces)} pieces, {len(ids)} different ones", wanted
             )
