@@ -1,16 +1,20 @@
-"""Published kinds of models beside transformers and sherpa-onnx: processor time and memory.
+"""Published kinds of models beside other programs: processor time, memory, and whether the texts are the same.
 
     PYTHONPATH=tests:TRANSFORMERS python benchmarks/published_models.py [--rounds 3] [--threads 2] [--quick]
 
-TRANSFORMERS is a folder with transformers 5.24 (pip install --target). Models have random weights and the sizes of
-published ones, in folders of transformers, which both read: Whisper tiny and base, wav2vec 2.0 base, and a Canary of 17
-layers with 512 channels and 4 layers of its decoder. A text of an attention decoder never ends by itself: each has as
-many labels as there are positions. sherpa-onnx, where it is installed, runs the file that `nemo-lite export` writes.
+TRANSFORMERS is a folder with transformers 5.24 (pip install --target), and, to measure it too, faster-whisper with
+ctranslate2 and av. Models have random weights and the sizes of published ones, in folders of transformers, which both
+read: Whisper tiny and base, wav2vec 2.0 base, and a Canary of 17 layers with 512 channels, 4 layers of its decoder and
+few labels. A text of an attention decoder never ends by itself: each has as many labels as there are positions.
+onnx-asr and sherpa-onnx, where they are installed, run the files that `nemo-lite export` writes; faster-whisper, where
+it is, runs the folder that ctranslate2 makes of that of transformers.
+All search greedily, in float32, and are told the language.
 
-Each figure is of a process of its own, which reads the folder, transcribes one recording and then four others, one by
+Each figure is of a process of its own, which reads the model, transcribes one recording and then four others, one by
 one; programs take turns, the table shows medians. Processor seconds are those of the four, for a second of audio. On a
 busy machine give --threads 1: threads that wait for each other take processor time too. Memory is the most that the
-process held, less what it held before it read the model.
+process held, less what it held before it read the model, when packages were imported. The last column counts the texts
+of the four that are those of transformers, but for spaces.
 """
 
 from __future__ import annotations
@@ -26,11 +30,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import islice, product
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
+import soundfile
 import torch
 from toys import prompted_models
 
@@ -38,8 +45,23 @@ from nemo_asr.run.text.byte_pairs import ALPHABET
 
 RATE, RECORDINGS, LABELS = 16000, 4, 60
 _END, _START, _ENGLISH, _TRANSCRIBE, _NO_TIMES, _TOKENS = 50257, 50258, 50259, 50359, 50363, 51865
+_NUM_PROMPT = 4  # the start, a language, a task, no times
+_LAST = ("translate", "transcribe", "startoflm", "startofprev", "nospeech", "notimestamps")  # special ones before times
 WHISPERS = {"whisper-tiny": (384, 6, 4), "whisper-base": (512, 8, 6)}  # channels, heads, layers
 CANARY, WAV2VEC = "canary of 17 layers", "wav2vec2-base"
+# The package of each program, which is imported before memory is counted.
+PACKAGES = {
+    "transformers": "transformers",
+    "nemo_lite": "nemo_asr",
+    "onnx-asr": "onnx_asr",
+    "sherpa-onnx": "sherpa_onnx",
+    "faster-whisper": "faster_whisper",
+}
+OTHERS = {
+    **{name: ["onnx-asr", "faster-whisper"] for name in WHISPERS},
+    WAV2VEC: ["sherpa-onnx"],
+    CANARY: ["onnx-asr", "sherpa-onnx"],
+}
 QUICK = {"num_hidden_layers": 1}
 
 
@@ -63,6 +85,8 @@ def write(folder: Path, name: str, is_quick: bool) -> None:
     elif name == WAV2VEC:
         config = transformers.Wav2Vec2Config(vocab_size=32, pad_token_id=0, **(QUICK if is_quick else {}))
         model = transformers.Wav2Vec2ForCTC(config)
+        with torch.no_grad():
+            model.lm_head.bias[1:4] = -1e4  # programs write them in their own ways
         tokens = ["<pad>", "<s>", "</s>", "<unk>", "|", *map(chr, range(65, 91)), "'"]
         files = {
             "vocab.json": {token: number for number, token in enumerate(tokens)},
@@ -83,15 +107,20 @@ def _whisper(transformers: Any, size: int, heads: int, layers: int, is_quick: bo
         for key, value in (("layers", 1 if is_quick else layers), ("attention_heads", heads), ("ffn_dim", 4 * size))
     }
     config = transformers.WhisperConfig(
-        vocab_size=_TOKENS, d_model=size, max_target_positions=LABELS + 4, **parts, **_ends(_END), pad_token_id=_END,
-        decoder_start_token_id=_START, suppress_tokens=None, begin_suppress_tokens=None,
+        vocab_size=_TOKENS, d_model=size, max_target_positions=LABELS + _NUM_PROMPT, **parts,
+        **_ends(_END), pad_token_id=_END, decoder_start_token_id=_START,
+        suppress_tokens=None, begin_suppress_tokens=None,
     )  # fmt: skip
-    several = ("".join(letters) for length in (2, 3) for letters in product(ALPHABET.values(), repeat=length))
-    pieces = [*ALPHABET.values(), *islice(several, _END - len(ALPHABET))]
-    special = {"<|endoftext|>": _END, "<|startoftranscript|>": _START, "<|en|>": _ENGLISH}
-    special |= {"<|transcribe|>": _TRANSCRIBE, "<|notimestamps|>": _NO_TIMES}
+    several = ("".join(letters) for letters in product(ascii_lowercase, repeat=4))
+    # The last piece of the published ones is empty. By it, ctranslate2 knows a Whisper of many languages.
+    pieces = [*ALPHABET.values(), *islice(several, _END - len(ALPHABET) - 1), ""]
+    # Those of other languages have names of no meaning, as ctranslate2 counts tokens.
+    names = ["endoftext", "startoftranscript", "en", *map(str, range(_ENGLISH + 1, _TRANSCRIBE - 1)), *_LAST]
+    special = {number: f"<|{name}|>" for number, name in enumerate(names, _END)}
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
-    added = [{"id": number, "content": token, "special": True} for token, number in special.items()]
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = [{"id": number, "content": token, "special": True, **flags} for number, token in special.items()]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     generation = {
         **_ends(_END),
         "pad_token_id": _END,
@@ -103,10 +132,11 @@ def _whisper(transformers: Any, size: int, heads: int, layers: int, is_quick: bo
         "suppress_tokens": [*range(_END, _TOKENS)],
         "language": "en",
         "task": "transcribe",
-        "max_length": LABELS + 4,
+        "max_length": LABELS + _NUM_PROMPT,
     }
     tokenizer = {
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
         "added_tokens": added,
         "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
     }
@@ -151,15 +181,16 @@ def open_nemo_lite(folder: Path, name: str) -> Callable[[Any], str]:
 
 
 def open_transformers(folder: Path, name: str) -> Callable[[Any], str]:
-    """The classes of transformers with their features; ids stand for a text."""
+    """The classes of transformers with their features and tokenizers."""
     transformers = import_module("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     if name == WAV2VEC:
         ctc = transformers.Wav2Vec2ForCTC.from_pretrained(folder).eval()
         of_waves = transformers.Wav2Vec2FeatureExtractor(do_normalize=True)
 
         def of_ctc(samples: Any) -> str:
             inputs = of_waves(samples, sampling_rate=RATE, return_tensors="pt")
-            return str(torch.unique_consecutive(ctc(inputs.input_values).logits[0].argmax(-1)).tolist())
+            return str(tokenizer.decode(ctc(inputs.input_values).logits[0].argmax(-1)))
 
         return of_ctc
     if name in WHISPERS:
@@ -168,7 +199,8 @@ def open_transformers(folder: Path, name: str) -> Callable[[Any], str]:
 
         def of_whisper(samples: Any) -> str:
             features = extractor(samples, sampling_rate=RATE, return_tensors="pt").input_features
-            return str(whisper.generate(features, force_unique_generate_call=True)[0].tolist())
+            ids = whisper.generate(features, force_unique_generate_call=True)[0]
+            return str(tokenizer.decode(ids, skip_special_tokens=True))
 
         return of_whisper
     canary = transformers.CanaryForConditionalGeneration.from_pretrained(folder).eval()
@@ -178,18 +210,30 @@ def open_transformers(folder: Path, name: str) -> Callable[[Any], str]:
     def of_prompt(samples: Any) -> str:
         inputs = dict(of_canary([samples], sampling_rate=RATE, return_tensors="pt"))
         told = {"decoder_input_ids": prompt, "max_new_tokens": LABELS, "num_beams": 1, "do_sample": False}
-        return str(canary.generate(**inputs, **told)[0].tolist()[prompt.shape[1] :])
+        return str(tokenizer.decode(canary.generate(**inputs, **told)[0][prompt.shape[1] :]))
 
     return of_prompt
 
 
+def open_onnx_asr(folder: Path, name: str) -> Callable[[Any], str]:
+    """onnx-asr with the exported files."""
+    onnxruntime = import_module("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    kind = "whisper" if name in WHISPERS else "nemo-conformer-aed"
+    model = import_module("onnx_asr").load_model(kind, folder, sess_options=options)
+    return lambda samples: str(model.recognize(samples, sample_rate=RATE, language="en"))
+
+
 def open_sherpa(folder: Path, name: str) -> Callable[[Any], str]:
-    """sherpa-onnx with the exported file beside the folder."""
-    sherpa_onnx = import_module("sherpa_onnx")
-    place = folder.with_name(f"{folder.name}-sherpa")
-    recognizer = sherpa_onnx.OfflineRecognizer.from_omnilingual_asr_ctc(
-        model=str(place / "model.onnx"), tokens=str(place / "tokens.txt"), num_threads=torch.get_num_threads()
-    )
+    """sherpa-onnx with the exported files."""
+    loaders = import_module("sherpa_onnx").OfflineRecognizer
+    common = {"tokens": str(folder / "tokens.txt"), "num_threads": torch.get_num_threads()}
+    if name == CANARY:
+        files = {part: str(folder / f"{part}.onnx") for part in ("encoder", "decoder")}
+        recognizer = loaders.from_nemo_canary(**files, **common, src_lang="en", tgt_lang="en")
+    else:
+        recognizer = loaders.from_omnilingual_asr_ctc(model=str(folder / "model.onnx"), **common)
 
     def of_stream(samples: Any) -> str:
         stream = recognizer.create_stream()
@@ -200,7 +244,63 @@ def open_sherpa(folder: Path, name: str) -> Callable[[Any], str]:
     return of_stream
 
 
-PROGRAMS = {"nemo_lite": open_nemo_lite, "transformers": open_transformers, "sherpa-onnx": open_sherpa}
+def open_faster_whisper(folder: Path, name: str) -> Callable[[Any], str]:
+    """faster-whisper without what it does beside the model: no times, no second try, nothing taken for silence.
+
+    Of the labels of prompt and text that it may have, it says at most half.
+    """
+    threads, kind = torch.get_num_threads(), import_module("faster_whisper").WhisperModel
+    model = kind(str(folder), device="cpu", compute_type="float32", cpu_threads=threads)
+    greedy: dict[str, Any] = {
+        **dict.fromkeys(("compression_ratio_threshold", "log_prob_threshold", "no_speech_threshold")),
+        **{"language": "en", "beam_size": 1, "temperature": 0.0, "without_timestamps": True},
+        **{"suppress_tokens": [*range(_END, _TOKENS)], "suppress_blank": False},
+        "max_new_tokens": 2 * LABELS - _NUM_PROMPT,
+    }
+
+    def of_segments(samples: Any) -> str:
+        segments, _ = model.transcribe(samples, **greedy)
+        return "".join(segment.text for segment in segments)
+
+    return of_segments
+
+
+PROGRAMS = {
+    "transformers": open_transformers,
+    "nemo_lite": open_nemo_lite,
+    "onnx-asr": open_onnx_asr,
+    "sherpa-onnx": open_sherpa,
+    "faster-whisper": open_faster_whisper,
+}
+
+
+def write_for(program: str, folder: Path, name: str, seconds: float) -> Path | None:
+    """The folder for another program, made of that of transformers. None, and why: there is none."""
+    problem = "not installed"
+    target = folder.with_name(f"{folder.name}-{program}")
+    if find_spec(PACKAGES[program]) is not None:
+        if program == "faster-whisper":
+            converter = "import sys, ctranslate2.converters.transformers as c; c.main()"
+            files = ["--copy_files", "tokenizer.json", "preprocessor_config.json"]
+            command = [sys.executable, "-c", converter, "--model", str(folder), "--output_dir", str(target), *files]
+        else:
+            command = ["nemo-lite", "export", str(folder), str(target), "--format", program]
+        if (program, name) == ("sherpa-onnx", CANARY):
+            command += ["--audio", *map(str, write_recordings(folder.parent, seconds))]
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
+        if made.returncode == 0:
+            return target
+        problem = (made.stderr.strip() or made.stdout.strip()).splitlines()[-1]
+    print(f"{name:<20} {program:<14} left out: {problem}", flush=True)
+    return None
+
+
+def write_recordings(folder: Path, seconds: float) -> list[Path]:
+    """Files of those that are measured."""
+    paths = [folder / f"{number}.wav" for number in range(1, RECORDINGS + 1)]
+    for number, path in enumerate(paths, 1):
+        soundfile.write(path, audio(seconds, number), RATE, subtype="FLOAT")
+    return paths
 
 
 def most_memory() -> float:
@@ -212,10 +312,9 @@ def most_memory() -> float:
 def measure(program: str, folder: Path, name: str, seconds: float, threads: int) -> None:
     """Print the figures of this process as JSON."""
     torch.set_num_threads(threads)
+    package = import_module(PACKAGES[program])
     if program == "transformers":
-        import_module("transformers").WhisperForConditionalGeneration  # noqa: B018  # is imported when it is named
-    elif program == "nemo_lite":
-        import_module("nemo_asr")
+        package.WhisperForConditionalGeneration  # noqa: B018  # is imported when it is named
     before = most_memory()
     with torch.inference_mode():
         recognise = PROGRAMS[program](folder, name)
@@ -227,17 +326,17 @@ def measure(program: str, folder: Path, name: str, seconds: float, threads: int)
         "processor": (time.process_time() - processor) / total,
         "clock": (time.perf_counter() - clock) / total,
         "memory": most_memory() - before,
-        "texts": texts,
+        "texts": [" ".join(text.split()) for text in texts],
     }
     print(json.dumps(figures))
 
 
-def run(program: str, folder: Path, name: str, seconds: float, threads: int) -> dict[str, Any]:
+def run(program: str, folder: str, name: str, seconds: float, threads: int) -> dict[str, Any]:
     """The figures of a process."""
-    command = [sys.executable, __file__, "--program", program, "--folder", str(folder), "--name", name]
+    command = [sys.executable, __file__, "--program", program, "--folder", folder, "--name", name]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     options = ["--seconds", str(seconds), "--threads", str(threads)]
-    made = subprocess.run([*command, *options], capture_output=True, text=True, check=True, env=environment)
+    made = subprocess.run([*command, *options], stdout=subprocess.PIPE, text=True, check=True, env=environment)
     figures: dict[str, Any] = json.loads(made.stdout.splitlines()[-1])
     return figures
 
@@ -256,29 +355,36 @@ def main() -> None:
     if args.program:
         measure(args.program, Path(args.folder), args.name, args.seconds, args.threads)
         return
-    print(f"{'model':<20} {'program':<13} {'processor s for 1 s':>19} {'clock':>7} {'MiB':>6}  ratio to transformers")
+    columns = f"{'processor s for 1 s':>19} {'clock':>7} {'MiB':>6}  ratio to transformers"
+    print(f"{'model':<20} {'program':<14} {columns}")
     with tempfile.TemporaryDirectory() as place:
         for name in args.models:
             folder = Path(place) / name.replace(" ", "-")
             write(folder, name, args.quick)
-            programs = ["transformers", "nemo_lite"]
-            if name == WAV2VEC:
-                target = folder.with_name(f"{folder.name}-sherpa")
-                export = ["nemo-lite", "export", str(folder), str(target), "--format", "sherpa-onnx"]
-                if subprocess.run(export, capture_output=True, check=False).returncode == 0:
-                    programs.append("sherpa-onnx")
-            found: dict[str, list[dict[str, Any]]] = {program: [] for program in programs}
+            folders: dict[str, Path | None] = {"transformers": folder, "nemo_lite": folder}
+            folders |= {program: write_for(program, folder, name, args.seconds) for program in OTHERS[name]}
+            found: dict[str, list[dict[str, Any]]] = {program: [] for program, made in folders.items() if made}
             for _ in range(args.rounds):
                 for program, figures in found.items():
-                    figures.append(run(program, folder, name, args.seconds, args.threads))
-            medians = {
-                program: [statistics.median(each[key] for each in figures) for key in ("processor", "clock", "memory")]
-                for program, figures in found.items()
-            }
-            theirs = medians["transformers"]
-            for program, (processor, clock, memory) in medians.items():
-                ratios = f"{processor / theirs[0]:.2f} x, memory {memory / theirs[2]:.2f} x"
-                print(f"{name:<20} {program:<13} {processor:>19.4f} {clock:>7.4f} {memory:>6.0f}  {ratios}", flush=True)
+                    figures.append(run(program, str(folders[program]), name, args.seconds, args.threads))
+            for program, figures in found.items():
+                show(name, program, figures, found["transformers"])
+
+
+def show(name: str, program: str, figures: list[dict[str, Any]], reference: list[dict[str, Any]]) -> None:
+    """Print the line of a program."""
+    processor, clock, memory = medians(figures)
+    their_processor, _, their_memory = medians(reference)
+    pairs = zip(figures[0]["texts"], reference[0]["texts"], strict=True)
+    ratios = f"{processor / their_processor:.2f} x, memory {memory / their_memory:.2f} x"
+    same = f"{sum(text == theirs for text, theirs in pairs)} of {RECORDINGS} texts"
+    print(f"{name:<20} {program:<14} {processor:>19.4f} {clock:>7.4f} {memory:>6.0f}  {ratios}, {same}", flush=True)
+
+
+def medians(figures: list[dict[str, Any]]) -> tuple[float, float, float]:
+    """Of processor time, time and memory."""
+    of = {key: statistics.median(each[key] for each in figures) for key in ("processor", "clock", "memory")}
+    return of["processor"], of["clock"], of["memory"]
 
 
 if __name__ == "__main__":
