@@ -180,7 +180,7 @@ def test_the_page_fits_a_phone_and_follows_a_dark_system(page):
             tops = "[...document.querySelectorAll('.tools button')].map((button) => button.offsetTop)"
             assert len(set(page.value(tops))) == 1
             page.open(f"{root(address)}docs")
-            page.wait("document.querySelectorAll('h2').length === 6")
+            page.wait("document.querySelectorAll('h2').length === 7")
             assert page.value("document.documentElement.scrollWidth") <= width
 
 
