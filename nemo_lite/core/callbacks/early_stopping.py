@@ -125,5 +125,4 @@ class EarlyStoppingCallback(NeMoCallback):
 
 
 def _finite(value: object, sign: float) -> float:
-    is_number = isinstance(value, (int, float)) and math.isfinite(value)
-    return sign * float(value) if is_number else math.inf  # type: ignore[arg-type]  # it is a number
+    return sign * value if isinstance(value, (int, float)) and math.isfinite(value) else math.inf

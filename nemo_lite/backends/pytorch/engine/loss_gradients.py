@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks
-from nemo_lite.backends.pytorch.engine.module_state import modules_of
-from nemo_lite.backends.pytorch.generators import generators_set_aside
+from nemo_lite.backends.pytorch.engine.module_state import left_as_they_are, modules_of
 from nemo_lite.backends.pytorch.lowering import lower
-from nemo_lite.backends.pytorch.nm import LossNM
-from nemo_lite.backends.pytorch.placement import Snapshot
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.callbacks.action_state import LossGradients
 from nemo_lite.core.dag import Dag, parting_wires, slice_between
@@ -47,7 +43,7 @@ def loss_gradients(losses: Sequence[NmTensor], batch: Sequence[object], precisio
     shared = lower(dag.slice(wires), "Shared").to(precision.device)
     part = slice_between([*dag.inputs, *wires], losses)
     heads = lower(part, "Heads").to(precision.device)
-    with _left_as_they_are(modules, precision):
+    with left_as_they_are(modules, precision.device), precision.prepared(modules):
         with torch.no_grad():
             values: dict[NmTensor, Any] = dict(zip(dag.inputs, batch, strict=True))
             values.update(zip(wires, shared(*batch), strict=True))
@@ -74,21 +70,3 @@ def _norm(loss: Tensor, leaves: Sequence[Tensor], keep: bool) -> float:
 
 def _has_weights(wire: NmTensor) -> bool:
     return any(next(module.parameters(), None) is not None for module in modules_of(Dag([wire])))
-
-
-@contextmanager
-def _left_as_they_are(modules: Sequence[nn.Module], precision: Precision) -> Iterator[None]:
-    """Generators, buffers and what losses tell of items are the same afterwards."""
-    named = {str(number): module for number, module in enumerate(modules)}
-    buffers = Snapshot(dict.fromkeys(buffer for module in modules for buffer in module.buffers()))
-    told = [(module, module.item_losses) for module in modules if isinstance(module, LossNM)]
-    buffers.keep()
-    for module, _ in told:
-        module.item_losses = None
-    try:
-        with generators_set_aside(precision.device, named), precision.prepared(modules):
-            yield
-    finally:
-        buffers.put_back()
-        for module, item_losses in told:
-            module.item_losses = item_losses

@@ -13,8 +13,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_synced
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.replicas import refuse_drifted_weights
-from nemo_lite.backends.pytorch.generators import Before, to_put_back
-from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.backends.pytorch.generators import Before, generators_set_aside, to_put_back
+from nemo_lite.backends.pytorch.nm import LossNM, TrainableNM
 from nemo_lite.backends.pytorch.placement import Snapshot
 from nemo_lite.backends.pytorch.precision import own_part
 from nemo_lite.base.errors import MAX_LISTED, counted
@@ -59,6 +59,25 @@ def _tell_of_evaluated_parts(module: nn.Module, parts: Mapping[str, nn.Module]) 
 
 def _is_frozen(module: nn.Module) -> bool:
     return isinstance(module, TrainableNM) and module.is_frozen()
+
+
+@contextmanager
+def left_as_they_are(modules: Iterable[object], device: torch.device) -> Iterator[None]:
+    """A pass inside changes nothing: generators, buffers and what losses tell of items are the same afterwards."""
+    named = {str(number): module for number, module in enumerate(modules)}
+    parts = [module for module in named.values() if isinstance(module, nn.Module)]
+    buffers = Snapshot(dict.fromkeys(buffer for part in parts for buffer in part.buffers()))
+    told = [(part, part.item_losses) for part in parts if isinstance(part, LossNM)]
+    buffers.keep()
+    for module, _ in told:
+        module.item_losses = None
+    try:
+        with generators_set_aside(device, named):
+            yield
+    finally:
+        buffers.put_back()
+        for module, item_losses in told:
+            module.item_losses = item_losses
 
 
 _modes_aside: list[Before] = []

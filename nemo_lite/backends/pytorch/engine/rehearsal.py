@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.engine.module_state import modules_of, set_training
+from nemo_lite.backends.pytorch.engine.module_state import left_as_they_are, modules_of, set_training
 from nemo_lite.backends.pytorch.engine.objectives import LoweredObjective
 from nemo_lite.backends.pytorch.engine.step_memory import state_bytes
-from nemo_lite.backends.pytorch.generators import generators_set_aside
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.optimizers import create_optimizer
-from nemo_lite.backends.pytorch.placement import Snapshot, to_device
+from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core.dag import Dag
@@ -43,15 +42,8 @@ def rehearse(
     Raises:
         UsageError: memory lacks.
     """
-    device = precision.device
-    parts = [module for module in modules.values() if isinstance(module, nn.Module)]
-    buffers = Snapshot(dict.fromkeys(buffer for module in parts for buffer in module.buffers()))
-    item_losses = [module.item_losses for module in objective.loss_modules]
-    buffers.keep()
     try:
-        for module in objective.loss_modules:
-            module.item_losses = None
-        with generators_set_aside(device, modules):
+        with left_as_they_are(modules.values(), precision.device):
             weights = objective.halves or objective.parameters
             _pass(objective.lowered, objective.num_losses, weights, objective.optimizer, batch, precision)
     except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError
@@ -63,10 +55,6 @@ def rehearse(
             got=str(error).splitlines()[0][:200],
             remedy="lower --batch_size (nemo-lite plan --find_batch says which fits), or max_duration",
         ) from None
-    finally:
-        for module, kept in zip(objective.loss_modules, item_losses, strict=True):
-            module.item_losses = kept
-        buffers.put_back()
 
 
 def tried_bytes(

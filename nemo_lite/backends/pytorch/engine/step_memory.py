@@ -18,10 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from nemo_lite.backends.pytorch.engine.module_state import modules_of, set_training
-from nemo_lite.backends.pytorch.generators import generators_set_aside
+from nemo_lite.backends.pytorch.engine.module_state import left_as_they_are, modules_of, set_training
 from nemo_lite.backends.pytorch.lowering import lower
-from nemo_lite.backends.pytorch.nm import LossNM
 from nemo_lite.backends.pytorch.optimizers import create_optimizer
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.dag import Dag
@@ -157,10 +155,8 @@ def step_memory(
     live = _LiveBytes(fake, most_operators)
     part = dag.slice(list(losses))
     module = lower(part, "CountedDag")
-    loss_modules = [each for each in modules if isinstance(each, LossNM)]
     was_training = {each: each.training for owner in modules for each in owner.modules()}
-    item_losses = [each.item_losses for each in loss_modules]
-    with generators_set_aside(device, dag.modules), _fake_weights(modules, fake), torch.enable_grad():
+    with left_as_they_are(dag.modules.values(), device), _fake_weights(modules, fake), torch.enable_grad():
         set_training(modules)
         try:
             parameters = list(dict.fromkeys(each for owner in modules for each in owner.parameters()))
@@ -178,8 +174,6 @@ def step_memory(
         finally:
             for each, mode in was_training.items():
                 each.training = mode
-            for each, kept in zip(loss_modules, item_losses, strict=True):
-                each.item_losses = kept
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     state, update = _optimizer_memory(trained, optimizer, optimizer_params)
     return StepMemory(weights, state, passes, update)
