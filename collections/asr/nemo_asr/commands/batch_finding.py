@@ -59,6 +59,14 @@ def share_of(name: str) -> float:
     return SHARE_OF_CPU_TRIMMED if os.environ.get(TRIMMED) else SHARE_OF_CPU
 
 
+def made_up_batch(layer: SpeechDataLayer, shape: BatchShape) -> Sequence[Any]:
+    """A batch of this shape. UsageError: the layer does not know its batches before they are read."""
+    batch = layer.made_up_batch(shape)
+    if batch is None:
+        raise UsageError("its batches are not known before they are read", place=layer.label)
+    return batch
+
+
 def memory_of(
     layer: SpeechDataLayer,
     shape: BatchShape,
@@ -73,9 +81,7 @@ def memory_of(
     Raises:
         UsageError: they cannot be counted for this model or these data.
     """
-    batch = layer.made_up_batch(shape)
-    if batch is None:
-        raise UsageError("its batches are not known before they are read", place=layer.label)
+    batch = made_up_batch(layer, shape)
     try:
         return factory.step_memory([loss], batch, optimizer, params, most_operators)
     except ManyOperatorsError as error:

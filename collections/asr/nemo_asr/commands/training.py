@@ -22,6 +22,7 @@ from nemo_asr.commands.batch_finding import (
     buckets_of,
     find,
     hours_told,
+    made_up_batch,
     memory_of,
     rate_of,
     share_of,
@@ -308,10 +309,7 @@ class TrainingRun:
         params = self._optimizer_params()
 
         def tried(shape: BatchShape) -> int:
-            batch = layer.made_up_batch(shape)
-            if batch is None:
-                raise UsageError("its batches are not known before they are read", place=layer.label)
-            taken = self.factory.tried_bytes([loss], batch, self.args.optimizer, params)
+            taken = self.factory.tried_bytes([loss], made_up_batch(layer, shape), self.args.optimizer, params)
             return 2 * limit if taken is None else taken
 
         return tried

@@ -301,14 +301,19 @@ def _stated_by_ngc(entry: Any, url: str) -> StatedFile | None:
     """A file of NGC's list; None for another kind of name, and for what lacks facts."""
     if not isinstance(entry, dict):
         return None
-    name, size, stated = str(entry.get("path")), entry.get("sizeInBytes"), str(entry.get("sha256_base64") or "")
-    if not _FILE_NAME.fullmatch(name) or not isinstance(size, int) or size < 0:
-        return None
     try:
-        digest = base64.b64decode(stated, validate=True).hex()
+        digest = base64.b64decode(str(entry.get("sha256_base64") or ""), validate=True).hex()
     except ValueError:
         return None
-    return StatedFile(name, f"{url}/{name}", size, digest) if len(digest) in (0, 64) else None
+    return _file(entry.get("path"), entry.get("sizeInBytes"), digest, url) if len(digest) in (0, 64) else None
+
+
+def _file(path: object, size: object, digest: str, url: str) -> StatedFile | None:
+    """None for the name of another folder, and for what is no size."""
+    name = str(path)
+    if not _FILE_NAME.fullmatch(name) or not isinstance(size, int) or size < 0:
+        return None
+    return StatedFile(name, f"{url}/{name}", size, digest)
 
 
 _HOSTS: Mapping[str, type[_HuggingFace] | type[_Ngc]] = {PREFIX: _HuggingFace, NGC_PREFIX: _Ngc}
@@ -329,8 +334,7 @@ def _stated(entry: Any, url: str) -> StatedFile | None:
         return None
     stored = entry.get("lfs")
     stated = stored if isinstance(stored, dict) else entry
-    name, size, digest = str(entry.get("path")), stated.get("size"), str(stated.get("oid"))
-    if not _FILE_NAME.fullmatch(name) or not isinstance(size, int) or size < 0:
+    digest = str(stated.get("oid"))
+    if not _DIGEST_OF[stated is stored].fullmatch(digest):
         return None
-    is_digest = _DIGEST_OF[stated is stored].fullmatch(digest)
-    return StatedFile(name, f"{url}/{name}", size, digest) if is_digest else None
+    return _file(entry.get("path"), stated.get("size"), digest, url)
