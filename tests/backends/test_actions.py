@@ -202,6 +202,20 @@ def test_models_of_a_sweep_leave_memory_and_leave_their_names(factory, compile):
     assert [model() for model in models] == [None] * 4
 
 
+def test_the_last_models_optimizer_leaves_memory_with_the_model(factory):
+    net, loss = build()
+    factory.train([loss], "adam", {"max_steps": 2, "lr": 0.01})
+    (optimizer,) = factory.get_trainer().optimizers
+    held = [weakref.ref(each) for each in (optimizer, net.fc.weight, optimizer.state[net.fc.weight]["exp_avg"])]
+    del optimizer, net
+    gc.collect()
+    assert all(each() is not None for each in held)  # the wires still hold the model
+    del loss
+    gc.collect()
+    assert [each() for each in held] == [None] * 3
+    assert factory.get_trainer().optimizers == []
+
+
 def test_after_a_training_its_state_can_be_written_and_read(factory, tmp_path):
     _, loss = build()
     params = {"max_steps": 3, "lr": 0.1, "momentum": 0.9}

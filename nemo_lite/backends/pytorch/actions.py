@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize, ref
 
 import torch
 from torch import fx, nn
@@ -326,8 +326,11 @@ class PtActions(DeploymentExport):
         """After a training keep its counters, optimizers, loss scale and results, but neither modules nor wires.
 
         So a model that nobody else holds leaves memory, and the next one may have the names of its modules and wires.
+        Its optimizers, which hold its weights, leave with the last of its modules.
         """
         state.tensors, state.averaging, state.modules = NoValues(), None, WeakValueDictionary(state.modules)
+        for module in state.modules.values():
+            finalize(module, _forget_optimizers, ref(state)).atexit = False
         evaluations, self._checkpoints = self._offer_services(state, CallbackList([]), precision)
         evaluations.results = dict(results)
 
@@ -499,6 +502,13 @@ class PtActions(DeploymentExport):
         return choose_precision(
             self._level, self._device, self._amp_dtype, min_loss_scale, max_loss_scale, self._amp_backend
         )
+
+
+def _forget_optimizers(state: ref[RunState]) -> None:
+    """Let go of the optimizers of a run that is over once none of its modules is left."""
+    ended = state()
+    if ended is not None and not [*ended.modules.values()]:
+        ended.optimizers.clear()
 
 
 def _by_unique_names(dags: Sequence[Dag]) -> dict[str, NeuralModule]:
