@@ -50,7 +50,7 @@ def step_of(form: str, arguments: Mapping[str, Any], num_utterances: int, num_fr
     def run() -> None:
         with plainly() if form == "plain" else nullcontext():
             encoded: Tensor = encoder(audio_signal=features, length=lengths)[0]
-            encoded.square().mean().backward()  # type: ignore[no-untyped-call]  # torch's
+            encoded.square().mean().backward()
         for parameter in encoder.parameters():
             parameter.grad = None
 

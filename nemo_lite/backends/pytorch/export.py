@@ -363,7 +363,7 @@ def _write_torchscript(module: NeuralModule, path: Path, example: Example) -> No
                 script: Any = torch.jit.script(_without_ports(module))
             else:
                 part = _ExportedPart.of(module, example, str(path))
-                script = torch.jit.trace(part, part.examples, check_trace=False)  # type: ignore[no-untyped-call]
+                script = torch.jit.trace(part, part.examples, check_trace=False)
                 _compare(part, script, path)
             write_atomically(path, lambda file: torch.jit.save(script, file))
     except UsageError:

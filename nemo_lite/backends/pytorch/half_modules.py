@@ -108,8 +108,8 @@ class SavedWeights:
         """Let a part save and load float32 values of its own tensors; returns what undoes it."""
         # Partials, because torch notes something in the functions that it is given.
         return (
-            part.register_state_dict_post_hook(partial(self._widen_state)),  # type: ignore[no-untyped-call]  # torch's
-            part.register_load_state_dict_pre_hook(partial(self._take_state)),  # type: ignore[no-untyped-call]  # torch's
+            part.register_state_dict_post_hook(partial(self._widen_state)),
+            part.register_load_state_dict_pre_hook(partial(self._take_state)),
         )
 
     def master_of(self, parameter: Tensor) -> Tensor:

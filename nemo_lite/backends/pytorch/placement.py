@@ -147,7 +147,7 @@ def choose_device(placement: DeviceType | None, local_rank: int | None = None) -
 def _let_segments_expand() -> None:
     """Before CUDA starts: batches of many lengths leave gaps in segments of fixed size, until memory runs out late."""
     chosen = any(name in os.environ for name in _ALLOCATOR_VARIABLES)
-    is_late = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch's
+    is_late = torch.cuda.is_initialized()
     if not chosen and not is_late and sys.platform.startswith("linux"):
         os.environ[_ALLOCATOR_VARIABLES[0]] = _EXPANDABLE  # for processes that this one starts
         torch._C._accelerator_setAllocatorSettings(_EXPANDABLE)  # torch may have read the variables already
@@ -185,7 +185,7 @@ class AheadOfUse:
         self._device, self._is_host = device, device.type == "cpu"
         self._beside: torch.cuda.Stream | None = None
         if device.type == "cuda":
-            self._beside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's
+            self._beside = torch.cuda.Stream(device)
 
     def start(self, values: Iterable[object]) -> tuple[Value, ...]:
         """The values with their tensors on the way to the device. From pageable memory the host waits for them."""
@@ -223,13 +223,13 @@ class ReadBeside:
         self._device, self.is_of_use = device, device.type == "cuda"
         self._beside: torch.cuda.Stream | None = None
         if self.is_of_use:
-            self._beside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's
+            self._beside = torch.cuda.Stream(device)
 
     def mark(self) -> torch.cuda.Event | None:
         """The place behind all that is queued now."""
         if self._beside is None:
             return None
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's
+        event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self._device))
         return event
 
@@ -280,7 +280,7 @@ class HostCopy:
             # Without page-locked memory the copy itself would wait.
             self._numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
             self._numbers.copy_(numbers, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's
+            self._event = torch.cuda.Event()
             self._event.record(torch.cuda.current_stream(numbers.device))
 
     def values(self) -> list[float]:

@@ -161,7 +161,7 @@ class Precision:
             is_last: the step has no further one.
         """
         scaled = loss if self._scale is None else self._scale.scaled(loss)
-        scaled.backward()  # type: ignore[no-untyped-call]  # torch's
+        scaled.backward()
 
     def finish_backward(
         self,

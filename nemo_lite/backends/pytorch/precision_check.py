@@ -87,7 +87,7 @@ def _floats(values: Iterable[object]) -> Iterator[Tensor]:
     return (v for v in tree_leaves(list(values)) if isinstance(v, Tensor) and v.is_floating_point() and v.numel())
 
 
-class _Dtypes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
+class _Dtypes(TorchDispatchMode):
     """Notes the floating types of what is computed inside; conversions and copies are no computation.
 
     Args:

@@ -408,8 +408,7 @@ class AudioPreprocessor(NonTrainableNM):
         if self.pad_to == "max":
             hop = self.hop_length * splicing
             shortest_padded = frame_count(int(MAX_SECONDS * self.sample_rate), hop)
-            # torch.sym_max is for sizes that an exporter leaves open; it has no types.
-            spliced = torch.sym_max(shortest_padded, spliced)  # type: ignore[no-untyped-call]
+            spliced = torch.sym_max(shortest_padded, spliced)
         multiple = FRAMES_MULTIPLE if self.pad_to == "max" else self.pad_to or 1
         return frame_count(spliced, multiple) * multiple * splicing
 

@@ -149,8 +149,7 @@ class AudioToKaldiFbankPreprocessor(LogMelPreprocessor):
         return 1 - self.win_length if self.snip_edges else self.hop_length // 2 - self.hop_length + 1
 
     def _num_frames(self, num_samples: int) -> int:
-        # torch.sym_max is for sizes that an exporter leaves open; it has no types.
-        number: int = torch.sym_max(super()._num_frames(num_samples), 1)  # type: ignore[no-untyped-call]
+        number: int = torch.sym_max(super()._num_frames(num_samples), 1)
         return number
 
     def _valid_frames(self, length: torch.Tensor) -> torch.Tensor:

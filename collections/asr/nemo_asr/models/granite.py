@@ -140,8 +140,7 @@ class GraniteSpeechEncoder(TrainableNM):
 
         Frames of the output beyond the valid ones are undefined.
         """
-        # torch.sym_max is for sizes that an exporter leaves open; it has no types.
-        missing = torch.sym_max(self._stride - audio_signal.shape[2], 0)  # type: ignore[no-untyped-call]
+        missing = torch.sym_max(self._stride - audio_signal.shape[2], 0)
         x, lengths = self.input_linear(F.pad(audio_signal, (0, missing)).transpose(1, 2)), length.long()
         positions = distances(self._block, self._most_distance, self._most_distance, x.device)
         frames, hidden = self._of_rate(lengths, x.shape[1])

@@ -185,8 +185,7 @@ class _Subsampling(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, F) to (B, U, D); U is 1 or more."""
         least = _KERNEL + (_KERNEL - 1) * _STRIDE
-        # torch.sym_max is for sizes that an exporter leaves open; it has no types.
-        x = F.pad(x, (0, 0, 0, torch.sym_max(least - x.shape[1], 0)))  # type: ignore[no-untyped-call]
+        x = F.pad(x, (0, 0, 0, torch.sym_max(least - x.shape[1], 0)))
         x = F.relu(self.dense_0(x)).transpose(1, 2)
         x = F.relu(self.conv_1(F.relu(self.conv_0(x))))
         encoded: Tensor = self.dense_1(x.transpose(1, 2))

@@ -262,8 +262,7 @@ class _FeatureExtractor(nn.Module):
 
     def forward(self, samples: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """(B, 1, T) and valid samples (B,) -> (B, U, C) and valid frames (B,); U is 1 or more."""
-        # torch.sym_max is for sizes that an exporter leaves open; it has no types.
-        most = torch.sym_max(samples.shape[2], self.window[0])  # type: ignore[no-untyped-call]
+        most = torch.sym_max(samples.shape[2], self.window[0])
         x = F.pad(samples, (0, most - samples.shape[2]))
         for layer in self.conv_layers:
             x, lengths = layer(x, lengths)

@@ -193,8 +193,7 @@ def _check(num_features: int, size: int, num_heads: int, kernel_size: int) -> No
 
 def _stacked(features: Tensor) -> Tensor:
     """(B, T, D) to pairs (B, ceil(T / 2), 2 * D), at least one; the last one may be half filled with zeros."""
-    # torch.sym_max is for sizes that an exporter leaves open; it has no types.
-    missing = torch.sym_max(features.shape[1] % _STACKED, _STACKED - features.shape[1])  # type: ignore[no-untyped-call]
+    missing = torch.sym_max(features.shape[1] % _STACKED, _STACKED - features.shape[1])
     features = F.pad(features, (0, 0, 0, missing))
     return features.reshape(features.shape[0], features.shape[1] // _STACKED, _STACKED * features.shape[2])
 

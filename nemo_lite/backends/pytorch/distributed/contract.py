@@ -478,7 +478,7 @@ def _versions() -> dict[str, Plain]:
     """Those of torch, and on a machine with GPUs those of what computes and exchanges there."""
     versions: dict[str, Plain] = {"torch": str(torch.__version__)}
     if torch.cuda.is_available():
-        nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]  # torch's
+        nccl = torch.cuda.nccl.version()
         versions |= {"CUDA": torch.version.cuda, "nccl": ".".join(map(str, nccl))}
     return versions
 

@@ -93,7 +93,7 @@ def shard(
             # class share the class that torch makes of it.
             vars(root)["forward"] = torch.autocast(device.type, half)(root.forward)
         for part in root.modules():
-            part.register_load_state_dict_pre_hook(_take_own_parts)  # type: ignore[no-untyped-call]  # torch's
+            part.register_load_state_dict_pre_hook(_take_own_parts)
     for holder in given:
         _make_whole_what_it_calls(holder, device, half)
 

@@ -59,7 +59,7 @@ class ManyOperatorsError(RuntimeError):
     """A step has more operators than were allowed, so counting it would take long."""
 
 
-class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
+class _LiveBytes(TorchDispatchMode):
     """Counts the bytes of the tensors that live. Floating values that operators make without an input become fake.
 
     Args:
@@ -169,7 +169,7 @@ def step_memory(
                 total = torch.stack([loss.reshape(()) for loss in outputs]).sum()
             with live:
                 del outputs
-                total.backward()  # type: ignore[no-untyped-call]  # torch's
+                total.backward()
             passes = live.peak - weights
         finally:
             for each, mode in was_training.items():

@@ -170,8 +170,8 @@ class ConvSubsampling(nn.Module):
         """
         if self.halving == _UNPADDED:
             least = 2 ** (self.num_halvings + 1) - 1
-            # torch.sym_max is for sizes that an exporter leaves open; it has no types.
-            x = F.pad(x, (0, 0, 0, torch.sym_max(least - x.shape[1], 0)))  # type: ignore[no-untyped-call]
+            # Not max: an exporter leaves sizes open. So it is wherever the encoders and features have torch.sym_max.
+            x = F.pad(x, (0, 0, 0, torch.sym_max(least - x.shape[1], 0)))
         x = x.unsqueeze(1)
         if self.is_masked:
             x = _masked(x, lengths)
