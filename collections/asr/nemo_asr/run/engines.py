@@ -185,8 +185,8 @@ class Engine(StreamEngine, Protocol):
     def translates(self) -> bool:
         """Whether it can be told to write in English what is said in other languages."""
 
-    def told(self, prompt: Prompt) -> Engine:
-        """An engine of the same weights that was told this; this one stays as it is, also while both compute.
+    def with_prompt(self, prompt: Prompt) -> Engine:
+        """An engine of the same weights with this prompt; this one stays as it is, also while both compute.
 
         Raises:
             UsageError: the model cannot be told it.

@@ -259,8 +259,8 @@ class TrainedModel:
             return "translate" in tasks[0]
         return any(self._said_by_modules("set_target_language")) and "en" in self.languages
 
-    def told(self, prompt: Prompt) -> TrainedModel:
-        """A model of the same weights that was told this about all recordings; this one stays as it is.
+    def with_prompt(self, prompt: Prompt) -> TrainedModel:
+        """A model of the same weights with this prompt for all recordings; this one stays as it is.
 
         Raises:
             UsageError: the model cannot be told it.
@@ -450,9 +450,9 @@ class ModelEngine(TorchEngine):
         self.domain = card.domain and card.domain.calibrated(card.calibration)
         self.languages, self.translates = model.languages, model.translates
 
-    def told(self, prompt: Prompt) -> ModelEngine:
+    def with_prompt(self, prompt: Prompt) -> ModelEngine:
         """See `Engine`."""
-        return ModelEngine(self.loaded.told(prompt), self._factory)
+        return ModelEngine(self.loaded.with_prompt(prompt), self._factory)
 
     def new_parser(self) -> CharParser:
         """See `Engine`."""

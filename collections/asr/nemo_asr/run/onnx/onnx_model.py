@@ -179,7 +179,7 @@ class OnnxModel(DescribedFile):
             found += states_of(dict(zip(self.time_axes.items(), outputs, strict=True)))
         return found
 
-    def told(self, prompt: Prompt) -> OnnxModel:
+    def with_prompt(self, prompt: Prompt) -> OnnxModel:
         """See `Engine`."""
         remedy = "export it with --language or --target_language"
         raise UsageError("a file is told languages when it is written", place=str(self.path), remedy=remedy)

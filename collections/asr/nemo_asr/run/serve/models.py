@@ -27,11 +27,11 @@ _KEPT_SEARCHES, _KEPT_BYTES = 16, 256 << 20  # of the last requests with hot wor
 
 
 @dataclass(frozen=True, eq=False)
-class ToldSearch:
-    """A search of requests that tell the model something.
+class PromptedSearch:
+    """A search of requests with a prompt.
 
     Attributes:
-        engine: that was told.
+        engine: with the prompt.
         search: in the place of its own; None: its own.
     """
 
@@ -99,13 +99,13 @@ def serve_model(
         UsageError: options of the search that do not fit it.
     """
     # Requests copy the modules of one that never computes: what computes may change while it is copied.
-    resting = engine.told(NO_PROMPT) if engine.languages else engine
+    resting = engine.with_prompt(NO_PROMPT) if engine.languages else engine
 
     def new_search(options: SearchOptions | None, prompt: Prompt) -> Any:
         if prompt == NO_PROMPT:
             return engine.new_search(options)
-        told = resting.told(prompt)
-        return ToldSearch(told, None if options is None else told.new_search(options))
+        prompted = resting.with_prompt(prompt)
+        return PromptedSearch(prompted, None if options is None else prompted.new_search(options))
 
     search_for = Searches(new_search, options)
     transcribers: dict[Any, Callable[[Sequence[Recording]], Transcribed]] = {}  # used in the model's thread alone
@@ -115,8 +115,8 @@ def serve_model(
         for other in [other for other in transcribers if not search_for.keeps(other)]:
             del transcribers[other]
         if search not in transcribers:
-            told = search if isinstance(search, ToldSearch) else ToldSearch(engine, search)
-            transcribers[search] = row_transcriber(told.engine, replace(settings, search=told.search))
+            prompted = search if isinstance(search, PromptedSearch) else PromptedSearch(engine, search)
+            transcribers[search] = row_transcriber(prompted.engine, replace(settings, search=prompted.search))
         return transcribers[search](rows)
 
     batcher = Batcher(compute, batch_size, batch_seconds, observe=observe)
@@ -141,7 +141,7 @@ def _frame_streams(engine: Engine) -> Callable[[int, Any], Stream] | None:
         return None
 
     def stream(rate: int, search: Any) -> Stream:
-        if isinstance(search, ToldSearch):
+        if isinstance(search, PromptedSearch):
             return FrameStream(search.frame_model, rate, calibration=engine.calibration, decoder=search.search)
         return FrameStream(model, rate, calibration=engine.calibration, decoder=search)
 
@@ -152,7 +152,7 @@ class Searches:
     """The searches for the hot words and prompts of requests. Each is made once; those of the last ones are kept.
 
     Args:
-        new_search: makes one, of a model that was told a prompt.
+        new_search: makes one, for an engine with a prompt.
         options: of all; None: the model's own search, where a request has no hot words.
     """
 

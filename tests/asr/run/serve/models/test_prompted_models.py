@@ -1,4 +1,4 @@
-"""Languages and translation by request: each request gets the text of a model that was told what it tells."""
+"""Languages and translation by request: each request gets the text of a model with its prompt."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_each_request_has_the_text_of_its_own_language_also_beside_others(models
         *((Prompt(language), "/v1/audio/transcriptions") for language in ("", "en", "de", "zh")),
         *((Prompt(language, translate=True), TRANSLATIONS) for language in ("de", "zh")),
     ]
-    wanted = [text_of(model.told(prompt)) for prompt, _ in prompts]
+    wanted = [text_of(model.with_prompt(prompt)) for prompt, _ in prompts]
     assert len({*wanted}) >= 4
     before = text_of(model)
     with served(models=[one]) as address, ThreadPoolExecutor(12) as clients:
@@ -80,19 +80,19 @@ def test_each_request_has_the_text_of_its_own_language_also_beside_others(models
     assert text_of(model) == before == wanted[0]
 
 
-def test_what_is_told_shares_the_weights_and_leaves_the_model_as_it_is(models) -> None:
+def test_a_model_with_a_prompt_shares_the_weights_of_the_one_that_stays_as_it_is(models) -> None:
     for model, language in (
         (models["whisper"][0], "de"),
         (models["canary"][0], "fr"),
         (models["streaming"][0], "de-DE"),
     ):
-        told = model.told(Prompt(language))
-        pairs = zip(model.modules.modules.values(), told.modules.modules.values(), strict=True)
+        prompted = model.with_prompt(Prompt(language))
+        pairs = zip(model.modules.modules.values(), prompted.modules.modules.values(), strict=True)
         for mine, theirs in pairs:
             if hasattr(mine, "parameters"):
                 assert [*map(id, mine.parameters())] == [*map(id, theirs.parameters())]
         model.set_language(model.languages[1])
-        assert text_of(told) == text_of(model.told(Prompt(language)))
+        assert text_of(prompted) == text_of(model.with_prompt(Prompt(language)))
 
 
 def test_a_translation_of_canary_is_its_text_in_english(models) -> None:
@@ -105,7 +105,7 @@ def test_a_translation_of_canary_is_its_text_in_english(models) -> None:
         told = {"path": TRANSLATIONS, "language": "de", "response_format": "verbose_json"}
         found = transcribe(address, recording(), **told).json
     assert (found["text"], found["task"], found["language"]) == (wanted, "translate", "en")
-    assert wanted != text_of(model.told(Prompt("de")))
+    assert wanted != text_of(model.with_prompt(Prompt("de")))
 
 
 def test_a_stream_by_frames_has_its_own_language(models) -> None:
@@ -125,7 +125,7 @@ def test_a_stream_by_frames_has_its_own_language(models) -> None:
             socket.send(json.dumps({"type": "start", "language": "xx"}))
             refused = json.loads(socket.recv())
     for language, text in texts.items():
-        stream = model.told(Prompt(language)).stream(RATE)
+        stream = model.with_prompt(Prompt(language)).stream(RATE)
         stream.accept(samples.astype(np.float32) / 32768)
         stream.finish()
         assert stream.text == text
