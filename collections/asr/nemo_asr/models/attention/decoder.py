@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from nemo_asr.models.attention.layers import (
     DecoderLayer,
-    FeedForward,
-    MultiHeadAttention,
     Seen,
     check_heads,
     check_sines,
@@ -215,11 +213,7 @@ class LabelLayers(nn.Module):
 
     def step(self, labels: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """See `AttentionDecoder`."""
-        x, now = self.embed(labels, state.num_labels, 1), list[Seen]()
-        for layer, before, frames in zip(self.decoders, state.labels, state.frames, strict=True):
-            x, seen = layer.step(x, before, frames)  # type: ignore[operator]  # a layer
-            now.append(seen)
-        return self._log_probs(x), DecoderState(state.frames, tuple(now))
+        return self._behind(self.embed(labels, state.num_labels, 1), None, state)
 
     def continued(self, labels: Tensor, state: DecoderState, left_out: int = 0) -> tuple[Tensor, DecoderState]:
         """Several more labels (B, U) of texts, one hypothesis each, to log-probabilities (B, U, outputs) behind each.
@@ -234,9 +228,14 @@ class LabelLayers(nn.Module):
         labels_at, seen_at = (torch.arange(end, device=labels.device) for end in (count, first + count))
         labels_at = (labels_at + first).unsqueeze(1)
         is_hidden = (seen_at > labels_at) | ((seen_at < left_out) & (labels_at >= left_out))
-        x, now, hidden = self.embed(labels, first - left_out, count), list[Seen](), is_hidden * HIDDEN_SCORE
+        hidden = (is_hidden * HIDDEN_SCORE)[None, None]
+        return self._behind(self.embed(labels, first - left_out, count), hidden, state)
+
+    def _behind(self, x: Tensor, hidden: Tensor | None, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """Embedded labels behind a state; ``hidden`` as of `DecoderLayer.continued`."""
+        now = list[Seen]()
         for layer, before, frames in zip(self.decoders, state.labels, state.frames, strict=True):
-            x, seen = layer.continued(x, before, hidden[None, None], frames)  # type: ignore[operator]  # a layer
+            x, seen = layer.continued(x, before, hidden, frames)  # type: ignore[operator]  # a layer
             now.append(seen)
         return self._log_probs(x), DecoderState(state.frames, tuple(now))
 
@@ -310,11 +309,14 @@ class TransformerDecoder(AttentionDecoder):
         def layers(number: int) -> LabelLayers:
             decoders = [
                 DecoderLayer(
-                    MultiHeadAttention(attention_heads, feat_in, self_attention_dropout_rate),
-                    MultiHeadAttention(attention_heads, feat_in, src_attention_dropout_rate),
-                    FeedForward(feat_in, linear_units, dropout_rate, ACTIVATIONS[activation_type]),
                     feat_in,
-                    dropout_rate,
+                    attention_heads,
+                    linear_units,
+                    ACTIVATIONS[activation_type],
+                    dropout=dropout_rate,
+                    inner_dropout=dropout_rate,
+                    label_dropout=self_attention_dropout_rate,
+                    frame_dropout=src_attention_dropout_rate,
                 )
                 for _ in range(number)
             ]

@@ -107,26 +107,33 @@ class DecoderLayer(nn.Module):
     Source: Vaswani et al., "Attention Is All You Need", NeurIPS 2017.
 
     Args:
-        self_attn: attention to labels.
-        src_attn: attention to frames.
-        feed_forward: the last module.
         size: channels.
+        num_heads: heads of attention, which divide the channels.
+        hidden_size: channels inside of the feed-forward module.
+        activation: of the feed-forward module.
         dropout: probability, behind each module.
-        norm_eps: is added to variances.
+        inner_dropout: probability, inside of the feed-forward module.
+        label_dropout, frame_dropout: probability, of attention weights to labels and to frames.
+        key_bias: the keys' layers have biases.
     """
 
     def __init__(
         self,
-        self_attn: MultiHeadAttention,
-        src_attn: MultiHeadAttention,
-        feed_forward: FeedForward,
         size: int,
+        num_heads: int,
+        hidden_size: int,
+        activation: Callable[[Tensor], Tensor],
         dropout: float,
-        norm_eps: float = 1e-5,
+        inner_dropout: float,
+        label_dropout: float,
+        frame_dropout: float,
+        key_bias: bool = True,
     ) -> None:
         super().__init__()
-        self.self_attn, self.src_attn, self.feed_forward = self_attn, src_attn, feed_forward
-        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(size, eps=norm_eps) for _ in range(3))
+        self.self_attn = MultiHeadAttention(num_heads, size, label_dropout, key_bias)
+        self.src_attn = MultiHeadAttention(num_heads, size, frame_dropout, key_bias)
+        self.feed_forward = FeedForward(size, hidden_size, inner_dropout, activation)
+        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(size) for _ in range(3))
         self._dropout = dropout
 
     def forward(self, x: Tensor, hidden: Tensor, frames: Seen) -> Tensor:
@@ -141,39 +148,25 @@ class DecoderLayer(nn.Module):
         x = x + self._dropped(self.self_attn(normed, self.self_attn.seen(normed, hidden)))
         return self._behind_labels(x, frames)
 
-    def step(self, x: Tensor, before: Seen, frames: Seen) -> tuple[Tensor, Seen]:
-        """The next label of K hypotheses for each utterance.
+    def continued(self, x: Tensor, before: Seen, hidden: Tensor | None, frames: Seen) -> tuple[Tensor, Seen]:
+        """Several more labels of each text at once, or the next label of K hypotheses for each utterance.
 
         Args:
-            x: (B, K, D).
-            before: keys and values of the labels before, of B * K hypotheses.
+            x: (B, U, D), or (B, K, D).
+            before: keys and values of S labels before, of B texts or B * K hypotheses.
+            hidden: (1, 1, U, S + U), added to scores: it hides labels that come later; None: of hypotheses.
             frames: of B utterances: their hypotheses look at them side by side, and nothing is copied.
-
-        Returns:
-            The same as x, and ``before`` with this label.
-        """
-        each = self.norm1(x).flatten(0, 1).unsqueeze(1)
-        own = self.self_attn.seen(each)
-        now = Seen(torch.cat([before.keys, own.keys], 2), torch.cat([before.values, own.values], 2))
-        x = x + self.self_attn(each, now).view(x.shape)
-        return self._behind_labels(x, frames), now
-
-    def continued(self, x: Tensor, before: Seen, hidden: Tensor, frames: Seen) -> tuple[Tensor, Seen]:
-        """Several more labels of each text at once.
-
-        Args:
-            x: (B, U, D).
-            before: keys and values of S labels before.
-            hidden: (1, 1, U, S + U), added to scores: it hides labels that come later.
-            frames: as of :meth:`forward`.
 
         Returns:
             The same as x, and ``before`` with these labels.
         """
         normed = self.norm1(x)
-        own = self.self_attn.seen(normed)
-        now = Seen(torch.cat([before.keys, own.keys], 2), torch.cat([before.values, own.values], 2))
-        return self._behind_labels(x + self.self_attn(normed, now._replace(hidden=hidden)), frames), now
+        if hidden is None:
+            normed = normed.flatten(0, 1).unsqueeze(1)
+        new = self.self_attn.seen(normed)
+        now = Seen(torch.cat([before.keys, new.keys], 2), torch.cat([before.values, new.values], 2))
+        x = x + self.self_attn(normed, now._replace(hidden=hidden)).view(x.shape)
+        return self._behind_labels(x, frames), now
 
     def _behind_labels(self, x: Tensor, frames: Seen) -> Tensor:
         x = x + self._dropped(self.src_attn(self.norm2(x), frames))

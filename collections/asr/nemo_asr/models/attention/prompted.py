@@ -20,10 +20,8 @@ from nemo_asr.models.attention.decoder import (
 )
 from nemo_asr.models.attention.layers import (
     DecoderLayer,
-    FeedForward,
     LabelEmbedding,
     LearnedPositions,
-    MultiHeadAttention,
     SinePositions,
     check_heads,
     check_sines,
@@ -126,13 +124,7 @@ class PromptedDecoder(AttentionDecoder):
         if tied:
             output_layer.weight = embedding.token_embedding.weight
         decoders = [
-            DecoderLayer(
-                MultiHeadAttention(n_heads, size, dropout_att),
-                MultiHeadAttention(n_heads, size, dropout_att),
-                FeedForward(size, inner_size, 0.0, ACTIVATIONS[activation]),
-                size,
-                dropout,
-            )
+            DecoderLayer(size, n_heads, inner_size, ACTIVATIONS[activation], dropout, 0.0, dropout_att, dropout_att)
             for _ in range(n_layers)
         ]
         self.layers = LabelLayers(embedding, decoders, nn.LayerNorm(size), output_layer)

@@ -16,10 +16,8 @@ from torch import Tensor, nn
 from nemo_asr.models.attention.decoder import AttentionDecoder, DecoderState, Heads, LabelLayers, Layers
 from nemo_asr.models.attention.layers import (
     DecoderLayer,
-    FeedForward,
     LabelEmbedding,
     LearnedPositions,
-    MultiHeadAttention,
 )
 from nemo_asr.models.conformer.encoder import Probability
 from nemo_asr.models.whisper import check_sizes
@@ -113,11 +111,15 @@ class WhisperDecoder(AttentionDecoder):
                 raise UsageError("a token is no output", place=_PLACE, got=str(token), wanted=wanted)
         decoders = [
             DecoderLayer(
-                MultiHeadAttention(decoder_attention_heads, feat_in, attention_dropout, key_bias=False),
-                MultiHeadAttention(decoder_attention_heads, feat_in, attention_dropout, key_bias=False),
-                FeedForward(feat_in, decoder_ffn_dim, activation_dropout, F.gelu),
                 feat_in,
-                dropout,
+                decoder_attention_heads,
+                decoder_ffn_dim,
+                F.gelu,
+                dropout=dropout,
+                inner_dropout=activation_dropout,
+                label_dropout=attention_dropout,
+                frame_dropout=attention_dropout,
+                key_bias=False,
             )
             for _ in range(decoder_layers)
         ]
