@@ -164,17 +164,16 @@ class Evaluated(Protocol):
 class Averages(Protocol):
     """Averaged weights of a training."""
 
-    def applied(self, last: int = 0, folder: str | Path = "", best: Best | None = None) -> AbstractContextManager[str]:
+    def applied(self, checkpoints: int | Best = 0, folder: str | Path = "") -> AbstractContextManager[str]:
         """Inside, modules have averaged weights, and statistics of batch norm estimated again on the training data.
 
         What is evaluated and saved inside is the averaged model; afterwards all is as before. All ranks call it, at the
         end of the training. The value of the context says what was averaged.
 
         Args:
-            last: average so many of the newest checkpoints in ``folder``; 0: take the moving average of
-                ``optimization_params={"ema_decay": ...}``.
+            checkpoints: average so many of the newest ones in ``folder``, or the best ones; 0: take the moving average
+                of ``optimization_params={"ema_decay": ...}``.
             folder: read on rank 0.
-            best: take the best checkpoints in the place of the newest ones.
 
         Raises:
             UsageError: there is no moving average, or weights are divided among the ranks.

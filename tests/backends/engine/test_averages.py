@@ -26,8 +26,8 @@ FLOAT32 = Precision(Optimization.mxprO0, torch.device("cpu"))
 class Averaged(nemo.NeMoCallback):
     """What the net's state is in each step, inside the average at the end, and behind it."""
 
-    def __init__(self, net, last=0, folder="", best=None):
-        self.net, self.last, self.folder, self.best = net, last, folder, best
+    def __init__(self, net, checkpoints=0, folder=""):
+        self.net, self.checkpoints, self.folder = net, checkpoints, folder
         self.weights, self.words = [], ""
         self.averaged, self.before, self.behind = {}, {}, {}
 
@@ -39,7 +39,7 @@ class Averaged(nemo.NeMoCallback):
 
     def on_action_end(self, state):
         self.before = self.state()
-        with state.averaging.applied(self.last, self.folder, self.best) as self.words:
+        with state.averaging.applied(self.checkpoints, self.folder) as self.words:
             self.averaged = self.state()
         self.behind = self.state()
 
@@ -68,8 +68,8 @@ def test_the_moving_average_takes_every_step_and_the_run_s_weights_stay(factory)
 class SavesAveraged(Averaged):
     """Also what the net computes with inside the average, and the file that is saved there."""
 
-    def __init__(self, net, path, last=0, folder=""):
-        super().__init__(net, last, folder)
+    def __init__(self, net, path, checkpoints=0, folder=""):
+        super().__init__(net, checkpoints, folder)
         self.path, self.masters, self.computed, self.file = path, [], {}, {}
 
     def on_step_end(self, state):
@@ -78,7 +78,7 @@ class SavesAveraged(Averaged):
     def on_action_end(self, state):
         self.before = self.state()
         computed_before = self.net.fc.weight.detach().clone()
-        with state.averaging.applied(self.last, self.folder):
+        with state.averaging.applied(self.checkpoints, self.folder):
             self.computed = {name: value.detach().clone() for name, value in self.net.named_parameters()}
             state.save_module(self.net, self.path)
         self.file, self.behind = read_tensors(self.path), self.state()
@@ -162,7 +162,7 @@ def test_the_best_checkpoints_are_averaged_by_the_rates_that_they_had(factory, t
     rates = nemo.EvaluatorCallback(
         [Mse()(out=net(x=x), target=y)], lambda *_: None, lambda _: {"wer": next(given)}, eval_step=1, name="dev"
     )
-    watch = Averaged(net, 2, tmp_path, best)
+    watch = Averaged(net, best, tmp_path)
     run(factory, rates, saver, watch, net=net)
     assert watch.words == "mean of the checkpoints of 2, 4 steps"
     torch.testing.assert_close(watch.averaged["fc.weight"], (watch.weights[1] + watch.weights[3]) / 2)

@@ -252,7 +252,7 @@ class AveragedModelCallback(NeMoCallback):
         """Average, evaluate, write."""
         if state.interrupted_by or state.averaging is None:
             return
-        with state.averaging.applied(self._last, self._checkpoints, self._best) as words:
+        with state.averaging.applied(self._best or self._last, self._checkpoints) as words:
             state.on_first(lambda: logging.info("Averaged: %s", words))
             for evaluator in self._evaluators:
                 evaluator.evaluate_now(state, state.step + self._has_stepped)

@@ -159,16 +159,16 @@ class Averaging:
         return {names[parameter]: mean for parameter, mean in zip(self._parameters, self._means, strict=True)}
 
     @contextmanager
-    def applied(self, last: int = 0, folder: str | Path = "", best: Best | None = None) -> Iterator[str]:
+    def applied(self, checkpoints: int | Best = 0, folder: str | Path = "") -> Iterator[str]:
         """Inside, the modules have averaged weights, and statistics that were estimated again on the training data.
 
         All ranks call it. What is evaluated and saved inside is the averaged model; afterwards weights and statistics
         are as before, so that training goes on as without it.
 
         Args:
-            last: average so many of the newest checkpoints in ``folder``; 0: take the exponential moving average.
+            checkpoints: average so many of the newest ones in ``folder``, or the best ones; 0: take the exponential
+                moving average.
             folder: read on rank 0.
-            best: take the best checkpoints in the place of the newest ones.
 
         Yields:
             What was averaged, in words.
@@ -178,7 +178,7 @@ class Averaging:
             CheckpointError: no checkpoint, or one that does not fit.
         """
         self._refuse_sharded()
-        values, words = self._mean_of_checkpoints(last, folder, best) if last else self._moving_average()
+        values, words = self._mean_of_checkpoints(checkpoints, folder) if checkpoints else self._moving_average()
         weights = Snapshot(dict.fromkeys([*self._masters, *self._parameters]))
         statistics = RunningStatistics(self._modules)
         weights.keep()
@@ -200,9 +200,9 @@ class Averaging:
             raise UsageError("there is no moving average of the weights", place="averaging", remedy=remedy)
         return self._means, f"moving average of the weights, decay {self._decay:g}"
 
-    def _mean_of_checkpoints(self, last: int, folder: str | Path, best: Best | None) -> tuple[list[Tensor], str]:
+    def _mean_of_checkpoints(self, checkpoints: int | Best, folder: str | Path) -> tuple[list[Tensor], str]:
         named = named_weighted_modules(self._all)
-        means, steps = self._comm.from_first(lambda: mean_of_checkpoints(folder, named, last, best))
+        means, steps = self._comm.from_first(lambda: mean_of_checkpoints(folder, named, checkpoints))
         by_parameter = {
             parameter: means[module_name][name]
             for module_name, module in named.items()
@@ -222,15 +222,14 @@ class Averaging:
 
 
 def mean_of_checkpoints(
-    folder: str | Path, modules: Mapping[str, nn.Module], count: int, best: Best | None = None
+    folder: str | Path, modules: Mapping[str, nn.Module], checkpoints: int | Best
 ) -> tuple[dict[str, dict[str, Tensor]], list[int]]:
-    """The mean of each parameter over the newest ``count`` complete checkpoints, or over all if there are fewer.
+    """The mean of each parameter over the newest complete checkpoints, or the best ones; over all if there are fewer.
 
     Args:
         folder: where the checkpoints are.
         modules: by the names under which they were saved.
-        count: how many, at least 1.
-        best: take the best ones in the place of the newest.
+        checkpoints: how many of the newest, at least 1; or the best.
 
     Returns:
         The means by the module's name and their own, in float32; the steps after which the checkpoints were saved.
@@ -239,7 +238,10 @@ def mean_of_checkpoints(
         CheckpointError: no complete checkpoint, or one that does not fit the modules.
     """
     made = CheckpointFolder(folder)
-    chosen = made.newest_sets(count) if best is None else best_of(made.newest_sets(sys.maxsize), best)
+    if isinstance(checkpoints, Best):
+        chosen = best_of(made.newest_sets(sys.maxsize), checkpoints)
+    else:
+        chosen = made.newest_sets(checkpoints)
     sets = sorted(chosen, key=lambda each: each.serial)
     if not sets:
         raise CheckpointError("there is no checkpoint to average", place=str(folder))
