@@ -167,6 +167,15 @@ def test_a_model_without_a_prompt_names_what_it_does_not_take(tmp_path: Path) ->
         model.set_punctuation(False)
 
 
+def test_a_model_that_translates_by_its_languages_names_their_option_where_a_task_is_asked_for(tmp_path: Path) -> None:
+    model = load_model(prompted_models.write_folder(tmp_path / "small", "canary"))
+    with pytest.raises(UsageError, match=r"no tasks: got translate; say the language of the text instead: --target_l"):
+        tell_prompt(model, Namespace(prompt_task="translate"))
+    plain = load_model(hugging_face.write_folder(tmp_path / "plain"))
+    with pytest.raises(UsageError, match=r"the model has no tasks: got translate; leave it out$"):
+        plain.set_task("translate")
+
+
 def test_segments_are_no_longer_than_the_model_was_trained_on(tmp_path: Path) -> None:
     model = load_model(prompted_models.write_folder(tmp_path / "small", "canary"))
     lengths: list[int] = []

@@ -237,7 +237,9 @@ class TrainedModel:
         Raises:
             UsageError: the model has no tasks, or not this one.
         """
-        self._tell("set_task", task, "the model has no tasks")
+        by_language = any(self._said_by_modules("set_target_language"))
+        remedy = "say the language of the text instead: --target_language" if by_language else "leave it out"
+        self._tell("set_task", task, "the model has no tasks", remedy=remedy)
 
     def set_timestamps(self, timestamps: bool) -> None:
         """Whether a model that can, such as Whisper, finds when parts of a text are said, from now on.
@@ -282,7 +284,7 @@ class TrainedModel:
     def _said_by_modules(self, name: str) -> Iterator[Any]:
         return (getattr(module, name) for module in self.modules.modules.values() if hasattr(module, name))
 
-    def _tell(self, method: str, value: object, problem: str, got: str = "") -> None:
+    def _tell(self, method: str, value: object, problem: str, got: str = "", remedy: str = "leave it out") -> None:
         """Call a method of the module that has it; ``got`` says what was asked for where the value does not.
 
         Raises:
@@ -290,7 +292,7 @@ class TrainedModel:
         """
         module = next((module for module in self.modules.modules.values() if hasattr(module, method)), None)
         if module is None:
-            raise UsageError(problem, place=self.place, got=got or str(value), remedy="leave it out")
+            raise UsageError(problem, place=self.place, got=got or str(value), remedy=remedy)
         getattr(module, method)(value)
 
     def set_att_context_size(self, att_context_size: Sequence[int]) -> None:
