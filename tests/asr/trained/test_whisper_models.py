@@ -37,6 +37,7 @@ from toys.whisper_models import (
     write_folder,
 )
 
+from nemo_asr.commands.cli.data import main as data
 from nemo_asr.commands.cli.models import main as models
 from nemo_asr.commands.cli.train import main as train
 from nemo_asr.run.audio.segments import Cutting
@@ -285,6 +286,22 @@ def test_a_text_that_is_longer_than_the_positions_is_left_out_of_training_and_re
     assert f"{manifest}: 1 of 3 texts are longer than the decoder's positions: they are left out of training" in log
     with pytest.raises(DataError, match=f"^{re.escape(told)}; cut the utterance, or leave it out$"):
         refuse_long(model.recipe.data_layer(str(manifest), training=False, batch_size=1), parts)
+
+
+def test_data_check_lists_the_texts_that_are_longer_than_the_positions_of_a_trained_model(
+    tmp_path: Path, capsys
+) -> None:
+    folder, manifest = write_folder(tmp_path / "small"), tmp_path / "dev.json"
+    for name, seconds in (("a.wav", 0.6), ("b.wav", 0.8)):
+        soundfile.write(tmp_path / name, signal_of(seconds).numpy(), RATE)
+    lines = [("a.wav", 0.6, "cat"), ("b.wav", 0.8, "'" * 35 + "cat")]
+    keys = "audio_filepath", "duration", "text"
+    manifest.write_text("\n".join(json.dumps(dict(zip(keys, line, strict=True))) for line in lines))
+    for sets in ([str(manifest)], ["--eval", str(manifest)]):
+        assert data(["check", *sets, "--model_config", str(folder)]) == 1
+        log = capsys.readouterr().out
+        assert f"{manifest}: 1 of 2 utterances whose text is longer than the decoder's positions" in log
+        assert f"{manifest}:2: the text has 37 labels, the decoder has positions for 36" in log
 
 
 def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path) -> None:

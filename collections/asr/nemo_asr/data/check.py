@@ -44,8 +44,8 @@ class Finding:
 
     Attributes:
         kind: ``line``, ``audio``, ``silence``, ``phase``, ``speed``, ``duplicate``, ``contradiction``, ``leak``,
-            ``frames``; not a problem: ``little``, ``labels``, ``mark``, ``pause``, ``long``, ``duration``, ``path``,
-            ``rate``, ``text``, ``speaker``, ``file``, ``shared``.
+            ``frames``, ``positions``; not a problem: ``little``, ``labels``, ``mark``, ``pause``, ``long``,
+            ``duration``, ``path``, ``rate``, ``text``, ``speaker``, ``file``, ``shared``.
         is_problem: whether the data should be mended.
         summary: one line.
         details: a line for each place.

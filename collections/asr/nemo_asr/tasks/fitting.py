@@ -167,15 +167,16 @@ def _list(data_layer: DataLayerNM, misfits: Sequence[Infeasible], consequence: s
 
 
 _KIND = "frames"
+_TOO_LONG = "text is longer than the decoder's positions"
 
 
 def misfits_in(recipe: Recipe, manifests: str, training: bool, strict: bool = False) -> list[Finding]:
-    """Findings of ``nemo-lite data check`` about texts, labels and frames: those that never fit are a problem.
+    """Findings of ``nemo-lite data check`` about texts, labels, frames and positions: what never fits is a problem.
 
     What the labels cannot write of a text is told too: letters, numbers that are not read out, marks such as ``<unk>``.
 
     Args:
-        recipe: of the model; its labels and its stride count.
+        recipe: of the model; its labels, its stride and its decoder's positions count.
         manifests: the set; several manifests are separated by commas.
         training: whether the set is trained on: then perturbations may make audio shorter.
         strict: what the labels cannot write is a problem, as training with ``strict_data`` takes it.
@@ -186,9 +187,10 @@ def misfits_in(recipe: Recipe, manifests: str, training: bool, strict: bool = Fa
         manifest = Manifest.open(manifests, lenient=True)
         unwritten = _unwritten(manifest, data_layer.new_parser()) if isinstance(data_layer, SpeechDataLayer) else []
         labels = f"{manifests}: {len(unwritten)} of {len(manifest)} utterances with what the labels cannot write"
-        model = recipe.model()
+        model = recipe.model(with_weights=False)
         frames = connect(model, data_layer, training=training).frames
         misfits = find_infeasible(data_layer, frames, model.loss, training=training)
+        long = [line for _, line in _long_texts(data_layer, model, None)]
     except DataError as error:
         return [Finding(_KIND, True, f"{manifests}: the model's data layer cannot read the set", [str(error)])]
     never = [str(misfit) for misfit in misfits if misfit.is_always]
@@ -200,6 +202,7 @@ def misfits_in(recipe: Recipe, manifests: str, training: bool, strict: bool = Fa
         Finding(
             _KIND, False, f"{manifests}: {len(sometimes)} whose {problem} when perturbations shorten them", sometimes
         ),
+        Finding("positions", True, f"{manifests}: {len(long)} of {len(data_layer)} utterances whose {_TOO_LONG}", long),
     ]
     return [finding for finding in findings if finding.details]
 

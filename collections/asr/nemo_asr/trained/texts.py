@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,10 +18,11 @@ from nemo_asr.run.search.ngram import UNKNOWN, Estimated, LanguageModel, NgramCo
 from nemo_asr.run.text.forms import APOSTROPHES, plain_letters
 from nemo_asr.run.text.labels import has_words, in_letters, spelled
 from nemo_asr.run.text.parser import CharParser, make_parser
+from nemo_asr.shipped import examples_folder
 from nemo_asr.tasks.recipe import Recipe, load_recipe
-from nemo_asr.trained.folder import foreign_format
+from nemo_asr.trained.folder import find_model
 from nemo_asr.trained.model import read_with_recipe
-from nemo_lite.base.errors import UsageError
+from nemo_lite.base.errors import CheckpointError, UsageError
 
 MOST_ORDER = 6  # KenLM reads no longer n-grams unless it is built for them
 _LINES_AT_ONCE = 1 << 14
@@ -133,10 +135,27 @@ def speller_of(model: str | None, utterances: Utterances[Any]) -> Speller:
     """
     if model is None:
         return _speller_of_letters(utterances)
-    path = Path(model).expanduser()
-    is_trained = repository_of(model) is not None or path.is_dir() or foreign_format(path) is not None
-    recipe = read_with_recipe(path)[1] if is_trained else load_recipe(path)
+    recipe = recipe_named(model)
     return Speller(text_layer(recipe, list(utterances.paths)).new_parser(), recipe.labels)
+
+
+def recipe_named(model: str) -> Recipe:
+    """The configuration that a trained model carries, or one by its file or name.
+
+    Raises:
+        CheckpointError, ConfigError: there is no such model or configuration.
+    """
+    return read_with_recipe(model)[1] if is_trained(model) else load_recipe(Path(model).expanduser())
+
+
+def is_trained(model: str) -> bool:
+    """Whether this is a trained model and no configuration, of whose name there may be a folder of data."""
+    path = Path(model).expanduser()
+    if repository_of(model) is not None:
+        return True
+    with suppress(CheckpointError):
+        return find_model(path).exists()
+    return path.is_dir() and not (examples_folder() / "configs" / f"{model}.yaml").is_file()
 
 
 def text_layer(recipe: Recipe, manifest: str | Sequence[str]) -> SpeechDataLayer:

@@ -70,6 +70,7 @@ def test_texts_that_do_not_fit_a_models_frames_are_counted(folder, capsys):
     told = capsys.readouterr().out
     assert "long.json: 1 of 2 utterances whose text does not fit the model's frames" in told
     assert "long.json:2: " in told
+    (folder / "demo").mkdir()  # data of this name do not hide the configuration
     assert main(["check", "train.json", "--model_config", "demo", "--json"]) == 0
     assert [finding["kind"] for finding in json.loads(capsys.readouterr().out)["findings"]] == ["little"]
     with pytest.raises(ConfigError, match="demi: is neither a file nor the name of a configuration"):

@@ -47,8 +47,10 @@ from nemo_asr.trained.statistics import measured_features
 from nemo_asr.trained.texts import (
     MOST_ORDER,
     check_order,
+    is_trained,
     open_texts,
     perplexity,
+    recipe_named,
     speller_of,
     texts_of,
     train_language_model,
@@ -118,7 +120,8 @@ def _add_check(parser: OneLineParser) -> None:
     add("--strict_data", action="store_true", help=strict_help)
     add("--num_workers", type=positive_int, help="threads that read audio (default: one for each core)")
     model_help = (
-        "a configuration or its name: also look for texts that do not fit the frames or the labels of this model"
+        "a configuration or its name, or a trained model: also look for texts that do not fit the frames, the labels "
+        "or the decoder's positions of this model"
     )
     add("--model_config", metavar="FILE", help=model_help)
     parser.add_options(OwnModules)
@@ -231,8 +234,9 @@ def _check(options: Any) -> int:
 
 def _recipe(model_config: str, train: str) -> Recipe:
     """The configuration; labels that it leaves to the texts are those of the training set."""
-    is_auto = train and labels_are_auto(model_config)
-    return load_recipe(model_config, with_labels([], labels_for(train, path=model_config).labels) if is_auto else [])
+    if train and not is_trained(model_config) and labels_are_auto(model_config):
+        return load_recipe(model_config, with_labels([], labels_for(train, path=model_config).labels))
+    return recipe_named(model_config)
 
 
 def _sets_asked_for(options: Any) -> list[str]:
