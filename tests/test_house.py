@@ -21,6 +21,8 @@ FOLDERS = {"nemo_lite": "", "nemo_lite.backends.pytorch": "backends", "nemo_asr"
 ELSEWHERE = [
     ("nemo_asr", "rng", "asr/augmentation/test_own_generators.py"),
     ("nemo_asr.augmentation", "channel pauses perturbation recordings speed", "asr/augmentation/test_augmentor.py"),
+    ("nemo_asr.commands", "class_evaluation", "examples/test_classify.py"),
+    ("nemo_asr.commands", "recognised_sets", "asr/commands/test_evaluation.py"),
     ("nemo_asr.commands", "training", "asr/commands/test_asr_tracking.py"),
     ("nemo_asr", "options", "asr/test_argparse.py"),
     ("nemo_asr.corpora", "cuts kaldi listed lists stm tables", "asr/corpora/test_conversion.py"),

@@ -42,6 +42,7 @@ LATE_IMPORTS = {
     "onnx": "optional: writes int8 models",
     "onnx_ir": "optional: writes ONNX files",
     "onnxruntime": "optional: runs exported models",
+    "nemo_asr.commands.class_evaluation": "imports torch; --help is shown without",
     "nemo_asr.commands.evaluation": "imports torch; --help is shown without",
     "nemo_asr.commands.training": "imports torch; --help is shown without",
     "nemo_asr.trained.fine_tuning": "imports torch; --help is shown without",

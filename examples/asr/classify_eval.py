@@ -10,7 +10,7 @@ For a model with embeddings also OUT/<set>.npy, an embedding a row, and OUT/<set
 from __future__ import annotations
 
 from nemo_asr.argparse import EvalArgParser, add_data_options
-from nemo_asr.commands.evaluation import evaluate_classes
+from nemo_asr.commands.class_evaluation import evaluate_classes
 from nemo_lite.errors import reported_to_user
 
 

@@ -20,7 +20,7 @@ from toys.tone_model import exported_tones, train_tones
 
 import nemo_asr
 from nemo_asr.commands.cli.eval import EvalParser, main
-from nemo_asr.commands.evaluation import _timed_words, pauses_line, recordings_of, with_recordings
+from nemo_asr.commands.recognised_sets import _timed_words, pauses_line, recordings_of, with_recordings
 from nemo_asr.run.cli.transcribe import main as transcribe
 from nemo_asr.scoring.rates import count_errors
 from nemo_asr.trained.model import TrainedModel, describe
@@ -322,11 +322,11 @@ def test_long_pauses_are_counted_and_short_ones_are_not(tmp_path):
 
 
 def test_of_many_utterances_some_are_heard_evenly_spread(tmp_path, monkeypatch):
-    monkeypatch.setattr("nemo_asr.commands.evaluation._MOST_HEARD", 3)
+    monkeypatch.setattr("nemo_asr.commands.recognised_sets._MOST_HEARD", 3)
     (cab,) = sounds(tmp_path, "cab")
     layer = manifest_of(tmp_path, *[np.concatenate([cab, quiet(1.0)])] * 7)
     assert pauses_line(layer).startswith("3 of 3 utterances, evenly spread, have pauses")
-    monkeypatch.setattr("nemo_asr.commands.evaluation._MOST_HEARD_SECONDS", 3.5)
+    monkeypatch.setattr("nemo_asr.commands.recognised_sets._MOST_HEARD_SECONDS", 3.5)
     assert pauses_line(layer).startswith("2 of 2 utterances, evenly spread, have pauses")
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nemo_asr.commands.evaluation import recognise_utterances
+from nemo_asr.commands.recognised_sets import recognise_utterances
 from nemo_asr.data.scored_texts import texts_to_score, write_transcripts
 from nemo_asr.run.options import unique_tags
 from nemo_asr.scoring.intervals import bootstrap_interval, paired_test, utterance_errors

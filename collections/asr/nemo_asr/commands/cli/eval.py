@@ -24,10 +24,8 @@ def main(arguments: Sequence[str]) -> None:
     """Evaluate a model that transcribes, or a classifier."""
     parser = EvalParser(prog="nemo-lite eval", description="Error rates of a trained model")
     args = parser.parse_args(arguments)
-    from nemo_asr.commands.evaluation import (  # imports torch, which --help does not need
-        evaluate_classes,
-        evaluate_texts,
-    )
+    from nemo_asr.commands.class_evaluation import evaluate_classes  # torch, which --help does not need
+    from nemo_asr.commands.evaluation import evaluate_texts
     from nemo_asr.trained.fine_tuning import task_of_model
 
     try:
