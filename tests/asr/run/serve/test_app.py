@@ -135,7 +135,8 @@ def test_of_several_models_the_first_is_the_default_and_unknown_names_are_refuse
             assert transcribe(address, TALK, model=name).headers["x-model"] == meant
         answer = transcribe(address, TALK, model="third")
         assert (answer.status, answer.message) == (404, "model: got 'third', wanted first, second")
-        assert ask(address, "GET", "/v1/models/second").json["id"] == "second"
+        second = ask(address, "GET", "/v1/models/second").json
+        assert (second["id"], second["languages"], second["translates"]) == ("second", [], False)
         assert ask(address, "GET", "/v1/models/third").status == 404
 
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import soundfile
 from toys.browser import CHROMIUM, opened
-from toys.served import served, wav
+from toys.served import TellsLength, served, wav
+
+from nemo_asr.run.engines import Prompt
 
 pytest.importorskip("starlette")
 pytest.importorskip("websockets")
@@ -134,8 +136,6 @@ def test_a_stop_while_the_browser_asks_ends_the_microphone(page):
 
 
 def test_errors_of_the_server_and_a_cancelled_request_are_told(page, files):
-    from toys.served import TellsLength
-
     model = TellsLength()
     with served(model) as address:
         (files / "text.wav").write_text("no audio")
@@ -154,6 +154,35 @@ def test_errors_of_the_server_and_a_cancelled_request_are_told(page, files):
         page.wait(IDLE)
         assert page.value(STATUS) == "Cancelled."
         model.free.set()
+
+
+def test_a_model_with_languages_is_told_the_one_that_is_spoken_and_to_translate(page, files):
+    model = TellsLength()
+    told = {"languages": ["auto", "zh", "de", "x1!"], "translates": True}
+    with served(model, told=told, token="secret") as address:
+        page.open(f"{root(address)}?lang=en")
+        page.wait("!document.getElementById('token').hidden")
+        assert page.value("document.getElementById('told').hidden")  # who has no token learns nothing
+        page.value("document.getElementById('token').value = 'secret'; document.getElementById('token').onchange(); 0")
+        page.wait("!document.getElementById('told').hidden")
+        options = "[...document.getElementById('spoken').options].map((option) => option.text).join(', ')"
+        found = "as the server is set, found by the model, Chinese (zh), German (de), x1!"
+        assert page.value(options) == found
+        page.value("document.getElementById('spoken').value = 'de'; document.getElementById('language').click()")
+        assert "德语 (de)" in page.value(options)
+        page.upload("#file", files / "talk.wav")
+        page.wait(f"{WORDS} === '8 11'")
+        page.value("document.getElementById('english').checked = true; document.querySelector('.word').remove()")
+        page.upload("#file", files / "talk.wav")
+        page.wait(f"{WORDS} === '8 11' && {IDLE}")
+        assert {*model.searches} == {((), Prompt("de")), ((), Prompt("de", translate=True))}
+        model.searches.clear()
+        page.value("document.getElementById('token').blur()")  # in a field R is a letter
+        page.press("r")
+        page.wait("document.querySelectorAll('.word').length >= 1 && document.body.dataset.state === 'listening'")
+        page.press("r")
+        page.wait(IDLE)
+        assert {*model.searches} == {((), Prompt("de", translate=True))}
 
 
 def test_a_token_is_asked_for_and_kept_for_the_session(page, files):

@@ -208,7 +208,9 @@ class Server:
         return JSONResponse(self._about(name))
 
     def _about(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "nemo-lite"}
+        model = self._models[name]
+        told = {"languages": list(model.languages), "translates": model.translates}
+        return {"id": name, "object": "model", "created": self._created, "owned_by": "nemo-lite", **told}
 
     async def _openapi(self, request: Request) -> Response:
         return JSONResponse(openapi_document(), headers=_PAGE_HEADERS)

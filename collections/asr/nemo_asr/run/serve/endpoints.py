@@ -106,13 +106,18 @@ ENDPOINTS = (
         "A websocket: samples in, partial and final texts out",
         {101: "the websocket is open", 403: _FORBIDDEN, 426: "the request asks for no websocket"},
         description='A websocket. First, if wanted, {"type": "start", "sample_rate": 16000, "model": "", "language": '
-        '"", "keywords": [], "token": ""}; then binary messages with samples of one channel, 16 bits, little endian; '
-        'at the end {"type": "stop"}. The server sends {"type": "partial" or "final", "text", "start", "end", '
-        '"words"}: a partial '
-        'text is replaced by the next one; and {"type": "done", "text"} behind the last. {"type": "error", "message"} '
+        '"", "task": "transcribe" or "translate", "keywords": [], "token": ""}; then binary messages with samples of '
+        'one channel, 16 bits, little endian; at the end {"type": "stop"}. The server sends {"type": "partial" or '
+        '"final", "text", "start", "end", "words"}: a partial text is replaced by the next one; and {"type": "done", '
+        '"text"} behind the last. {"type": "error", "message"} '
         "ends a stream. The bytes of a file (WebM, OGG, MP3, WAV, ...) are no samples.",
     ),
-    Endpoint("/v1/models", "models", "The models of this server", {200: "a list"}),
+    Endpoint(
+        "/v1/models",
+        "models",
+        "The models of this server",
+        {200: "a list; languages are those that a request may tell, translates says whether it may ask for English"},
+    ),
     Endpoint(
         "/v1/models/{name}",
         "model",

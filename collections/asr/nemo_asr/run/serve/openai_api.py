@@ -189,7 +189,7 @@ def prompt_of(language: str, translate: bool, languages: Sequence[str], translat
         ApiError: the model does not know the language, or does not translate.
     """
     if translate and not translates:
-        text = "model: this one does not translate; ask /v1/audio/transcriptions, or another model"
+        text = "model: this one does not translate; ask for a transcription, or another model"
         raise ApiError(400, text, param="model")
     known = {each.casefold(): each for each in languages}
     if language and known and language.casefold() not in known:

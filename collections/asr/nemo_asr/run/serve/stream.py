@@ -69,9 +69,9 @@ class StreamError(Exception):
 async def run_stream(websocket: WebSocket, settings: StreamSettings) -> None:
     """Serve one websocket to its end.
 
-    The client may begin with ``{"type": "start", "sample_rate", "model", "language", "keywords", "token"}``, sends
-    samples of one channel (16 bits, little endian) as binary messages, and ends with ``{"type": "stop"}``. It gets
-    ``partial`` and ``final`` messages, and ``done`` behind the last one.
+    The client may begin with ``{"type": "start", "sample_rate", "model", "language", "task", "keywords", "token"}``,
+    sends samples of one channel (16 bits, little endian) as binary messages, and ends with ``{"type": "stop"}``. It
+    gets ``partial`` and ``final`` messages, and ``done`` behind the last one.
     """
     await websocket.accept()
     try:
@@ -233,7 +233,10 @@ def _new_stream(start: dict[str, Any], settings: StreamSettings) -> Stream:
         keywords = start.get("keywords") or []
         if not isinstance(keywords, list) or not all(isinstance(word, str) for word in keywords):
             raise StreamError(_POLICY, "keywords: wanted a list of texts")
-        prompt = prompt_of(_text(start, "language"), False, model.languages, model.translates)
+        task = _text(start, "task")
+        if task not in ("", "transcribe", "translate"):
+            raise StreamError(_POLICY, f"task: got {task[:60]!r}, wanted transcribe or translate")
+        prompt = prompt_of(_text(start, "language"), task == "translate", model.languages, model.translates)
         search = model.search_for(checked_keywords(keywords), prompt)
         rate = start.get("sample_rate", _RATE)
         if not isinstance(rate, int):

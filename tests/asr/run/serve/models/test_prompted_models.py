@@ -133,6 +133,36 @@ def test_a_stream_by_frames_has_its_own_language(models) -> None:
     assert refused == {"type": "error", "message": f"language: got 'xx', wanted one of {', '.join(model.languages)}"}
 
 
+def test_a_stream_has_the_translation_that_it_asks_for(models) -> None:
+    client = pytest.importorskip("websockets.sync.client")
+    model, one = models["canary"]
+    samples, texts = (32767 * np.tile(SIGNAL, 2)).astype(np.int16), {}
+    with served(models=[one, models["streaming"][1]]) as (host, port):
+
+        def told(task: str, **start: str) -> str:
+            with client.connect(f"ws://{host}:{port}/v1/stream") as socket:
+                socket.send(json.dumps({"type": "start", "sample_rate": RATE, "task": task, **start}))
+                if start.get("model") or task == "sing":
+                    refused: dict[str, str] = json.loads(socket.recv())
+                    return refused["message"]
+                socket.send(samples.tobytes())
+                socket.send('{"type": "stop"}')
+                done: dict[str, str] = json.loads([*socket][-1])
+                return done["text"]
+
+        for task in ("transcribe", "translate"):
+            texts[task] = told(task, language="de")
+        assert told("sing") == "task: got 'sing', wanted transcribe or translate"
+        cannot = "model: this one does not translate; ask for a transcription, or another model"
+        assert told("translate", model="streaming") == cannot
+    for task, prompt in {"transcribe": Prompt("de"), "translate": Prompt("de", translate=True)}.items():
+        stream = model.told(prompt).stream(RATE)
+        stream.accept(samples.astype(np.float32) / 32768)
+        stream.finish()
+        assert texts[task] == stream.text != ""
+    assert texts["transcribe"] != texts["translate"]
+
+
 def test_what_a_model_cannot_be_told_is_one_line(models) -> None:
     with served(models=[models["whisper"][1]]) as address:
         unknown = transcribe(address, recording(), language="klingon")
@@ -146,7 +176,7 @@ def test_a_model_without_languages_ignores_the_field_and_does_not_translate() ->
         refused = transcribe(address, wav(5), path=TRANSLATIONS)
     assert (ignoring.status, ignoring.headers["x-ignored-fields"]) == (200, "language, prompt")
     assert (refused.status, refused.json["error"]["param"]) == (400, "model")
-    assert refused.message == "model: this one does not translate; ask /v1/audio/transcriptions, or another model"
+    assert refused.message == "model: this one does not translate; ask for a transcription, or another model"
 
 
 def test_a_language_that_counts_is_not_among_the_ignored_fields() -> None:

@@ -5,6 +5,7 @@ const TEXTS = {
     model: "Model", api: "API", theme: "Light or dark", speak: "Speak", stop: "Stop", or: "or",
     open: "Open a recording", drop: "or drop it here: WAV, FLAC, MP3, OGG, Opus, …",
     keywords: "Hot words", keywordsHint: "names and terms, separated by commas", token: "Token", cancel: "Cancel",
+    spoken: "Spoken language", asServed: "as the server is set", found: "found by the model", english: "Translate into English",
     transcript: "Transcript", unsure: "unsure", sure: "sure", copy: "Copy", copied: "Copied", copyByKey: "Press Ctrl-C",
     keys: "Click a word to hear it. Keys: R speak or stop, O open, ← → words, Enter play, Esc cancel.",
     local: "Everything stays between this page and this server.",
@@ -18,6 +19,7 @@ const TEXTS = {
     model: "模型", api: "接口", theme: "浅色或深色", speak: "说话", stop: "停止", or: "或",
     open: "打开录音", drop: "或把文件拖到这里：WAV、FLAC、MP3、OGG、Opus……",
     keywords: "热词", keywordsHint: "人名与术语，用逗号分开", token: "令牌", cancel: "取消",
+    spoken: "语音的语言", asServed: "按服务器的设置", found: "由模型判断", english: "翻译成英语",
     transcript: "文字", unsure: "不确定", sure: "确定", copy: "复制", copied: "已复制", copyByKey: "请按 Ctrl-C",
     keys: "点一个词可以听它。按键：R 说话或停止，O 打开，← → 移动，回车播放，Esc 取消。",
     local: "数据只在本页与此服务器之间传输。",
@@ -36,7 +38,7 @@ const CUE_SECONDS = 7, CUE_LETTERS = 84, CUE_GAP = 0.8;
 
 const $ = (id) => document.getElementById(id);
 const body = document.body;
-const state = { language: "en", words: [], separator: " ", samples: null, rate: 16000, audio: null, name: "recording", run: null, mic: null };
+const state = { language: "en", models: [], words: [], separator: " ", samples: null, rate: 16000, audio: null, name: "recording", run: null, mic: null };
 
 // Language, theme, status.
 
@@ -55,6 +57,7 @@ function setLanguage(language) {
   $("record-text").textContent = text(body.dataset.state === "listening" ? "stop" : "speak");
   if (body.dataset.state === "idle") $("status-text").textContent = text("ready");
   for (const node of $("transcript").querySelectorAll(".word")) describe(node);
+  showTold();
 }
 
 function setTheme(theme) {
@@ -76,6 +79,34 @@ function token() {
 
 function keywords() {
   return $("keywords").value.split(/[,，、\n]/).map((word) => word.trim()).filter(Boolean);
+}
+
+// What the chosen model can be told: the language that is spoken, and to translate.
+
+function showTold() {
+  const { languages = [], translates = false } = state.models.find((model) => model.id === $("model").value) || {};
+  const chosen = $("spoken").value;
+  const names = new Intl.DisplayNames([state.language], { type: "language" });
+  const nameOf = (code) => {
+    try { return `${names.of(code)} (${code})`; } catch { return code; } // no code of a language
+  };
+  const isAuto = languages.includes("auto");
+  const others = languages.filter((code) => code !== "auto").map((code) => new Option(nameOf(code), code));
+  others.sort((one, another) => one.text.localeCompare(another.text, state.language));
+  $("spoken").replaceChildren(new Option(text("asServed"), ""), ...(isAuto ? [new Option(text("found"), "auto")] : []), ...others);
+  $("spoken").value = languages.includes(chosen) ? chosen : "";
+  $("spoken").disabled = !languages.length;
+  $("english-label").hidden = !translates;
+  $("english").checked &&= translates;
+  $("told").hidden = !languages.length && !translates;
+}
+
+async function loadTold() {
+  const headers = token() ? { Authorization: `Bearer ${token()}` } : {};
+  const answer = await fetch("v1/models", { headers }).catch(() => null); // a lost server is told elsewhere
+  if (!answer?.ok) return;
+  state.models = (await answer.json()).data;
+  showTold();
 }
 
 // Transcript: words that can be clicked.
@@ -174,8 +205,9 @@ async function transcribeFile(file) {
   form.append("response_format", "verbose_json");
   form.append("timestamp_granularities[]", "word");
   form.append("timestamp_granularities[]", "segment");
+  form.append("language", $("spoken").value);
   for (const word of keywords()) form.append("keywords[]", word);
-  run.open("POST", "v1/audio/transcriptions");
+  run.open("POST", $("english").checked ? "v1/audio/translations" : "v1/audio/transcriptions");
   if (token()) run.setRequestHeader("Authorization", `Bearer ${token()}`);
   run.upload.onprogress = (event) => {
     const share = Math.floor((100 * event.loaded) / event.total);
@@ -277,7 +309,8 @@ async function startMicrophone() {
   mic.source.connect(mic.taker); // what is said before the socket is open waits in mic.blocks
   mic.socket = new WebSocket(new URL("v1/stream", location.href).href.replace(/^http/, "ws"));
   mic.socket.onopen = () => {
-    const start = { type: "start", sample_rate: state.rate, model: $("model").value, keywords: keywords(), token: token() };
+    const told = { model: $("model").value, language: $("spoken").value, task: $("english").checked ? "translate" : "" };
+    const start = { type: "start", sample_rate: state.rate, ...told, keywords: keywords(), token: token() };
     mic.socket.send(JSON.stringify(start));
     for (const block of mic.blocks) mic.socket.send(integersOf(block));
     if (mic.hasEnded) sendStop(mic);
@@ -556,6 +589,7 @@ async function loadModels() {
       askForToken();
       setState("idle", text("needsToken"));
     }
+    if (!health.token_needed || token()) await loadTold();
   } catch {
     setState("error", text("lost"));
   }
@@ -587,7 +621,11 @@ $("copy").onclick = async () => {
   $("copy").textContent = text(told);
   setTimeout(() => ($("copy").textContent = text("copy")), 1500);
 };
-$("token").onchange = () => sessionStorage.setItem("token", token());
+$("token").onchange = () => {
+  sessionStorage.setItem("token", token());
+  loadTold();
+};
+$("model").onchange = showTold;
 for (const button of document.querySelectorAll("[data-download]")) button.onclick = () => download(button.dataset.download);
 $("transcript").onclick = (event) => {
   const number = event.target.dataset?.number;
