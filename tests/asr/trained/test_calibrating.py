@@ -51,7 +51,7 @@ def test_heard_words_are_right_where_the_text_as_the_model_spells_it_has_them(mo
 
 def test_calibrated_confidences_are_the_shares_of_right_words(model, dev, tmp_path):
     (tmp_path / "test.json").write_text((tmp_path / "dev.json").read_text())
-    done = calibrate(model, dev, [str(tmp_path / "test.json")])
+    done, _ = calibrate(model, dev, [str(tmp_path / "test.json")])
     calibration, sets = done.calibration, done.sets
     assert calibration(0.8) == pytest.approx(1.0, abs=0.03)
     assert calibration(0.6) == pytest.approx(0.5, abs=0.03)
@@ -96,9 +96,13 @@ def test_the_command_stores_the_calibration_and_transcripts_have_it(model, dev, 
     assert "dev (held out): 80 words, 75.0% right; confidences are off by 15.0%, calibrated by" in told
     assert json.loads((tmp_path / "model/calibration.json").read_text())["calibration"]["words"] == 80
     main(["show", str(tmp_path / "model")])
-    assert "calibration  confidences of words, learned on 80 words of dev" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "calibration  confidences of words, learned on 80 words of dev" in told
+    assert "domain       40 utterances of dev: confidence 0.70 to 0.70\n" in told
     loaded = load_model(tmp_path / "model")
-    assert loaded.card.calibration == calibrate(model, dev).calibration
+    done, domain = calibrate(model, dev)
+    assert (loaded.card.calibration, loaded.card.domain) == (done.calibration, domain)
+    assert domain == hear_set(model, "dev", text_layer(model.recipe, dev), NeuralModuleFactory())[1]
     record(tmp_path / "cab.wav", "cab")
     given = []
 

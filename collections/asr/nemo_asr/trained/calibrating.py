@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,7 +24,8 @@ from nemo_asr.run.calibration import (
 )
 from nemo_asr.run.options import unique_tags
 from nemo_asr.run.transcribe.domain import Domain, fit_domain
-from nemo_asr.run.transcribe.inputs import recording_of_utterance
+from nemo_asr.run.transcribe.inputs import Recording, recording_of_utterance
+from nemo_asr.run.transcribe.transcript import Transcript
 from nemo_asr.trained.folder import read_card, write_card
 from nemo_asr.trained.model import TrainedModel
 from nemo_asr.trained.texts import Speller, text_layer
@@ -48,11 +49,18 @@ def hear_set(
     rows = np.unique(np.linspace(0, len(layer) - 1, min(len(layer), _MOST_UTTERANCES)).astype(np.int64))
     utterances = [layer.utterance_of(row) for row in rows.tolist()]
     recordings = [recording_of_utterance(utterance, layer.utterances.reader) for utterance in utterances]
-    heard = model.transcribed(recordings, factory=factory, calibration=None, count_gaps=True).or_error()
+    heard = _heard(model, recordings, factory=factory)
     confidences = [word.confidence for transcript in heard for word in transcript.words]
     if not confidences:
         return None, None
     return float(np.mean(confidences)), fit_domain(name, heard, model.card.sample_rate)
+
+
+def _heard(model: TrainedModel, recordings: Sequence[Recording], **settings: Any) -> list[Transcript]:
+    """Transcripts with confidences that are not calibrated. An empty domain has sounds measured, and marks none."""
+    card = msgspec.structs.replace(model.card, domain=Domain())
+    measuring = TrainedModel(model.place, model.recipe, model.modules, card)
+    return measuring.transcribed(recordings, calibration=None, count_gaps=True, **settings).or_error()
 
 
 def store_heard(card: Path, name: str, confidence: float, domain: Domain | None) -> None:
@@ -80,15 +88,21 @@ class HeardWords(NamedTuple):
         confidences: (N,) of each word, as the model gives them.
         right: (N,) whether it is right.
         utterances: (N,) the position of its utterance.
+        transcripts: of the utterances.
     """
 
     confidences: Floats
     right: Mask
     utterances: npt.NDArray[np.int64]
+    transcripts: Sequence[Transcript]
 
 
-def calibrate(model: TrainedModel, manifest: str, tests: Sequence[str] = (), batch_size: int = 16) -> CalibrationRecord:
+def calibrate(
+    model: TrainedModel, manifest: str, tests: Sequence[str] = (), batch_size: int = 16
+) -> tuple[CalibrationRecord, Domain | None]:
     """Learn a calibration on one set; measure it there, on held-out fifths of the utterances, and on other sets.
+
+    The first set also says what the model knows, where words are heard in enough recordings of it.
 
     Args:
         model: the model; it is not changed.
@@ -106,11 +120,12 @@ def calibrate(model: TrainedModel, manifest: str, tests: Sequence[str] = (), bat
         got = f"{len(heard.right)} words"
         raise DataError(problem, place=manifest, got=got, wanted=f"{LEAST_WORDS} or more", remedy=remedy)
     calibration = fit_calibration(heard.confidences, heard.right, name)
-    sets = [_measured(f"{name} (held out)", heard, held_out(*heard))]
+    sets = [_measured(f"{name} (held out)", heard, held_out(*heard[:3]))]
     for test_name, test in zip(test_names, tests, strict=True):
         other = heard_words(model, test, batch_size)
         sets.append(_measured(test_name, other, calibration.of(other.confidences)))
-    return CalibrationRecord(calibration=calibration, sets=sets)
+    domain = fit_domain(name, heard.transcripts, model.card.sample_rate)
+    return CalibrationRecord(calibration=calibration, sets=sets), domain
 
 
 def heard_words(model: TrainedModel, manifest: str, batch_size: int = 16) -> HeardWords:
@@ -123,24 +138,25 @@ def heard_words(model: TrainedModel, manifest: str, batch_size: int = 16) -> Hea
     speller = Speller(layer.new_parser(), model.card.labels)
     utterances = [layer.utterance_of(row) for row in range(len(layer))]
     recordings = [recording_of_utterance(utterance, layer.utterances.reader) for utterance in utterances]
-    heard = model.transcribed(recordings, batch_size=batch_size, calibration=None, count_gaps=True)
-    transcripts = heard.or_error()
+    transcripts = _heard(model, recordings, batch_size=batch_size)
     rows = []
     for number, (utterance, transcript) in enumerate(zip(utterances, transcripts, strict=True)):
         right = right_words(speller.words(utterance.text), [word.text for word in transcript.words])
         rows += [(word.confidence, good, number) for word, good in zip(transcript.words, right, strict=True)]
     confidences, good, numbers = zip(*rows, strict=True) if rows else ((), (), ())
-    return HeardWords(np.array(confidences, np.float64), np.array(good, bool), np.array(numbers, np.int64))
+    arrays = np.array(confidences, np.float64), np.array(good, bool), np.array(numbers, np.int64)
+    return HeardWords(*arrays, transcripts)
 
 
-def store_calibration(card: Path, calibration: Calibration) -> None:
-    """Write a calibration into a model's card.
+def store_calibration(card: Path, calibration: Calibration, domain: Domain | None) -> None:
+    """Write a calibration into a model's card, and what the model knows, where that is known.
 
     Raises:
         CheckpointError: the card is damaged.
         UsageError: it cannot be written.
     """
-    write_card(card, msgspec.structs.replace(read_card(card), calibration=calibration))
+    held = read_card(card)
+    write_card(card, msgspec.structs.replace(held, calibration=calibration, domain=domain or held.domain))
 
 
 def _measured(name: str, heard: HeardWords, calibrated: Floats) -> MeasuredSet:

@@ -52,6 +52,12 @@ def test_none_of_the_set_itself_is_marked():
     assert sum(DOMAIN.letters.values()) == pytest.approx(1.0, abs=1e-4)
 
 
+def test_a_line_says_what_is_known():
+    ranges = {"bandwidth": (7725.0, 8025.0), "confidence": (0.92, 0.96)}
+    known = Domain(set="dev", utterances=100, ranges=ranges)
+    assert known.described() == "100 utterances of dev: bandwidth 7725 to 8025 Hz, confidence 0.92 to 0.96"
+
+
 def test_each_measure_is_told_with_what_is_known():
     assert reasons(sound=Sound(4000, -22, 10)) == ("bandwidth 4000 Hz, on dev 7725 to 8025",)
     assert reasons(sound=Sound(8000, -60, 10)) == ("level -60 dB, on dev -27 to -19",)

@@ -219,7 +219,7 @@ def test_a_calibration_is_learnt_from_the_words_of_a_transducer(tdt, tmp_path):
         text = heard.text if number % 2 else "b"
         lines.append(json.dumps({"audio_filepath": str(path), "duration": 3.0, "text": text}))
     (tmp_path / "set.json").write_text("\n".join(lines) + "\n")
-    record = calibrate(tdt, str(tmp_path / "set.json"))
+    record, _ = calibrate(tdt, str(tmp_path / "set.json"))
     (measured,) = record.sets
     assert 0.4 < measured.before.right < 0.7
     assert measured.after.error < measured.before.error

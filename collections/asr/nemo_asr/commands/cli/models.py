@@ -202,6 +202,8 @@ def _described(stored: StoredModel, recipe: Recipe | None) -> Iterator[str]:
         yield from _files(card)
     if card.calibration is not None:
         yield f"calibration  confidences of words, learned on {card.calibration.words} words of {card.calibration.set}"
+    if card.domain is not None:
+        yield f"domain       {card.domain.described()}"
     for certificate in card.certificates:
         told = f"{certificate.differing} differences" if certificate.differing else "equal"
         yield f"certificate  {certificate.utterances} of {certificate.set} in {certificate.num_ways} ways: {told}"
@@ -256,8 +258,8 @@ def _calibrate(options: Namespace) -> None:
     card, folder = card_file(options.model), Path(options.model).expanduser()
     place = folder / FILE_NAME
     check_output(place, _CALIBRATE, remedy=_REMEDY)
-    done = calibrate(load_model(options.model), options.manifest, options.test, options.batch_size)
-    store_calibration(card, done.calibration)
+    done, domain = calibrate(load_model(options.model), options.manifest, options.test, options.batch_size)
+    store_calibration(card, done.calibration, domain)
     record = msgspec.json.encode(done)
     content = msgspec.json.format(record, indent=1)
     write_output(place, lambda file: file.write_bytes(content), _CALIBRATE, remedy=_REMEDY)
@@ -266,6 +268,8 @@ def _calibrate(options: Namespace) -> None:
         right = f"{before.words} words, {before.right:.1%} right"
         print(f"{each.name}: {right}; confidences are off by {before.error:.1%}, calibrated by {after.error:.1%}")
     print(f"{card}: slope {done.calibration.slope:g}, offset {done.calibration.offset:g}; in {place} too")
+    if domain is not None:
+        print(f"{card}: recordings that are not like {domain.described()} are marked")
     if (folder / REPORT).is_file():
         try_report(folder)
 

@@ -15,8 +15,9 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from nemo_asr.run.audio.segments import Samples
+from nemo_asr.run.audio.segments import Samples, frame_levels
 from nemo_asr.run.transcribe.transcript import Sound, Transcript
+from nemo_lite.base.errors import counted
 
 _BAND = 250.0  # Hz
 _FRAME_SECONDS = 0.016  # of a spectrum: four bins a band
@@ -31,12 +32,12 @@ _FURTHER = 1.2
 _LOUD_RANGE = 40.0  # dB below the loudest frame
 _UNHEARD_BITS = 12.0  # of a letter that the set has not
 _UNITS = {
-    "bandwidth": ("bandwidth {:.0f} Hz", "{:.0f} to {:.0f}"),
-    "level": ("level {:.0f} dB", "{:.0f} to {:.0f}"),
-    "change": ("levels that change by {:.1f} dB", "{:.1f} to {:.1f}"),
-    "rate": ("{:.1f} letters a second", "{:.1f} to {:.1f}"),
-    "letters": ("letters of {:.1f} bits", "{:.1f} to {:.1f}"),
-    "confidence": ("confidence {:.2f}", "{:.2f} to {:.2f}"),
+    "bandwidth": ("bandwidth {} Hz", ".0f"),
+    "level": ("level {} dB", ".0f"),
+    "change": ("levels that change by {} dB", ".1f"),
+    "rate": ("{} letters a second", ".1f"),
+    "letters": ("letters of {} bits", ".1f"),
+    "confidence": ("confidence {}", ".2f"),
 }
 
 
@@ -76,6 +77,12 @@ class SoundMeter:
         highest = int(np.flatnonzero(bands >= _BELOW_LOUDEST * bands.max())[-1])
         loud = levels[levels > levels.max() - _LOUD_RANGE]
         return Sound(min((highest + 1) * _BAND, self._rate / 2), float(loud.mean()), float(loud.std()))
+
+
+def sound_of(samples: Samples, sample_rate: int) -> Sound | None:
+    """What samples (T,) are like; None of those without sound."""
+    meter = SoundMeter(sample_rate)
+    return meter.sound(frame_levels(meter.through([samples]), sample_rate))
 
 
 class Domain(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,9 +126,16 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in self.measures(transcript).items():
             low, high = self.ranges.get(name, (-math.inf, math.inf))
             if not low <= value <= high:
-                told, known = _UNITS[name]
-                reasons.append(f"{told.format(value)}, on {self.set} {known.format(low, high)}")
+                told, digits = _UNITS[name]
+                known = f"{low:{digits}} to {high:{digits}}"
+                reasons.append(f"{told.format(format(value, digits))}, on {self.set} {known}")
         return tuple(reasons)
+
+    def described(self) -> str:
+        """A line: its set, and the ranges."""
+        ranges = ((*_UNITS[name], *values) for name, values in self.ranges.items())
+        told = (text.format(f"{low:{digits}} to {high:{digits}}") for text, digits, low, high in ranges)
+        return f"{counted(self.utterances, 'utterance')} of {self.set}: {', '.join(told)}"
 
     def calibrated(self, calibration: Callable[[float], float] | None) -> Domain:
         """The same for confidences that a calibration has changed."""
