@@ -143,6 +143,10 @@ class StreamEngine(Protocol):
     def calibration(self) -> Calibration | None:
         """Of the confidences of words; None: they are as the model gives them."""
 
+    @property
+    def domain(self) -> Domain | None:
+        """What it has shown to know, by confidences that are not calibrated; None: that is not known."""
+
     def new_search(self, options: SearchOptions | None = None) -> Any:
         """A search with these options; None: the model's own.
 
@@ -168,10 +172,6 @@ class Engine(StreamEngine, Protocol):
     @property
     def may_invent(self) -> bool:
         """Whether its texts may be doubtful, see `nemo_asr.run.transcribe.doubts`."""
-
-    @property
-    def domain(self) -> Domain | None:
-        """What it has shown to know, for confidences as `calibration` makes them; None: that is not known."""
 
     @property
     def longest_seconds(self) -> float | None:

@@ -164,7 +164,7 @@ class TrainedModel:
             if of_segments:
                 got = ", ".join(sorted(of_segments - {"decoder"})) or f"a decoder {type(decoder).__name__}"
                 raise UsageError("settings of streams in segments", place="stream", got=got, remedy='by="segments"')
-            settings = {"calibration": self.card.calibration, **settings}
+            settings = {"calibration": self.card.calibration, "domain": self.card.domain, **settings}
             return FrameStream(self.streamed(settings.pop("factory", None)), rate, rules, **settings)
         of_stream = {name: settings.pop(name) for name in ("cutting", "partial_seconds", "name") if name in settings}
         engine = ModelEngine(self, settings.pop("factory", None))
@@ -449,7 +449,7 @@ class ModelEngine(TorchEngine):
             int_values=reading.int_values,
         )
         self.loaded, self.calibration = model, card.calibration
-        self.domain = card.domain and card.domain.calibrated(card.calibration)
+        self.domain = card.domain
         self.languages, self.translates = model.languages, model.translates
 
     def with_prompt(self, prompt: Prompt) -> ModelEngine:

@@ -505,6 +505,9 @@ def test_what_the_model_does_not_know_is_marked_with_the_reason(model, talks, ca
         "nemo-lite transcribe: warning: the model may not know what it hears in 8000.wav: bandwidth 4000 Hz, on dev "
         "7000 to 8000"
     ]
+    assert main([path, "8000.wav", "--stream", "segments", *CPU]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line.get("unfamiliar") for line in lines if line["type"] == "final"] == [narrow["unfamiliar"]]
 
 
 @pytest.mark.parametrize(("confidence", "is_told"), [(0.91, False), (0.88, False), (0.85, True)])

@@ -27,6 +27,7 @@ import nemo_asr.run.serve.uploads as uploads
 from nemo_asr.run.audio.files import AudioFile
 from nemo_asr.run.cli.serve import tell_the_end
 from nemo_asr.run.serve.openai_api import RESPONSE_FORMATS
+from nemo_asr.run.transcribe.domain import Domain
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -628,6 +629,13 @@ def test_a_stream_has_the_texts_of_the_recording(model, address):
         assert [final["text"] for final in finals] == TEXT.split()
         assert finals[1]["words"] == [{"text": "11", "start": 2.43, "end": 2.53, "confidence": 0.9}]
     assert model.loudest == pytest.approx(0.3, abs=0.01)  # halves of samples that are mixed up are louder
+
+
+def test_a_final_text_of_what_the_model_does_not_know_has_the_reason():
+    with served(told={"domain": Domain(set="dev", ranges={"confidence": (0.95, 1.0)})}) as address:
+        *_, final, done = stream(address, wav(5))
+    assert final["unfamiliar"] == ["confidence 0.90, on dev 0.95 to 1.00"]
+    assert done == {"type": "done", "text": final["text"]}
 
 
 def test_a_stream_that_stops_before_it_began_has_an_empty_text(address):

@@ -145,9 +145,9 @@ def test_a_gap_of_a_file_that_is_gone_when_it_is_searched_again_is_told(tmp_path
     read = []
 
     class Counted(SpeechActivity):
-        def __init__(self, recording, detector=None):
+        def __init__(self, recording, detector=None, with_sound=False):
             read.append(recording)
-            super().__init__(recording, detector)
+            super().__init__(recording, detector, with_sound)
 
     class RemovedBehindTheFirst(ReadOnce):
         def hypotheses(self, rows, faults, settings):

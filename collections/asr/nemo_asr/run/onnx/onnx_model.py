@@ -128,8 +128,7 @@ class DescribedFile:
             calibration = self.metadata.get("calibration")
             self.calibration = msgspec.json.decode(calibration, type=Calibration) if calibration else None
             domain = self.metadata.get("domain")
-            known = msgspec.json.decode(domain, type=Domain) if domain else None
-            self.domain = known and known.calibrated(self.calibration)
+            self.domain = msgspec.json.decode(domain, type=Domain) if domain else None
             self._rates = msgspec.json.decode(self.metadata.get("rates", "[]"), type=list[_StoredRate])
             part_files = msgspec.json.decode(self.metadata.get("parts", "{}"), type=dict[str, PartFile])
             settings = msgspec.json.decode(self.metadata.get("settings", "{}"), type=dict[str, Any])

@@ -108,9 +108,10 @@ ENDPOINTS = (
         description='A websocket. First, if wanted, {"type": "start", "sample_rate": 16000, "model": "", "language": '
         '"", "task": "transcribe" or "translate", "keywords": [], "token": ""}; then binary messages with samples of '
         'one channel, 16 bits, little endian; at the end {"type": "stop"}. The server sends {"type": "partial" or '
-        '"final", "text", "start", "end", "words"}: a partial text is replaced by the next one; and {"type": "done", '
-        '"text"} behind the last. {"type": "error", "message"} '
-        "ends a stream. The bytes of a file (WebM, OGG, MP3, WAV, ...) are no samples.",
+        '"final", "text", "start", "end", "words"}: a partial text is replaced by the next one, and a final one has '
+        '"unfamiliar", a list of reasons, where the model may not know what it hears; and {"type": "done", "text"} '
+        'behind the last. {"type": "error", "message"} ends a stream. The bytes of a file (WebM, OGG, MP3, WAV, ...) '
+        "are no samples.",
     ),
     Endpoint(
         "/v1/models",

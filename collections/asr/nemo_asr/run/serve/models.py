@@ -130,7 +130,7 @@ def serve_model(
         longest_seconds=engine.longest_seconds,
         languages=engine.languages,
         translates=engine.translates,
-        domain=engine.domain,
+        domain=engine.domain and engine.domain.calibrated(engine.calibration),
     )
 
 
@@ -140,10 +140,12 @@ def _frame_streams(engine: Engine) -> Callable[[int, Any], Stream] | None:
     except UsageError:
         return None
 
+    known: dict[str, Any] = {"calibration": engine.calibration, "domain": engine.domain}
+
     def stream(rate: int, search: Any) -> Stream:
         if isinstance(search, PromptedSearch):
-            return FrameStream(search.frame_model, rate, calibration=engine.calibration, decoder=search.search)
-        return FrameStream(model, rate, calibration=engine.calibration, decoder=search)
+            return FrameStream(search.frame_model, rate, decoder=search.search, **known)
+        return FrameStream(model, rate, decoder=search, **known)
 
     return stream
 

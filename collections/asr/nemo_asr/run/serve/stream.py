@@ -252,7 +252,7 @@ def _new_stream(start: dict[str, Any], settings: StreamSettings) -> Stream:
             return transcripts[0]
 
         cutting = STREAM_CUTTING.within(model.longest_seconds)
-        return SegmentStream(transcribe, rate, cutting, separator=separator_of(model.labels))
+        return SegmentStream(transcribe, rate, cutting, separator=separator_of(model.labels), domain=model.domain)
     except (ApiError, UsageError, DataError) as error:
         raise StreamError(_POLICY, str(error)) from None
 

@@ -60,7 +60,7 @@ class Segmented:
         detector: says where somebody speaks; None: the levels of the recording.
         nbest: above 1, the transcript of a recording in which nobody speaks has one empty hypothesis.
         longest: seconds that the model hears at once, so that no segment is longer; None: any number.
-        domain: marks transcripts of what the model may not know; None: none.
+        domain: marks transcripts of what the model may not know; None: none, and no sound is measured.
 
     Attributes:
         rows: the segments, with their lengths.
@@ -92,8 +92,10 @@ class Segmented:
                     whole = recording.measured()
                     segments = [whole]
                     _refuse_longer(whole.seconds, longest)
+                    if domain is not None:
+                        self._sounds[position] = SpeechActivity(whole, with_sound=True).sound
                 else:
-                    activity = SpeechActivity(recording, detector)
+                    activity = SpeechActivity(recording, detector, with_sound=domain is not None)
                     whole, segments = activity.recording, activity.segments(cutting)
                     self._sounds[position] = activity.sound
             except DataError as error:
@@ -146,22 +148,23 @@ class SpeechActivity:
     Args:
         recording: it is read here.
         detector: says where somebody speaks; None: the levels.
+        with_sound: measure what it is like.
 
     Attributes:
         recording: with its length.
-        sound: what it is like; None where it has none.
+        sound: what it is like; None where it has none, or is not measured.
 
     Raises:
         DataError: it cannot be read.
     """
 
-    def __init__(self, recording: Recording, detector: Detector | None = None) -> None:
+    def __init__(self, recording: Recording, detector: Detector | None = None, with_sound: bool = False) -> None:
         channels = ChannelEnergies()
         with recording.pieces(channels.add) as (self.recording, pieces, sample_rate):
-            meter = SoundMeter(sample_rate)
-            self._levels = frame_levels(meter.through(pieces), sample_rate)
+            meter = SoundMeter(sample_rate) if with_sound else None
+            self._levels = frame_levels(pieces if meter is None else meter.through(pieces), sample_rate)
             self._seconds = frame_samples(sample_rate) / sample_rate
-        self.sound = meter.sound(self._levels)
+        self.sound = None if meter is None else meter.sound(self._levels)
         warn_if_cancelled(recording.source, channels)
         self._is_speech: Decisions | None = None
         if detector is not None:
@@ -245,7 +248,8 @@ def transcribe(engine: Engine, recordings: Sequence[Recording], settings: Transc
     Raises:
         UsageError: the search cannot give so many hypotheses, or the model gives no probabilities.
     """
-    of_rows = settings.cutting, engine.labels, settings.detector, settings.nbest, engine.longest_seconds, engine.domain
+    domain = engine.domain and engine.domain.calibrated(settings.calibration)
+    of_rows = settings.cutting, engine.labels, settings.detector, settings.nbest, engine.longest_seconds, domain
     segmented = Segmented(recordings, *of_rows)
     faults = dict[int, str]()
     compute = partial(engine.hypotheses, settings=settings)
@@ -302,6 +306,7 @@ def segment_stream(
         lambda recording: of_rows([recording]).or_error()[0],
         sample_rate or engine.sample_rate,
         separator=separator_of(engine.labels),
+        domain=engine.domain and engine.domain.calibrated(settings.calibration),
         **of_stream,
     )
 

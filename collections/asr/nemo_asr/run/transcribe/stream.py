@@ -20,6 +20,7 @@ from nemo_asr.run.audio.segments import (
     SILENT,
     Cutting,
     Samples,
+    Span,
     frame_levels,
     frame_samples,
     smoothed,
@@ -29,6 +30,7 @@ from nemo_asr.run.audio.segments import (
 from nemo_asr.run.engines import FrameModel
 from nemo_asr.run.search.search import Search, States, TimedLabels, num_frames_of
 from nemo_asr.run.text.labels import in_letters, separator_of, spelled
+from nemo_asr.run.transcribe.domain import Domain, marked, sound_of
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.transcript import Transcript, Word, frames_in, transcript_of
 from nemo_lite.base.errors import UsageError
@@ -53,6 +55,7 @@ class Partial:
         words: each with its times, in seconds from the beginning of the stream.
         is_final: it stays as it is; otherwise the next one takes its place.
         start, end: the part, in seconds from the beginning of the stream.
+        unfamiliar: of a final text, why the model may not know what it hears; see `nemo_asr.run.transcribe.domain`.
     """
 
     text: str
@@ -60,17 +63,19 @@ class Partial:
     is_final: bool
     start: float
     end: float
+    unfamiliar: tuple[str, ...] = ()
 
 
 def message_of(part: Partial) -> dict[str, Any]:
     """What a client is told of a part: a message of the websocket, or a line of ``transcribe --stream``."""
-    return {
+    message: dict[str, Any] = {
         "type": "final" if part.is_final else "partial",
         "text": part.text,
         "start": part.start,
         "end": part.end,
         "words": [asdict(word) for word in part.words],
     }
+    return message | ({"unfamiliar": list(part.unfamiliar)} if part.unfamiliar else {})
 
 
 class Stream(Protocol):
@@ -107,6 +112,7 @@ class SegmentStream:
             None: final texts only.
         name: what messages call the stream.
         separator: what stands between the texts of two segments.
+        domain: marks final texts of what the model may not know, each by its segment alone; None: none.
 
     Raises:
         UsageError: the rate is out of range.
@@ -120,8 +126,10 @@ class SegmentStream:
         partial_seconds: float | None = PARTIAL_SECONDS,
         name: str = "the stream",
         separator: str = " ",
+        domain: Domain | None = None,
     ) -> None:
         check_rate(sample_rate)
+        self._domain = domain
         self._transcribe, self._rate, self._name, self._separator = transcribe, sample_rate, name, separator
         self._texts: list[str] = []
         self._cutting = replace(cutting, padding=min(cutting.padding, cutting.min_pause / 2))
@@ -222,8 +230,12 @@ class SegmentStream:
         start = (self._num_done + first) * self._frame / self._rate
         seconds = len(samples) / self._rate
         transcript = self._transcribe(Recording(self._name, samples, self._rate, offset=start, seconds=seconds))
+        if is_final and self._domain is not None:
+            heard = replace(transcript, segments=(Span(0.0, seconds),), sound=sound_of(samples, self._rate))
+            transcript = marked(heard, self._domain)
         words = tuple(word.later(start) for word in transcript.words)
-        return Partial(transcript.text, words, is_final, round(start, 3), round(start + seconds, 3))
+        times = round(start, 3), round(start + seconds, 3)
+        return Partial(transcript.text, words, is_final, *times, transcript.unfamiliar)
 
     def _forget(self, num_frames: int) -> None:
         """Samples of the first frames that are not done; their levels are kept for some minutes."""
@@ -272,6 +284,7 @@ class FrameStream:
         calibration: turns a confidence into a calibrated one.
         name: what messages call the stream.
         decoder: a search in the place of the model's own.
+        domain: marks final texts of what the model may not know, by their words: samples are not kept; None: none.
 
     Raises:
         UsageError: the rate is out of range.
@@ -285,8 +298,10 @@ class FrameStream:
         calibration: Callable[[float], float] | None = None,
         name: str = "the stream",
         decoder: Search | None = None,
+        domain: Domain | None = None,
     ) -> None:
         check_rate(sample_rate)
+        self._domain = domain and domain.calibrated(calibration)
         self._model, self._rules, self._calibration, self._name = model, rules or EndpointRules(), calibration, name
         rates = sample_rate, model.sample_rate
         self._resampler = None if rates[0] == rates[1] else soxr.ResampleStream(*rates, 1, dtype="float32")
@@ -413,5 +428,6 @@ class FrameStream:
         transcript = transcript_of(
             found, self._model.labels, whole, seconds, start, self._calibration, (), self._first_free
         )
-        end = min(start + num_frames * seconds, self.seconds)
-        return Partial(transcript.text, transcript.words, is_final, round(start, 3), round(end, 3))
+        transcript = marked(transcript, self._domain if is_final else None)
+        times = round(start, 3), round(min(start + num_frames * seconds, self.seconds), 3)
+        return Partial(transcript.text, transcript.words, is_final, *times, transcript.unfamiliar)

@@ -67,7 +67,8 @@ def transcribe_stream(args: Namespace) -> int:
         raise UsageError(str(error), place="--stream", remedy=remedy) from None
     rules = _rules(args, model)
     with _source(args) as (rate, chunks):
-        return _run(FrameStream(model, rate, rules, streams.calibration, decoder=search), chunks, rate)
+        stream = FrameStream(model, rate, rules, streams.calibration, decoder=search, domain=streams.domain)
+        return _run(stream, chunks, rate)
 
 
 def _rules(args: Namespace, model: FrameModel) -> EndpointRules:

@@ -90,7 +90,7 @@ class Transcript:
         channel: of the audio, from 0; None: the average of all.
         doubtful: from when to when a text stands that the model may have invented, in seconds; see
             `nemo_asr.run.transcribe.doubts`.
-        sound: of the recording; None: it was not cut, so nobody has looked.
+        sound: of the recording; None: it has none, or it was not measured, as it is not known what the model knows.
         unfamiliar: why the model may not know what it hears; see `nemo_asr.run.transcribe.domain`.
         gaps: from when to when somebody speaks and no word was found, in seconds; see `nemo_asr.run.transcribe.gaps`.
     """

@@ -13,6 +13,8 @@ from toys.transcribing import transcribe
 
 from nemo_asr.run.audio import files, reading
 from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting, Span
+from nemo_asr.run.transcribe import driver
+from nemo_asr.run.transcribe.domain import Domain
 from nemo_asr.run.transcribe.driver import Segmented, SpeechActivity, best_of_all, joined
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.transcript import ScoredText, Transcript, Word, as_json, as_srt
@@ -61,6 +63,18 @@ def test_words_of_all_segments_have_the_times_of_the_recording(run, sounds):
     assert [span.start for span in found.segments] == pytest.approx([2.0, start], abs=0.05)
     assert found.words[0].start == pytest.approx(2.0, abs=0.25)
     assert found.words[-1].end == pytest.approx(start + len(second) / RATE, abs=0.15)
+
+
+def test_sounds_are_measured_only_where_a_domain_is_compared_with_them(monkeypatch):
+    recording = Recording("a", np.random.default_rng(0).normal(0, 0.1, RATE).astype(np.float32), RATE)
+    by_row = {0: Transcript("", (), 1.0, "a")}
+    for cutting in (DEFAULT_CUTTING, None):
+        (with_domain,) = Segmented([recording], cutting, ["a"], domain=Domain()).transcribed(by_row, {}).transcripts
+        assert with_domain.sound.bandwidth == RATE / 2
+    monkeypatch.delattr(driver, "SoundMeter")
+    for cutting in (DEFAULT_CUTTING, None):
+        (without,) = Segmented([recording], cutting, ["a"]).transcribed(by_row, {}).transcripts
+        assert without.sound is None
 
 
 def test_segments_together_give_the_text_of_each_alone_to_the_bit(run, sounds):

@@ -14,6 +14,7 @@ from toys.tone_corpus import CONFIG
 import nemo_asr
 from nemo_asr.run.search.ngram import NgramCounter, estimate, write_arpa
 from nemo_asr.run.search.search import FrameByFrame, TimedLabels
+from nemo_asr.run.transcribe.domain import Domain
 from nemo_asr.run.transcribe.stream import EndpointRules, FrameStream, SegmentStream
 from nemo_asr.trained.streamed_model import StreamedModel, streamed_model
 from nemo_lite.backends.pytorch.streaming import Delay
@@ -124,9 +125,9 @@ def letters_model():
     return StreamedModel(Letters(), Letters.labels, 1000, 100, 100, nemo_asr.GreedyCTCDecoder(), {"log_probs": 1})
 
 
-def of_letters(text, rules=None, size=None, decoder=None):
+def of_letters(text, rules=None, size=None, decoder=None, **of_stream):
     """The events of a stream of frames of 0.1 s; `.` is a frame without a label, `?` one of two labels."""
-    stream = FrameStream(letters_model(), 1000, rules, decoder=decoder)
+    stream = FrameStream(letters_model(), 1000, rules, decoder=decoder, **of_stream)
     frames = np.array([" ab.?".index(letter) for letter in text], np.float32)
     return run(stream, np.repeat(frames, 100), 100 * (size or len(text))), stream
 
@@ -217,6 +218,16 @@ def test_a_model_with_a_beam_search_of_its_own_streams_with_it(tmp_path):
 def test_partial_texts_come_where_they_change():
     events, _ = of_letters("a..b...", size=1)
     assert [(event.text, event.is_final) for event in events] == [("a", False), ("ab", False), ("ab", True)]
+
+
+def test_final_texts_of_words_that_the_model_does_not_know_have_the_reason():
+    domain = Domain(set="dev", ranges={"confidence": (0.8, 1.0)})
+    for calibration in (None, lambda confidence: confidence / 2):
+        events, _ = of_letters("a..b...", size=1, domain=domain, calibration=calibration)
+        assert not any(event.unfamiliar for event in events)
+    unsure = Domain(set="dev", ranges={"confidence": (0.0, 0.5)})
+    events, _ = of_letters("a..b...", size=1, domain=unsure)
+    assert [event.unfamiliar for event in events] == [(), (), ("confidence 1.00, on dev 0.00 to 0.50",)]
 
 
 def test_a_stream_without_audio_says_nothing():

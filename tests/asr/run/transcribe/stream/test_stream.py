@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from nemo_asr.run.audio.segments import Cutting
+from nemo_asr.run.transcribe.domain import Domain
 from nemo_asr.run.transcribe.driver import SpeechActivity
 from nemo_asr.run.transcribe.inputs import Recording
-from nemo_asr.run.transcribe.stream import STREAM_CUTTING, SegmentStream
+from nemo_asr.run.transcribe.stream import STREAM_CUTTING, SegmentStream, message_of
 from nemo_asr.run.transcribe.transcript import Transcript, Word
 
 RATE = 16000
@@ -128,3 +129,18 @@ def test_another_rate_is_that_of_the_recordings_that_the_model_gets(model):
 def test_a_rate_out_of_range_is_refused(model):
     with pytest.raises(ValueError, match="sample rate is out of range: got 10 Hz, wanted 1000 to 768000 Hz"):
         SegmentStream(model, 10)
+
+
+def test_final_texts_of_what_the_model_does_not_know_have_the_reasons_of_their_segment(model):
+    ranges = {"level": (-30.0, 0.0), "rate": (0.0, 3.0), "confidence": (0.5, 1.0)}
+    stream = SegmentStream(model, RATE, domain=Domain(set="dev", ranges=ranges))
+    loud, quiet = talk(0.5, 2.0, 1.0), 0.1 * talk(0.0, 2.0, 1.0)
+    events = streamed(stream, np.concatenate([loud, quiet]), 1600)
+    first, second = (event for event in events if event.is_final)
+    assert "unfamiliar" not in message_of(first)
+    (reason,) = message_of(second)["unfamiliar"]
+    assert reason.startswith("level -3")
+    assert reason.endswith("dB, on dev -30 to 0")
+    partials = [event for event in events if not event.is_final]
+    assert partials
+    assert not any(event.unfamiliar for event in partials)
