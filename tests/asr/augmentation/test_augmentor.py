@@ -30,6 +30,7 @@ from nemo_asr.augmentation import (
     SilencePerturbation,
     SpeedPerturbation,
     TimeStretchPerturbation,
+    TrimTailPerturbation,
     WaveformFeaturizer,
     WhiteNoisePerturbation,
     augmentor_of,
@@ -132,6 +133,16 @@ def test_shifts_are_of_any_number_of_samples_within_a_hop():
     samples, rng = np.arange(1, 501, dtype=np.float32), generator()
     firsts = [int(ShiftPerturbation().perturbed(samples, 16000, rng)[250]) - 251 for _ in range(3000)]
     assert set(firsts) == set(range(-80, 81))
+
+
+def test_the_tail_is_trimmed_by_a_drawn_number_of_frames_up_to_half_of_the_audio():
+    samples, rng = np.arange(16000, dtype=np.float32), generator()
+    lengths = [len(TrimTailPerturbation(30).perturbed(samples, 16000, rng)) for _ in range(2000)]
+    assert {16000 - length for length in lengths} == {160 * frames for frames in range(1, 31)}
+    short = samples[:1600]
+    lengths = [len(TrimTailPerturbation(30).perturbed(short, 16000, rng)) for _ in range(2000)]
+    assert {1600 - length for length in lengths} == {160 * frames for frames in range(5)}
+    assert min(lengths) >= TrimTailPerturbation(30).min_augmentation_length(1600)
 
 
 def test_a_shift_that_would_leave_nothing_is_none():

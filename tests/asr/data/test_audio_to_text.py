@@ -215,6 +215,24 @@ def test_the_summary_is_printed_once_with_what_was_dropped(folder, capsys):
     assert "dropped 2 longer than max_duration 0.3 s (0.00 h: train.json:11, train.json:12)" in told
 
 
+def test_texts_are_filtered_by_their_labels_a_second_and_the_limits_count_as_within(folder, capsys):
+    lines = [
+        {"audio_filepath": "a.wav", "duration": seconds, "text": text}
+        for seconds, text in ((0.7, "aaaaaaa"), (0.7, "aaaaaaab"), (1.0, "ab"), (1.0, "a"), (1.0, "z"))
+    ]
+    soundfile.write("a.wav", np.zeros(16000), 16000)
+    Path("train.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    layer = layer_of(min_label_rate=2, max_label_rate=10)
+    assert [layer.utterance_of(row).text for row in range(len(layer))] == ["aaaaaaa", "ab", "z"]
+    told = capsys.readouterr().out
+    assert "1 with more labels a second than max_label_rate 10 (0.00 h: train.json:2)" in told
+    assert "1 with fewer labels a second than min_label_rate 2 (0.00 h: train.json:4)" in told
+    with pytest.raises(UsageError, match="min_label_rate is above max_label_rate: got 3 and 2"):
+        layer_of(min_label_rate=3, max_label_rate=2)
+    with pytest.raises(DataError, match=r"no utterance is left: .*2 with more labels a second than max_lab"):
+        layer_of(max_label_rate=0.5, max_duration=0.8)
+
+
 def test_training_leaves_out_texts_that_the_vocabulary_cannot_write_and_evaluation_keeps_them(folder, capsys):
     make_set(folder, 3)
     lines = [json.loads(line) for line in (folder / "train.json").read_text().splitlines()]

@@ -354,7 +354,7 @@ def by_definition(layer, frames_of, augmented):
         if needed > frames:
             yield row, utterance.place, frames, needed, utterance.text, "", True
         elif needed > fewest:
-            yield row, utterance.place, fewest, needed, utterance.text, " at the fastest speed", False
+            yield row, utterance.place, fewest, needed, utterance.text, " after perturbations", False
 
 
 def random_set(folder, draw, num_lines):

@@ -106,7 +106,7 @@ def test_texts_that_the_fastest_speed_makes_too_long_are_told_and_kept(folder, c
     data_layer, log_probs, _ = connected(augmentor=speed)
     assert leave_out_infeasible(data_layer, log_probs) == 2
     told = capsys.readouterr().err
-    assert f'train.json:1: 20 frames at the fastest speed cannot hold "{TEXTS[0]}", which needs 24' in told
+    assert f'train.json:1: 20 frames after perturbations cannot hold "{TEXTS[0]}", which needs 24' in told
     assert "2 of 4 texts do not always fit their frames: steps that make them too short leave them out" in told
     assert [data_layer.place_of(item) for item in range(len(data_layer))] == ["train.json:1", "train.json:3"]
     never = {"speed": {**speed["speed"], "prob": 0.0}}

@@ -20,6 +20,7 @@ from nemo_asr.augmentation.perturbation import ColouredNoisePerturbation as Colo
 from nemo_asr.augmentation.perturbation import GainPerturbation as GainPerturbation
 from nemo_asr.augmentation.perturbation import Perturbation as Perturbation
 from nemo_asr.augmentation.perturbation import ShiftPerturbation as ShiftPerturbation
+from nemo_asr.augmentation.perturbation import TrimTailPerturbation as TrimTailPerturbation
 from nemo_asr.augmentation.perturbation import WhiteNoisePerturbation as WhiteNoisePerturbation
 from nemo_asr.augmentation.recordings import BabblePerturbation as BabblePerturbation
 from nemo_asr.augmentation.recordings import ImpulsePerturbation as ImpulsePerturbation

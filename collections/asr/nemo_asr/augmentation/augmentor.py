@@ -18,6 +18,7 @@ from nemo_asr.augmentation.perturbation import (
     GainPerturbation,
     Perturbation,
     ShiftPerturbation,
+    TrimTailPerturbation,
     WhiteNoisePerturbation,
 )
 from nemo_asr.augmentation.recordings import (
@@ -40,6 +41,7 @@ perturbation_types: dict[str, type[Perturbation]] = {
     "gain": GainPerturbation,
     "impulse": ImpulsePerturbation,
     "shift": ShiftPerturbation,
+    "trim_tail": TrimTailPerturbation,
     "noise": NoisePerturbation,
     "white_noise": WhiteNoisePerturbation,
     "coloured_noise": ColouredNoisePerturbation,

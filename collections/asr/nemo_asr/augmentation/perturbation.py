@@ -1,4 +1,4 @@
-"""Perturbation, the base; and those that need no files: gain, shift, white and coloured noise.
+"""Perturbation, the base; and those that need no files: gain, shift, trimmed tails, white and coloured noise.
 
 A perturbation takes (samples, sample rate, generator) and gives new samples. All draws come from the caller's
 generator, so they do not depend on worker processes. NeMo's ``perturb`` changes an `AudioSegment` in place, with a
@@ -16,6 +16,7 @@ from nemo_asr.augmentation.segment import AudioSegment
 from nemo_asr.rng import NumbersRng, generator_from, generators_of, seeded_from
 from nemo_asr.run.audio.files import Samples
 from nemo_lite.base.errors import UsageError
+from nemo_lite.base.ranges import PositiveInt
 
 
 class Perturbation:
@@ -111,6 +112,27 @@ class ShiftPerturbation(Perturbation):
         else:
             shifted[-earlier:] = samples[:earlier]
         return shifted
+
+
+class TrimTailPerturbation(Perturbation):
+    """Leave out the last frames of 10 ms, a drawn number of them; not if half of the audio or more would go.
+
+    A model that streams learns to write a text earlier. Source: Song et al., "TrimTail", 2022; WeNet's ``spec_trim``.
+
+    Args:
+        max_frames: most frames that are left out; the least is 1.
+    """
+
+    def __init__(self, max_frames: PositiveInt = 20, rng: NumbersRng | None = None) -> None:
+        super().__init__(rng)
+        self._max_frames = max_frames
+
+    def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
+        kept = len(samples) - int(rng.integers(1, self._max_frames + 1)) * sample_rate // 100
+        return samples[:kept] if 2 * kept > len(samples) else samples
+
+    def min_augmentation_length(self, length: float) -> float:
+        return length / 2
 
 
 class WhiteNoisePerturbation(Perturbation):

@@ -32,8 +32,17 @@ from nemo_asr.data.dataset import (
     SpeechDataset,
 )
 from nemo_asr.data.file_durations import with_file_durations
-from nemo_asr.run.arguments import BatchSeconds, BatchSize, Duration, SampleRate, Unusable, Workers, source_argument
-from nemo_asr.run.manifest import Manifest, ManifestPaths, Mask, R, Utterance, Utterances, check_limits
+from nemo_asr.run.arguments import (
+    BatchSeconds,
+    BatchSize,
+    Duration,
+    LabelRate,
+    SampleRate,
+    Unusable,
+    Workers,
+    source_argument,
+)
+from nemo_asr.run.manifest import Manifest, ManifestPaths, Mask, R, U, Utterance, Utterances, check_limits
 from nemo_asr.run.text.labels import shown_symbols
 from nemo_asr.run.text.parser import EMPTY, CharParser, parser_maker
 from nemo_lite.backends.pytorch.data.loaders import Counts, PlannedLoader, UnusableItems, budget_of
@@ -55,7 +64,7 @@ _LONGEST_READ = 2_000
 _SHOWN_CHARACTERS = 80
 _TRIMMED_SHARE = 0.25
 _TRIMMED_LEAST = 0.99  # durations are rounded
-_TRIMMED, _FASTEST = " without the silence at both ends", " at the fastest speed"
+_TRIMMED, _SHORTENED = " without the silence at both ends", " after perturbations"
 _FAR_FROM_OVERFLOW = 1 << 40
 _MOST_SECONDS = 1e6  # a larger duration is a mistake, found when the audio is read; here its samples must fit an int64
 
@@ -150,6 +159,31 @@ def unwritable(
     return refused, len(rows) == total
 
 
+def between_label_rates(
+    utterances: U, parser: CharParser, min_label_rate: float | None, max_label_rate: float | None
+) -> U:
+    """Those whose labels a second are within the limits, inclusive, or that have none; None for no limit.
+
+    Raises:
+        UsageError: contradictory limits.
+        DataError: nothing would be left.
+    """
+    if min_label_rate is None and max_label_rate is None:
+        return utterances
+    if min_label_rate is not None and max_label_rate is not None and min_label_rate > max_label_rate:
+        raise UsageError("min_label_rate is above max_label_rate", got=f"{min_label_rate:g} and {max_label_rate:g}")
+    counts = np.array([len(parser(text) or ()) for text in utterances.texts(range(len(utterances)))], np.float32)
+    rates = counts / utterances.durations
+    if max_label_rate is not None:
+        many = rates > np.float32(max_label_rate)
+        utterances = utterances.without(many, f"with more labels a second than max_label_rate {max_label_rate:g}")
+        counts, rates = counts[~many], rates[~many]
+    if min_label_rate is not None:
+        few = (counts > 0) & (rates < np.float32(min_label_rate))
+        utterances = utterances.without(few, f"with fewer labels a second than min_label_rate {min_label_rate:g}")
+    return utterances
+
+
 def _samples_left(dataset: SpeechDataset[Any], utterance: Utterance) -> int:
     """Samples without the silence at both ends. What cannot be read is found when it is read for training."""
     try:
@@ -235,6 +269,8 @@ class SpeechDataLayer(SpeechPorts):
         shuffle: in training, another order in each epoch.
         bucketing: in training, utterances of similar duration in a batch, and batches of equal cost on all ranks.
         max_batch_seconds: with bucketing, at most so many seconds in a batch, padding included.
+        min_label_rate: labels a second; utterances with fewer are left out and counted, but for those without a text.
+        max_label_rate: the same of utterances with more. With either, each text is read before training.
         max_corrupt: how many utterances may be unusable on all ranks together (below 1: which share) before the run
             ends. None: in training one in a thousand, or ten where that is more, but never over a tenth; in evaluation
             none.
@@ -428,7 +464,7 @@ class SpeechDataLayer(SpeechPorts):
         def misfit_of(row: int, needed: int, frames: int, least: int, when: str = "") -> Misfit | None:
             if needed > frames:
                 return row, frames, needed, when, True
-            return (row, least, needed, f"{when}{_FASTEST}", False) if needed > least else None
+            return (row, least, needed, f"{when}{_SHORTENED}", False) if needed > least else None
 
         def read(rows: range) -> tuple[list[Misfit], list[tuple[float, int, int]]]:
             """Misfits among some rows; where silence is left out also which texts are long for their frames."""
@@ -779,6 +815,8 @@ class AudioToTextDataLayer(SpeechDataLayer):
         strict_data: bool = False,
         name: str | None = None,
         strip_marks: bool | None = None,
+        min_label_rate: LabelRate | None = None,
+        max_label_rate: LabelRate | None = None,
     ) -> None:
         # What costs nothing to check comes before a large manifest is read.
         new_parser = parser_maker(labels, parser, normalize_transcripts, language, strip_marks)
@@ -788,8 +826,9 @@ class AudioToTextDataLayer(SpeechDataLayer):
         written = Manifest.open(manifest_filepath, strict=strict_data, lenient=not strict_data)
         manifest = with_file_durations(written) if load_audio and not strict_data else written
         reading = replace(reading, durations_told=manifest is not written)
+        kept = manifest.between(min_duration, max_duration)
         super().__init__(
-            manifest.between(min_duration, max_duration),
+            between_label_rates(kept, new_parser(), min_label_rate, max_label_rate),
             new_parser,
             reading=reading,
             batching=batching,

@@ -19,6 +19,7 @@ Splicing: TypeAlias = Annotated[int, Between(1, 64)]  # frames in one
 Channels: TypeAlias = Annotated[int, Between(1, 65_536)]  # encoders of speech have up to 4,096
 Classes: TypeAlias = Annotated[int, Between(1, 1_000_000)]
 Duration: TypeAlias = Annotated[float, Between(0, 1_000_000)]  # seconds; that is 11 days
+LabelRate: TypeAlias = Annotated[float, Between(0, 1_000, above=True)]  # labels a second
 BatchSeconds: TypeAlias = Annotated[float, Between(0, 1_000_000, above=True)]
 BatchSize: TypeAlias = Annotated[int, Between(1, 1_000_000, also=(-1,))]
 WORKERS = Between(0, 1_024)  # processes; the largest machines have as many cores
