@@ -264,6 +264,7 @@ _OTHER_NAMES = {
     "model_config": "config cfg config_path",
     "exp_name": "name run_name model_name",
     "log_freq": "log_interval log_every_n_steps logging_steps",
+    "checkpoint_save_freq": "save_interval save_steps",
     "tensorboard_dir": "log_path",
     "random_seed": "seed manual_seed random_state",
     "patience": "early_stopping early_stopping_patience early_stop_patience",

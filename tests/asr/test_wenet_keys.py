@@ -14,6 +14,7 @@ from toys.tone_corpus import make_corpus, run_script
 from toys.wenet_recipes import conformer, small, u2pp
 
 from nemo_asr.argparse import AsrArgParser
+from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.options import policy_of
 from nemo_asr.shipped import config_path
 from nemo_asr.tasks.recipe import Recipe, labels_are_auto, load_recipe
@@ -114,11 +115,57 @@ def test_a_file_without_a_decoder_is_trained_by_ctc_alone(tmp_path: Path) -> Non
     assert {"TransformerDecoder", "AttentionLoss", "AuxiliaryCTCLoss"}.isdisjoint(recipe.config)
 
 
+def of_wenetspeech(**of_batch: Any) -> dict[str, Any]:
+    """What WeNet's recipe for WenetSpeech has beside those for AISHELL-1."""
+    recipe = conformer(save_interval=1000)
+    recipe["dataset_conf"] |= {"spec_trim": True, "spec_trim_conf": {"max_t": 30}}
+    recipe["dataset_conf"]["filter_conf"] |= {"min_length": 10, "max_output_input_ratio": 0.25}
+    recipe["dataset_conf"]["batch_conf"] = {
+        "batch_type": "dynamic", "batch_size": 32, "max_frames_in_batch": 36000, **of_batch
+    }  # fmt: skip
+    return recipe
+
+
+def test_dynamic_batches_hold_so_many_seconds(tmp_path: Path) -> None:
+    """The batch size is that of the shortest utterances: the seconds decide."""
+    file = written(tmp_path, of_wenetspeech())
+    train = load_labelled(file).config["AudioToTextDataLayer"]["train"]
+    assert (train["max_batch_seconds"], train["bucketing"]) == (360, True)
+    found = options(file, "--eval_datasets", "dev.json")
+    assert (found.batch_size, found.eval_batch_size, found.checkpoint_save_freq) == (3600, 32, 1000)
+    given = options(file, "--eval_datasets", "dev.json", "--batch_size", "8", "--eval_batch_size", "4")
+    assert (given.batch_size, given.eval_batch_size) == (8, 4)
+    assert options(file).eval_batch_size is None
+    static = written(tmp_path, of_wenetspeech(batch_type="static"), "static.yaml")
+    assert "max_batch_seconds" not in load_labelled(static).config["AudioToTextDataLayer"]["train"]
+    assert options(static).batch_size == 32
+
+
+def test_texts_are_filtered_by_labels_a_second_and_tails_are_trimmed(tmp_path: Path) -> None:
+    recipe = of_wenetspeech()
+    train = load_labelled(written(tmp_path, recipe)).config["AudioToTextDataLayer"]["train"]
+    assert [*train["augmentor"]] == ["speed", "trim_tail"]
+    assert train["augmentor"]["trim_tail"].plain() == {"prob": 1.0, "max_frames": 30}
+    assert ("min_label_rate" in train, train["max_label_rate"]) == (False, 25)
+    recipe["dataset_conf"]["filter_conf"] |= {"min_output_input_ratio": 0.05, "max_output_input_ratio": 10.0}
+    train = load_labelled(written(tmp_path, recipe)).config["AudioToTextDataLayer"]["train"]
+    assert ("max_label_rate" in train, train["min_label_rate"]) == (False, 5)
+
+
+@pytest.mark.parametrize(("input_layer", "factor"), [("conv2d", 4), ("conv2d6", 6), ("conv2d8", 8)])
+def test_subsampling_has_the_factor_of_its_name(tmp_path: Path, input_layer: str, factor: int) -> None:
+    recipe = conformer()
+    recipe["encoder_conf"]["input_layer"] = input_layer
+    encoder = load_labelled(written(tmp_path, recipe)).model(with_weights=False).encoder
+    assert isinstance(encoder, ConformerEncoder)
+    assert encoder.stream_delay().stride == factor
+
+
 def test_all_that_is_not_known_is_named_at_once_with_its_line(tmp_path: Path) -> None:
-    recipe = conformer(save_interval=1000, encoder_conf=5, ctc_conf={"ctc_blank_id": 0, "lsm": 1})
+    recipe = conformer(max_step=1000, encoder_conf=5, ctc_conf={"ctc_blank_id": 0, "lsm": 1})
     recipe["decoder_conf"]["num_block"] = 3
-    recipe["dataset_conf"]["batch_conf"]["batch_type"] = "dynamic"
-    recipe["dataset_conf"] |= {"spec_trim": True, "speed_perturb": "yes", "feats_type": "mfcc"}
+    recipe["dataset_conf"]["batch_conf"]["batch_type"] = "bucket"
+    recipe["dataset_conf"] |= {"list_shuffle": False, "speed_perturb": "yes", "feats_type": "mfcc"}
     file = written(tmp_path, recipe)
     with pytest.raises(ConfigError) as refused:
         load_model_config(file)
@@ -136,10 +183,10 @@ def test_all_that_is_not_known_is_named_at_once_with_its_line(tmp_path: Path) ->
         "decoder_conf.num_block is 3, which is not known here (did you mean decoder_conf.num_blocks?)",
         "ctc_conf.lsm is 1, which is not known here",
         'dataset_conf.speed_perturb is "yes", wanted true or false',
-        'dataset_conf.batch_conf.batch_type is "dynamic", wanted "static"',
-        "dataset_conf.spec_trim is true, wanted false",
+        'dataset_conf.batch_conf.batch_type is "bucket", wanted "static" or "dynamic"',
+        "dataset_conf.list_shuffle is false, wanted true",
         'dataset_conf.feats_type is "mfcc", wanted "fbank"',
-        "save_interval is 1000, which is not known here",
+        "max_step is 1000, which is not known here",
     ]
 
 

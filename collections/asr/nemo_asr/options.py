@@ -325,6 +325,8 @@ def take_from_configuration(parser: OneLineParser, parsed: Namespace) -> None:
     """
     if parsed.model_config and Path(parsed.model_config).is_file():  # reading the model says that it is missing
         options = _options_in(override(load_model_config(parsed.model_config), parsed.overrides))
+        if not parsed.eval_datasets:
+            options.pop("eval_batch_size", None)
         for option_name, value in options.items():
             if parser.given.isdisjoint((option_name, _IN_PLACE_OF.get(option_name))):
                 setattr(parsed, option_name, value)
@@ -387,10 +389,12 @@ def _sets_in(value: Any) -> list[str]:
 
 def _numbers(
     batch_size: PositiveInt = 1,
+    eval_batch_size: PositiveInt = 1,
     accum_grad: PositiveInt = 1,
     grad_clip: PositiveFloat = 1,
     max_epoch: PositiveInt = 1,
     log_interval: PositiveInt = 1,
+    save_interval: PositiveInt = 1,
 ) -> None:
     """Keys that are numbers."""
 

@@ -78,6 +78,7 @@ def _where(switch: str, key: str, default: int) -> Key:
 
 
 _NOTHING = Key()
+_LEAST_RATIO = 0.0005  # WeNet's own: a label in 20 seconds
 
 
 def _expansion(linear_units: int, of: Values) -> int:
@@ -100,7 +101,30 @@ def _kernel_size(kernel_size: int, of: Values) -> int:
 
 def _speeds(is_on: bool, of: Values) -> dict[str, Any] | None:
     rates = {"min_speed_rate": 0.9, "max_speed_rate": 1.1, "num_rates": 3}
-    return {"speed": {"prob": 1.0, "sr": of["dataset_conf.resample_conf.resample_rate"], **rates}} if is_on else None
+    return {"prob": 1.0, "sr": of["dataset_conf.resample_conf.resample_rate"], **rates} if is_on else None
+
+
+def _least_rate(ratio: float, _: Values) -> float | None:
+    """Labels a second; None: the file has WeNet's own ratio, for which no text has to be read."""
+    return ratio * 100 if ratio > _LEAST_RATIO else None
+
+
+def _trims(max_frames: Any, of: Values) -> dict[str, Any] | None:
+    return {"prob": 1.0, "max_frames": max_frames} if of["dataset_conf.spec_trim"] else None
+
+
+def _is_dynamic(of: Values) -> bool:
+    return bool(of["dataset_conf.batch_conf.batch_type"] == "dynamic")
+
+
+def _seconds(max_frames: Any, of: Values) -> float | None:
+    """Seconds of a batch."""
+    return max_frames * of["dataset_conf.fbank_conf.frame_shift"] / 1000 if _is_dynamic(of) else None
+
+
+def _most_items(max_frames: Any, of: Values) -> int | None:
+    """How many of the shortest utterances a batch of so many frames holds."""
+    return max(max_frames // max(of["dataset_conf.filter_conf.min_length"], 1), 1) if _is_dynamic(of) else None
 
 
 def _statistics(named: str, of: Values) -> dict[str, Any] | None:
@@ -147,7 +171,14 @@ _SECTIONS: Mapping[str, Mapping[str, Key]] = {
             int,
         ),
         "final_norm": _same("ConformerEncoder.after_norm", default=True),
-        "input_layer": Key({"ConformerEncoder.subsampling": lambda name, _: name}, "conv2d", allowed=("conv2d",)),
+        "input_layer": Key(
+            {
+                "ConformerEncoder.subsampling": lambda *_: "conv2d",
+                "ConformerEncoder.subsampling_factor": lambda name, _: {"conv2d6": 6, "conv2d8": 8}.get(name),
+            },
+            "conv2d",
+            allowed=("conv2d", "conv2d6", "conv2d8"),
+        ),
         "pos_enc_layer_type": Key(
             {"ConformerEncoder.self_attention_model": lambda *_: "rel_pos_no_shift"}, "rel_pos", allowed=("rel_pos",)
         ),
@@ -221,10 +252,16 @@ _SECTIONS: Mapping[str, Mapping[str, Key]] = {
         "filter_conf.min_length": _scaled("AudioToTextDataLayer.train.min_duration", 0.01, 10),
         "filter_conf.token_max_length": _NOTHING,
         "filter_conf.token_min_length": _only(1, 0),
-        "filter_conf.min_output_input_ratio": _only(0.0005),
-        "filter_conf.max_output_input_ratio": _only(1),
+        "filter_conf.min_output_input_ratio": Key(
+            {"AudioToTextDataLayer.train.min_label_rate": _least_rate}, _LEAST_RATIO, int | float
+        ),
+        "filter_conf.max_output_input_ratio": Key(
+            {"AudioToTextDataLayer.train.max_label_rate": lambda ratio, _: ratio * 100 if ratio < 1 else None},
+            1,
+            int | float,
+        ),
         "resample_conf.resample_rate": _same("sample_rate", default=16000),
-        "speed_perturb": Key({"AudioToTextDataLayer.train.augmentor": _speeds}, False, bool),
+        "speed_perturb": Key({"AudioToTextDataLayer.train.augmentor.speed": _speeds}, False, bool),
         "feats_type": _only("fbank"),
         "fbank_conf.num_mel_bins": Key({"AudioToKaldiFbankPreprocessor.features": lambda number, _: number}, 80, int),
         "fbank_conf.frame_length": _scaled("AudioToKaldiFbankPreprocessor.window_size", 0.001, 25),
@@ -240,8 +277,8 @@ _SECTIONS: Mapping[str, Mapping[str, Key]] = {
         "spec_aug_conf.max_w": _NOTHING,
         "spec_sub_conf.num_t_sub": _where("dataset_conf.spec_sub", "SpectrogramAugmentation.time_copies", 3),
         "spec_sub_conf.max_t": _where("dataset_conf.spec_sub", "SpectrogramAugmentation.copy_width", 20),
-        "spec_trim": _only(False),
-        "spec_trim_conf.max_t": _NOTHING,
+        "spec_trim": Key({}, False, bool),
+        "spec_trim_conf.max_t": Key({"AudioToTextDataLayer.train.augmentor.trim_tail": _trims}, 20, int),
         "shuffle": Key(
             {
                 "AudioToTextDataLayer.train.shuffle": lambda is_on, _: is_on,
@@ -255,8 +292,19 @@ _SECTIONS: Mapping[str, Mapping[str, Key]] = {
             ("shuffle_conf.shuffle_size", "sort_conf.sort_size", "list_shuffle_conf.shuffle_size"), _NOTHING
         ),
         "cycle": _only(1),
-        "batch_conf.batch_type": _only("static"),
-        "batch_conf.batch_size": _same("batch_size", default=16),
+        "batch_conf.batch_type": Key(
+            {"AudioToTextDataLayer.train.bucketing": lambda name, _: name == "dynamic" or None},
+            "static",
+            allowed=("static", "dynamic"),
+        ),
+        "batch_conf.batch_size": Key(
+            {"batch_size": lambda size, _: size, "eval_batch_size": lambda size, of: size if _is_dynamic(of) else None},
+            16,
+        ),
+        "batch_conf.max_frames_in_batch": Key(
+            {"AudioToTextDataLayer.train.max_batch_seconds": _seconds, "batch_size": _most_items}, 12000, int
+        ),
+        "split_with_space": _NOTHING,
     },
 }
 _FILE: Mapping[str, Key] = {
@@ -275,13 +323,14 @@ _FILE: Mapping[str, Key] = {
     "accum_grad": _same("accum_grad", default=1),
     "max_epoch": _same("max_epoch", default=100),
     "log_interval": _same("log_interval", default=10),
+    "save_interval": _same("save_interval"),
     **{name: _same(name) for name in ("optim", "optim_conf", "scheduler", "scheduler_conf")},
     # What WeNet writes beside these into the folder of a run, also that of older versions.
     "input_dim": Key({"AudioToKaldiFbankPreprocessor.features": _num_mel_bins}),
     "cmvn_file": Key({"AudioToKaldiFbankPreprocessor.normalize": _statistics}, kind=str),
     "is_json_cmvn": _only(True),
     **dict.fromkeys(("output_dim", "vocab_size", "init_infos", "model_dir", "save_states"), _NOTHING),
-    **dict.fromkeys(("train_engine", "use_amp", "dtype"), _NOTHING),
+    **dict.fromkeys(("train_engine", "use_amp", "dtype", "raw_wav"), _NOTHING),
 }
 KEYS: Mapping[str, Key] = {
     **_FILE,

@@ -175,6 +175,7 @@ GRAPHS = {  # a configuration, and how many of its first frames are late
     "stacking": (_conformer(subsampling="stacking_norm"), 0),
     "conv2d": (_conformer(subsampling="conv2d"), 2),
     "conv2d without frames behind": (_conformer(subsampling="conv2d", att_context_size="[8, 0]"), 1),
+    "conv2d of a sixth": (_conformer(subsampling="conv2d", subsampling_factor=6), 2),
     "vggnet": (_conformer(subsampling="vggnet", subsampling_factor=4), 2),
     "WeNet": (WENET, 4),
     "QuartzNet": (QUARTZNET, 2 + 2 * 2 + 8),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +73,16 @@ WENET_FORMS: dict[str, dict[str, Any]] = {
         **{"conv_context_size": "causal", "conv_pads_input": True, "conv_norm_type": "layer_norm"},
         **{"att_context_style": "chunked_limited", "att_context_size": [4, 3]},
     },
+    "conv2d6": {"subsampling_factor": 6},
+    "conv2d8": {"subsampling_factor": 8},
     "Conformer in chunks, all before": {"att_context_style": "chunked_limited", "att_context_size": [-1, 1]},
+}
+
+
+NUM_FRAMES: dict[int, Callable[[int], int]] = {
+    4: lambda length: ((length - 1) // 2 - 1) // 2,
+    6: lambda length: ((length - 1) // 2 - 2) // 3,
+    8: lambda length: (((length - 1) // 2 - 1) // 2 - 1) // 2,
 }
 
 
@@ -81,8 +92,10 @@ def of_wenet(weights, x, sees, causal, num_heads=2):
     layer_norm = lambda x, name: F.layer_norm(x, x.shape[-1:], w(f"{name}.weight"), w(f"{name}.bias"))  # noqa: E731
     linear = lambda x, name: x @ w(f"{name}.weight").flatten(1).t() + w(f"{name}.bias")  # noqa: E731
     size = w("pre_encode.out.bias").shape[0]
-    image = F.relu(F.conv2d(x[None, None], w("pre_encode.conv.0.weight"), w("pre_encode.conv.0.bias"), stride=2))
-    image = F.relu(F.conv2d(image, w("pre_encode.conv.2.weight"), w("pre_encode.conv.2.bias"), stride=2))[0]
+    image = x[None]
+    for name in [name.removesuffix(".weight") for name in weights if re.match(r"pre_encode\.conv\.\d+\.weight", name)]:
+        stride = {3: 2, 5: 3}[w(f"{name}.weight").shape[2]]
+        image = F.relu(F.conv2d(image, w(f"{name}.weight"), w(f"{name}.bias"), stride))
     x = linear(torch.stack([image[:, t].flatten() for t in range(image.shape[1])]), "pre_encode.out")
     x = x * math.sqrt(size)
     frames = range(len(x))
@@ -152,5 +165,5 @@ def test_the_encoder_follows_wenet_s_rules_for_each_utterance_of_a_batch(form):
     causal = arguments.get("conv_context_size") == "causal"
     for row, length in enumerate(lengths.tolist()):
         wanted = of_wenet(encoder.state_dict(), features[row, :, :length].t(), sees, causal)
-        assert encoded_lengths[row] == len(wanted) == ((length - 1) // 2 - 1) // 2
+        assert encoded_lengths[row] == len(wanted) == NUM_FRAMES[arguments.get("subsampling_factor", 4)](length)
         assert relative_difference(encoded[row, :, : len(wanted)].t(), wanted) < 1e-5

@@ -98,6 +98,13 @@ CONFORMERS: dict[str, dict[str, Any]] = {
         "conv_pads_input": True,
         "att_context_size": [8, 3],
     },
+    **{
+        f"conv2d of a {factor}th": {
+            **{"att_context_size": [4, 1], "subsampling": "conv2d", "subsampling_factor": factor},
+            "causal_downsampling": False,
+        }
+        for factor in (6, 8)
+    },
 }
 
 

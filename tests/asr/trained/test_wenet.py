@@ -358,7 +358,7 @@ def _units(text: str) -> Callable[[Path], object]:
         (_config(decoder="sanm_decoder"), ConfigError, r'decoder is "sanm_decoder", wanted "transformer" or "bi'),
         (_config(encoder="squeezeformer"), ConfigError, r'train\.yaml:\d+:\d+: encoder is "squeezeformer"'),
         (_config(model="paraformer"), ConfigError, r'model is "paraformer".*wanted asr_model or k2_model'),
-        (_config(encoder_conf__input_layer="conv2d8"), ConfigError, r'input_layer is "conv2d8".*wanted "conv2d"'),
+        (_config(encoder_conf__input_layer="linear"), ConfigError, r'input_layer is "linear".*wanted "conv2d" or "con'),
         (_config(encoder_conf__n_expert=8), ConfigError, r"encoder_conf\.n_expert is 8, which is not known here"),
         (_config(encoder_conf__linear_units=33), ConfigError, r"linear_units is 33, wanted a multiple of output_size"),
         (_config(dataset_conf__feats_type="log_mel_spectrogram"), ConfigError, r'feats_type is .*, wanted "fbank"'),

@@ -17,12 +17,19 @@ from nemo_asr.trained.model import TrainedModel, load_model
 pytestmark = needs_wenet
 UNITS = ("<blank>", "<unk>", *"abcdefghi", "<sos/eos>")
 END = len(UNITS) - 1
-CASES = {"transformer": False, "bitransformer": True}
+# The decoder, whether convolutions see no frames behind, and the subsampling.
+CASES = [
+    ("transformer", False, "conv2d"),
+    ("bitransformer", True, "conv2d"),
+    ("bitransformer", False, "conv2d6"),
+    ("bitransformer", True, "conv2d8"),
+]
 
 
-def config_of(decoder: str, causal: bool) -> dict[str, Any]:
+def config_of(decoder: str, causal: bool, input_layer: str) -> dict[str, Any]:
     """Without dropout, so that training computes the same each time."""
     config = settings(causal, decoder)
+    config["encoder_conf"]["input_layer"] = input_layer
     config["encoder_conf"] |= dict.fromkeys(("dropout_rate", "positional_dropout_rate", "attention_dropout_rate"), 0.0)
     config["decoder_conf"] |= dict.fromkeys(("dropout_rate", "positional_dropout_rate"), 0.0)
     return config
@@ -71,10 +78,10 @@ def features() -> tuple[Tensor, Tensor]:
     return computed.transpose(1, 2), frames
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=CASES, ids=lambda case: " ".join(map(str, case)))
 def models(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, TrainedModel]:
     """WeNet's, and ours of its folder."""
-    config = config_of(request.param, CASES[request.param])
+    config = config_of(*request.param)
     theirs = wenets_model(config).eval()
     return theirs, load_model(write_folder(tmp_path / "m", theirs, config, UNITS))
 
@@ -94,6 +101,21 @@ def test_texts_of_all_heads_are_wenets(models: tuple[Any, TrainedModel]) -> None
             assert (head, got.text) == (head, text)
             found.add(text)
     assert len(found) > 5
+
+
+def test_encodings_are_wenets(models: tuple[Any, TrainedModel]) -> None:
+    """Within 1e-5 of the largest value."""
+    theirs, trained = models
+    modules = trained.modules
+    signals, speech = zip(*audio(), strict=True), zip(*features(), strict=True)
+    for (signal, length), (feature, frames) in zip(signals, speech, strict=True):
+        with torch.no_grad():
+            wanted, mask = theirs.encoder(feature[None, :frames], frames[None])
+            processed, num_frames = modules.preprocessor(input_signal=signal[None, :length], length=length[None])
+            encoded, num_frames = modules.encoder(audio_signal=processed, length=num_frames)
+        assert num_frames.tolist() == mask.sum(2).flatten().tolist()
+        difference = (encoded.transpose(1, 2)[:, : num_frames[0]] - wanted[:, : num_frames[0]]).abs().max()
+        assert difference < 1e-5 * wanted.abs().max()
 
 
 def test_losses_are_wenets(models: tuple[Any, TrainedModel]) -> None:

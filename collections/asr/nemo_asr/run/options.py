@@ -28,7 +28,7 @@ LOSS_SETTING = "loss."
 # Keys of a configuration that give options of training, as WeNet's configurations have them.
 TRAINING_KEYS = (
     *("optim", "optim_conf", "scheduler", "scheduler_conf", "lr_policy", "train_dataset"),
-    *("batch_size", "accum_grad", "grad_clip", "max_epoch", "log_interval"),
+    *("batch_size", "eval_batch_size", "accum_grad", "grad_clip", "max_epoch", "log_interval", "save_interval"),
 )
 BEAM_SIZES = Between(1, 10_000)  # more than 1,000 gain nothing
 DEFAULT_BEAM_SIZE = 16

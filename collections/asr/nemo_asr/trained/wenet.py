@@ -45,7 +45,7 @@ _OF_MODEL = ("encoder", "decoder", "model_conf", *_OF_FEATURES)
 # Tensors: patterns of WeNet's names, and the names here.
 _TENSORS = (
     (r"embed\.conv\.", "pre_encode.conv."),
-    (r"embed\.out\.0\.", "pre_encode.out."),
+    (r"embed\.(out\.0|linear)\.", "pre_encode.out."),
     (r"encoders\.(\d+)\.feed_forward_macaron\.w_", r"layers.\1.feed_forward1.linear"),
     (r"encoders\.(\d+)\.feed_forward\.w_", r"layers.\1.feed_forward2.linear"),
     (r"encoders\.(\d+)\.conv_module\.norm\.", r"layers.\1.conv.batch_norm."),

@@ -53,7 +53,8 @@ class ConformerEncoder(TrainableNM):
     """Subsampling and a stack of Conformer layers over spectrogram frames.
 
     Shapes: B utterances, D features, T frames in, C channels, U frames out. U is ``ceil(T / subsampling_factor)``, but
-    with causal subsampling ``T // 2 + 1`` after each halving, and with conv2d ``(T - 1) // 2``.
+    with causal subsampling ``T // 2 + 1`` after each halving, and with conv2d ``(T - 1) // 2``, after its step of 3
+    ``(T - 2) // 3``.
 
     The arguments are those of NeMo's class of this name that have an effect; the last ones are for WeNet's.
 
@@ -68,7 +69,8 @@ class ConformerEncoder(TrainableNM):
         feat_out: channels of the output; with -1, or ``d_model``, there is no layer that changes them.
         causal_downsampling: subsampling sees no frames behind; for striding and dw_striding.
         subsampling: striding, dw_striding, vggnet, stacking, stacking_norm, or conv2d, WeNet's without padding.
-        subsampling_factor: frames in for one out: a power of 2, or for stacking any; 1: one linear layer.
+        subsampling_factor: frames in for one out: a power of 2, with conv2d also 6, for stacking any; 1: one linear
+            layer.
         subsampling_conv_channels: of the convolutions of subsampling; -1: ``d_model``.
         ff_expansion_factor: channels inside of feed-forward modules for one outside.
         self_attention_model: rel_pos, or rel_pos_no_shift, whose positions are counted from the start, as in WeNet.
@@ -480,9 +482,10 @@ def _subsampling(
         return LinearInput(feat_in, feat_out)
     if kind in ("stacking", "stacking_norm"):
         return StackingSubsampling(factor, feat_in, feat_out, kind == "stacking_norm")
-    if factor & (factor - 1):
-        raise UsageError("subsampling_factor is no power of 2", place=_PLACE, got=str(factor), wanted="2, 4, 8 or 16")
-    return ConvSubsampling(kind, factor.bit_length() - 1, feat_in, feat_out, channels, is_causal, is_masked)
+    if factor & (factor - 1) and (kind, factor) != ("conv2d", 6):
+        wanted = "2, 4, 8 or 16, or with conv2d 6"
+        raise UsageError("subsampling_factor is no power of 2", place=_PLACE, got=str(factor), wanted=wanted)
+    return ConvSubsampling(kind, factor, feat_in, feat_out, channels, is_causal, is_masked)
 
 
 def _frames_before(context: str | tuple[int, int] | None, kernel_size: int) -> int:

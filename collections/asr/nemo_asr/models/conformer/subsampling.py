@@ -1,10 +1,11 @@
-"""Subsampling: from frames of features to fewer, wider ones. A step of 2 has a kernel of 3 frames.
+"""Subsampling: from frames of features to fewer, wider ones. A step of 2 has a kernel of 3 frames, one of 3 of 5.
 
 Convolutions see zeros behind an utterance.
 """
 
 from __future__ import annotations
 
+from functools import reduce
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -18,38 +19,43 @@ from nemo_lite.backends.pytorch.streaming import ChunkFrames, SlidingWindow, Sta
 from nemo_lite.core.shapes import Size, ceil_div, floor_div
 
 
-class _Halving(NamedTuple):
-    """Frames before and behind the input of a step that halves their number."""
+class _Step(NamedTuple):
+    """Frames before and behind the input of a layer, those that its kernel sees, and those from one to the next."""
 
     left: int
     right: int
+    kernel: int = 3
+    stride: int = 2
 
     def lengths(self, lengths: Tensor) -> Tensor:
         """(B,) valid frames -> (B,)."""
-        return ((lengths + (self.left + self.right - 3)) // 2 + 1).clamp(min=0)
+        return ((lengths + (self.left + self.right - self.kernel)) // self.stride + 1).clamp(min=0)
 
     def size(self, size: Size) -> Size:
         """The same of one size, which may be symbolic."""
         padding = self.left + self.right
-        return ceil_div(size, 2) if padding == 2 else floor_div(size + (padding - 3), 2) + 1
+        if padding == self.kernel - 1:
+            return ceil_div(size, self.stride)
+        return floor_div(size + (padding - self.kernel), self.stride) + 1
 
 
-_SAME, _CAUSAL, _UNPADDED = _Halving(1, 1), _Halving(2, 1), _Halving(0, 0)
+_SAME, _CAUSAL, _UNPADDED, _UNPADDED_THIRD = _Step(1, 1), _Step(2, 1), _Step(0, 0), _Step(0, 0, 5, 3)
 
 
-class HalvingConv2d(nn.Conv2d):
-    """A convolution of 3 x 3 with steps of 2 over time and frequency, (B, C, T, F); padded alike on both axes."""
+class SteppingConv2d(nn.Conv2d):
+    """A convolution with steps over time and frequency, (B, C, T, F); padded alike on both axes."""
 
-    def __init__(self, in_channels: int, out_channels: int, halving: _Halving, groups: int = 1) -> None:
-        padding = halving.left if halving.left == halving.right else 0
-        super().__init__(in_channels, out_channels, 3, stride=2, padding=padding, groups=groups)
-        self.halving = halving
-        self._sides = () if padding == halving.left else (*halving, *halving)
+    def __init__(self, in_channels: int, out_channels: int, step: _Step, groups: int = 1) -> None:
+        padding = step.left if step.left == step.right else 0
+        super().__init__(in_channels, out_channels, step.kernel, stride=step.stride, padding=padding, groups=groups)
+        self.frames = step
+        self._sides = () if padding == step.left else (step.left, step.right) * 2
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, T, F) -> (B, C_out, T', F')."""
         x = F.pad(x, self._sides) if self._sides else x
-        if self.groups > 1 or not runs_on_cpu(x) or self.weight.dtype.itemsize < 4:  # halves have no fast kernel
+        is_halving = self.stride == (2, 2) and self.groups == 1
+        if not is_halving or not runs_on_cpu(x) or self.weight.dtype.itemsize < 4:  # halves have no fast kernel
             return super().forward(x)
         out: Tensor = _HalvingConv.apply(x, self.weight, self.bias, self.padding[0])  # type: ignore[no-untyped-call]  # torch's
         return out
@@ -57,7 +63,8 @@ class HalvingConv2d(nn.Conv2d):
     @property
     def window(self) -> SlidingWindow:
         """The frames of the input that an output sees."""
-        return SlidingWindow(3, 2, *self.halving)
+        left, right, kernel, stride = self.frames
+        return SlidingWindow(kernel, stride, left, right)
 
 
 class _HalvingConv(torch.autograd.Function):
@@ -112,14 +119,14 @@ def _windows(x: Tensor, padding: int) -> Tensor:
 
 
 class ConvSubsampling(nn.Module):
-    """2-D convolutions that halve time and frequency several times, and one linear layer over what is left.
+    """2-D convolutions that divide time and frequency by 2 or 3 several times, and one linear layer over what is left.
 
     Sources: striding: Dong et al., "Speech-Transformer", ICASSP 2018; vggnet: Yeh et al., "Transformer-Transducer",
     2019; dw_striding: Rekesh et al., "Fast Conformer", ASRU 2023; conv2d: WeNet.
 
     Args:
         kind: striding, dw_striding, vggnet or conv2d.
-        num_halvings: 2 for a quarter of the frames.
+        factor: frames in for one out: a power of 2, with conv2d also 6.
         feat_in: features of a frame.
         feat_out: channels of an encoded frame.
         channels: of the convolutions.
@@ -130,7 +137,7 @@ class ConvSubsampling(nn.Module):
     def __init__(
         self,
         kind: str,
-        num_halvings: int,
+        factor: int,
         feat_in: int,
         feat_out: int,
         channels: int,
@@ -138,20 +145,22 @@ class ConvSubsampling(nn.Module):
         is_masked: bool = True,
     ) -> None:
         super().__init__()
-        self.halving = _UNPADDED if kind == "conv2d" else _CAUSAL if is_causal else _SAME
-        self.num_halvings, self.is_masked = num_halvings, is_masked
+        self.is_masked = is_masked
+        step = _UNPADDED if kind == "conv2d" else _CAUSAL if is_causal else _SAME
+        thirds = [_UNPADDED_THIRD] if factor % 3 == 0 else []
         layers: list[nn.Module] = []
-        for index in range(num_halvings):
+        for index, each in enumerate([*[step] * (factor.bit_length() - 1 - len(thirds)), *thirds]):
             inputs = channels if index else 1
             if kind == "vggnet":
                 layers += [nn.Conv2d(inputs, channels, 3, padding=1), nn.ReLU()]
                 layers += [nn.Conv2d(channels, channels, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, 2, ceil_mode=True)]
             elif kind == "dw_striding" and index:
-                layers += [HalvingConv2d(channels, channels, self.halving, groups=channels)]
+                layers += [SteppingConv2d(channels, channels, each, groups=channels)]
                 layers += [nn.Conv2d(channels, channels, 1), nn.ReLU()]
             else:
-                layers += [HalvingConv2d(inputs, channels, self.halving), nn.ReLU()]
+                layers += [SteppingConv2d(inputs, channels, each), nn.ReLU()]
         self.conv = nn.Sequential(*layers)
+        self._steps = [found for layer in layers if (found := _step_of(layer))]
         self._feat_in = feat_in
         num_features = self.size(feat_in)
         assert isinstance(num_features, int)
@@ -159,8 +168,8 @@ class ConvSubsampling(nn.Module):
 
     def size(self, size: Size) -> Size:
         """Frames out for frames in; of features the same."""
-        for _ in range(self.num_halvings):
-            size = self.halving.size(size)
+        for step in self._steps:
+            size = step.size(size)
         return size
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -168,8 +177,8 @@ class ConvSubsampling(nn.Module):
 
         Without padding, fewer frames than the kernels see become one frame, which is not valid.
         """
-        if self.halving == _UNPADDED:
-            least = 2 ** (self.num_halvings + 1) - 1
+        if _UNPADDED in self._steps:
+            least = reduce(lambda number, step: (number - 1) * step.stride + step.kernel, self._steps[::-1], 1)
             # Not max: an exporter leaves sizes open. So it is wherever the encoders and features have torch.sym_max.
             x = F.pad(x, (0, 0, 0, torch.sym_max(least - x.shape[1], 0)))
         x = x.unsqueeze(1)
@@ -180,8 +189,8 @@ class ConvSubsampling(nn.Module):
                 x = _relu(x, lengths if self.is_masked else None)
                 continue
             x = layer(x)
-            if isinstance(layer, (HalvingConv2d, nn.MaxPool2d)):
-                lengths = self.halving.lengths(lengths)
+            if step := _step_of(layer):
+                lengths = step.lengths(lengths)
         encoded: Tensor = self.out(x.transpose(1, 2).flatten(2))
         return encoded, lengths
 
@@ -198,10 +207,10 @@ class ConvSubsampling(nn.Module):
             if window := _window_of(layer):
                 state[str(index)] = window.initial((batch, channels, 0, size), 2, self.out.weight, first=first)
                 first = None if first is None else window.first(first)
-                if window.stride > 1:
-                    halved = self.halving.size(size)
-                    assert isinstance(halved, int)
-                    size = halved
+                if step := _step_of(layer):
+                    divided = step.size(size)
+                    assert isinstance(divided, int)
+                    size = divided
             channels = layer.out_channels if isinstance(layer, nn.Conv2d) else channels
         return state
 
@@ -222,9 +231,16 @@ class ConvSubsampling(nn.Module):
         return self.out(x.transpose(1, 2).flatten(2)), new_state, frames
 
 
+def _step_of(layer: nn.Module) -> _Step | None:
+    """How a layer of subsampling changes the number of frames; None: not at all."""
+    if isinstance(layer, SteppingConv2d):
+        return layer.frames
+    return _SAME if isinstance(layer, nn.MaxPool2d) else None
+
+
 def _window_of(layer: nn.Module) -> SlidingWindow | None:
     """The frames that an output of a layer of subsampling sees; None: that in its own place."""
-    if isinstance(layer, HalvingConv2d):
+    if isinstance(layer, SteppingConv2d):
         return layer.window
     if isinstance(layer, nn.MaxPool2d):
         return SlidingWindow(2, 2, 0, 1)  # 0 behind the last frame, as it pools what ReLU gives
@@ -234,10 +250,10 @@ def _window_of(layer: nn.Module) -> SlidingWindow | None:
 def _of_window(layer: nn.Module, x: Tensor) -> Tensor:
     """A layer without padding along time: frames (B, C, T, F) of :func:`_window_of`, or none, to (B, C_out, T', F')."""
     if not x.shape[2]:
-        return _of_window(layer, F.pad(x, (0, 0, 0, 3)))[:, :, :0]
+        return _of_window(layer, F.pad(x, (0, 0, 0, 5)))[:, :, :0]
     if isinstance(layer, nn.Conv2d):
-        sides = layer.halving if isinstance(layer, HalvingConv2d) else _SAME
-        return F.conv2d(F.pad(x, sides), layer.weight, layer.bias, layer.stride, 0, 1, layer.groups)
+        left, right = layer.frames[:2] if isinstance(layer, SteppingConv2d) else (1, 1)
+        return F.conv2d(F.pad(x, (left, right)), layer.weight, layer.bias, layer.stride, 0, 1, layer.groups)
     pooled: Tensor = layer(x)
     return pooled
 
