@@ -78,6 +78,7 @@ def _where(switch: str, key: str, default: int) -> Key:
 
 
 _NOTHING = Key()
+_ATTENTIONS = {"rel_pos": "rel_pos_no_shift", "no_pos": "no_pos"}
 _LEAST_RATIO = 0.0005  # WeNet's own: a label in 20 seconds
 
 
@@ -180,7 +181,12 @@ _SECTIONS: Mapping[str, Mapping[str, Key]] = {
             allowed=("conv2d", "conv2d6", "conv2d8"),
         ),
         "pos_enc_layer_type": Key(
-            {"ConformerEncoder.self_attention_model": lambda *_: "rel_pos_no_shift"}, "rel_pos", allowed=("rel_pos",)
+            {
+                "ConformerEncoder.self_attention_model": lambda name, _: _ATTENTIONS[name],
+                "ConformerEncoder.xscaling": lambda name, _: False if name == "no_pos" else None,
+            },
+            "rel_pos",
+            allowed=tuple(_ATTENTIONS),
         ),
         "selfattention_layer_type": _only("rel_selfattn"),
         "activation_type": _only("swish"),

@@ -75,6 +75,7 @@ WENET_FORMS: dict[str, dict[str, Any]] = {
     },
     "conv2d6": {"subsampling_factor": 6},
     "conv2d8": {"subsampling_factor": 8},
+    "no positions": {"self_attention_model": "no_pos", "xscaling": False},
     "Conformer in chunks, all before": {"att_context_style": "chunked_limited", "att_context_size": [-1, 1]},
 }
 
@@ -86,7 +87,7 @@ NUM_FRAMES: dict[int, Callable[[int], int]] = {
 }
 
 
-def of_wenet(weights, x, sees, causal, num_heads=2):
+def of_wenet(weights, x, sees, causal, has_positions, num_heads=2):
     """(T, F) -> (U, D) by the rules of WeNet, from the weights by name; ``sees(q, k)`` says what attention sees."""
     w = lambda name: weights[name]  # noqa: E731
     layer_norm = lambda x, name: F.layer_norm(x, x.shape[-1:], w(f"{name}.weight"), w(f"{name}.bias"))  # noqa: E731
@@ -97,10 +98,10 @@ def of_wenet(weights, x, sees, causal, num_heads=2):
         stride = {3: 2, 5: 3}[w(f"{name}.weight").shape[2]]
         image = F.relu(F.conv2d(image, w(f"{name}.weight"), w(f"{name}.bias"), stride))
     x = linear(torch.stack([image[:, t].flatten() for t in range(image.shape[1])]), "pre_encode.out")
-    x = x * math.sqrt(size)
+    x = x * math.sqrt(size) if has_positions else x
     frames = range(len(x))
     position = torch.zeros(len(x), size)
-    for t in frames:
+    for t in frames if has_positions else ():
         for i in range(0, size, 2):
             angle = t * math.exp(-i * math.log(10000) / size)
             position[t, i], position[t, i + 1] = math.sin(angle), math.cos(angle)
@@ -162,8 +163,8 @@ def test_the_encoder_follows_wenet_s_rules_for_each_utterance_of_a_batch(form):
         chunk, start = right + 1, 0 if left == -1 else query // (right + 1) * (right + 1) - left
         return start <= key < (query // chunk + 1) * chunk
 
-    causal = arguments.get("conv_context_size") == "causal"
+    causal, has_positions = arguments.get("conv_context_size") == "causal", "no_pos" not in arguments.values()
     for row, length in enumerate(lengths.tolist()):
-        wanted = of_wenet(encoder.state_dict(), features[row, :, :length].t(), sees, causal)
+        wanted = of_wenet(encoder.state_dict(), features[row, :, :length].t(), sees, causal, has_positions)
         assert encoded_lengths[row] == len(wanted) == NUM_FRAMES[arguments.get("subsampling_factor", 4)](length)
         assert relative_difference(encoded[row, :, : len(wanted)].t(), wanted) < 1e-5

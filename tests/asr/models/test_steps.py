@@ -98,6 +98,7 @@ CONFORMERS: dict[str, dict[str, Any]] = {
         "conv_pads_input": True,
         "att_context_size": [8, 3],
     },
+    "no positions": {**DW, "att_context_size": [4, 1], "self_attention_model": "no_pos"},
     **{
         f"conv2d of a {factor}th": {
             **{"att_context_size": [4, 1], "subsampling": "conv2d", "subsampling_factor": factor},

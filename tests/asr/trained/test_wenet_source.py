@@ -17,19 +17,20 @@ from nemo_asr.trained.model import TrainedModel, load_model
 pytestmark = needs_wenet
 UNITS = ("<blank>", "<unk>", *"abcdefghi", "<sos/eos>")
 END = len(UNITS) - 1
-# The decoder, whether convolutions see no frames behind, and the subsampling.
+# The decoder, whether convolutions see no frames behind, subsampling, and positions.
 CASES = [
-    ("transformer", False, "conv2d"),
-    ("bitransformer", True, "conv2d"),
-    ("bitransformer", False, "conv2d6"),
-    ("bitransformer", True, "conv2d8"),
+    ("transformer", False, "conv2d", "rel_pos"),
+    ("bitransformer", True, "conv2d", "rel_pos"),
+    ("bitransformer", False, "conv2d6", "rel_pos"),
+    ("bitransformer", True, "conv2d8", "rel_pos"),
+    ("bitransformer", True, "conv2d", "no_pos"),
 ]
 
 
-def config_of(decoder: str, causal: bool, input_layer: str) -> dict[str, Any]:
+def config_of(decoder: str, causal: bool, input_layer: str, positions: str) -> dict[str, Any]:
     """Without dropout, so that training computes the same each time."""
     config = settings(causal, decoder)
-    config["encoder_conf"]["input_layer"] = input_layer
+    config["encoder_conf"] |= {"input_layer": input_layer, "pos_enc_layer_type": positions}
     config["encoder_conf"] |= dict.fromkeys(("dropout_rate", "positional_dropout_rate", "attention_dropout_rate"), 0.0)
     config["decoder_conf"] |= dict.fromkeys(("dropout_rate", "positional_dropout_rate"), 0.0)
     return config

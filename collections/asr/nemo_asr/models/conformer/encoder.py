@@ -45,7 +45,7 @@ _PLACE = "ConformerEncoder"
 Probability: TypeAlias = Annotated[float, Between(0, 1, below=True)]
 Context: TypeAlias = Annotated[int, Between(0, 1_000_000, also=(-1,))]  # encoded frames; -1: all
 SubsamplingName: TypeAlias = Literal["striding", "dw_striding", "vggnet", "stacking", "stacking_norm", "conv2d"]
-AttentionName: TypeAlias = Literal["rel_pos", "rel_pos_no_shift"]
+AttentionName: TypeAlias = Literal["rel_pos", "rel_pos_no_shift", "no_pos"]
 ContextStyle: TypeAlias = Literal["regular", "chunked_limited"]
 
 
@@ -73,7 +73,8 @@ class ConformerEncoder(TrainableNM):
             layer.
         subsampling_conv_channels: of the convolutions of subsampling; -1: ``d_model``.
         ff_expansion_factor: channels inside of feed-forward modules for one outside.
-        self_attention_model: rel_pos, or rel_pos_no_shift, whose positions are counted from the start, as in WeNet.
+        self_attention_model: rel_pos; or rel_pos_no_shift, whose positions are counted from the start, as in WeNet; or
+            no_pos: none, as in WeNet.
         n_heads: heads of attention.
         att_context_size: encoded frames before and behind a frame that it sees, -1 for all; or several such pairs: one
             is drawn for each batch of a training, and the first is for evaluation.
@@ -169,7 +170,7 @@ class ConformerEncoder(TrainableNM):
             raise UsageError("conv_kernel_size is even", place=_PLACE, got=got, wanted="an odd number of frames")
         self._feat_in, self._feat_out = feat_in, d_model if feat_out == -1 else feat_out
         self._scale = math.sqrt(d_model) if xscaling else None
-        self._is_shifted = self_attention_model == "rel_pos"
+        self._is_shifted, self._has_positions = self_attention_model == "rel_pos", self_attention_model != "no_pos"
         self._contexts = _contexts(att_context_size, att_context_style)
         self._is_dynamic, self._draws_left = use_dynamic_chunk, use_dynamic_left_chunk
         self.register_buffer("_context_table", torch.tensor(self._contexts), persistent=False)
@@ -257,7 +258,9 @@ class ConformerEncoder(TrainableNM):
     def positions(self, num_queries: int, num_keys: int, device: torch.device, first: int | Tensor = 0) -> Tensor:
         """Embeddings (P, D) for queries that are the last of the keys: of the distances ``num_keys`` to
         ``1 - num_queries``, or without the shift of the keys, the first of which is ``first``, from the start. With
-        several ``first`` (B, 1) these are (B, P, D)."""
+        several ``first`` (B, 1) these are (B, P, D). Without positions they are 0."""
+        if not self._has_positions:
+            return torch.zeros(num_keys, self._size, device=device)
         if self._is_shifted:
             return position_embeddings(num_keys, num_keys + num_queries, -1, self._size, device)
         return position_embeddings(first, num_keys, 1, self._size, device)
