@@ -35,9 +35,10 @@ from toys.waveform_models import LETTERS
 from nemo_asr.export.onnx_export import export_onnx
 from nemo_asr.run.onnx.onnx_model import OnnxModel
 from nemo_asr.run.text.labels import text_of as text_written
-from nemo_asr.trained.ctc_folders import renamed
+from nemo_asr.trained.ctc_folders import HEAD_NAME
 from nemo_asr.trained.frame_models import FRAME_KINDS
 from nemo_asr.trained.hugging_face import read_hugging_face
+from nemo_asr.trained.hugging_face_files import renamed
 from nemo_asr.trained.model import load_model
 from nemo_lite.base.errors import CheckpointError, ConfigError
 
@@ -91,7 +92,7 @@ def test_scores_and_gradients_in_float64_are_those_of_transformers(tmp_path: Pat
     assert (found - wanted).abs().max() <= 1e-12 * wanted.abs().max()
     for scores in (wanted, found):
         scores.square().sum().backward()
-    given = {renamed(key, kind.names): weight.grad for key, weight in theirs.named_parameters()}
+    given = {renamed(key, (*kind.names, HEAD_NAME)): weight.grad for key, weight in theirs.named_parameters()}
     of_encoder = {key.removeprefix("encoder."): each for key, each in given.items() if key.startswith("encoder.")}
     others = kind.completed({key: each for key, each in of_encoder.items() if each is not None}, {"mask_time_prob": 0})
     compared = 0

@@ -33,8 +33,9 @@ import nemo_asr
 from nemo_asr.export.onnx_export import export_onnx
 from nemo_asr.run.onnx.onnx_model import OnnxModel
 from nemo_asr.run.text.labels import text_of as text_written
-from nemo_asr.trained.ctc_folders import renamed
+from nemo_asr.trained.ctc_folders import HEAD_NAME
 from nemo_asr.trained.hugging_face import read_hugging_face
+from nemo_asr.trained.hugging_face_files import renamed
 from nemo_asr.trained.model import load_model
 from nemo_asr.trained.waveform_models import WAVEFORM_KINDS
 from nemo_lite.base.errors import CheckpointError, ConfigError
@@ -45,7 +46,7 @@ ENCODER, HEAD = "Wav2VecEncoder", "JasperDecoderForCTC"
 
 def inner_name(key: str) -> str:
     """The name in the encoder here of a weight of transformers."""
-    name = renamed(key, WAVEFORM_KINDS["wav2vec2"].names)
+    name = renamed(key, (*WAVEFORM_KINDS["wav2vec2"].names, HEAD_NAME))
     return name.removeprefix("encoder.") if name.startswith("encoder.") else key
 
 

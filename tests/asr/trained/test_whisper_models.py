@@ -47,8 +47,9 @@ from nemo_asr.run.text.labels import text_of
 from nemo_asr.run.transcribe.transcript import as_json
 from nemo_asr.tasks.fitting import leave_out_long, refuse_long
 from nemo_asr.trained.hugging_face import read_hugging_face
+from nemo_asr.trained.hugging_face_files import renamed
 from nemo_asr.trained.model import TrainedModel, import_model, load_model
-from nemo_asr.trained.whisper_models import _renamed
+from nemo_asr.trained.whisper_models import NAMES
 from nemo_lite.base.errors import CheckpointError, ConfigError, DataError, NemoLiteError, UsageError
 
 DECODER = "WhisperDecoder"
@@ -334,7 +335,7 @@ def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path) -> None:
     for name, each in theirs.named_parameters():
         part, _, inner = name.removeprefix("model.").partition(".")
         if each.grad is not None and part in ("encoder", "decoder"):
-            own = ours[f"{part}.{_renamed(inner, part)}"]
+            own = ours[f"{part}.{renamed(inner, NAMES[part])}"]
             assert own is not None
             assert (own - each.grad).abs().max() <= 1e-4 * each.grad.abs().max() + 1e-7, name
             compared += 1

@@ -5,7 +5,6 @@ What a kind of models has: `waveform_models`, `frame_models`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,15 +20,17 @@ from nemo_asr.trained.hugging_face_files import (
     SETTINGS,
     TOKENIZER,
     blank_of,
+    feature_settings,
     in_order,
     pieces_of,
+    read_files,
     read_object,
+    read_weights,
+    renamed,
     settings_of,
     special_ids_of,
     versions_in,
-    weight_files,
 )
-from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
 from nemo_lite.base.errors import CheckpointError
 
 # Any: values of JSON.
@@ -39,7 +40,7 @@ VOCABULARY = "vocab.json"
 TOKENS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _TOKENIZERS = ("Wav2Vec2CTCTokenizer", "Wav2Vec2Tokenizer")
 _MASKED = "masked_spec_embed"
-_HEAD = (r"^(?:lm_head|ctc_head)\.", "head.decoder_layers.0.")
+HEAD_NAME = (r"^(?:lm_head|ctc_head)\.", "head.decoder_layers.0.")
 
 Object = Mapping[str, Any]
 Weights = Mapping[str, Tensor]
@@ -53,7 +54,7 @@ class Kind(NamedTuple):
         arguments: from the configuration and its path to the encoder's arguments.
         preprocessor: from the features' settings and their place to the preprocessor's name and arguments.
         names: patterns of transformers' names of weights, and what stands for each; the first part is that of the
-            module. Those of heads need none.
+            module. Those of heads need none, see `HEAD_NAME`.
         completed: from such weights and the encoder's arguments to the encoder's weights.
         head: what the names of the head's weights begin with where the folder has no head of its own; else empty.
         blank: the key of the blank's output.
@@ -79,18 +80,26 @@ def read_ctc(folder: Path, config: Object, kind: Kind) -> ForeignModel:
         CheckpointError: a file is missing or damaged, or it has what is not read here: one line.
     """
     arguments = kind.arguments(config, folder / CONFIG)
-    files_of_weights = weight_files(folder)
     parts: dict[str, dict[str, Tensor]] = {"encoder": {}, "head": {}}
-    names = []
-    for file in files_of_weights:
-        for name, tensor in read_tensors(file).items():
-            names.append(name)
-            part, _, inner = renamed(name, kind.names).partition(".")
-            parts.setdefault(part, {})[inner] = tensor
+    others = []
+    for name, tensor in read_weights(folder).items():
+        part, _, inner = renamed(name, (*kind.names, HEAD_NAME)).partition(".")
+        if part in parts:
+            parts[part][inner] = tensor
+        else:
+            others.append(name)
     if kind.head and not parts["head"]:
         tied = {name: tensor for name, tensor in parts["encoder"].items() if name.startswith(kind.head)}
         parts["head"] = {f"decoder_layers.0.{name.removeprefix(kind.head)}": tensor for name, tensor in tied.items()}
-    _refuse_other_parts(parts, names, config, kind, folder)
+    if not parts["head"]:
+        classes = config.get("architectures")
+        got = ", ".join(map(str, classes)) if isinstance(classes, list) else str(config.get("model_type"))
+        problem = "the model has no CTC head, so it writes no texts"
+        remedy = "give one that was fine-tuned to transcribe"
+        raise CheckpointError(problem, place=str(folder), got=got, wanted="such as Wav2Vec2ForCTC", remedy=remedy)
+    if others:
+        problem, wanted = "its weights are of another kind of model", "an encoder and a CTC head"
+        raise CheckpointError(problem, place=str(folder), got=others[0], wanted=wanted)
     blank, outputs = blank_of(config, kind.blank, parts["head"], folder / CONFIG)
     tokenizer: Subwords | None = None
     if kind.has_characters:
@@ -101,7 +110,9 @@ def read_ctc(folder: Path, config: Object, kind: Kind) -> ForeignModel:
         labels, tokenizer = pieces_of(folder / TOKENIZER, rows)
     # Some heads are linear layers, ours a convolution of one frame.
     head = {name: tensor.unsqueeze(-1) if tensor.dim() == 2 else tensor for name, tensor in parts["head"].items()}
-    preprocessor, features = kind.preprocessor(_of_features(settings_of(folder)), f"{folder}: the features' settings")
+    preprocessor, features = kind.preprocessor(
+        feature_settings(settings_of(folder)), f"{folder}: the features' settings"
+    )
     decoder = JasperDecoderForCTC.__name__
     recipe = {
         "name": folder.resolve().name,
@@ -111,16 +122,8 @@ def read_ctc(folder: Path, config: Object, kind: Kind) -> ForeignModel:
         decoder: {},
     }
     weights = {kind.encoder: kind.completed(parts["encoder"], arguments), decoder: in_order(head, [*rows, blank])}
-    others = (folder / name for name in (CONFIG, TOKENIZER, VOCABULARY, *TOKENS, *SETTINGS))
-    files = (*(path for path in others if path.is_file()), *files_of_weights)
+    files = read_files(folder, CONFIG, TOKENIZER, VOCABULARY, *TOKENS, *SETTINGS)
     return ForeignModel(str(folder), recipe, weights, tokenizer, files, versions_in(config))
-
-
-def renamed(name: str, names: Sequence[tuple[str, str]]) -> str:
-    """A tensor's name here: ``encoder.*``, ``head.*``, or of another part."""
-    for pattern, replacement in (*names, _HEAD):
-        name = re.sub(pattern, replacement, name)
-    return name
 
 
 def with_masked_vector(weights: Weights, arguments: Object, like: str) -> dict[str, Tensor]:
@@ -135,29 +138,6 @@ def with_masked_vector(weights: Weights, arguments: Object, like: str) -> dict[s
     if given is not None and arguments.get("mask_time_prob", 0.05):
         weights[_MASKED] = given
     return weights
-
-
-def _of_features(settings: Object) -> Object:
-    inner = settings.get("feature_extractor")
-    return inner if isinstance(inner, dict) else settings
-
-
-def _refuse_other_parts(
-    parts: Mapping[str, Weights], names: Sequence[str], config: Object, kind: Kind, folder: Path
-) -> None:
-    """Raise CheckpointError for a model without a CTC head, and for weights that are neither encoder nor head."""
-    if not parts["head"]:
-        classes = config.get("architectures")
-        got = ", ".join(map(str, classes)) if isinstance(classes, list) else str(config.get("model_type"))
-        problem = "the model has no CTC head, so it writes no texts"
-        remedy = "give one that was fine-tuned to transcribe"
-        raise CheckpointError(problem, place=str(folder), got=got, wanted="such as Wav2Vec2ForCTC", remedy=remedy)
-    others = [name for name in names if renamed(name, kind.names).partition(".")[0] not in ("encoder", "head")]
-    if others:
-        wanted = "an encoder and a CTC head"
-        raise CheckpointError(
-            "its weights are of another kind of model", place=str(folder), got=others[0], wanted=wanted
-        )
 
 
 def _characters(folder: Path, blank: int, outputs: int) -> tuple[list[str], list[int]]:

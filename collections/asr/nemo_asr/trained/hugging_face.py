@@ -10,7 +10,7 @@ configuration says. Other encoders with a CTC head: `waveform_models`, `frame_mo
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -35,15 +35,18 @@ from nemo_asr.trained.hugging_face_files import (
     TOKENIZER,
     WEIGHTS,
     blank_of,
+    feature_settings,
     in_order,
     piece_texts,
     pieces_of,
+    read_files,
     read_object,
+    read_weights,
     refuse_settings,
+    renamed,
     settings_of,
     values_of,
     versions_in,
-    weight_files,
 )
 from nemo_asr.trained.prompted_models import (
     DECODER,
@@ -57,7 +60,6 @@ from nemo_asr.trained.prompted_models import (
 )
 from nemo_asr.trained.waveform_models import WAVEFORM_KINDS
 from nemo_asr.trained.whisper_models import WHISPER, read_whisper
-from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
 from nemo_lite.base.errors import CheckpointError
 
 # Any: values of JSON.
@@ -193,13 +195,14 @@ def read_hugging_face(path: str | Path) -> ForeignModel:
     kind = _kind_of(config, folder / CONFIG)
     settings = settings_of(folder)
     encoder = _encoder(config, kind, settings, folder / CONFIG)
-    files_of_weights = weight_files(folder)
-    expected = (*_PARTS[kind.family], *(["prompt"] if kind.has_prompt else []))
-    parts: dict[str, dict[str, Tensor]] = {part: {} for part in expected}
-    for file in files_of_weights:
-        for name, tensor in read_tensors(file).items():
-            part, inner = _renamed(name, kind, expected, file)
-            parts[part][inner] = tensor
+    with_prompt = ["prompt"] if kind.has_prompt else []
+    parts: dict[str, dict[str, Tensor]] = {part: {} for part in (*_PARTS[kind.family], *with_prompt)}
+    for name, tensor in read_weights(folder).items():
+        part, inner = _part_of(name, kind)
+        if part not in parts:
+            problem, wanted = "its weights are of another kind of model", _WANTED[kind.family]
+            raise CheckpointError(problem, place=str(folder), got=name, wanted=wanted)
+        parts[part][inner] = tensor
     sections = {_CLASSES["encoder"]: encoder}
     if kind.family == "transducer":
         if kind.has_prompt:
@@ -224,8 +227,7 @@ def read_hugging_face(path: str | Path) -> ForeignModel:
         **sections,
     }
     weights = {_CLASSES[part]: tensors for part, tensors in parts.items()}
-    others = (folder / name for name in (CONFIG, TOKENIZER, *SETTINGS))
-    files = (*(path for path in others if path.is_file()), *files_of_weights)
+    files = read_files(folder, CONFIG, TOKENIZER, *SETTINGS)
     return ForeignModel(str(folder), recipe, weights, tokenizer, files, versions_in(config))
 
 
@@ -396,9 +398,7 @@ def _prompt(
 
 def _features(settings: Mapping[str, Any], kind: _Kind, folder: Path) -> dict[str, Any]:
     """The arguments of the preprocessor: transformers has the features of NeMo 2.5 and later."""
-    inner = settings.get("feature_extractor")
-    settings = inner if isinstance(inner, dict) else settings
-    values = values_of(settings, _FEATURES, f"{folder}: the features' settings")
+    values = values_of(feature_settings(settings), _FEATURES, f"{folder}: the features' settings")
     rate = values["sampling_rate"]
     return {
         "sample_rate": rate,
@@ -416,17 +416,11 @@ def _features(settings: Mapping[str, Any], kind: _Kind, folder: Path) -> dict[st
     }
 
 
-def _renamed(name: str, kind: _Kind, expected: Sequence[str], file: Path) -> tuple[str, str]:
+def _part_of(name: str, kind: _Kind) -> tuple[str, str]:
     """The part of the model that a tensor belongs to, and its name there."""
-    original = name
     # Behind the first convolution each stage is two of them and an activation.
     name = _STREAMING_STAGE.sub(
         lambda found: f"encoder.pre_encode.conv.{3 * int(found[1]) + (2 if found[2] == 'depthwise' else 3)}.", name
     )
-    for pattern, replacement in (*_NAMES[kind.family], *_ENCODER_NAMES):
-        name = re.sub(pattern, replacement, name)
-    part, _, inner = name.partition(".")
-    if part not in expected:
-        wanted = _WANTED[kind.family]
-        raise CheckpointError("its weights are of another kind of model", place=str(file), got=original, wanted=wanted)
+    part, _, inner = renamed(name, (*_NAMES[kind.family], *_ENCODER_NAMES)).partition(".")
     return part, inner

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from nemo_asr.run.text.labels import WORD_MARK
 from nemo_asr.run.text.sentencepiece_file import STORED_ALGORITHMS, ModelFile, Piece, PieceKind, encode
 from nemo_asr.run.text.subwords import BytePairs, Subwords
 from nemo_lite import logging
+from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
 from nemo_lite.base.errors import CheckpointError, DataError
 from nemo_lite.base.files import FileKind, parse_json, read_bytes, read_text
 
@@ -55,6 +56,33 @@ def settings_of(folder: Path) -> dict[str, Any]:
         if (folder / name).is_file():
             settings = {**read_object(folder / name), **settings}
     return settings
+
+
+def feature_settings(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What :func:`settings_of` says of the features: in newer folders it is a section."""
+    section = settings.get("feature_extractor")
+    return section if isinstance(section, dict) else settings
+
+
+def read_files(folder: Path, *names: str) -> tuple[Path, ...]:
+    """The files that a model is read from: those of these names that are there, and the weights."""
+    return (*(folder / name for name in names if (folder / name).is_file()), *weight_files(folder))
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The tensors of all files of the weights.
+
+    Raises:
+        CheckpointError: as of :func:`weight_files`, or a file is damaged.
+    """
+    return {name: tensor for file in weight_files(folder) for name, tensor in read_tensors(file).items()}
+
+
+def renamed(name: str, patterns: Iterable[tuple[str, str]]) -> str:
+    """The name of a tensor here: each pattern is replaced in turn."""
+    for pattern, replacement in patterns:
+        name = re.sub(pattern, replacement, name)
+    return name
 
 
 def weight_files(folder: Path) -> list[Path]:

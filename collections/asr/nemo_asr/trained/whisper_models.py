@@ -27,14 +27,16 @@ from nemo_asr.trained.hugging_face_files import (
     TOKENIZER,
     TOKENIZERS_PARTS,
     byte_pairs_of,
+    feature_settings,
+    read_files,
     read_object,
+    read_weights,
     refuse_settings,
+    renamed,
     settings_of,
     values_of,
     versions_in,
-    weight_files,
 )
-from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
 from nemo_lite.base.errors import CheckpointError, UnknownNameError
 
 # Any: values of JSON.
@@ -76,7 +78,7 @@ _NAMES_OF_LAYERS = (
     (r"\.encoder_attn\.", ".src_attn."),
     (r"\.encoder_attn_layer_norm\.", ".norm2."),
 )
-_NAMES = {
+NAMES = {
     "encoder": (*_NAMES_OF_LAYERS, (r"\.final_layer_norm\.", ".norm2.")),
     "decoder": (
         *_NAMES_OF_LAYERS,
@@ -108,8 +110,7 @@ def read_whisper(folder: Path, config: Mapping[str, Any]) -> ForeignModel:
     path = folder / CONFIG
     refuse_settings(config, _FIXED, str(path))
     values = values_of({key: value for key, value in config.items() if value is not None}, _DEFAULTS, str(path))
-    files_of_weights = weight_files(folder)
-    weights = _weights(files_of_weights, folder, config)
+    weights = _weights(folder, config)
     generation = read_object(folder / GENERATION) if (folder / GENERATION).is_file() else {}
     tokens = values_of({**config, **generation}, _TOKENS, str(folder / GENERATION))
     labels, special = byte_pairs_of(folder, tokens["eos_token_id"])
@@ -140,14 +141,13 @@ def read_whisper(folder: Path, config: Mapping[str, Any]) -> ForeignModel:
         AttentionLoss.__name__: {"smoothing": 0.0, "reduction": "mean_volume", "subtract_entropy": False},
         AttentionSearch.__name__: {"beam_size": 1},
     }
-    others = (folder / name for name in (CONFIG, GENERATION, TOKENIZER, *TOKENIZERS_PARTS, *SETTINGS))
-    files = (*(path for path in others if path.is_file()), *files_of_weights)
+    files = read_files(folder, CONFIG, GENERATION, TOKENIZER, *TOKENIZERS_PARTS, *SETTINGS)
     return ForeignModel(
         str(folder), recipe, dict(zip((encoder, decoder), weights, strict=True)), labels, files, versions_in(config)
     )
 
 
-def _weights(files: list[Path], folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _weights(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The tensors of encoder and decoder.
 
     Raises:
@@ -156,15 +156,14 @@ def _weights(files: list[Path], folder: Path, config: Mapping[str, Any]) -> tupl
     parts: dict[str, dict[str, Tensor]] = {"encoder": {}, "decoder": {}}
     outputs: Tensor | None = None
     others = []
-    for file in files:
-        for name, tensor in read_tensors(file).items():
-            part, _, inner = name.removeprefix("model.").partition(".")
-            if part in parts:
-                parts[part][_renamed(inner, part)] = tensor
-            elif name == "proj_out.weight":
-                outputs = tensor
-            else:
-                others.append(name)
+    for name, tensor in read_weights(folder).items():
+        part, _, inner = name.removeprefix("model.").partition(".")
+        if part in parts:
+            parts[part][renamed(inner, NAMES[part])] = tensor
+        elif name == "proj_out.weight":
+            outputs = tensor
+        else:
+            others.append(name)
     missing = [part for part in parts if not parts[part]]
     if missing:
         classes = config.get("architectures")
@@ -181,33 +180,26 @@ def _weights(files: list[Path], folder: Path, config: Mapping[str, Any]) -> tupl
     return parts["encoder"], parts["decoder"]
 
 
-def _renamed(name: str, part: str) -> str:
-    for pattern, replacement in _NAMES[part]:
-        name = re.sub(pattern, replacement, name)
-    return name
-
-
 def _features(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of the preprocessor.
 
     Raises:
         CheckpointError: features that are not computed here, or others than the encoder takes.
     """
-    settings, place = settings_of(folder), f"{folder}: the features' settings"
-    inner = settings.get("feature_extractor")
-    settings = {**_FEATURES, "feature_size": values["num_mel_bins"], **(inner if isinstance(inner, dict) else settings)}
+    place = f"{folder}: the features' settings"
+    settings = {**_FEATURES, "feature_size": values["num_mel_bins"], **feature_settings(settings_of(folder))}
     refuse_settings(settings, _FIXED_FEATURES, place)
-    found = values_of(settings, _FEATURES, place)
-    frames = found["chunk_length"] * found["sampling_rate"] // found["hop_length"]
+    features = values_of(settings, _FEATURES, place)
+    frames = features["chunk_length"] * features["sampling_rate"] // features["hop_length"]
     for what, got, wanted in (
-        ("bands", found["feature_size"], values["num_mel_bins"]),
+        ("bands", features["feature_size"], values["num_mel_bins"]),
         ("frames in a window", frames, 2 * values["max_source_positions"]),
     ):
         if got != wanted:
             problem = "the features are not those of the encoder"
             raise CheckpointError(problem, place=place, got=f"{got} {what}", wanted=str(wanted))
-    renamed = {"feature_size": "features", "sampling_rate": "sample_rate"}
-    return {renamed.get(key, key): value for key, value in found.items()}
+    arguments = {"feature_size": "features", "sampling_rate": "sample_rate"}
+    return {arguments.get(key, key): value for key, value in features.items()}
 
 
 def _prompt(given: Mapping[str, Any], special: Mapping[str, int], place: str) -> dict[str, Any]:
