@@ -136,6 +136,10 @@ def test_dynamic_batches_hold_so_many_seconds(tmp_path: Path) -> None:
     given = options(file, "--eval_datasets", "dev.json", "--batch_size", "8", "--eval_batch_size", "4")
     assert (given.batch_size, given.eval_batch_size) == (8, 4)
     assert options(file).eval_batch_size is None
+    recipe = of_wenetspeech()
+    recipe["dataset_conf"]["filter_conf"]["min_length"] = "short"
+    with pytest.raises(ConfigError, match=r'min_length is "short", wanted a number$'):
+        load_model_config(written(tmp_path, recipe, "wrong.yaml"))
     static = written(tmp_path, of_wenetspeech(batch_type="static"), "static.yaml")
     assert "max_batch_seconds" not in load_labelled(static).config["AudioToTextDataLayer"]["train"]
     assert options(static).batch_size == 32

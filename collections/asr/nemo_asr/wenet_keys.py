@@ -114,18 +114,25 @@ def _trims(max_frames: Any, of: Values) -> dict[str, Any] | None:
     return {"prob": 1.0, "max_frames": max_frames} if of["dataset_conf.spec_trim"] else None
 
 
+def _number(name: str, of: Values) -> float:
+    """The number of another key; where that is none, which it says itself, WeNet's own."""
+    value = of[name]
+    return float(value if isinstance(value, int | float) else KEYS[name].default)
+
+
 def _is_dynamic(of: Values) -> bool:
     return bool(of["dataset_conf.batch_conf.batch_type"] == "dynamic")
 
 
 def _seconds(max_frames: Any, of: Values) -> float | None:
     """Seconds of a batch."""
-    return max_frames * of["dataset_conf.fbank_conf.frame_shift"] / 1000 if _is_dynamic(of) else None
+    return max_frames * _number("dataset_conf.fbank_conf.frame_shift", of) / 1000 if _is_dynamic(of) else None
 
 
 def _most_items(max_frames: Any, of: Values) -> int | None:
     """How many of the shortest utterances a batch of so many frames holds."""
-    return max(max_frames // max(of["dataset_conf.filter_conf.min_length"], 1), 1) if _is_dynamic(of) else None
+    shortest = max(_number("dataset_conf.filter_conf.min_length", of), 1)
+    return max(int(max_frames // shortest), 1) if _is_dynamic(of) else None
 
 
 def _statistics(named: str, of: Values) -> dict[str, Any] | None:

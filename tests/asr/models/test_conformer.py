@@ -343,6 +343,7 @@ def test_half_types_give_float32_log_probabilities_near_those_of_float32(level, 
             {"att_context_style": "chunked_limited_with_rc"},
             "att_context_style is not known: got chunked_limited_with_rc, wanted one of regular, chunked_limited",
         ),
+        ({"subsampling": "conv2d", "subsampling_factor": 8, "feat_in": 6}, "feat_in is too small: got 6"),
         ({"subsampling_factor": 3}, "subsampling_factor is no power of 2: got 3"),
         (
             {"subsampling": "stacking", "causal_downsampling": True},

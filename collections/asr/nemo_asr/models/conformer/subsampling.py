@@ -16,6 +16,7 @@ from torch.amp import custom_bwd, custom_fwd
 
 from nemo_asr.models.jasper.layers import are_full, runs_on_cpu, valid_frames
 from nemo_lite.backends.pytorch.streaming import ChunkFrames, SlidingWindow, State
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.shapes import Size, ceil_div, floor_div
 
 
@@ -132,6 +133,9 @@ class ConvSubsampling(nn.Module):
         channels: of the convolutions.
         is_causal: pad two frames before and one behind, on both axes.
         is_masked: each convolution sees zeros behind an utterance.
+
+    Raises:
+        UsageError: no features are left.
     """
 
     def __init__(
@@ -164,6 +168,9 @@ class ConvSubsampling(nn.Module):
         self._feat_in = feat_in
         num_features = self.size(feat_in)
         assert isinstance(num_features, int)
+        if num_features < 1:
+            wanted = f"as many features as {kind} by {factor} needs for one"
+            raise UsageError("feat_in is too small", place="ConformerEncoder", got=str(feat_in), wanted=wanted)
         self.out = nn.Linear(channels * num_features, feat_out)
 
     def size(self, size: Size) -> Size:
