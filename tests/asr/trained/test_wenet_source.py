@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 from toys.wenet import MELS, settings, write_folder, written
-from toys.wenet_source import needs_wenet, wenet_module
+from toys.wenet_source import FOLDER, needs_wenet, wenet_module
 
 from nemo_asr import AudioToKaldiFbankPreprocessor
 from nemo_asr.trained.model import TrainedModel, load_model
+from nemo_asr.wenet_keys import load_model_config
+from nemo_lite.base.errors import ConfigError
 
 pytestmark = needs_wenet
 UNITS = ("<blank>", "<unk>", *"abcdefghi", "<sos/eos>")
@@ -85,6 +88,19 @@ def models(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Trained
     config = config_of(*request.param)
     theirs = wenets_model(config).eval()
     return theirs, load_model(write_folder(tmp_path / "m", theirs, config, UNITS))
+
+
+def test_the_page_counts_the_recipes_that_are_read() -> None:
+    files = sorted(FOLDER.parent.glob("examples/*/*/conf/*.yaml"))
+    page = (Path(__file__).parents[3] / "docs/en/wenet.md").read_text()
+    if f"Of the {len(files)} files" not in page:
+        pytest.skip("this checkout has other recipes than the commit on the page")
+    num_read = 0
+    for file in files:
+        with suppress(ConfigError):
+            load_model_config(file)
+            num_read += 1
+    assert f"{num_read} are read" in page
 
 
 def test_texts_of_all_heads_are_wenets(models: tuple[Any, TrainedModel]) -> None:
