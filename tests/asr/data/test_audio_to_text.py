@@ -1,6 +1,7 @@
 """AudioToTextDataLayer, and transcripts in files of their own."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from nemo_asr.data.speech_data_layer import AudioToTextDataLayer
 from nemo_lite import DataLayerNM
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
+from nemo_lite.backends.pytorch.engine.arguments import tell_batch_size
 from nemo_lite.base.errors import ConfigError, DataError, UnknownNameError, UsageError
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType
 
@@ -213,6 +215,13 @@ def test_the_summary_is_printed_once_with_what_was_dropped(folder, capsys):
     assert "train.json: 9 utterances kept" in told
     assert "dropped 1 shorter than min_duration 0.22 s (0.00 h: train.json:1)" in told
     assert "dropped 2 longer than max_duration 0.3 s (0.00 h: train.json:11, train.json:12)" in told
+
+
+def test_a_limit_of_seconds_makes_the_batch_size_a_limit_in_the_log(folder, capsys):
+    make_set(folder)
+    tell_batch_size(layer_of(bucketing=True, max_batch_seconds=2.0), SingleProcess(), 1)
+    tell_batch_size(layer_of(bucketing=True), SingleProcess(), 1)
+    assert re.findall(".*items per step", capsys.readouterr().out) == ["at most 4 items per step", "4 items per step"]
 
 
 def test_texts_are_filtered_by_their_labels_a_second_and_the_limits_count_as_within(folder, capsys):

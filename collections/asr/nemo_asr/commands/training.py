@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import shlex
 from argparse import Namespace
@@ -295,7 +296,8 @@ class TrainingRun:
         if args.num_epochs:
             audio = args.num_epochs * float(layer.durations.sum())
         else:
-            audio = total_steps * args.iter_per_step * args.batch_size * args.num_processes * mean
+            of_batch = min(args.batch_size * mean, layer.max_batch_seconds or math.inf)
+            audio = total_steps * args.iter_per_step * args.num_processes * of_batch
         rate, source = args.rate, "as given"
         records = args.run_dir and args.run_dir / METRICS
         if rate is None and records and records.is_file():

@@ -370,6 +370,11 @@ class SpeechDataLayer(SpeechPorts):
         return {"labels": list(self.init_params.get("labels") or ()), "bos_id": reading.bos_id, **audio}
 
     @property
+    def max_batch_seconds(self) -> float | None:
+        """At most so many seconds in a batch of training, padding included; None: as many as ``batch_size`` says."""
+        return self._batching.max_batch_cost
+
+    @property
     def durations(self) -> npt.NDArray[np.float32]:
         """(N,) seconds of each utterance, as known before it is read."""
         return self.utterances.durations
