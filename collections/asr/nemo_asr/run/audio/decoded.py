@@ -272,10 +272,12 @@ def _decode(
 
     demuxer, samples = kinds.DEMUXERS[kind], DecodedWriter(watch=watch)
     source = os.fdopen(os.dup(handle), "rb") if isinstance(handle, int) else handle
-    options = {"codec_whitelist": _CODECS}
+    options: dict[str, Any] = {"format": demuxer, "options": {"codec_whitelist": _CODECS}}
+    if int(av.__version__.partition(".")[0]) < 19:  # later ones read tags of any encoding
+        options["metadata_errors"] = "replace"
     try:
         source.seek(0)
-        with source, av.open(source, "r", format=demuxer, options=options, metadata_errors="replace") as container:
+        with source, av.open(source, "r", **options) as container:
             if not container.streams.audio:
                 raise DataError("holds no audio")
             stream = container.streams.audio[0]

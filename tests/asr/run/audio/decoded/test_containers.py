@@ -91,6 +91,12 @@ def test_a_part_is_to_the_bit_that_of_the_whole(decoder, tmp_path, monkeypatch):
     assert "disagrees with" in refusal(path, duration=1.0)
 
 
+def test_tags_in_another_encoding_than_utf_8_do_not_matter(decoder, tmp_path):
+    content = Path(make(tmp_path / "a.m4a", tones(RATE))).read_bytes()
+    assert b"Lavf" in content  # the program that wrote it
+    assert len(read_audio(content.replace(b"Lavf", b"\xe4avf"), sample_rate=None).samples) == RATE
+
+
 def test_a_channel_is_that_channel(decoder, tmp_path):
     path = make(tmp_path / "a.m4a", tones(RATE, 2))
     for channel in range(2):
