@@ -59,3 +59,12 @@ def test_a_configuration_is_found_by_name_and_its_values_can_be_set(corpus, caps
     data = ["--train_dataset", str(corpus / "train.json"), "--num_epochs", "2"]
     train.plan(["--model_config", "quartznet5x5", *data, "--set", "AudioToMelSpectrogramPreprocessor.features=32"])
     assert "B 32 T" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("command", "told"), [(train.main, "Train a speech"), (train.plan, "and train nothing")])
+def test_the_first_page_of_help_says_what_the_command_does(command, told, capsys):
+    with pytest.raises(SystemExit):
+        command(["--help"])
+    page = capsys.readouterr().out
+    assert told in page
+    assert "  --find_batch  " in page

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 import nemo_asr
 from nemo_asr.argparse import AsrArgParser, refuse_options_of_texts
 
+_TRAIN = "Train a speech recogniser, or a classifier of recordings"
+_PLAN = "Show the DAGs, the schedule and the memory of a training, and train nothing"
 
-def main(arguments: Sequence[str], program: str = "nemo-lite train") -> None:
+
+def main(arguments: Sequence[str], program: str = "nemo-lite train", description: str = _TRAIN) -> None:
     """Train a speech recogniser, or a classifier where the configuration is that of one."""
-    parser = AsrArgParser(prog=program, description="Train a speech recogniser, or a classifier of recordings")
+    parser = AsrArgParser(prog=program, description=description)
     args = parser.parse_args(arguments)
     from nemo_asr.commands.training import TrainingRun, is_classifier  # imports torch, which --help does not need
 
@@ -28,4 +31,4 @@ def main(arguments: Sequence[str], program: str = "nemo-lite train") -> None:
 
 def plan(arguments: Sequence[str]) -> None:
     """Show the DAGs and the schedule of a training, and train nothing."""
-    main([*arguments, "--plan"], "nemo-lite plan")
+    main([*arguments, "--plan"], "nemo-lite plan", _PLAN)
