@@ -21,9 +21,10 @@ from nemo_asr.options import (
     policy_problem,
     take_from_configuration,
 )
-from nemo_asr.published.catalogue import repository_of
+from nemo_asr.published.catalogue import door, repository_of
 from nemo_asr.run.options import (
     LOSS_SETTING,
+    MODEL_PATHS,
     Configuration,
     MetricOptions,
     ReadingOptions,
@@ -250,9 +251,8 @@ class AsrArgParser(NemoArgParser):
                 "model; leave it out of one"
             )
         # Of another toolkit it may be a file; one that is no model is refused where models are read.
-        known = "the name of a published model (nemo-lite models list)"
-        remedy = f"give a run's folder, a model folder, a folder of checkpoints, a .nemo file or {known}"
-        if parsed.init_from is None or repository_of(parsed.init_from) is None:
+        if parsed.init_from is not None and repository_of(parsed.init_from) is None:
+            remedy = f"give {MODEL_PATHS}; {door(parsed.init_from)}"
             self.check_folder(parsed, "init_from", remedy, or_file=True)
 
     def _check_regularization(self, parsed: Any) -> None:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import re
 import wave
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from toys.hub_server import Hub, asked_here
 from toys.hugging_face import write_folder
+from toys.nemo_conformers import write_case
 
 import nemo_asr
 from nemo_asr.argparse import AsrArgParser
-from nemo_asr.commands.cli.models import main
-from nemo_asr.published.catalogue import Repository, parse_repository, published_models, repository_of
+from nemo_asr.commands.cli.eval import main as evaluate
+from nemo_asr.commands.cli.models import export, main
+from nemo_asr.commands.cli.train import main as train
+from nemo_asr.published.catalogue import DOOR, Repository, parse_repository, published_models, repository_of
+from nemo_asr.run.cli.align import main as align
+from nemo_asr.run.cli.serve import main as serve
 from nemo_asr.run.cli.transcribe import main as transcribe
+from nemo_asr.run.options import FOREIGN_MODELS
 from nemo_asr.run.serve.models import names_of_models
-from nemo_asr.trained.folder import find_model, read_card
+from nemo_asr.trained.folder import FORMATS, find_model, read_card
 from nemo_asr.trained.hugging_face import check_kind
-from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, UsageError
+from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, NemoLiteError, UsageError
 from nemo_lite.base.files import digest_of_file
 
 NAME = "parakeet-ctc-0.6b"
@@ -107,8 +115,64 @@ def test_another_name_is_answered_with_the_nearest_and_with_the_door(tmp_path: P
         CheckpointError, match=rf"models list names .* \(did you mean {NAME}\?\); hf:OWNER/NAME or ngc:ORG"
     ):
         find_model("parakeet-ctc-0.6")
-    with pytest.raises(UsageError, match=rf'"parakeet-ctc-0\.6" \(did you mean {NAME}\?\), wanted one of nemo-lite'):
+    with pytest.raises(
+        UsageError, match=rf"no published model of this name; {DOOR} \(did you mean {NAME}\?\); hf:OWNER"
+    ):
         main(["get", "parakeet-ctc-0.6"])
+
+
+@pytest.mark.parametrize("page", ["", "/tree/main"])
+def test_an_address_of_hugging_face_is_answered_with_what_to_write(page: str) -> None:
+    with pytest.raises(CheckpointError, match=rf"; write hf:owner/name to download it; {DOOR}$"):
+        find_model(f"https://huggingface.co/owner/name{page}")
+
+
+COMMANDS: dict[str, Callable[[str], object]] = {
+    "transcribe": lambda model: transcribe([model, "talk.wav"]),
+    "eval": lambda model: evaluate([model, "--eval_datasets", "list.json"]),
+    "align": lambda model: align([model, "list.json"]),
+    "export": lambda model: export([model, "file.onnx"]),
+    "serve": lambda model: serve([model]),
+    "models show": lambda model: main(["show", model]),
+    "models import": lambda model: main(["import", model, "--to", "made"]),
+    "train --init_from": lambda model: train(
+        ["--train_dataset", "list.json", "--max_steps", "2", "--init_from", model]
+    ),
+    "load_model": nemo_asr.load_model,
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.parametrize("kind", ["no name", "empty folder", "another file", "unread archive", "unread folder"])
+def test_each_refusal_of_a_model_ends_with_the_door(
+    command: Callable[[str], object], kind: str, tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("list.json").write_text(json.dumps({"audio_filepath": "talk.wav", "duration": 1.0, "text": "a"}))
+    with wave.open("talk.wav", "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", ""))
+        file.writeframes(bytes(32000))
+    model = Path("model")
+    if kind == "another file":
+        model.write_text("")
+    elif kind == "unread archive":
+        model = write_case(Path("model.nemo"), "fast conformer of 3.0", target="nemo.collections.speechlm2.models.SALM")
+    elif kind != "no name":
+        model.mkdir()
+    if kind == "unread folder":
+        (model / "config.json").write_text('{"model_type": "moonshine"}')
+        (model / "model.safetensors").write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises((NemoLiteError, SystemExit)) as caught:
+        command(str(model))
+    told = str(caught.value) if isinstance(caught.value, NemoLiteError) else capsys.readouterr().err.strip()
+    assert re.search(rf"; {DOOR}(; hf:OWNER/NAME or ngc:ORG/TEAM/NAME@VERSION is any other)?$", told), told
+    assert "\n" not in told
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_help_and_errors_name_the_formats_that_are_read() -> None:
+    assert tuple(each.name for each in FORMATS) == FOREIGN_MODELS
 
 
 def test_a_type_that_is_not_read_is_told_before_its_weights_are_fetched(hub: Hub) -> None:
@@ -137,5 +201,5 @@ def test_get_offline_takes_what_is_in_the_cache(hub: Hub, capsys: pytest.Capture
 
 @pytest.mark.parametrize("text", ["hf:", "hf:name", "hf:a/b/c", "hf:../b", "hf:a/..", "hf:a/b@", "hf://a/b"])
 def test_other_spellings_name_no_repository(text: str) -> None:
-    with pytest.raises(UsageError, match="this names no repository: wanted hf:OWNER/NAME"):
+    with pytest.raises(UsageError, match=rf"this names no repository: wanted hf:OWNER/NAME.*; {DOOR}$"):
         parse_repository(text)

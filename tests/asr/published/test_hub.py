@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE, Popen
+from threading import Timer
 from types import SimpleNamespace
 
 import pytest
 from toys.hub_server import TOKEN, Hub, asked_here
 
-from nemo_asr.published.catalogue import Repository, parse_repository
+from nemo_asr.published.catalogue import DOOR, Repository, parse_repository
 from nemo_asr.published.hub import cached_folder, download_of, fetch
 from nemo_asr.published.transfer import MAX_TRIES
 from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, UsageError
@@ -163,6 +166,7 @@ def test_what_is_not_there_is_told_with_what_to_do(hub: Hub) -> None:
         ModelNotFoundError, match=r"hf:owner/other: there is no such repository or revision: got 404 for"
     ):
         fetch(Repository("owner/other"))
+    assert not cached_folder(Repository("owner/other")).exists()
     hub.refusals = [(403, {})]
     assert f"agree to its conditions at {hub.address}/owner/name" in refusal()
 
@@ -202,7 +206,8 @@ def test_a_repository_of_pickles_is_refused_before_anything_is_fetched(hub: Hub)
     del hub.files["model.safetensors"]
     message = refusal(CheckpointError)
     assert "no model that is read here: got pytorch_model.bin, wanted one .nemo file, or config.json and" in message
-    assert names_in(cached_folder(NAME)) == [".lock"]
+    assert message.endswith(f"; {DOOR}")
+    assert not cached_folder(NAME).exists()
 
 
 def test_a_name_that_leads_elsewhere_is_not_written(hub: Hub, tmp_path: Path) -> None:
@@ -213,7 +218,23 @@ def test_a_name_that_leads_elsewhere_is_not_written(hub: Hub, tmp_path: Path) ->
 
 def test_a_disk_that_is_too_small_is_told_before(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nemo_asr.published.hub.shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
-    assert "the disk is too small for the model: got 0.0 GB free" in refusal(UsageError)
+    assert "the disk is too small for the model: got 0.0 MB free, wanted 1.0 MB; free" in refusal(UsageError)
+
+
+def test_a_second_process_says_that_it_waits(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = cached_folder(NAME)
+    folder.mkdir(parents=True)
+    code = (
+        "import fcntl, sys; file = open(sys.argv[1], 'a'); fcntl.lockf(file, fcntl.LOCK_EX); print(flush=True); input()"
+    )
+    command = [sys.executable, "-c", code, str(folder / ".lock")]
+    with Popen(command, stdin=PIPE, stdout=PIPE) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        other.stdout.readline()
+        Timer(0.3, other.stdin.close).start()
+        assert fetch(NAME) == folder
+    assert f"waiting for another process, which downloads to {folder}\n" in capsys.readouterr().err
 
 
 def test_a_revision_has_its_own_folder() -> None:
@@ -262,5 +283,7 @@ def test_what_ngc_does_not_have_is_one_line(hub: Hub) -> None:
 
 @pytest.mark.parametrize("text", ["stt@1", "nvidia/nemo/stt", "a/b/c/d@1", "a/../b@1", "a/b@1/c.pt"])
 def test_a_model_of_ngc_that_is_spelled_otherwise_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"this names no model of NGC: wanted ngc:ORG/TEAM/NAME@VERSION, or ngc:"):
+    with pytest.raises(
+        UsageError, match=rf"this names no model of NGC: wanted ngc:ORG/TEAM/NAME@VERSION, or ngc:.*; {DOOR}$"
+    ):
         parse_repository(f"ngc:{text}")

@@ -9,14 +9,17 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from nemo_lite.base.errors import UsageError
+from nemo_lite.base.errors import UsageError, did_you_mean
 from nemo_lite.base.files import FileKind, read_text
 
 _CATALOGUE = FileKind("the catalogue", 1 << 20)
 PREFIX, NGC_PREFIX = "hf:", "ngc:"
 SPELLINGS = {PREFIX: f"{PREFIX}OWNER/NAME", NGC_PREFIX: f"{NGC_PREFIX}ORG/TEAM/NAME@VERSION"}
+# Refusals of a model end with it.
+DOOR = "nemo-lite models list names models that are downloaded"
 _PART = "[A-Za-z0-9][A-Za-z0-9._-]*"
 _REPOSITORY = re.compile(f"({_PART}/{_PART})(?:@({_PART}))?")
+_ADDRESS = re.compile(f"https?:/+(?:www[.])?huggingface[.]co/({_PART}/{_PART})(?:/.*)?")
 _NGC_MODEL = re.compile(f"({_PART}(?:/{_PART}){{1,2}})@({_PART})(?:/({_PART}\\.nemo))?")
 
 
@@ -53,11 +56,11 @@ def parse_repository(text: str) -> Repository:
         if (found := _NGC_MODEL.fullmatch(text.removeprefix(NGC_PREFIX))) is not None:
             return Repository(found[1], found[2], NGC_PREFIX, found[3] or "")
         wanted = f"{SPELLINGS[NGC_PREFIX]}, or {SPELLINGS[NGC_PREFIX]}/FILE.nemo"
-        raise UsageError("this names no model of NGC", place=text, wanted=wanted)
+        raise UsageError("this names no model of NGC", place=text, wanted=wanted, remedy=DOOR)
     match = _REPOSITORY.fullmatch(text.removeprefix(PREFIX))
     if match is None:
         wanted = f"{SPELLINGS[PREFIX]}, or {SPELLINGS[PREFIX]}@REVISION"
-        raise UsageError("this names no repository", place=text, wanted=wanted)
+        raise UsageError("this names no repository", place=text, wanted=wanted, remedy=DOOR)
     return Repository(match[1], match[2] or "main")
 
 
@@ -101,3 +104,11 @@ def repository_of(model: str | Path) -> Repository | None:
         return parse_repository(text)
     known = published_models().get(text)
     return None if known is None or os.path.lexists(text) else parse_repository(known.repository)
+
+
+def door(model: str | Path) -> str:
+    """What to do where there is no model of this name: names that are like it, and how any other is spelled."""
+    text = os.fspath(model)
+    if (address := _ADDRESS.fullmatch(text)) is not None:
+        return f"write {PREFIX}{address[1]} to download it; {DOOR}"
+    return f"{DOOR}{did_you_mean(text, published_models())}; {' or '.join(SPELLINGS.values())} is any other"

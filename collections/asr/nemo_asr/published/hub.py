@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import msgspec
 from tqdm import tqdm
 
-from nemo_asr.published.catalogue import NGC_PREFIX, PREFIX, Repository
+from nemo_asr.published.catalogue import DOOR, NGC_PREFIX, PREFIX, SPELLINGS, Repository
 from nemo_asr.published.transfer import StatedFile, Transfer
 from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, UsageError
 from nemo_lite.base.files import (
@@ -123,10 +123,10 @@ def fetch(
         problem = "it is not in the cache, and nothing is downloaded offline"
         raise ModelNotFoundError(problem, place=str(repository), got=f"no {folder}", remedy=remedy)
     host: _Host = _HOSTS[repository.prefix](repository)
+    files = _wanted(host.files(repository), repository)  # of a name that is refused no folder stays
     with _locked(make_writable_folder(folder)):
         if not refresh and (found := _found(folder)) is not None:  # another process was faster
             return found
-        files = _wanted(host.files(repository), repository)
         _fetch_files(host.transfer, repository, files, folder, check)
         stored = [VerifiedFile(file.name, digest_of_file(folder / file.name), file.bytes) for file in files]
         done = Download(repository=repository.name, revision=repository.revision, server=host.address, files=stored)
@@ -162,7 +162,11 @@ def _model_in(folder: Path, names: Sequence[str]) -> Path:
 def _locked(folder: Path) -> Iterator[None]:
     """One process of this machine at a time; the others wait."""
     with open(folder / ".lock", "a") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            print(f"waiting for another process, which downloads to {folder}", file=sys.stderr)
+            fcntl.lockf(file, fcntl.LOCK_EX)
         yield
 
 
@@ -187,7 +191,7 @@ def _wanted(files: Sequence[StatedFile], repository: Repository) -> list[StatedF
         place=str(repository),
         got=", ".join(others[:4]) or "no weights",
         wanted=f"one .nemo file, or {_CONFIG} and {_WEIGHTS}",
-        remedy="nemo-lite models list has models that are",
+        remedy=DOOR,
     )
 
 
@@ -204,7 +208,7 @@ def _fetch_files(
     arrived = sum(part.stat().st_size for part in parts.values() if part.is_file())
     total = sum(file.bytes for file in missing)
     if (free := shutil.disk_usage(folder).free) < total - arrived:
-        got, wanted = f"{free / 1e9:.1f} GB free", f"{(total - arrived) / 1e9:.1f} GB"
+        got, wanted = f"{free / 1e6:.1f} MB free", f"{(total - arrived) / 1e6:.1f} MB"
         remedy = f"free some space, or set {CACHE_VARIABLE} to another folder"
         raise UsageError(
             "the disk is too small for the model", place=str(folder), got=got, wanted=wanted, remedy=remedy
@@ -254,13 +258,13 @@ class _HuggingFace:
         refusals = {
             401: (
                 f"there is no such repository, or {not_for_you}",
-                f"look at {page}, and set {TOKEN_VARIABLE} to a token that may read it",
+                f"look at {page}, and set {TOKEN_VARIABLE} to a token that may read it; {DOOR}",
             ),
             403: (
                 "the repository wants consent first",
                 f"agree to its conditions at {page} with the account of the token",
             ),
-            404: ("there is no such repository or revision", "correct the name; nemo-lite models list has names"),
+            404: ("there is no such repository or revision", f"correct the name; {DOOR}"),
         }
         self.transfer = Transfer(str(repository), token, refusals, address_remedy=f"see {ENDPOINT_VARIABLE}")
 
@@ -282,7 +286,7 @@ class _Ngc:
 
     def __init__(self, repository: Repository) -> None:
         self.address = _address(NGC_VARIABLE, NGC)
-        remedy = f"correct it: {NGC_PREFIX}ORG/TEAM/NAME@VERSION; nemo-lite models list has names"
+        remedy = f"correct it: {SPELLINGS[NGC_PREFIX]}; {DOOR}"
         problem = "there is no such model, version or file, or it is not for everybody"
         refusals = dict.fromkeys((401, 403, 404), (problem, remedy))
         self.transfer = Transfer(str(repository), refusals=refusals, address_remedy=f"see {NGC_VARIABLE}")

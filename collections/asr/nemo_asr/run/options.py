@@ -37,6 +37,12 @@ BETAS = Between(-50, 50)
 HOTWORD_WEIGHTS = Between(0, 100)
 BeamSize = Annotated[int, BEAM_SIZES]
 
+# What a model's path may be, for help and errors alike.
+FOREIGN_MODELS = ("a .nemo file", "a folder of Hugging Face", "a folder of WeNet")
+MODEL_PATHS = ", ".join(("a run's folder", "a model folder", "a folder of checkpoints", *FOREIGN_MODELS))
+PUBLISHED_NAME = "the name of a published model (nemo-lite models list, hf:OWNER/NAME, ngc:...)"
+WITH_WEIGHTS = f"{MODEL_PATHS}, {PUBLISHED_NAME}"
+
 
 @option_group
 class ReadingOptions:
@@ -131,7 +137,7 @@ class StoredModelOptions:
     page: ClassVar[str] = "model"
     load_dir: str = option(
         None,
-        "the model: a run's folder, a model folder or one of checkpoints; nemo-lite eval MODEL is the same",
+        "the model, as nemo-lite eval MODEL takes it",
         type=user_path,
         required=True,
     )

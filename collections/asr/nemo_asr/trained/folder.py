@@ -22,14 +22,14 @@ from typing import Annotated, NamedTuple
 import msgspec
 from torch import Tensor
 
-from nemo_asr.published.catalogue import SPELLINGS, published_models, repository_of
+from nemo_asr.published.catalogue import DOOR, door, repository_of
 from nemo_asr.published.hub import fetch
-from nemo_asr.run.audio.kinds import AUDIO_SUFFIXES
 from nemo_asr.run.calibration import Calibration, usual_confidence
+from nemo_asr.run.options import MODEL_PATHS
 from nemo_asr.run.text.subwords import Subwords, load_subwords
 from nemo_asr.run.transcribe.domain import Domain
 from nemo_asr.tasks.registry import TASKS
-from nemo_asr.trained.foreign import Format
+from nemo_asr.trained.foreign import ForeignModel, Format
 from nemo_asr.trained.hugging_face import HUGGING_FACE, check_kind
 from nemo_asr.trained.lora import merged
 from nemo_asr.trained.nemo_files import NEMO_FILES
@@ -39,7 +39,7 @@ from nemo_lite.backends.pytorch.checkpoint.record import TRAINER, CheckpointSet
 from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
 from nemo_lite.backends.pytorch.checkpoint.tensors import read_safetensors
 from nemo_lite.base.config import Config, Source
-from nemo_lite.base.errors import CheckpointError, UsageError, did_you_mean
+from nemo_lite.base.errors import CheckpointError, ConfigError, UsageError
 from nemo_lite.base.files import (
     FileKind,
     JsonLimits,
@@ -63,7 +63,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. -]*-[0-9a-f]{8}\.(safetensors|yaml
 _PATTERNS = ("*.safetensors", "*.yaml", "tokenizer-*")
 # Where a run has its model and its checkpoints.
 MODEL, CHECKPOINTS = "model", "checkpoints"
-# Files of other toolkits: what reads them.
+# Files of other toolkits: what reads them. Help and errors name them by `run.options.FOREIGN_MODELS`.
 FORMATS = (NEMO_FILES, HUGGING_FACE, WENET_FOLDER)
 Packed = tuple[str, dict[str, object], str, Mapping[str, Mapping[str, Tensor]], bytes]
 
@@ -348,12 +348,7 @@ def find_model(path: str | Path) -> Path:
         raise CheckpointError(problem, place=str(path), remedy=remedy)
     problem = "there is no model in this folder" if path.is_dir() else "this is no model"
     got = "" if path.is_dir() else "a file" if path.exists() else "the name of nothing that is here"
-    others = ", ".join(kind.name for kind in FORMATS)
-    wanted = f"a run's folder, a model folder, a folder of checkpoints, {others}"
-    is_name = not path.exists() and path.suffix.lower() not in AUDIO_SUFFIXES
-    remedy = f"nemo-lite models list names models that are downloaded{did_you_mean(name, published_models())}; "
-    remedy += f"{' or '.join(SPELLINGS.values())} is any other"
-    raise CheckpointError(problem, place=str(path), got=got, wanted=wanted, remedy=remedy * is_name)
+    raise CheckpointError(problem, place=str(path), got=got, wanted=MODEL_PATHS, remedy=door(name))
 
 
 def card_file(path: str | Path) -> Path:
@@ -380,13 +375,22 @@ def read_model(path: str | Path) -> StoredModel:
     if (folder / CARD).is_file():
         return _read_folder(folder)
     if (kind := foreign_format(folder)) is not None:
-        foreign = kind.read(folder)
+        foreign = _read_foreign(kind, folder)
         config = Config(foreign.config, Source(foreign.place)).as_yaml()
         card = ModelCard(versions=dict(foreign.versions), sources={file.name: "" for file in foreign.files})
         return StoredModel(foreign.place, card, config, foreign.weights, foreign.tokenizer)
     if not CheckpointFolder(folder).sets() and any(folder.glob("*.pt")):
         return _read_files_of_nemo(folder)
     return _read_checkpoint(folder)
+
+
+def _read_foreign(kind: Format, path: Path) -> ForeignModel:
+    try:
+        return kind.read(path)
+    except (CheckpointError, ConfigError) as error:
+        if DOOR not in str(error):
+            error.args = (f"{error}; {DOOR}",)
+        raise
 
 
 def _read_folder(folder: Path) -> StoredModel:

@@ -23,6 +23,7 @@ from nemo_asr.models.jasper import JasperDecoderForCTC
 from nemo_asr.models.transducer.joint import RNNTJoint
 from nemo_asr.models.transducer.prediction import RNNTDecoder
 from nemo_asr.models.transducer.prompt import AUTO, LanguagePrompt
+from nemo_asr.published.catalogue import DOOR
 from nemo_asr.run.search.transducer import MAX_SYMBOLS
 from nemo_asr.trained.ctc_folders import read_ctc
 from nemo_asr.trained.foreign import ForeignModel, Format
@@ -262,8 +263,7 @@ def _kind_of(config: Mapping[str, Any], path: Path) -> _Kind:
     reason = next((reason for part, reason in _OTHER_KINDS.items() if part in named), "its kind is not known here")
     problem = f"the model is of type {model_type[:80]}: {reason}"
     wanted = f"model_type {', '.join((*_KINDS, *_WITH_HEAD, WHISPER))}"
-    remedy = "nemo-lite models list has models of these types"
-    raise CheckpointError(problem, place=str(path), wanted=wanted, remedy=remedy)
+    raise CheckpointError(problem, place=str(path), wanted=wanted, remedy=DOOR)
 
 
 def _encoder(config: Mapping[str, Any], kind: _Kind, settings: Mapping[str, Any], path: Path) -> dict[str, Any]:

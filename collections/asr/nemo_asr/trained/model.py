@@ -16,9 +16,9 @@ from torch import nn
 
 import nemo_lite
 from nemo_asr.data.speech_data_layer import SpeechPorts
-from nemo_asr.published.catalogue import repository_of
+from nemo_asr.published.catalogue import door, repository_of
 from nemo_asr.run.engines import BATCH_SIZE, Prompt, TranscriptionSettings
-from nemo_asr.run.options import OnnxRuntime
+from nemo_asr.run.options import FOREIGN_MODELS, OnnxRuntime
 from nemo_asr.run.text.parser import CharParser
 from nemo_asr.run.transcribe.alignment import Aligned, Alignment, SentenceCutting, align_texts
 from nemo_asr.run.transcribe.driver import row_transcriber, segment_stream, transcribe
@@ -31,7 +31,6 @@ from nemo_asr.tasks.registry import TASKS
 from nemo_asr.trained.engine import SpeechDetector, TorchEngine
 from nemo_asr.trained.folder import (
     CARD,
-    FORMATS,
     MODEL,
     ModelCard,
     StoredModel,
@@ -480,8 +479,8 @@ def load_model(
     """Load a trained model; the log says from which file and step. Its modules are in evaluation mode.
 
     Args:
-        path: a run's folder (its best model, or its newest checkpoint where it has no model yet), a model folder, or a
-            folder of checkpoints.
+        path: a run's folder (its best model, or its newest checkpoint where it has no model yet), a model folder, a
+            folder of checkpoints, a model of another toolkit, or the name of a published one, which is downloaded.
         recipe: a configuration to use instead of the model's own; its labels, sample rate and shapes must be the
             model's.
         factory: where several ranks run: rank 0 reads, the others need not have the files.
@@ -573,9 +572,9 @@ def import_model(source: str | Path, folder: str | Path | None = None, licence: 
         raise UsageError("there is a model already", place=str(target), remedy="give another folder: --to DIR")
     path = local_path(source)
     if foreign_format(path) is None:
-        wanted = " or ".join(each.name for each in FORMATS)
         got = "a folder" if path.is_dir() else "a file" if path.exists() else "nothing"
-        raise CheckpointError("there is nothing to import", place=str(path), got=got, wanted=wanted)
+        wanted, remedy = ", ".join(FOREIGN_MODELS), door(source)
+        raise CheckpointError("there is nothing to import", place=str(path), got=got, wanted=wanted, remedy=remedy)
     model = load_model(path)
     digests = {name: digest_of_file(path / name if path.is_dir() else path) for name in model.card.sources}
     written_by = {**versions(), **model.card.versions}

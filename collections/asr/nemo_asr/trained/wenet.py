@@ -367,7 +367,7 @@ def _tell_unused(state: Mapping[str, Tensor], has_decoder: bool, place: str) -> 
 
 
 WENET_FOLDER = Format(
-    f"a folder of WeNet's ({WEIGHTS}, {CONFIG})",
+    "a folder of WeNet",
     lambda path: (path / CONFIG).is_file() and (path / WEIGHTS).is_file(),
     read_wenet,
 )

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from nemo_asr.argparse import EvalArgParser, refuse_options_of_texts
-from nemo_asr.run.cli.transcribe import WITH_WEIGHTS, Segments, check_segments, cutting_of
+from nemo_asr.run.cli.transcribe import Segments, check_segments, cutting_of
 from nemo_asr.run.options import (
+    WITH_WEIGHTS,
     MetricOptions,
     ReadingOptions,
     SearchArguments,

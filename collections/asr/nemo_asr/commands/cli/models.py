@@ -23,6 +23,7 @@ from nemo_asr.published.catalogue import (
     NGC_PREFIX,
     PREFIX,
     SPELLINGS,
+    door,
     parse_repository,
     published_models,
     repository_of,
@@ -30,10 +31,9 @@ from nemo_asr.published.catalogue import (
 from nemo_asr.published.hub import cached_folder, download_of, fetch
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.calibration import FILE_NAME
-from nemo_asr.run.cli.transcribe import WITH_WEIGHTS
 from nemo_asr.run.onnx.onnx_model import INT8, SUFFIX, DescribedFile
 from nemo_asr.run.onnx.onnx_stream import described_file
-from nemo_asr.run.options import OwnModules, PromptOptions
+from nemo_asr.run.options import FOREIGN_MODELS, PUBLISHED_NAME, WITH_WEIGHTS, OwnModules, PromptOptions
 from nemo_asr.run.transcribe.inputs import recordings_of
 from nemo_asr.scoring.report.page import PAGE_FILE as REPORT
 from nemo_asr.scoring.report.page import try_report
@@ -41,11 +41,11 @@ from nemo_asr.tasks.family import family_of
 from nemo_asr.tasks.recipe import Recipe, load_recipe, recipe_from_text
 from nemo_asr.tasks.registry import TASKS
 from nemo_asr.trained.calibrating import calibrate, store_calibration
-from nemo_asr.trained.folder import CARD, FORMATS, ModelCard, Rate, StoredModel, card_file, card_to_json, read_model
+from nemo_asr.trained.folder import CARD, ModelCard, Rate, StoredModel, card_file, card_to_json, read_model
 from nemo_asr.trained.hugging_face import check_kind
 from nemo_asr.trained.licences import require_commercial
 from nemo_asr.trained.model import TrainedModel, completed, import_model, load_model, tell_prompt
-from nemo_lite.base.errors import ConfigError, UsageError, did_you_mean, printable
+from nemo_lite.base.errors import ConfigError, UsageError, printable
 from nemo_lite.base.files import json_text
 from nemo_lite.base.options import OneLineParser, not_negative_float, positive_int
 from nemo_lite.base.outputs import check_output, write_output
@@ -65,9 +65,6 @@ def main(arguments: Sequence[str]) -> None:
     """
     parser = OneLineParser(prog="nemo-lite models", description=__doc__)
     commands = parser.add_subparsers(metavar="list | get | show | calibrate | import | convert", required=True)
-    others = " or ".join(each.name for each in FORMATS)
-    where = f"a run's folder, a model folder, a folder of checkpoints, {others}"
-    where_shown = f"{where}, or a file of nemo-lite export (*{SUFFIX})"
     listed = commands.add_parser("list", help="published models that are read here: facts, no error rates")
     listed.set_defaults(run=_list)
     got = commands.add_parser("get", help="fetch a published model, or what has changed of it")
@@ -77,7 +74,7 @@ def main(arguments: Sequence[str]) -> None:
     got.add_argument("--offline", action="store_true", help="what is in the cache, or an error")
     got.set_defaults(run=_get)
     show = commands.add_parser("show", help="labels, sample rate, error rates, sizes; hashes are verified")
-    show.add_argument("model", help=where_shown)
+    show.add_argument("model", help=f"{WITH_WEIGHTS}, or a file of nemo-lite export (*{SUFFIX})")
     show.add_argument("--json", action="store_true", help="print model.json, or the metadata of the file, as they are")
     require_help = "exit with 1 unless the licence that the model states is known to allow commercial use"
     show.add_argument("--require", choices=["commercial"], help=require_help)
@@ -87,13 +84,13 @@ def main(arguments: Sequence[str]) -> None:
     imported = commands.add_parser(
         "import", help="write a model folder of a published model: .nemo, Hugging Face, WeNet"
     )
-    imported.add_argument("source", help=f"{others}, or the name of a published model")
+    imported.add_argument("source", help=f"{', '.join(FOREIGN_MODELS)}, {PUBLISHED_NAME}")
     to_help = "the folder; by default beside a file, its name without the ending, and in a folder: model"
     imported.add_argument("--to", dest="folder", metavar="DIR", type=Path, help=to_help)
     imported.add_argument("--licence", help="licence of the weights")
     imported.set_defaults(run=_import)
     convert = commands.add_parser("convert", help="write a model folder of checkpoints, also of those of NeMo 0.x")
-    convert.add_argument("source", help=f"{where}, also one of NeMo 0.x (*.pt)")
+    convert.add_argument("source", help=f"{WITH_WEIGHTS}, also checkpoints of NeMo 0.x (*.pt)")
     convert.add_argument("folder", type=Path, help="the model folder to write")
     convert.add_argument("--model_config", help="YAML file, or the name of one; where the source carries none")
     convert.add_argument("--licence", help="licence of the weights")
@@ -137,9 +134,8 @@ def _list(options: Namespace) -> None:
 def _get(options: Namespace) -> None:
     repository = repository_of(options.name)
     if repository is None:
-        problem, got = "there is no published model of this name", did_you_mean(options.name, published_models())
-        got, wanted = f'"{options.name}"{got}', f"one of nemo-lite models list, {' or '.join(SPELLINGS.values())}"
-        raise UsageError(problem, place="nemo-lite models get", got=got, wanted=wanted)
+        problem = "there is no published model of this name"
+        raise UsageError(problem, place=options.name, remedy=door(options.name))
     if options.folder is not None and (options.folder.expanduser() / CARD).exists():
         raise UsageError("there is a model already", place=str(options.folder), remedy="give another folder: --to DIR")
     path = fetch(repository, check=check_kind, offline=options.offline, refresh=not options.offline)

@@ -16,6 +16,7 @@ from nemo_asr.run.audio.segments import DEFAULT_CUTTING, Cutting
 from nemo_asr.run.engines import BATCH_SECONDS, BATCH_SIZE, TranscriptionSettings, open_engines
 from nemo_asr.run.onnx.voice_activity import load_detector
 from nemo_asr.run.options import (
+    WITH_WEIGHTS,
     BeamSize,
     OnnxRuntime,
     OwnModules,
@@ -52,10 +53,6 @@ if TYPE_CHECKING:
 # Any: a namespace has no types.
 
 PROGRAM = "nemo-lite transcribe"
-WITH_WEIGHTS = (
-    "a run's folder, a model folder, a folder of checkpoints, a .nemo file, a folder of Hugging Face or WeNet, the "
-    "name of a published model (nemo-lite models list, hf:OWNER/NAME, ngc:...)"
-)
 MODEL_HELP = f"{WITH_WEIGHTS}, or a file of nemo-lite export"
 MODEL_MISSING = "MODEL may be the name of a published one: nemo-lite models list"
 _MOST_DIGITS = 5  # of a channel
