@@ -203,7 +203,7 @@ class Bench:
             optimizer.zero_grad(set_to_none=True)
             with torch.autocast(self.device.type, dtype):
                 loss = network(*to_device(batch.values, self.device))
-            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # torch's
+            scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
 

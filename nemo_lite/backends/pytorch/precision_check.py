@@ -95,7 +95,7 @@ class _Dtypes(TorchDispatchMode):
     """
 
     def __init__(self, dtypes: dict[str, None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        super().__init__()
         self._dtypes = dtypes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:

@@ -9,8 +9,8 @@ first one (`ChunkFrames`), and states have the sizes that they have behind the f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
 from torch import Tensor, fx
@@ -20,6 +20,8 @@ from nemo_lite.base.errors import UsageError
 from nemo_lite.core.dag import Node, Slice
 
 State: TypeAlias = Mapping[str, Tensor]
+# The larger of two sizes, which an exporter may leave open: max would fix it. Its types depend on torch's version.
+larger: Callable[[int, int], int] = cast(Any, torch.sym_max)
 
 
 class Delay(NamedTuple):

@@ -45,7 +45,7 @@ def test_errors_of_utterances_sum_to_those_of_the_corpus(use_cer):
     rows = rows_of(50, 0.3)
     heard, said = [row["hypothesis"] for row in rows], [row["reference"] for row in rows]
     found, together = utterance_errors(heard, said, use_cer), count_errors(heard, said, use_cer)
-    assert (found.errors.sum(), found.lengths.sum()) == (together.errors, together.reference_length)
+    assert (int(found.errors.sum()), int(found.lengths.sum())) == (together.errors, together.reference_length)
     assert found.rate == together.rate
 
 

@@ -28,7 +28,7 @@ from nemo_asr.features.spectra import (
 )
 from nemo_asr.run.arguments import FrameSamples, FrameSeconds, SampleRate
 from nemo_lite import NonTrainableNM
-from nemo_lite.backends.pytorch.streaming import Delay, SlidingWindow, State, num_new
+from nemo_lite.backends.pytorch.streaming import Delay, SlidingWindow, State, larger, num_new
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core.neural_types import (
     AudioSignal,
@@ -408,7 +408,7 @@ class AudioPreprocessor(NonTrainableNM):
         if self.pad_to == "max":
             hop = self.hop_length * splicing
             shortest_padded = frame_count(int(MAX_SECONDS * self.sample_rate), hop)
-            spliced = torch.sym_max(shortest_padded, spliced)
+            spliced = larger(shortest_padded, spliced)
         multiple = FRAMES_MULTIPLE if self.pad_to == "max" else self.pad_to or 1
         return frame_count(spliced, multiple) * multiple * splicing
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from nemo_asr.features.preprocessors import Dither, Guard, LogMelPreprocessor, Normalization, PadTo
 from nemo_asr.features.spectra import SPECTRUM_VALUES, band_blocks, blocks, fourier_basis, window_function
 from nemo_asr.run.arguments import Features, FrameSamples, FrameSeconds, SampleRate
-from nemo_lite.backends.pytorch.streaming import Delay, SlidingWindow, State, num_new
+from nemo_lite.backends.pytorch.streaming import Delay, SlidingWindow, State, larger, num_new
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.ranges import Between
 
@@ -149,8 +149,7 @@ class AudioToKaldiFbankPreprocessor(LogMelPreprocessor):
         return 1 - self.win_length if self.snip_edges else self.hop_length // 2 - self.hop_length + 1
 
     def _num_frames(self, num_samples: int) -> int:
-        number: int = torch.sym_max(super()._num_frames(num_samples), 1)
-        return number
+        return larger(super()._num_frames(num_samples), 1)
 
     def _valid_frames(self, length: torch.Tensor) -> torch.Tensor:
         return ((length + self._surplus_samples() + self.hop_length - 1) // self.hop_length).clamp(min=0)

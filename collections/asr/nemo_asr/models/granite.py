@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -20,6 +19,7 @@ from nemo_asr.models.jasper.encoder import encoded_ports, spectrogram_ports
 from nemo_asr.models.jasper.layers import BatchNorm, Frames, TimeConv1d, are_full
 from nemo_asr.run.arguments import Channels, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.backends.pytorch.streaming import larger
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.ranges import Between
 from nemo_lite.core.ports import Ports
@@ -140,7 +140,7 @@ class GraniteSpeechEncoder(TrainableNM):
 
         Frames of the output beyond the valid ones are undefined.
         """
-        missing = torch.sym_max(self._stride - audio_signal.shape[2], 0)
+        missing = larger(self._stride - audio_signal.shape[2], 0)
         x, lengths = self.input_linear(F.pad(audio_signal, (0, missing)).transpose(1, 2)), length.long()
         positions = distances(self._block, self._most_distance, self._most_distance, x.device)
         frames, hidden = self._of_rate(lengths, x.shape[1])

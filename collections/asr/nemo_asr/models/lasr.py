@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -24,6 +23,7 @@ from nemo_asr.models.jasper.layers import Frames, are_full, set_batch_norm_momen
 from nemo_asr.models.masks import perhaps_left_out
 from nemo_asr.run.arguments import Channels, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.backends.pytorch.streaming import larger
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.ranges import Between
 from nemo_lite.core.ports import Ports
@@ -185,7 +185,7 @@ class _Subsampling(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, F) to (B, U, D); U is 1 or more."""
         least = _KERNEL + (_KERNEL - 1) * _STRIDE
-        x = F.pad(x, (0, 0, 0, torch.sym_max(least - x.shape[1], 0)))
+        x = F.pad(x, (0, 0, 0, larger(least - x.shape[1], 0)))
         x = F.relu(self.dense_0(x)).transpose(1, 2)
         x = F.relu(self.conv_1(F.relu(self.conv_0(x))))
         encoded: Tensor = self.dense_1(x.transpose(1, 2))

@@ -23,6 +23,7 @@ from nemo_asr.models.jasper.layers import Frames, MaskedGroupNorm, are_full, val
 from nemo_asr.models.masks import Masks, masked, perhaps_left_out
 from nemo_asr.run.arguments import Channels, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.backends.pytorch.streaming import larger
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.ranges import Between, Share
 from nemo_lite.core.ports import Ports
@@ -262,7 +263,7 @@ class _FeatureExtractor(nn.Module):
 
     def forward(self, samples: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """(B, 1, T) and valid samples (B,) -> (B, U, C) and valid frames (B,); U is 1 or more."""
-        most = torch.sym_max(samples.shape[2], self.window[0])
+        most = larger(samples.shape[2], self.window[0])
         x = F.pad(samples, (0, most - samples.shape[2]))
         for layer in self.conv_layers:
             x, lengths = layer(x, lengths)

@@ -22,6 +22,7 @@ from nemo_asr.models.jasper.layers import Frames, are_full
 from nemo_asr.models.masks import Masks, masked, perhaps_left_out
 from nemo_asr.run.arguments import Channels, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.backends.pytorch.streaming import larger
 from nemo_lite.base.errors import UsageError
 from nemo_lite.base.ranges import Between, Share
 from nemo_lite.core.ports import Ports
@@ -193,7 +194,7 @@ def _check(num_features: int, size: int, num_heads: int, kernel_size: int) -> No
 
 def _stacked(features: Tensor) -> Tensor:
     """(B, T, D) to pairs (B, ceil(T / 2), 2 * D), at least one; the last one may be half filled with zeros."""
-    missing = torch.sym_max(features.shape[1] % _STACKED, _STACKED - features.shape[1])
+    missing = larger(features.shape[1] % _STACKED, _STACKED - features.shape[1])
     features = F.pad(features, (0, 0, 0, missing))
     return features.reshape(features.shape[0], features.shape[1] // _STACKED, _STACKED * features.shape[2])
 

@@ -47,10 +47,10 @@ def make_groups(world_size: int, group_size: int, timeout: timedelta | None = No
     if group_size in (0, world_size):
         return None
     firsts = range(0, world_size, group_size)
-    groups: list[dist.ProcessGroup] = [
-        dist.new_group(list(range(first, first + group_size)), timeout=timeout) for first in firsts
-    ]
-    return groups[dist.get_rank() // group_size]
+    groups = [dist.new_group(list(range(first, first + group_size)), timeout=timeout) for first in firsts]
+    own = groups[dist.get_rank() // group_size]
+    assert isinstance(own, dist.ProcessGroup)  # of the others this rank is no member
+    return own
 
 
 @contextmanager
@@ -133,7 +133,7 @@ class _Synced(_BatchNorm):
         """(N, C, ...) -> (N, C, ...)."""
         if not self.training:
             return super().forward(x)
-        self._check_input_dim(x)  # type: ignore[no-untyped-call]  # torch's
+        self._check_input_dim(x)
         if not self._adds_nothing:
             return self._over_group(x)
         # Normalised by itself; an empty batch calls the collectives, forward and backward, that the other ranks call.
@@ -147,7 +147,7 @@ class _Synced(_BatchNorm):
             by_kernels: Any = _NormaliseByKernels.apply
             output: Tensor = by_kernels(x, self.weight, self.bias, running_mean, running_var, factor, self.eps, group)
             return output
-        y, mean, variance, count = _Normalise.apply(x, self.weight, self.bias, self.eps, group)  # type: ignore[no-untyped-call]  # torch's
+        y, mean, variance, count = _Normalise.apply(x, self.weight, self.bias, self.eps, group)
         if running_mean is not None and running_var is not None:
             running_mean.lerp_(mean.to(running_mean.dtype), factor)
             running_var.lerp_((variance * count / (count - 1)).to(running_var.dtype), factor)

@@ -265,7 +265,7 @@ class ProcessGroup(Comm):
             device_id=self.device if on_gpu else None,
         )
         print_each_once()  # after torch, which marks each line of a traceback with the rank
-        group = dist.new_group(backend="gloo", timeout=self._timeout)
+        group: Any = dist.new_group(backend="gloo", timeout=self._timeout)  # for torch it may be none of this rank's
         self._exchange = Exchange(group, self.rank, self.world_size, mark=self._monitor.collective)
 
     def replicate(self, module: nn.Module, options: ReplicaOptions = PLAIN_REPLICA) -> Replica:

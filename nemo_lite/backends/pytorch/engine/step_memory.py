@@ -71,7 +71,7 @@ class _LiveBytes(TorchDispatchMode):
     """
 
     def __init__(self, fake: FakeTensorMode, most_operators: int | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        super().__init__()
         self.now = self.peak = self._num_operators = 0
         self._fake, self._most_operators = fake, most_operators
         self._living: dict[int, Any] = {}

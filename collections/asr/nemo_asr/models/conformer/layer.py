@@ -29,7 +29,7 @@ class FeedForward(nn.Module):
         """(B, T, D) to the same."""
         hidden, last = self.linear1(x), self.linear2
         if self.training and self.dropout and runs_on_cpu(x):
-            out: Tensor = _SiluDropoutLinear.apply(hidden, last.weight, last.bias, self.dropout)  # type: ignore[no-untyped-call]  # torch's
+            out: Tensor = _SiluDropoutLinear.apply(hidden, last.weight, last.bias, self.dropout)
         else:
             out = last(F.dropout(F.silu(hidden), self.dropout, self.training))
         return out

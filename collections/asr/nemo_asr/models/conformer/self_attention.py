@@ -213,7 +213,7 @@ def attention(
     if bias is not None and bias.requires_grad and runs_on_cpu(query):
         # No kernel on CPU gives gradients of a bias.
         hidden_keys = None if hidden is None else hidden.keys
-        out: Tensor = _Attention.apply(query, key, value, bias, hidden_keys, dropout)  # type: ignore[no-untyped-call]  # torch's
+        out: Tensor = _Attention.apply(query, key, value, bias, hidden_keys, dropout)
     else:
         added = bias
         if hidden is not None:
@@ -268,7 +268,7 @@ def shifted(scores: Tensor) -> Tensor:
     The distances are S, ..., 1 - T; the last T of the S keys stand where the queries do. No value is copied.
     """
     if runs_on_cpu(scores) and scores.requires_grad:
-        view: Tensor = _Shifted.apply(scores)  # type: ignore[no-untyped-call]  # torch's
+        view: Tensor = _Shifted.apply(scores)
         return view
     return _shifted(scores)
 
@@ -308,7 +308,7 @@ def kept_at_random(shape: torch.Size, probability: float) -> tuple[Tensor, float
 def add_dropped(x: Tensor, y: Tensor, probability: float, factor: float = 1.0) -> Tensor:
     """``x + factor * dropout(y)``, of one shape."""
     if probability and runs_on_cpu(x):
-        out: Tensor = _AddDropped.apply(x, y, probability, factor)  # type: ignore[no-untyped-call]  # torch's
+        out: Tensor = _AddDropped.apply(x, y, probability, factor)
         return out
     return torch.add(x, F.dropout(y, probability) if probability else y, alpha=factor)
 

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.amp import custom_bwd, custom_fwd
 
 from nemo_asr.models.jasper.layers import are_full, runs_on_cpu, valid_frames
-from nemo_lite.backends.pytorch.streaming import ChunkFrames, SlidingWindow, State
-from nemo_lite.base.errors import UsageError
+from nemo_lite.backends.pytorch.streaming import ChunkFrames, SlidingWindow, State, larger
 from nemo_lite.core.shapes import Size, ceil_div, floor_div
 
 
@@ -58,7 +57,7 @@ class SteppingConv2d(nn.Conv2d):
         is_halving = self.stride == (2, 2) and self.groups == 1
         if not is_halving or not runs_on_cpu(x) or self.weight.dtype.itemsize < 4:  # halves have no fast kernel
             return super().forward(x)
-        out: Tensor = _HalvingConv.apply(x, self.weight, self.bias, self.padding[0])  # type: ignore[no-untyped-call]  # torch's
+        out: Tensor = _HalvingConv.apply(x, self.weight, self.bias, self.padding[0])
         return out
 
     @property
@@ -186,8 +185,7 @@ class ConvSubsampling(nn.Module):
         """
         if _UNPADDED in self._steps:
             least = reduce(lambda number, step: (number - 1) * step.stride + step.kernel, self._steps[::-1], 1)
-            # Not max: an exporter leaves sizes open. So it is wherever the encoders and features have torch.sym_max.
-            x = F.pad(x, (0, 0, 0, torch.sym_max(least - x.shape[1], 0)))
+            x = F.pad(x, (0, 0, 0, larger(least - x.shape[1], 0)))
         x = x.unsqueeze(1)
         if self.is_masked:
             x = _masked(x, lengths)
@@ -280,7 +278,7 @@ def _masked(x: Tensor, lengths: Tensor) -> Tensor:
 def _relu(x: Tensor, lengths: Tensor | None) -> Tensor:
     """ReLU of a convolution's output (B, C, T, F), with zeros behind each utterance; on CPU it takes its place."""
     if runs_on_cpu(x):
-        out: Tensor = _MaskedRelu.apply(x, None if lengths is None else lengths.tolist())  # type: ignore[no-untyped-call]  # torch's
+        out: Tensor = _MaskedRelu.apply(x, None if lengths is None else lengths.tolist())
         return out
     return F.relu(x) if lengths is None else _masked(F.relu(x), lengths)
 

@@ -41,7 +41,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 def activated(activation: nn.Module, summands: Sequence[Tensor], frames: Frames) -> Tensor:
     """The activation of the sum of tensors (B, C, T), with zeros behind each utterance."""
     if isinstance(activation, nn.ReLU) and all(runs_on_cpu(x) and is_time_major(x) for x in summands):
-        out: Tensor = _ReluOfSum.apply(frames.padding(summands[0].shape[2]), *summands)  # type: ignore[no-untyped-call]  # torch's
+        out: Tensor = _ReluOfSum.apply(frames.padding(summands[0].shape[2]), *summands)
         return out
     return frames.masked(activation(reduce(torch.add, summands)))
 

@@ -171,7 +171,7 @@ class TimeConv1d(nn.Conv1d):
             if self.is_depthwise and self.heads == -1:
                 padding = None if frames is None else frames.padding(-(-x.shape[2] // self.stride[0]))
                 steps = self.stride[0], self.dilation[0]
-                out: Tensor = _Depthwise.apply(x, self.weight, self.bias, padding, *steps)  # type: ignore[no-untyped-call]  # torch's
+                out: Tensor = _Depthwise.apply(x, self.weight, self.bias, padding, *steps)
                 return out
             if self._is_pointwise and is_time_major(x):
                 out = F.linear(x.transpose(1, 2), self.weight.squeeze(2), self.bias).transpose(1, 2)

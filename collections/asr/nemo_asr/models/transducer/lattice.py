@@ -49,7 +49,7 @@ def lattice_losses(
     Returns:
         (B,), of the arcs' type; summed in float64. Infinite where no path fits: the gradient is 0 there.
     """
-    losses: Tensor = _Lattice.apply(blank, label, num_frames, num_labels, durations)  # type: ignore[no-untyped-call]  # torch's
+    losses: Tensor = _Lattice.apply(blank, label, num_frames, num_labels, durations)
     return losses
 
 

@@ -57,7 +57,7 @@ def sliced_losses(
     """
     joint = _Joint(joint_net, kept, losses_of, clamp, slice_bytes)
     linear = joint_net[-1]
-    losses: Tensor = _SlicedJoint.apply(joint, frames, states, linear.weight, linear.bias)  # type: ignore[no-untyped-call]  # torch's
+    losses: Tensor = _SlicedJoint.apply(joint, frames, states, linear.weight, linear.bias)
     return losses
 
 
