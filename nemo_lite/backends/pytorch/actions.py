@@ -34,13 +34,14 @@ from nemo_lite.backends.pytorch.engine.evaluation import (
     arriving,
     torch_data_layer,
 )
+from nemo_lite.backends.pytorch.engine.lanes import Lane
 from nemo_lite.backends.pytorch.engine.loss_gradients import loss_gradients
 from nemo_lite.backends.pytorch.engine.module_state import make_statistics_equal, modules_of, set_training
 from nemo_lite.backends.pytorch.engine.objectives import Objectives
 from nemo_lite.backends.pytorch.engine.rehearsal import tried_bytes
 from nemo_lite.backends.pytorch.engine.state import NoValues, RunState, StepValues, ValuesOfLanes
 from nemo_lite.backends.pytorch.engine.step_memory import StepMemory, step_memory
-from nemo_lite.backends.pytorch.engine.training import Lane, Training, total_steps
+from nemo_lite.backends.pytorch.engine.training import Training, total_steps
 from nemo_lite.backends.pytorch.export import DeploymentExport
 from nemo_lite.backends.pytorch.generators import training_draws
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
