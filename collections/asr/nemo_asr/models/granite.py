@@ -17,7 +17,7 @@ from nemo_asr.models.conformer.other_attention import ShawAttention, distances, 
 from nemo_asr.models.conformer.self_attention import FULL_CONTEXT, Hidden, add_dropped, hidden_frames
 from nemo_asr.models.jasper.encoder import encoded_ports, spectrogram_ports
 from nemo_asr.models.jasper.layers import BatchNorm, Frames, TimeConv1d, are_full
-from nemo_asr.run.arguments import Channels, refuse_too_large
+from nemo_asr.run.arguments import Channels, refuse_even, refuse_remainder, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.streaming import larger
 from nemo_lite.base.errors import UsageError
@@ -89,7 +89,11 @@ class GraniteSpeechEncoder(TrainableNM):
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
-        _check(hidden_size, num_attention_heads, conv_kernel_size, context_size, max_position_embeddings)
+        refuse_remainder(_PLACE, "hidden_size", hidden_size, "num_attention_heads", num_attention_heads)
+        refuse_even(_PLACE, "conv_kernel_size", conv_kernel_size)
+        if context_size > max_position_embeddings:
+            got, wanted = str(context_size), f"at most max_position_embeddings, {max_position_embeddings}"
+            raise UsageError("context_size is too large", place=_PLACE, got=got, wanted=wanted)
         inner = hidden_size * conv_expansion_factor
         of_layer = hidden_size * (4 * hidden_size + 4 * intermediate_size + 3 * inner) + inner * conv_kernel_size
         refuse_too_large(_PLACE, num_hidden_layers * of_layer + 2 * vocab_size * hidden_size)
@@ -158,19 +162,6 @@ class GraniteSpeechEncoder(TrainableNM):
         frames = Frames(lengths, is_masking=not are_full(lengths, num_frames))
         of_blocks = lengths_of_blocks(lengths, num_frames, self._block)
         return frames, hidden_frames(of_blocks, self._block, FULL_CONTEXT)
-
-
-def _check(size: int, num_heads: int, kernel_size: int, block: int, most_distance: int) -> None:
-    """Refuse numbers that contradict each other."""
-    if size % num_heads:
-        got = f"hidden_size {size}, num_attention_heads {num_heads}"
-        raise UsageError("num_attention_heads must divide hidden_size", place=_PLACE, got=got)
-    if kernel_size % 2 == 0:
-        got = str(kernel_size)
-        raise UsageError("conv_kernel_size is even", place=_PLACE, got=got, wanted="an odd number of frames")
-    if block > most_distance:
-        wanted = f"at most max_position_embeddings, {most_distance}"
-        raise UsageError("context_size is too large", place=_PLACE, got=str(block), wanted=wanted)
 
 
 class _HalvingLayer(ConformerLayer):

@@ -21,7 +21,7 @@ from nemo_asr.models.conformer.self_attention import FULL_CONTEXT, hidden_frames
 from nemo_asr.models.jasper.encoder import encoded_ports, spectrogram_ports
 from nemo_asr.models.jasper.layers import Frames, are_full, set_batch_norm_momentum
 from nemo_asr.models.masks import perhaps_left_out
-from nemo_asr.run.arguments import Channels, refuse_too_large
+from nemo_asr.run.arguments import Channels, refuse_even, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.streaming import larger
 from nemo_lite.base.errors import UsageError
@@ -101,9 +101,7 @@ class LasrEncoder(TrainableNM):
         if hidden_size % (2 * num_attention_heads):
             problem, got = "num_attention_heads does not fit", f"hidden_size {hidden_size}, {num_attention_heads} heads"
             raise UsageError(problem, place=_PLACE, got=got, wanted="an even number of channels for each head")
-        if conv_kernel_size % 2 == 0:
-            got = str(conv_kernel_size)
-            raise UsageError("conv_kernel_size is even", place=_PLACE, got=got, wanted="an odd number of frames")
+        refuse_even(_PLACE, "conv_kernel_size", conv_kernel_size)
         of_layer = hidden_size * (hidden_size * 7 + 4 * intermediate_size + conv_kernel_size)
         of_convolutions = _KERNEL * hidden_size * (hidden_size + subsampling_conv_channels)
         of_linear = hidden_size * (num_mel_bins + subsampling_conv_channels)

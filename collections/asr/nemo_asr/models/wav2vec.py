@@ -21,7 +21,7 @@ from nemo_asr.models.conformer.self_attention import FULL_CONTEXT, Hidden, block
 from nemo_asr.models.jasper.encoder import encoded_ports, spectrogram_ports
 from nemo_asr.models.jasper.layers import Frames, MaskedGroupNorm, are_full, valid_frames
 from nemo_asr.models.masks import Masks, masked, perhaps_left_out
-from nemo_asr.run.arguments import Channels, refuse_too_large
+from nemo_asr.run.arguments import Channels, refuse_remainder, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.streaming import larger
 from nemo_lite.base.errors import UsageError
@@ -121,12 +121,18 @@ class Wav2VecEncoder(TrainableNM):
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
-        _check(conv_dim, conv_kernel, conv_stride, hidden_size, num_attention_heads, num_conv_pos_embedding_groups)
+        if not conv_dim or not len(conv_dim) == len(conv_kernel) == len(conv_stride):
+            got = f"{len(conv_dim)}, {len(conv_kernel)} and {len(conv_stride)} numbers"
+            problem = "conv_dim, conv_kernel and conv_stride must be equally long"
+            raise UsageError(problem, place=_PLACE, got=got, wanted="one for each convolution")
+        groups = num_conv_pos_embedding_groups
+        refuse_remainder(_PLACE, "hidden_size", hidden_size, "num_attention_heads", num_attention_heads)
+        refuse_remainder(_PLACE, "hidden_size", hidden_size, "num_conv_pos_embedding_groups", groups)
         if feat_extract_norm not in ("group", "layer"):
             wanted = "group or layer"
             raise UsageError("feat_extract_norm is not known", place=_PLACE, got=str(feat_extract_norm), wanted=wanted)
         of_convolutions = sum(k * a * b for k, a, b in zip(conv_kernel, (1, *conv_dim), conv_dim, strict=False))
-        of_positions = hidden_size**2 // num_conv_pos_embedding_groups * num_conv_pos_embeddings
+        of_positions = hidden_size**2 // groups * num_conv_pos_embeddings
         of_layers = num_hidden_layers * hidden_size * (4 * hidden_size + 2 * intermediate_size)
         refuse_too_large(_PLACE, of_convolutions + of_positions + of_layers)
         self._size, self._layerdrop = hidden_size, layerdrop
@@ -135,7 +141,7 @@ class Wav2VecEncoder(TrainableNM):
         self.feature_extractor = _FeatureExtractor(conv_dim, conv_kernel, conv_stride, conv_bias, feat_extract_norm)
         self.feature_projection = _FeatureProjection(conv_dim[-1], hidden_size, layer_norm_eps, feat_proj_dropout)
         self.masked_spec_embed = nn.Parameter(torch.rand(hidden_size)) if mask_time_prob > 0 else None
-        positions = _PositionalConv(hidden_size, num_conv_pos_embeddings, num_conv_pos_embedding_groups)
+        positions = _PositionalConv(hidden_size, num_conv_pos_embeddings, groups)
         layers = [
             _Layer(
                 _Attention(
@@ -214,20 +220,6 @@ class Wav2VecEncoder(TrainableNM):
         apart = torch.arange(2 * num_frames - 1, device=device) - (num_frames - 1)
         biases: Tensor = table(_bucket(apart, table.num_embeddings, self._max_distance))
         return biases
-
-
-def _check(
-    channels: Sequence[int], kernels: Sequence[int], strides: Sequence[int], size: int, num_heads: int, num_groups: int
-) -> None:
-    """Refuse numbers that contradict each other."""
-    if not channels or not len(channels) == len(kernels) == len(strides):
-        got = f"{len(channels)}, {len(kernels)} and {len(strides)} numbers"
-        problem = "conv_dim, conv_kernel and conv_stride must be equally long"
-        raise UsageError(problem, place=_PLACE, got=got, wanted="one for each convolution")
-    for argument, number in (("num_attention_heads", num_heads), ("num_conv_pos_embedding_groups", num_groups)):
-        if size % number:
-            got = f"hidden_size {size}, {argument} {number}"
-            raise UsageError(f"{argument} must divide hidden_size", place=_PLACE, got=got)
 
 
 def _bucket(apart: Tensor, num_buckets: int, max_distance: int) -> Tensor:

@@ -20,7 +20,7 @@ from nemo_asr.models.conformer.self_attention import FULL_CONTEXT, Hidden, hidde
 from nemo_asr.models.jasper.encoder import encoded_ports, spectrogram_ports
 from nemo_asr.models.jasper.layers import Frames, are_full
 from nemo_asr.models.masks import Masks, masked, perhaps_left_out
-from nemo_asr.run.arguments import Channels, refuse_too_large
+from nemo_asr.run.arguments import Channels, refuse_even, refuse_remainder, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.streaming import larger
 from nemo_lite.base.errors import UsageError
@@ -108,7 +108,11 @@ class Wav2VecBertEncoder(TrainableNM):
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
-        _check(feature_projection_input_dim, hidden_size, num_attention_heads, conv_depthwise_kernel_size)
+        if feature_projection_input_dim % _STACKED:
+            problem, got = "feature_projection_input_dim is odd", str(feature_projection_input_dim)
+            raise UsageError(problem, place=_PLACE, got=got, wanted="features of two frames")
+        refuse_remainder(_PLACE, "hidden_size", hidden_size, "num_attention_heads", num_attention_heads)
+        refuse_even(_PLACE, "conv_depthwise_kernel_size", conv_depthwise_kernel_size)
         of_layer = hidden_size * (hidden_size * 7 + 4 * intermediate_size + conv_depthwise_kernel_size)
         of_adapter = num_adapter_layers * hidden_size * (hidden_size * 16 + 2 * intermediate_size)
         refuse_too_large(_PLACE, num_hidden_layers * of_layer + of_adapter + feature_projection_input_dim * hidden_size)
@@ -177,19 +181,6 @@ class Wav2VecBertEncoder(TrainableNM):
             x = layer(x, started, hidden_frames(frames.lengths, (x.shape[1] + 1) // 2, FULL_CONTEXT))
             started = started.strided(2)
         return self._final_dropout(x).transpose(1, 2), frames.lengths
-
-
-def _check(num_features: int, size: int, num_heads: int, kernel_size: int) -> None:
-    """Refuse numbers that contradict each other."""
-    if num_features % _STACKED:
-        got = str(num_features)
-        raise UsageError("feature_projection_input_dim is odd", place=_PLACE, got=got, wanted="features of two frames")
-    if size % num_heads:
-        got = f"hidden_size {size}, num_attention_heads {num_heads}"
-        raise UsageError("num_attention_heads must divide hidden_size", place=_PLACE, got=got)
-    if kernel_size % 2 == 0:
-        got = str(kernel_size)
-        raise UsageError("conv_depthwise_kernel_size is even", place=_PLACE, got=got, wanted="an odd number of frames")
 
 
 def _stacked(features: Tensor) -> Tensor:

@@ -71,6 +71,19 @@ def refuse_too_large(place: str, num_weights: int) -> None:
         )
 
 
+def refuse_remainder(place: str, argument: str, number: int, divisor_argument: str, divisor: int) -> None:
+    """Raise UsageError for a divisor, such as heads, that does not divide a number, such as channels."""
+    if number % divisor:
+        got = f"{argument} {number}, {divisor_argument} {divisor}"
+        raise UsageError(f"{divisor_argument} must divide {argument}", place=place, got=got)
+
+
+def refuse_even(place: str, argument: str, num_frames: int) -> None:
+    """Raise UsageError for a convolution that does not see as many frames before its own as behind it."""
+    if num_frames % 2 == 0:
+        raise UsageError(f"{argument} is even", place=place, got=str(num_frames), wanted="an odd number of frames")
+
+
 def look_up(kind: str, name: str, table: Mapping[str, V], place: str = "") -> V:
     """What stands under a name.
 

@@ -32,7 +32,7 @@ from nemo_asr.models.conformer.self_attention import (
 from nemo_asr.models.conformer.subsampling import ConvSubsampling, LinearInput, StackingSubsampling
 from nemo_asr.models.jasper.encoder import encoded_ports, intermediate_of, spectrogram_ports
 from nemo_asr.models.jasper.layers import Frames, are_full
-from nemo_asr.run.arguments import Channels, refuse_too_large
+from nemo_asr.run.arguments import Channels, refuse_even, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.streaming import ChunkFrames, Delay, State, keyed, num_new, prefixed
 from nemo_lite.base.errors import UsageError
@@ -165,9 +165,7 @@ class ConformerEncoder(TrainableNM):
         if d_model % n_heads or d_model % 2:
             got = f"d_model {d_model}, n_heads {n_heads}"
             raise UsageError("n_heads must divide d_model", place=_PLACE, got=got, wanted="a multiple, and an even one")
-        if conv_kernel_size % 2 == 0:
-            got = str(conv_kernel_size)
-            raise UsageError("conv_kernel_size is even", place=_PLACE, got=got, wanted="an odd number of frames")
+        refuse_even(_PLACE, "conv_kernel_size", conv_kernel_size)
         self._feat_in, self._feat_out = feat_in, d_model if feat_out == -1 else feat_out
         self._scale = math.sqrt(d_model) if xscaling else None
         self._is_shifted, self._has_positions = self_attention_model == "rel_pos", self_attention_model != "no_pos"
