@@ -262,9 +262,9 @@ def symbols_of(labels: Sequence[str], place: str, others: Sequence[str] = (BLANK
 
 
 def write_features(module: nn.Module, num_features: int, output: str, path: Path, metadata: Mapping[str, str]) -> float:
-    """Write the ONNX file of a module from features (B, D, T) and lengths; as `write_checked`."""
+    """Write the ONNX file of a module from features (B, D, T) and lengths to log-probabilities; as `write_compared`."""
     arguments, compared = example_features(num_features)
-    return write_checked(module.eval(), arguments, [output], path, metadata, compared)
+    return write_compared(module, arguments, [output], path, compared, metadata, are_log_probs=True)
 
 
 def example_features(num_features: int) -> tuple[list[Argument], list[tuple[Tensor, Tensor]]]:
@@ -280,29 +280,6 @@ def example_features(num_features: int) -> tuple[list[Argument], list[tuple[Tens
     return arguments, [(features, length), (features[:1, :, :shortest], length[1:])]
 
 
-def write_checked(
-    module: nn.Module,
-    arguments: Sequence[Argument],
-    outputs: Sequence[str],
-    path: Path,
-    metadata: Mapping[str, str],
-    compared: Sequence[tuple[Tensor, ...]],
-) -> float:
-    """Write an ONNX file; the largest difference to torch on some inputs, whose valid frames are those of length."""
-    differences: list[float] = []
-
-    def check(run: OnnxRun) -> None:
-        for inputs in compared:
-            (got,), wanted = run(*inputs), module(*inputs)
-            if len(inputs) > 1:
-                is_valid = torch.arange(wanted.shape[1]) < inputs[1].unsqueeze(1)
-                got, wanted = got[is_valid], wanted[is_valid]
-            differences.append(difference_of(got, wanted, path.name))
-
-    write_onnx(module, arguments, outputs, path, check, metadata)
-    return max(differences)
-
-
 def write_compared(
     module: nn.Module,
     arguments: Sequence[Argument],
@@ -310,15 +287,22 @@ def write_compared(
     path: Path,
     compared: Sequence[Sequence[Tensor]],
     metadata: Mapping[str, str],
+    are_log_probs: bool = False,
 ) -> float:
-    """Write an ONNX file of a network, all of whose values count; the largest difference to torch on some inputs."""
-    differences = [0.0]
+    """Write the ONNX file of a network; the largest difference to torch on some inputs.
+
+    All values count; of log-probabilities (B, T, classes) with lengths as the second input the valid frames.
+    """
+    differences, kind = [0.0], "log-probabilities" if are_log_probs else "values"
 
     def check(run: OnnxRun) -> None:
         for inputs in compared:
             values = module(*inputs)
-            pairs = zip(run(*inputs), values if isinstance(values, tuple) else (values,), strict=True)
-            differences.extend(difference_of(got, wanted, path.name, "values") for got, wanted in pairs)
+            for got, wanted in zip(run(*inputs), values if isinstance(values, tuple) else (values,), strict=True):
+                if are_log_probs and len(inputs) > 1:
+                    is_valid = torch.arange(wanted.shape[1]) < inputs[1].unsqueeze(1)
+                    got, wanted = got[is_valid], wanted[is_valid]
+                differences.append(difference_of(got, wanted, path.name, kind))
 
     write_onnx(module.eval(), arguments, outputs, path, check, metadata)
     return max(differences)
