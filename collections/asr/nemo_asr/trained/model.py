@@ -28,7 +28,7 @@ from nemo_asr.run.transcribe.transcript import Transcribed, Transcript
 from nemo_asr.tasks.family import Model, connect, family_of
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.tasks.registry import TASKS
-from nemo_asr.trained.engine import SpeechDetector, TorchEngine
+from nemo_asr.trained.engine import SpeechDetector, TorchEngine, set_to_evaluation
 from nemo_asr.trained.folder import (
     CARD,
     MODEL,
@@ -596,9 +596,7 @@ def _filled(stored: StoredModel, recipe: Recipe, modules: Model) -> TrainedModel
             got = ", ".join(stored.weights)
             raise CheckpointError(f"there are no weights of {name}", place=place, got=got)
         fill_fitted(module, stored.weights[name], f"{place}, {name}")
-    for part in modules.modules.values():
-        if isinstance(part, nn.Module):
-            part.eval()
+    set_to_evaluation(modules)
     model = TrainedModel(place, recipe, modules, stored.card)
     # How long another toolkit trained its model is not known.
     is_foreign = bool(stored.card.sources) and not stored.card.step
