@@ -36,9 +36,15 @@ def test_the_page_has_both_models_in_one_table_and_one_card(tmp_path):
     (compared,) = read_run(first, beside=second).compared
     for _, cells in compared.rates:
         assert "".join(f'<td class="number">{escape(cell)}</td>' for cell in cells) in page
-    assert compared.meaning.split(";")[0] in page
+    assert page.index(compared.meaning.split(";")[0]) < page.index('<table class="compared">')
     assert page.count(" of B, in ") == len(compared.differing) == MOST_DIFFERING
     assert "Two models" not in write_report(first).read_text()
+
+
+def test_above_the_table_of_two_models_stand_no_rates_of_one(tmp_path):
+    first, second = folders(tmp_path, [row(1, "a b", "a, b")], [row(1, "a b", "a b")])
+    assert ("dev", "WER without punctuation 0.00%") in read_run(first).facts
+    assert read_run(first, beside=second).facts == []
 
 
 def test_texts_are_compared_as_a_score_normaliser_leaves_them(tmp_path):

@@ -99,6 +99,14 @@ def test_rates_without_case_and_punctuation_are_told_where_they_differ(tmp_path)
     assert read["variants"]["without case"]["cer"] > 0
 
 
+def test_rates_without_punctuation_that_are_the_same_are_not_told():
+    found = scored([row(1, "a b", "a, c")])
+    assert list(found.variants) == ["without punctuation"]
+    assert (found.variants_line(), found.variants_line("cer")[:4]) == ("WER without punctuation 50.00%", "CER ")
+    found = scored([row(1, "a b", "x, y")])
+    assert (list(found.variants), found.variants_line()) == (["without punctuation"], "")
+
+
 def test_texts_without_case_and_punctuation_have_one_rate():
     assert scored([row(1, "it's so", "it's not")]).variants == {}
     assert list(scored([row(1, "so it is", "So it is")]).variants) == ["without case"]

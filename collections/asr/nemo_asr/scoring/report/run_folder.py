@@ -171,7 +171,7 @@ def read_run(
         notes.append(f"{starts}; arguments and versions are those of the last start.")
     return Report(
         title=folder.resolve().name,
-        facts=[*(facts or {}).items(), *_facts(records, rows_of_sets, scored, metric)],
+        facts=[*(facts or {}).items(), *_facts(records, rows_of_sets, [] if compared else scored, metric)],
         notes=notes,
         compared=compared,
         sets=scored,

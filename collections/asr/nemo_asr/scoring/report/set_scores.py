@@ -93,8 +93,10 @@ class SetScores:
     def variants_line(self, metric: str = "wer") -> str:
         """``WER without case 10.90 %, without punctuation 9.10 %``; an empty text where nothing changes."""
         place = METRICS.index(metric)
-        rates = [f"{name} {counts[place].rate:.2%}" for name, counts in self.variants.items()]
-        return f"{metric.upper()} {', '.join(rates)}" if rates else ""
+        rates = {name: counts[place].rate for name, counts in self.variants.items()}
+        if all(rate == (self.words, self.characters)[place].rate for rate in rates.values()):
+            return ""
+        return f"{metric.upper()} {', '.join(f'{name} {rate:.2%}' for name, rate in rates.items())}"
 
 
 def score_rows(rows: Sequence[ScoredUtterance]) -> SetScores:
