@@ -327,7 +327,7 @@ class OneLineParser(argparse.ArgumentParser):
         groups: of options, that every parser of the class has. A group may say the ``page`` of its options.
         pages: what each page is about. Options of no page are on ``other``.
         most_used: options that ``--help`` shows, with spaces between them; positional arguments stand before them.
-        on_missing: what is said where arguments are missing.
+        on_missing: what is said where its first word, an argument, is missing.
         given: the names in the result of the options that the command line has, also of those with their defaults.
     """
 
@@ -407,7 +407,7 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the script with one line and exit code 2; the full list of options is left to ``--help``."""
-        if self.on_missing and "arguments are required: " in message:
+        if self.on_missing and f"arguments are required: {self.on_missing.split()[0]}" in message:
             message = f"{message}; {self.on_missing}"
         print(f"{self.prog}: {marked('error:')} {message}", file=sys.stderr)
         raise SystemExit(2) from UsageError(message)  # the cause is for reported_to_user: other processes are told

@@ -35,7 +35,13 @@ def test_models_that_are_not_compared_are_refused(models):
 def test_a_model_is_needed(capsys):
     with pytest.raises(SystemExit):
         main(["--eval_datasets", "x"])
-    assert "the following arguments are required: --load_dir" in capsys.readouterr().err
+    told = (
+        "the following arguments are required: MODEL; MODEL may be the name of a published one: nemo-lite models list"
+    )
+    assert told in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["A"])
+    assert capsys.readouterr().err.endswith("the following arguments are required: --eval_datasets\n")
 
 
 def test_the_help_shows_the_models_in_front(capsys):

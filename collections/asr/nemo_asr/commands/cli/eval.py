@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from nemo_asr.argparse import EvalArgParser, refuse_options_of_texts
-from nemo_asr.run.cli.transcribe import Segments, check_segments, cutting_of
+from nemo_asr.run.cli.transcribe import MODEL_MISSING, Segments, check_segments, cutting_of
 from nemo_asr.run.options import (
     WITH_WEIGHTS,
     MetricOptions,
@@ -67,10 +67,12 @@ class EvaluationOptions:
     )
     leaderboard: str | None = option(
         None,
-        "score as the public Open ASR leaderboard does, by the normaliser of this checkout of its repository, which "
-        "runs; writes OUT/.eval_results/open_asr_leaderboard.yaml",
+        "score as the public Open ASR leaderboard does, by the normaliser of this checkout of its repository (without "
+        "FOLDER: the one here), which runs; writes OUT/.eval_results/open_asr_leaderboard.yaml",
         only_for="texts",
         metavar="FOLDER",
+        nargs="?",
+        const=".",
     )
     report: bool = option(True, "write OUT/report.html: curves, error rates, the worst utterances")
     segments: Literal["energy", "off"] = option(
@@ -121,6 +123,8 @@ class EvalParser(EvalArgParser):
         "segments": "whether recordings are cut at pauses, and where",
     }
 
+    on_missing = MODEL_MISSING
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.usage = "%(prog)s MODEL [MODEL_B --compare] --eval_datasets MANIFEST ... [options]"
@@ -136,7 +140,7 @@ class EvalParser(EvalArgParser):
         super().check(parsed)
         models = [model for model in (parsed.load_dir, *parsed.models, parsed.compare) if model]
         if not models:
-            self.error("the following arguments are required: --load_dir")
+            self.error("the following arguments are required: MODEL")
         if len(models) != (1 if parsed.compare is None else 2):
             wanted = "one model, or two and --compare"
             raise UsageError("the models cannot be evaluated together", got=" ".join(models), wanted=wanted)
