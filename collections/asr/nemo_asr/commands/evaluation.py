@@ -41,6 +41,7 @@ from nemo_asr.scoring.leaderboard import (
 from nemo_asr.scoring.rates import count_errors
 from nemo_asr.scoring.report.comparison import (
     COMPARE,
+    COMPARED,
     COMPARISON_FILE,
     compare_folders,
     comparison_table,
@@ -64,7 +65,6 @@ from nemo_lite.base.outputs import InputFiles, check_output, write_output
 
 PROGRAM = "nemo-lite eval"
 _TRANSCRIPTS, _SCORES, _WEIGHTS = "transcripts.jsonl", "scores.json", "weights.json"
-_COMPARED = "compared"  # the folder in OUT of a second model
 _MOST_CERTIFIED, _MOST_DIFFERING = 50, 3  # utterances of a set that are heard in several ways; that are told
 
 
@@ -98,8 +98,8 @@ def evaluate_texts(args: Namespace) -> None:
         _certify(model, args, factory)
     if second is not None:
         of_second = second
-        _use_search(second, args, factory, out / _COMPARED)
-        _evaluate_sets(second, args, factory, out / _COMPARED, "B, ")
+        _use_search(second, args, factory, out / COMPARED)
+        _evaluate_sets(second, args, factory, out / COMPARED, "B, ")
         factory.on_first(lambda: _compare(args, out, sets, model, of_second))
 
 
@@ -110,7 +110,7 @@ def _check_places(args: Namespace, out: Path) -> None:
         check_output(out / COMPARISON_FILE, COMPARE, inputs=inputs, overwrite=args.overwrite)
     if args.leaderboard:
         check_output(out / RESULTS_FILE, PROGRAM, inputs=inputs, overwrite=args.overwrite)
-    for folder in (out, *([out / _COMPARED] if args.compare else [])):
+    for folder in (out, *([out / COMPARED] if args.compare else [])):
         names = [f"{tag}.{ending}" for tag in tags for ending in (_TRANSCRIPTS, _SCORES)]
         names += [f"{FOLDER}/{tag}.{ending}" for tag in tags for ending in ENDINGS]
         names += [_WEIGHTS] if args.search_weights else []
@@ -334,13 +334,13 @@ def _describe_rates(heard: list[str], said: list[str], metric: str) -> str:
 
 def _compare(args: Namespace, out: Path, sets: list[str], model: TrainedModel, second: TrainedModel) -> None:
     """A table of both models from the transcripts that were just written, as JSON too; the report has both."""
-    compared = compare_folders(out, out / _COMPARED, sets=sets)
+    compared = compare_folders(out, out / COMPARED, sets=sets)
     print("\n" + comparison_table(compared, args.load_dir, args.compare))
     path = write_comparison(out, compared, args.load_dir, args.compare, overwrite=args.overwrite)
     print(f"\nThe comparison is in {path}")
     if args.report:
         facts = _facts({"A": model, "B": second}, args)
-        try_report(out, sets=sets, facts=facts, overwrite=args.overwrite, beside=out / _COMPARED)
+        try_report(out, sets=sets, facts=facts, overwrite=args.overwrite, beside=out / COMPARED)
 
 
 def _write(path: Path, write: Callable[[Path], object], args: Namespace) -> None:

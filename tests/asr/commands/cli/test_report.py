@@ -48,3 +48,13 @@ def test_a_comparison_writes_a_page_with_both_models_and_its_numbers(tmp_path, c
     report.compare([*line, "--out", str(tmp_path), "--overwrite"])
     assert f"The comparison is in {tmp_path}/comparison.json" in capsys.readouterr().out
     assert "Two models" in (tmp_path / "report.html").read_text()
+
+
+def test_a_page_that_is_written_again_has_both_models_of_a_comparison(tmp_path):
+    write_lines(tmp_path / "dev.transcripts.jsonl", [row(1, "a b", "a")])
+    write_lines(tmp_path / "compared" / "dev.transcripts.jsonl", [row(1, "a b", "b")])
+    report.main([str(tmp_path)])
+    assert "Two models" not in (tmp_path / "report.html").read_text()
+    (tmp_path / "comparison.json").write_text("{}")
+    report.main([str(tmp_path)])
+    assert "Two models" in (tmp_path / "report.html").read_text()

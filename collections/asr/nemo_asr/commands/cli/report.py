@@ -8,6 +8,7 @@ from pathlib import Path
 from nemo_asr.run.text.labels import SCORE_NORMALIZERS
 from nemo_asr.scoring.report.comparison import (
     COMPARE,
+    COMPARED,
     COMPARISON_FILE,
     compare_folders,
     comparison_table,
@@ -25,7 +26,11 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--out", metavar="FILE", help="the page (default: report.html in the folder)")
     parser.add_argument("--overwrite", action="store_true", help="replace a file that is no report, or was changed")
     parsed = parser.parse_args(arguments)
-    print(f"Report: {write_report(parsed.folder, parsed.out, overwrite=parsed.overwrite)}")
+    folder = Path(parsed.folder).expanduser()
+    second = folder / COMPARED if (folder / COMPARISON_FILE).is_file() and (folder / COMPARED).is_dir() else None
+    facts = None if second is None else {"A": str(folder), "B": str(second)}
+    page = write_report(folder, parsed.out, facts=facts, overwrite=parsed.overwrite, beside=second)
+    print(f"Report: {page}")
 
 
 def compare(arguments: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from torch.amp import custom_bwd, custom_fwd
 
 from nemo_asr.models.jasper.layers import are_full, runs_on_cpu, valid_frames
 from nemo_lite.backends.pytorch.streaming import ChunkFrames, SlidingWindow, State, larger
+from nemo_lite.base.errors import UsageError
 from nemo_lite.core.shapes import Size, ceil_div, floor_div
 
 

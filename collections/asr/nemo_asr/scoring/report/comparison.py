@@ -25,6 +25,7 @@ from nemo_lite.base.outputs import write_output
 COMPARE = "nemo-lite compare"
 """What writes comparisons, also from within an evaluation."""
 COMPARISON_FILE = "comparison.json"
+COMPARED = "compared"  # the folder of a second model in that of a first
 FEW_CLUSTERS = 10  # with fewer, a comparison says that it rests on few
 _REMEDY = "evaluate both models on the same manifests"
 
