@@ -16,6 +16,7 @@ import toys.prompted_models as prompted
 import toys.waveform_models as waveform_models
 import toys.whisper_models as whisper
 from toys.nemo_conformers import RATE, signal_of
+from toys.ranks import on_ranks
 
 from nemo_asr.commands.cli.train import main as train
 from nemo_asr.trained.lora import QUERIES_AND_VALUES, LowRankUpdate, add_lora, merged
@@ -72,6 +73,8 @@ def test_a_model_with_updates_begins_as_it_is_and_is_written_with_their_sum(tmp_
 
 
 def data_in(folder: Path) -> Path:
+    if (folder / "train.json").exists():  # ranks share it
+        return folder / "train.json"
     for number, seconds in enumerate((0.6, 0.9, 0.7, 0.8)):
         soundfile.write(folder / f"{number}.wav", signal_of(seconds).numpy(), RATE)
     lines = [
@@ -127,6 +130,31 @@ def test_updates_alone_are_trained_and_a_run_that_was_stopped_goes_on_exactly(tm
     assert f"got --lora 2, wanted --lora 4 --lora_layers {' '.join(OF_ATTENTION)} w_1 w_2 as in the checkpoint" in str(
         told.value
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("precision", "share"), [("O0", 1e-5), ("O1", 0.02)])
+def test_two_ranks_train_the_updates_of_one_rank_and_the_whole_batch_and_go_on_exactly(
+    tmp_path: Path, precision: str, share: float
+) -> None:
+    told = ["--lora", 4, "--optimizer", "sgd", "--lr_policy", "warmuplr", "--warmup_steps", 2]
+    told += ["--amp_opt_level", precision]
+    one = newest(tune(tmp_path, "one", *told, "--max_steps", 4))
+
+    def newest_of_two(name: str, num_steps: int) -> dict[str, torch.Tensor]:
+        ends = on_ranks(2, tune, tmp_path, name, *told, "--batch_size", 1, "--max_steps", num_steps, timeout=200)
+        assert [end.code for end in ends] == [0, 0], ends[0].err
+        return newest(tmp_path / name)
+
+    whole = newest_of_two("whole", 4)
+    newest_of_two("parts", 2)
+    parts = newest_of_two("parts", 4)
+    assert [*one] == [*whole] == [*parts]
+    most = share * max(float(tensor.abs().max()) for name, tensor in one.items() if name.endswith(".up"))
+    for name, tensor in one.items():
+        torch.testing.assert_close(whole[name], tensor, rtol=0, atol=most if name.endswith((".up", ".down")) else 0)
+        assert tensor.any() or not name.endswith(".up")  # they began with zeros
+        assert torch.equal(whole[name], parts[name]), name
 
 
 def test_a_model_without_attention_and_a_rank_that_is_too_large_are_one_line() -> None:
