@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 from nemo_asr.decoding.attention import AttentionRescoring, AttentionSearch
 from nemo_asr.decoding.greedy import HypothesesType
 from nemo_asr.models.attention.decoder import AttentionDecoder
-from nemo_asr.models.losses import AuxiliaryCTCLoss
 from nemo_asr.run.options import SearchOptions
-from nemo_asr.tasks.families import CTC
+from nemo_asr.tasks.families import CTC, BesideCTC
 from nemo_asr.tasks.family import (
     FAMILIES,
     SPEECH_ROLES,
@@ -28,7 +27,7 @@ from nemo_asr.tasks.family import (
 from nemo_asr.tasks.registry import defaults_of
 from nemo_lite import NeuralModule
 from nemo_lite.base.errors import UsageError
-from nemo_lite.core import AcousticEncodedRepresentation, LabelsType, LogprobsType, LossType, PredictionsType, Reference
+from nemo_lite.core import AcousticEncodedRepresentation, LabelsType, LogprobsType, LossType, Reference
 
 
 class Attention(Family):
@@ -88,18 +87,13 @@ class Attention(Family):
         return own.with_options(options)
 
 
-class CTCAttention(Attention, CTC):
+class CTCAttention(Attention, BesideCTC):
     """An attention decoder and a head of CTC on one encoder; its search reads one of them, or both: rescoring.
 
     Source: Watanabe et al., "Hybrid CTC/Attention Architecture for End-to-End Speech Recognition", IEEE JSTSP 2017.
     """
 
-    roles: ClassVar[Mapping[str, Role]] = {
-        **Attention.roles,
-        "decoder": CTC.roles["decoder"],
-        "ctc_loss": Role((LogprobsType, LabelsType), (LossType,)),
-        "search": Role((), (PredictionsType,)),
-    }
+    roles: ClassVar[Mapping[str, Role]] = {**Attention.roles, **BesideCTC.ctc_roles}
     heads: ClassVar[Mapping[str, str]] = {
         "attention_rescoring": "ctc_attention",
         "attention": "ctc_attention",
@@ -123,12 +117,6 @@ class CTCAttention(Attention, CTC):
             modules["search"] = searches[head]()
         return Model.of(modules, family, {})
 
-    def intermediate(
-        self, channels: int, num_classes: int, weight: float, loss: Callable[[], NeuralModule]
-    ) -> dict[str, Any]:
-        """There is none: the head of CTC is the second loss."""
-        return Family.intermediate(self, channels, num_classes, weight, loss)
-
     def connect(self, modules: Modules, data: Data, training: bool) -> Wires:
         """As of an attention decoder, with log-probabilities, and with the weighted losses of both heads."""
         features, labels = augmented_features(modules, data, training)
@@ -137,12 +125,10 @@ class CTCAttention(Attention, CTC):
         losses: dict[str, Weighted] = {}
         if labels:
             of_attention = self.losses_of(modules, encoded, labels)
-            of_ctc = modules("ctc_loss", log_probs, labels)[0].values
-            module = of_ctc.producer
-            assert isinstance(module, AuxiliaryCTCLoss)
-            rest = 1 - module.weight
+            ctc = self.ctc_loss(modules, log_probs, labels)
+            rest = 1 - ctc.weight
             losses = {name: Weighted(loss, rest * share) for name, (loss, share) in of_attention.items()}
-            losses["ctc"] = Weighted(of_ctc, module.weight)
+            losses["ctc"] = ctc
         predictions, *_ = modules("search", encoded, log_probs)
         return Wires.of(predictions, log_probs, features, labels, losses, log_probs)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
-from nemo_asr.models.losses import IntermediateDecoderForCTC, ctc_frames_needed
+from nemo_asr.models.losses import AuxiliaryCTCLoss, IntermediateDecoderForCTC, ctc_frames_needed
 from nemo_asr.run.options import SearchOptions
 from nemo_asr.tasks.family import (
     SPEECH_ROLES,
@@ -120,6 +120,33 @@ class CTC(Family):
             f"there is no section of a search for {decoder.__name__}, which {loss.__name__} trains; name the search "
             f"that it needs, or the family of the model; of a CTC head, {search.__name__}: {{}}",
         )
+
+
+class BesideCTC(CTC):
+    """What families have in common with a head of CTC beside another head, on one encoder. Their search reads either.
+
+    Attributes:
+        ctc_roles: beside those of the other head.
+    """
+
+    ctc_roles: ClassVar[Mapping[str, Role]] = {
+        "decoder": CTC.roles["decoder"],
+        "ctc_loss": Role((LogprobsType, LabelsType), (LossType,)),
+        "search": Role((), (PredictionsType,)),
+    }
+
+    def intermediate(
+        self, channels: int, num_classes: int, weight: float, loss: Callable[[], NeuralModule]
+    ) -> dict[str, Any]:
+        """There is none: the head of CTC is the second loss."""
+        return Family.intermediate(self, channels, num_classes, weight, loss)
+
+    def ctc_loss(self, modules: Modules, log_probs: Signal, labels: Signal) -> Weighted:
+        """The loss of the head of CTC, with its share of the total."""
+        loss = modules("ctc_loss", log_probs, labels)[0].values
+        module = loss.producer
+        assert isinstance(module, AuxiliaryCTCLoss)
+        return Weighted(loss, module.weight)
 
 
 # The family ``classification``: a class for each recording.

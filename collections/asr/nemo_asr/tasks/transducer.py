@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from nemo_asr.decoding.greedy import HypothesesType
 from nemo_asr.decoding.transducer import TransducerBeamSearch
-from nemo_asr.models.losses import AuxiliaryCTCLoss
 from nemo_asr.models.transducer.exported_steps import JointStep, PredictionStep
 from nemo_asr.models.transducer.joint import RNNTJoint
 from nemo_asr.models.transducer.prediction import PredictionNetwork
 from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.exported_transducer import JOINT, PREDICTION
 from nemo_asr.run.search.transducer import MAX_SYMBOLS
-from nemo_asr.tasks.families import CTC
+from nemo_asr.tasks.families import CTC, BesideCTC
 from nemo_asr.tasks.family import (
     FAMILIES,
     SPEECH_ROLES,
@@ -39,7 +38,6 @@ from nemo_lite.core import (
     LabelsType,
     LogprobsType,
     LossType,
-    PredictionsType,
     Reference,
 )
 
@@ -132,15 +130,10 @@ def _part(step: PredictionStep | JointStep) -> Exported:
     )
 
 
-class Hybrid(Transducer, CTC):
+class Hybrid(Transducer, BesideCTC):
     """A transducer and a head of CTC on one encoder. The search says by its ports which of the two it reads."""
 
-    roles: ClassVar[Mapping[str, Role]] = {
-        **Transducer.roles,
-        "decoder": CTC.roles["decoder"],
-        "ctc_loss": Role((LogprobsType, LabelsType), (LossType,)),
-        "search": Role((), (PredictionsType,)),
-    }
+    roles: ClassVar[Mapping[str, Role]] = {**Transducer.roles, **BesideCTC.ctc_roles}
     heads: ClassVar[Mapping[str, str]] = {"transducer": "transducer", "ctc": "ctc"}
     label_roles: ClassVar[Sequence[str]] = ("prediction", "joint", "decoder")
 
@@ -159,12 +152,6 @@ class Hybrid(Transducer, CTC):
             modules["search"] = defaults_of(family)["search"](**networks)
         return Model.of(modules, family, {})
 
-    def intermediate(
-        self, channels: int, num_classes: int, weight: float, loss: Callable[[], NeuralModule]
-    ) -> dict[str, Any]:
-        """There is none: the head of CTC is the second loss."""
-        return Family.intermediate(self, channels, num_classes, weight, loss)
-
     def connect(self, modules: Modules, data: Data, training: bool) -> Wires:
         """As of a transducer, with log-probabilities, and with the weighted losses of both heads."""
         features, labels = augmented_features(modules, data, training)
@@ -173,14 +160,8 @@ class Hybrid(Transducer, CTC):
         log_probs, *_ = modules("decoder", encoded)
         losses: dict[str, Weighted] = {}
         if labels:
-            of_ctc = modules("ctc_loss", log_probs, labels)[0].values
-            module = of_ctc.producer
-            assert isinstance(module, AuxiliaryCTCLoss)
-            of_transducer = self.loss(modules, encoded, labels)
-            losses = {
-                "transducer": Weighted(of_transducer, 1 - module.weight),
-                "ctc": Weighted(of_ctc, module.weight),
-            }
+            ctc = self.ctc_loss(modules, log_probs, labels)
+            losses = {"transducer": Weighted(self.loss(modules, encoded, labels), 1 - ctc.weight), "ctc": ctc}
         predictions, *_ = modules("search", frames, log_probs)
         return Wires.of(predictions, frames, features, labels, losses, log_probs)
 
