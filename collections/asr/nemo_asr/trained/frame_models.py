@@ -18,7 +18,7 @@ from nemo_asr.models.granite import GraniteSpeechEncoder
 from nemo_asr.models.lasr import LasrEncoder
 from nemo_asr.models.wav2vec_bert import Wav2VecBertEncoder
 from nemo_asr.trained.ctc_folders import Kind, with_masked_vector
-from nemo_asr.trained.hugging_face_files import refuse_settings, values_of
+from nemo_asr.trained.hugging_face_files import refuse_settings, section_of, values_of
 
 # Any: values of JSON.
 
@@ -129,14 +129,13 @@ def _lasr(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: a setting that it has not.
     """
-    section, place = config.get("encoder_config"), f"{path}: encoder_config"
-    given = section if isinstance(section, dict) else {}
-    arguments = values_of(given, _LASR_DEFAULTS, place)
-    refuse_settings(given, _LASR_FIXED | {"num_key_value_heads": arguments["num_attention_heads"]}, place)
-    positions = values_of({"rope_parameters": given.get("rope_parameters") or {}}, {"rope_parameters": {}}, place)
+    section, place = section_of(config, "encoder_config"), f"{path}: encoder_config"
+    arguments = values_of(section, _LASR_DEFAULTS, place)
+    refuse_settings(section, _LASR_FIXED | {"num_key_value_heads": arguments["num_attention_heads"]}, place)
+    positions = values_of({"rope_parameters": section.get("rope_parameters") or {}}, {"rope_parameters": {}}, place)
     positions = positions["rope_parameters"]
     refuse_settings(positions, {"rope_type": "default", "partial_rotary_factor": 1.0}, f"{place}.rope_parameters")
-    arguments |= {name: given[name] for name in _RESIDUALS if given.get(name) is not None}
+    arguments |= {name: section[name] for name in _RESIDUALS if section.get(name) is not None}
     arguments["conv_kernel_size"] += 1 - arguments["conv_kernel_size"] % 2
     return {**arguments, **values_of(positions, {"rope_theta": 10_000.0}, f"{place}.rope_parameters")}
 
@@ -201,13 +200,12 @@ def _granite(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: a setting that it has not.
     """
-    section, place = config.get("encoder_config"), f"{path}: encoder_config"
-    given = section if isinstance(section, dict) else {}
-    arguments = values_of(given, _GRANITE_DEFAULTS | {"num_mel_bins": 80}, place)
+    section, place = section_of(config, "encoder_config"), f"{path}: encoder_config"
+    arguments = values_of(section, _GRANITE_DEFAULTS | {"num_mel_bins": 80}, place)
     num_heads = arguments["num_attention_heads"]
     fixed = {"hidden_act": "silu", "head_dim": arguments["hidden_size"] // num_heads, "num_key_value_heads": num_heads}
-    refuse_settings({key: each for key, each in given.items() if each is not None}, fixed, place)
-    halving = given.get("subsample_layers")
+    refuse_settings({key: each for key, each in section.items() if each is not None}, fixed, place)
+    halving = section.get("subsample_layers")
     return {
         # A frame, the one behind it, and the deltas of both.
         "feat_in": 4 * arguments.pop("num_mel_bins"),

@@ -45,6 +45,7 @@ from nemo_asr.trained.hugging_face_files import (
     read_weights,
     refuse_settings,
     renamed,
+    section_of,
     settings_of,
     values_of,
     versions_in,
@@ -272,14 +273,13 @@ def _encoder(config: Mapping[str, Any], kind: _Kind, settings: Mapping[str, Any]
     Raises:
         CheckpointError: settings that it has not.
     """
-    section = config.get("encoder_config")
-    given = section if isinstance(section, dict) else {}
+    section = section_of(config, "encoder_config")
     defaults = {**_ENCODER_DEFAULTS, **_ENCODERS.get(str(config.get("model_type")), {})}
-    values = values_of(given, defaults, f"{path}: encoder_config")
+    values = values_of(section, defaults, f"{path}: encoder_config")
     known = {**_ENCODER_FIXED, "convolution_bias": values["attention_bias"]}
-    refuse_settings({**given, **values}, known, f"{path}: encoder_config")
-    expansion, rest = divmod(values["intermediate_size"], values["hidden_size"])
-    if rest:
+    refuse_settings({**section, **values}, known, f"{path}: encoder_config")
+    expansion, remainder = divmod(values["intermediate_size"], values["hidden_size"])
+    if remainder:
         problem, got = "intermediate_size is no multiple of hidden_size", str(values["intermediate_size"])
         raise CheckpointError(problem, place=str(path), got=got, wanted=f"a multiple of {values['hidden_size']}")
     return {
@@ -298,13 +298,13 @@ def _encoder(config: Mapping[str, Any], kind: _Kind, settings: Mapping[str, Any]
         "dropout_pre_encoder": values["dropout"],
         "dropout_att": values["attention_dropout"],
         "dropout_emb": values["dropout_positions"],
-        **(_context(given, settings, path) if kind.is_streaming else {}),
+        **(_context(section, settings, path) if kind.is_streaming else {}),
     }
 
 
-def _context(given: Mapping[str, Any], settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def _context(section: Mapping[str, Any], settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The arguments of an encoder for streams: what its attention sees, the default first."""
-    window, lookahead = (given.get(key, default) for key, default in _STREAMING_DEFAULTS.items())
+    window, lookahead = (section.get(key, default) for key, default in _STREAMING_DEFAULTS.items())
     further = settings.get("supported_num_lookahead_tokens") or []
     behind = [lookahead, *(further if isinstance(further, list) else [further])]
     if not all(type(value) is int for value in (window, *behind)) or window < 1 or min(behind) < 0:

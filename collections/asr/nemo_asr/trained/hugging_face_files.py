@@ -58,6 +58,12 @@ def settings_of(folder: Path) -> dict[str, Any]:
     return settings
 
 
+def section_of(content: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The settings under a key; none where there are none."""
+    section = content.get(key)
+    return section if isinstance(section, dict) else {}
+
+
 def feature_settings(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """What :func:`settings_of` says of the features: in newer folders it is a section."""
     section = settings.get("feature_extractor")
@@ -173,9 +179,8 @@ def special_ids_of(path: Path) -> set[int]:
         CheckpointError: the file is missing or damaged.
     """
     content = read_object(path)
-    listed, section = content.get("added_tokens"), content.get("model")
+    listed, unknown = content.get("added_tokens"), section_of(content, "model").get("unk_token")
     added = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
-    unknown = section.get("unk_token") if isinstance(section, dict) else None
     special = [each for each in added if each.get("special") and each.get("content") != (unknown or _UNKNOWN)]
     return {each["id"] for each in special if type(each.get("id")) is int}
 
@@ -212,8 +217,7 @@ def piece_texts(path: Path) -> dict[int, str]:
 
 def _read_tokenizer(content: dict[str, Any], path: Path, ids: Sequence[int]) -> tuple[list[str], Subwords | None]:
     by_id, scores = _pieces_in(content, path)
-    section = content.get("model")
-    model: dict[str, Any] = section if isinstance(section, dict) else {}
+    model = section_of(content, "model")
     kind, added = _kind_of_tokenizer(model), _added(content)
     missing = [i for i in ids if i not in by_id]
     if missing:
@@ -274,8 +278,7 @@ def _added(content: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _pieces_in(content: Mapping[str, Any], path: Path) -> tuple[dict[int, str], dict[str, float]]:
     """The pieces by id, and their scores."""
-    section = content.get("model")
-    model: dict[str, Any] = section if isinstance(section, dict) else {}
+    model = section_of(content, "model")
     kind, vocabulary = _kind_of_tokenizer(model), model.get("vocab")
     if kind not in _ALGORITHMS or not isinstance(vocabulary, dict if kind == "BPE" else list):
         place = f"{path}: model.type"

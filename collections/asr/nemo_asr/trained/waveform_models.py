@@ -16,7 +16,7 @@ from torch import Tensor
 from nemo_asr.features.waveform import AudioToWaveformPreprocessor
 from nemo_asr.models.wav2vec import Wav2VecEncoder
 from nemo_asr.trained.ctc_folders import Kind, with_masked_vector
-from nemo_asr.trained.hugging_face_files import refuse_settings
+from nemo_asr.trained.hugging_face_files import refuse_settings, section_of
 
 # Any: values of JSON.
 
@@ -93,14 +93,13 @@ def _encoder(kind: _Waveforms, config: Mapping[str, Any], path: Path) -> dict[st
     Raises:
         CheckpointError: a setting that the encoder here has not.
     """
-    section = config.get(kind.section) if kind.section else config
-    given = section if isinstance(section, dict) else {}
-    refuse_settings(given, _FIXED, f"{path}: {kind.section}" if kind.section else str(path))
+    section = section_of(config, kind.section) if kind.section else config
+    refuse_settings(section, _FIXED, f"{path}: {kind.section}" if kind.section else str(path))
     names = (*_ARGUMENTS, *_OF_DISTANCES) if "gated_positions" in kind.always else _ARGUMENTS
-    arguments = {**kind.always, **{name: given[name] for name in names if given.get(name) is not None}}
+    arguments = {**kind.always, **{name: section[name] for name in names if section.get(name) is not None}}
     if kind.section:
         arguments |= {"final_dropout": arguments.get("hidden_dropout", 0.1)}
-    if given.get("apply_spec_augment") is False:
+    if section.get("apply_spec_augment") is False:
         arguments |= {"mask_time_prob": 0.0, "mask_feature_prob": 0.0}
     return arguments
 
