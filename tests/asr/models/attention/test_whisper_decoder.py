@@ -101,7 +101,7 @@ def test_each_utterance_gets_the_language_that_is_most_probable_behind_the_start
     with torch.no_grad():
         scores, _ = known.step(torch.full((16, 1), START), known.begin(encoded, lengths_of(16)))
         wanted = torch.where(scores[:, 0, EN] >= scores[:, 0, DE], EN, DE)
-        prompts, _ = decoder.begin(encoded, lengths_of(16), 2).own
+        prompts, _ = decoder.begin(encoded, lengths_of(16), 2).extra
     assert wanted.unique().tolist() == [EN, DE]
     assert prompts.tolist() == [[START, token, TRANSCRIBE, NO_TIMES] for token in wanted.tolist() for _ in range(2)]
 

@@ -57,12 +57,12 @@ class DecoderState(NamedTuple):
     Attributes:
         frames: for each layer keys and values of the encoded frames, of B utterances.
         labels: for each layer keys and values of the labels so far, of B * K hypotheses.
-        own: what else a decoder remembers of B * K hypotheses.
+        extra: what else a decoder remembers of B * K hypotheses.
     """
 
     frames: tuple[Seen, ...]
     labels: tuple[Seen, ...]
-    own: tuple[Tensor, ...] = ()
+    extra: tuple[Tensor, ...] = ()
 
     @property
     def num_labels(self) -> int:
@@ -76,8 +76,8 @@ class DecoderState(NamedTuple):
         frames = self.frames
         if len(utterances) < len(frames[0].keys):
             frames = tuple(_rows_of(each, utterances) for each in frames)
-        labels, own = (_rows_of(each, rows) for each in self.labels), (part[rows] for part in self.own)
-        return DecoderState(frames, tuple(labels), tuple(own))
+        labels, extra = (_rows_of(each, rows) for each in self.labels), (part[rows] for part in self.extra)
+        return DecoderState(frames, tuple(labels), tuple(extra))
 
 
 def _rows_of(seen: Seen, rows: Tensor) -> Seen:

@@ -255,14 +255,14 @@ class WhisperDecoder(AttentionDecoder):
         prompts = torch.tensor(self.start, device=encoded.device).repeat(len(encoded) * width, 1)
         if self._language == AUTO:
             log_probs, _ = self.layers.step(prompts[:, 0].view(-1, width), state)
-            known = torch.tensor([*self._languages.values()], device=encoded.device)
-            prompts[:, 1] = known[log_probs.flatten(0, 1)[:, known].argmax(1)]
+            languages = torch.tensor(self.language_tokens, device=encoded.device)
+            prompts[:, 1] = languages[log_probs.flatten(0, 1)[:, languages].argmax(1)]
         said = prompts.new_full((len(prompts), 3), self.first_time - 1)
-        return state._replace(own=(prompts, said))
+        return state._replace(extra=(prompts, said))
 
     def step(self, labels: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """See `AttentionDecoder`. Where the prompt has a token, that one is taken; what rules forbid is never found."""
-        (prompts, said), position = state.own, state.num_labels
+        (prompts, said), position = state.extra, state.num_labels
         inputs, length = labels.flatten(), prompts.shape[1]
         if position < length:
             inputs = prompts[:, position]
@@ -271,7 +271,7 @@ class WhisperDecoder(AttentionDecoder):
             said = torch.stack([inputs, said[:, 0], last_time], 1)
         log_probs, after = self.layers.step(inputs.view(labels.shape), state)
         allowed = self._allowed(log_probs.flatten(0, 1), said, position + 1 - length)
-        return allowed.view(log_probs.shape), after._replace(own=(prompts, said))
+        return allowed.view(log_probs.shape), after._replace(extra=(prompts, said))
 
     def _allowed(self, log_probs: Tensor, said: Tensor, number: int) -> Tensor:
         """Log-probabilities (N, V) of what may come behind ``number`` labels of a text.
