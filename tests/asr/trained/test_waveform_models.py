@@ -34,8 +34,8 @@ from nemo_asr.export.onnx_export import export_onnx
 from nemo_asr.run.onnx.onnx_model import OnnxModel
 from nemo_asr.run.text.labels import text_of as text_written
 from nemo_asr.trained.ctc_folders import HEAD_NAME
+from nemo_asr.trained.foreign import renamed
 from nemo_asr.trained.hugging_face import read_hugging_face
-from nemo_asr.trained.hugging_face_files import renamed
 from nemo_asr.trained.model import load_model
 from nemo_asr.trained.waveform_models import WAVEFORM_KINDS
 from nemo_lite.base.errors import CheckpointError, ConfigError

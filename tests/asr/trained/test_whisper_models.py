@@ -46,8 +46,8 @@ from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.text.labels import text_of
 from nemo_asr.run.transcribe.transcript import as_json
 from nemo_asr.tasks.fitting import leave_out_long, refuse_long
+from nemo_asr.trained.foreign import renamed
 from nemo_asr.trained.hugging_face import read_hugging_face
-from nemo_asr.trained.hugging_face_files import renamed
 from nemo_asr.trained.model import TrainedModel, import_model, load_model
 from nemo_asr.trained.whisper_models import NAMES
 from nemo_lite.base.errors import CheckpointError, ConfigError, DataError, NemoLiteError, UsageError

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nemo_asr.models.jasper import JasperDecoderForCTC
 from nemo_asr.run.text.subwords import Subwords
-from nemo_asr.trained.foreign import ForeignModel
+from nemo_asr.trained.foreign import ForeignModel, renamed
 from nemo_asr.trained.hugging_face_files import (
     CONFIG,
     SETTINGS,
@@ -26,7 +26,6 @@ from nemo_asr.trained.hugging_face_files import (
     read_files,
     read_object,
     read_weights,
-    renamed,
     settings_of,
     special_ids_of,
     versions_in,

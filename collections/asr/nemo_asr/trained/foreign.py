@@ -7,7 +7,8 @@ what is not read here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,3 +51,10 @@ class Format(NamedTuple):
     name: str
     matches: Callable[[Path], bool]
     read: Callable[[Path], ForeignModel]
+
+
+def renamed(name: str, patterns: Iterable[tuple[str, str]]) -> str:
+    """The name of a tensor here: each pattern is replaced in turn."""
+    for pattern, replacement in patterns:
+        name = re.sub(pattern, replacement, name)
+    return name

@@ -26,7 +26,7 @@ from nemo_asr.models.transducer.prompt import AUTO, LanguagePrompt
 from nemo_asr.published.catalogue import DOOR
 from nemo_asr.run.search.transducer import MAX_SYMBOLS
 from nemo_asr.trained.ctc_folders import read_ctc
-from nemo_asr.trained.foreign import ForeignModel, Format
+from nemo_asr.trained.foreign import ForeignModel, Format, renamed
 from nemo_asr.trained.frame_models import FRAME_KINDS
 from nemo_asr.trained.hugging_face_files import (
     CONFIG,
@@ -44,7 +44,6 @@ from nemo_asr.trained.hugging_face_files import (
     read_object,
     read_weights,
     refuse_settings,
-    renamed,
     section_of,
     settings_of,
     values_of,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +82,6 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         CheckpointError: as of :func:`weight_files`, or a file is damaged.
     """
     return {name: tensor for file in weight_files(folder) for name, tensor in read_tensors(file).items()}
-
-
-def renamed(name: str, patterns: Iterable[tuple[str, str]]) -> str:
-    """The name of a tensor here: each pattern is replaced in turn."""
-    for pattern, replacement in patterns:
-        name = re.sub(pattern, replacement, name)
-    return name
 
 
 def weight_files(folder: Path) -> list[Path]:

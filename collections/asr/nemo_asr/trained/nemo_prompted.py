@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from torch import Tensor
 from nemo_asr.decoding.attention import AttentionSearch
 from nemo_asr.run.text.sentencepiece_file import ModelFile, decode, encode
 from nemo_asr.run.text.subwords import Subwords, SubwordsByLanguage
+from nemo_asr.trained.foreign import renamed
 from nemo_asr.trained.nemo_config import resolved, section_at
 from nemo_asr.trained.prompted_models import DECODER, Vocabulary, languages_in, published_sections, vocabulary_of
 from nemo_lite.base.config import Config, raise_if, shown
@@ -71,9 +71,7 @@ def read_nemo_decoder(config: Config, tokenizer: Subwords, state: Mapping[str, T
     arguments = _arguments(config, problems)
     weights: dict[str, Tensor] = {}
     for original, tensor in state.items():
-        name = original
-        for pattern, replacement in _NAMES:
-            name = re.sub(pattern, replacement, name)
+        name = renamed(original, _NAMES)
         if not name.startswith(("layers.", "projection.")):
             wanted = "encoder.*, transf_decoder.*, log_softmax.*, encoder_decoder_proj.*"
             raise CheckpointError("its weights are of another kind of model", place=place, got=original, wanted=wanted)

@@ -20,7 +20,7 @@ from nemo_asr.models.attention.loss import AttentionLoss
 from nemo_asr.models.attention.whisper_decoder import AUTO, WhisperDecoder
 from nemo_asr.models.whisper import WhisperEncoder
 from nemo_asr.run.text.languages import language_code
-from nemo_asr.trained.foreign import ForeignModel
+from nemo_asr.trained.foreign import ForeignModel, renamed
 from nemo_asr.trained.hugging_face_files import (
     CONFIG,
     SETTINGS,
@@ -32,7 +32,6 @@ from nemo_asr.trained.hugging_face_files import (
     read_object,
     read_weights,
     refuse_settings,
-    renamed,
     settings_of,
     values_of,
     versions_in,
