@@ -530,12 +530,7 @@ class NeuralModuleFactory:
         return self.get_trainer().loss_gradients(losses)
 
     def step_memory(
-        self,
-        losses: Sequence[NmTensor],
-        batch: Sequence[Any],
-        optimizer: str,
-        params: Mapping[str, object],
-        most_operators: int | None = None,
+        self, losses: Sequence[NmTensor], batch: Sequence[Any], optimizer: str, params: Mapping[str, object]
     ) -> StepMemory:
         """Bytes that the tensors of a training step take, counted by shapes: nothing is computed. This process alone.
 
@@ -546,13 +541,11 @@ class NeuralModuleFactory:
             batch: values of the data layer's ports; of floating ones only the shapes are used.
             optimizer: its name.
             params: its options, as ``optimization_params`` of :meth:`train`.
-            most_operators: above which it is given up; None: any number.
 
         Raises:
-            NotImplementedError, RuntimeError: an operation on the way to the losses needs values; or there are more
-                operators (ManyOperatorsError).
+            NotImplementedError, RuntimeError: an operation on the way to the losses needs values.
         """
-        return self.get_trainer().step_memory(losses, batch, optimizer, params, most_operators)
+        return self.get_trainer().step_memory(losses, batch, optimizer, params)
 
     def tried_bytes(
         self, losses: Sequence[NmTensor], batch: Sequence[Any], optimizer: str, params: Mapping[str, object]

@@ -70,6 +70,7 @@ ELSEWHERE = [
     ("nemo_lite", "package_info", "core/test_module_config.py"),
     ("nemo_lite.backends.pytorch", "foreach_optimizers", "backends/test_optimizers.py"),
     ("nemo_lite.backends.pytorch", "half_modules", "backends/test_precision.py"),
+    ("nemo_lite.backends.pytorch", "iterations", "backends/engine/test_step_memory.py"),
     ("nemo_lite.base", "nemo_archive", "compat/test_nemo_model.py"),
     ("nemo_lite.base", "aliases", "test_public_names.py"),
     ("nemo_lite.compat", "paths", "test_public_names.py"),

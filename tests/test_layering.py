@@ -17,8 +17,8 @@ ORDERS = {
         < callbacks.action_state < callbacks.base < trackers < callbacks, picture < show
     """,
     "nemo_lite.backends.pytorch": """
-        tensor_codec, lowering < generators, streaming, placement, half_modules, data.order < precision < distributed
-        < checkpoint, data, compiling, foreach_optimizers < optimizers < nm
+        tensor_codec, lowering, iterations < generators, streaming, placement, half_modules, data.order
+        < precision < distributed < checkpoint, data, compiling, foreach_optimizers < optimizers < nm
         < common, engine < export, precision_check < actions
     """,
     "nemo_asr.run": """

@@ -205,17 +205,12 @@ class PtActions(DeploymentExport):
             return self._comm.on_first(lambda: self._loss_gradients(losses))
 
     def step_memory(
-        self,
-        losses: Sequence[NmTensor],
-        batch: Sequence[Value],
-        optimizer: str,
-        params: Mapping[str, object],
-        most_operators: int | None = None,
+        self, losses: Sequence[NmTensor], batch: Sequence[Value], optimizer: str, params: Mapping[str, object]
     ) -> StepMemory:
         """See :meth:`NeuralModuleFactory.step_memory`."""
         # A CPU has no float16 under autocast; bfloat16 takes as much.
         precision = choose_precision(self._level, torch.device("cpu"), "bfloat16", amp_backend="native")
-        return step_memory(losses, batch, precision, optimizer, params, most_operators)
+        return step_memory(losses, batch, precision, optimizer, params)
 
     def tried_bytes(
         self, losses: Sequence[NmTensor], batch: Sequence[Value], optimizer: str, params: Mapping[str, object]

@@ -5,9 +5,14 @@ import re
 import pytest
 from toys.tone_corpus import make_corpus
 
+import nemo_asr
+from nemo_asr.argparse import AsrArgParser
 from nemo_asr.commands.batch_finding import Bucket, find, hours_told, largest_batch, rate_of
 from nemo_asr.commands.cli import train
+from nemo_asr.commands.training import TrainingRun
 from nemo_asr.data.dataset import BatchShape
+from nemo_asr.models.transducer import lattice, sliced_joint
+from nemo_lite.backends.pytorch.iterations import iterations
 from nemo_lite.base.errors import UsageError
 from nemo_lite.core.trackers import MetricsFile
 
@@ -69,6 +74,25 @@ def test_a_plan_shows_the_memory_of_the_largest_batch(corpus, capsys, monkeypatc
     plan(corpus)
     line = r"memory of the largest batch \(5 items of 0\.7 s with 4 labels\): \d+ MiB of tensors: weights \d+ MiB, "
     assert re.search(line + r"optimizer \d+ MiB, the step \d+ MiB\n", capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_a_transducer_is_counted_without_most_iterations_of_its_loss_and_to_the_byte(corpus, monkeypatch):
+    options = ["--model_config", "tdt_digits", "--train_dataset", str(corpus / "train.json"), "--num_epochs", "1"]
+    run = TrainingRun(AsrArgParser(prog="plan").parse_args([*options, "--plan"]))
+    finding = run.batch_finding(nemo_asr.connect(run.model, run.training_data, training=True).scored[0])
+    shape, left_out = BatchShape(120, 0.7, 6), []  # slices of two sizes
+
+    def all_of(items, tensor, needed):
+        left_out.append(len(items) - len(iterations(items, tensor, needed)))
+        return items
+
+    counted = finding.counted(shape)
+    for module in (lattice, sliced_joint):
+        monkeypatch.setattr(module, "iterations", all_of)
+    assert finding.counted(shape) == counted
+    assert min(left_out) > 3
+    assert len(left_out) == 4  # two passes of the lattice and two of the joint
 
 
 def test_a_plan_finds_the_batch_for_a_device_and_the_hours(corpus, capsys, monkeypatch, tmp_path):

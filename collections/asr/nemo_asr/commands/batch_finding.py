@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from nemo_asr.data.dataset import BatchShape
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
-from nemo_lite import NeuralModuleFactory, NmTensor
-from nemo_lite.backends.pytorch.engine.step_memory import ManyOperatorsError, StepMemory
+from nemo_asr.options import memory
+from nemo_asr.scoring.report.records import METRICS_FILE
+from nemo_lite import DataLayerNM, NeuralModuleFactory, NmTensor
+from nemo_lite.backends.pytorch.engine.step_memory import StepMemory
 from nemo_lite.base.errors import UsageError, counted
+from nemo_lite.core.trackers import read_metrics
 
 # Shares of a device's memory that tensors get. Those of a CPU were measured (docs/en/performance.md); nobody has
 # measured that of a GPU.
@@ -59,37 +65,104 @@ def share_of(name: str) -> float:
     return SHARE_OF_CPU_TRIMMED if os.environ.get(TRIMMED) else SHARE_OF_CPU
 
 
-def made_up_batch(layer: SpeechDataLayer, shape: BatchShape) -> Sequence[Any]:
-    """A batch of this shape. UsageError: the layer does not know its batches before they are read."""
+class BatchFinding:
+    """The memory of a training's steps: of its largest batch, and which batch fits.
+
+    Args:
+        args: the training's options.
+        layer: its data.
+        factory: its own.
+        loss: what is minimised; modules may be on the meta device.
+        loss_with_weights: makes that wire with modules that have weights, for trials on a GPU.
+    """
+
+    def __init__(
+        self,
+        args: Namespace,
+        layer: DataLayerNM,
+        factory: NeuralModuleFactory,
+        loss: NmTensor,
+        loss_with_weights: Callable[[], NmTensor],
+    ) -> None:
+        self._args, self._factory, self._loss, self._loss_with_weights = args, factory, loss, loss_with_weights
+        self._layer = layer if isinstance(layer, SpeechDataLayer) else None
+        self._optimizer = args.optimizer, {"lr": args.lr, "weight_decay": args.weight_decay, "betas": args.betas}
+
+    def counted(self, shape: BatchShape | None = None) -> StepMemory:
+        """The bytes of a step on a batch of this shape; None: on the largest batch that training may read.
+
+        Raises:
+            UsageError: they cannot be counted for this model or these data.
+        """
+        layer = self._speech_layer()
+        batch = _made_up_batch(layer, shape or layer.largest_shape())
+        try:
+            return self._factory.step_memory([self._loss], batch, *self._optimizer)
+        except (NotImplementedError, RuntimeError) as error:
+            problem = "the memory of a step cannot be counted"
+            raise UsageError(problem, got=str(error).splitlines()[0], remedy="try it on the device") from None
+
+    def memory_told(self) -> str:
+        """A line about the memory of the largest batch."""
+        if self._layer is None:
+            return "memory: not known before the batches are read"
+        try:
+            return _step_told(self._layer.largest_shape(), self.counted())
+        except UsageError as error:
+            return f"memory: not known: {error}"
+
+    def batch_told(self, total_steps: int) -> list[str]:
+        """Lines: which batch fits, and how long the training takes, of so many steps.
+
+        Raises:
+            UsageError: not even one utterance fits, or it is not known.
+        """
+        args, device, layer = self._args, self._factory.device, self._speech_layer()
+        if args.device is None and device.type == "cuda":
+            name, size = torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).total_memory
+            limit, how = int(size * SHARE_OF_TRIAL), "tried"
+            bytes_of = self._trials(layer, limit)
+        else:
+            name, size = args.device or memory("cpu")
+            limit, how = int(size * share_of(name)), "counted by shapes"
+
+            def bytes_of(shape: BatchShape) -> int:
+                return self.counted(shape).peak
+
+        lines = _told(name, size, limit, find(buckets_of(layer), bytes_of, limit), how)
+        if args.num_epochs:
+            audio = args.num_epochs * float(layer.durations.sum())
+        else:
+            of_batch = min(args.batch_size * float(layer.durations.mean()), layer.max_batch_seconds or math.inf)
+            audio = total_steps * args.iter_per_step * args.num_processes * of_batch
+        rate, source = args.rate, "as given"
+        records = args.run_dir and args.run_dir / METRICS_FILE
+        if rate is None and records and records.is_file():
+            rate, source = rate_of(read_metrics(records)), f"measured in {args.run_dir}"
+        return [*lines, hours_told(audio, rate, source)]
+
+    def _speech_layer(self) -> SpeechDataLayer:
+        if self._layer is None:
+            remedy = "give manifests"
+            raise UsageError("its batches are not known before they are read", place="--find_batch", remedy=remedy)
+        return self._layer
+
+    def _trials(self, layer: SpeechDataLayer, limit: int) -> Callable[[BatchShape], int]:
+        """What batches take on the GPU, by trying; twice the limit where memory lacks."""
+        loss = self._loss_with_weights()
+
+        def tried(shape: BatchShape) -> int:
+            taken = self._factory.tried_bytes([loss], _made_up_batch(layer, shape), *self._optimizer)
+            return 2 * limit if taken is None else taken
+
+        return tried
+
+
+def _made_up_batch(layer: SpeechDataLayer, shape: BatchShape) -> Sequence[Any]:
     batch = layer.made_up_batch(shape)
     if batch is None:
         raise UsageError("its batches are not known before they are read", place=layer.label)
     return batch
-
-
-def memory_of(
-    layer: SpeechDataLayer,
-    shape: BatchShape,
-    factory: NeuralModuleFactory,
-    loss: NmTensor,
-    optimizer: str,
-    params: Mapping[str, object],
-    most_operators: int | None = None,
-) -> StepMemory:
-    """The bytes of a training step on a batch of this shape; ``most_operators``: above which counting is given up.
-
-    Raises:
-        UsageError: they cannot be counted for this model or these data.
-    """
-    batch = made_up_batch(layer, shape)
-    try:
-        return factory.step_memory([loss], batch, optimizer, params, most_operators)
-    except ManyOperatorsError as error:
-        problem, remedy = "counting would take long", "--find_batch counts it"
-        raise UsageError(problem, got=str(error), remedy=remedy) from None
-    except (NotImplementedError, RuntimeError) as error:
-        problem = "the memory of a step cannot be counted"
-        raise UsageError(problem, got=str(error).splitlines()[0], remedy="try it on the device") from None
 
 
 def buckets_of(layer: SpeechDataLayer) -> list[Bucket]:
@@ -158,7 +231,7 @@ def find(buckets: Sequence[Bucket], bytes_of: Callable[[BatchShape], int], limit
     return fits
 
 
-def told(name: str, size: int, limit: int, fits: Sequence[Fit], how: str) -> list[str]:
+def _told(name: str, size: int, limit: int, fits: Sequence[Fit], how: str) -> list[str]:
     """The lines of the answer: a table of the buckets, and what to give."""
     lines = [f"largest batch on {name} ({_size(size)}, {_size(limit)} of them for tensors), {how}:"]
     lines.append(f"  {'seconds':>8} {'labels':>7} {'utterances':>10} {'batch':>6} {'memory':>9}")
@@ -177,7 +250,7 @@ def told(name: str, size: int, limit: int, fits: Sequence[Fit], how: str) -> lis
     return lines
 
 
-def step_told(shape: BatchShape, step: StepMemory) -> str:
+def _step_told(shape: BatchShape, step: StepMemory) -> str:
     """A line about the memory of a step."""
     of_batch = f"{counted(shape.items, 'item')} of {shape.seconds:.1f} s with {counted(shape.labels, 'label')}"
     rest = step.peak - step.weights - step.optimizer

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import math
 import platform
 import shlex
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,25 +17,13 @@ import torch
 
 import nemo_lite
 from nemo_asr.argparse import evaluation_steps, steps_of_run
-from nemo_asr.commands.batch_finding import (
-    SHARE_OF_TRIAL,
-    buckets_of,
-    find,
-    hours_told,
-    made_up_batch,
-    memory_of,
-    rate_of,
-    share_of,
-    step_told,
-)
-from nemo_asr.commands.batch_finding import told as batch_told
+from nemo_asr.commands.batch_finding import BatchFinding
 from nemo_asr.commands.guarding import Guard
 from nemo_asr.data.check import tell_of_little, warn_of_leaks, warn_of_long
-from nemo_asr.data.dataset import BatchShape
 from nemo_asr.data.evaluated_sets import ScoredClasses, ScoredSet
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.models.jasper import set_batch_norm_momentum
-from nemo_asr.options import memory, policy_of
+from nemo_asr.options import policy_of
 from nemo_asr.run.options import unique_tags
 from nemo_asr.run.text.labels import main_metric
 from nemo_asr.scoring.nemo_lines import monitor_asr_train_progress, monitor_classification_training_progress
@@ -72,7 +59,6 @@ from nemo_lite import (
     SimpleLossLoggerCallback,
     logging,
 )
-from nemo_lite.backends.pytorch.engine.step_memory import StepMemory
 from nemo_lite.base.errors import NemoLiteError, UnknownNameError, UsageError
 from nemo_lite.base.options import factory_arguments
 from nemo_lite.core import EarlyStoppingCallback, Metric, UnfreezeCallback
@@ -88,10 +74,7 @@ from nemo_lite.core.trackers import (
     TerminalLines,
     Tracker,
     Trackers,
-    read_metrics,
 )
-
-_MOST_OPERATORS = 10_000  # of a step whose memory a plan counts: some seconds
 
 
 def is_classifier(model_config: str | None) -> bool:
@@ -201,9 +184,10 @@ class TrainingRun:
                 if name not in names:
                     raise UnknownNameError("module", name, names, place="--module_lr")
             schedule = lr_policy, args.lr, steps_per_epoch, total_steps
-            factory.on_first(lambda: show_plan(dags, *schedule, args.run_dir, self._memory_told(loss)))
+            finding = self.batch_finding(loss)
+            factory.on_first(lambda: show_plan(dags, *schedule, args.run_dir, finding.memory_told()))
             if args.find_batch:
-                factory.on_first(lambda: print("\n".join(self._found_batch(loss, total_steps))))
+                factory.on_first(lambda: print("\n".join(finding.batch_told(total_steps))))
             if isinstance(training, Wires) and len(training.losses) > 1:
                 self._plan_gradients()
             return
@@ -253,78 +237,21 @@ class TrainingRun:
         if args.run_dir and args.report:
             factory.on_first(lambda: try_report(args.run_dir, dags=dags))
 
-    def bytes_of(self, loss: NmTensor, shape: BatchShape, most_operators: int | None = None) -> StepMemory:
-        """What a training step on a batch of this shape takes; ``most_operators``: above which it is given up."""
-        assert isinstance(self.training_data, SpeechDataLayer), "a batch has a shape"
-        params = self._optimizer_params()
-        return memory_of(self.training_data, shape, self.factory, loss, self.args.optimizer, params, most_operators)
+    def batch_finding(self, loss: NmTensor) -> BatchFinding:
+        """The memory of this training, whose loss is given: of its largest batch, and which batch fits."""
+        return BatchFinding(
+            self.args, self.training_data, self.factory, loss, lambda: self._wires_with_weights().scored[0]
+        )
 
-    def _memory_told(self, loss: NmTensor) -> str:
-        """A line about the memory of the largest batch, for a plan."""
-        if not isinstance(self.training_data, SpeechDataLayer):
-            return "memory: not known before the batches are read"
-        shape = self.training_data.largest_shape()
-        try:
-            return step_told(shape, self.bytes_of(loss, shape, _MOST_OPERATORS))
-        except UsageError as error:
-            return f"memory: not known: {error}"
-
-    def _found_batch(self, loss: NmTensor, total_steps: int) -> list[str]:
-        """Which batch fits, and how long the training takes.
-
-        Raises:
-            UsageError: not even one utterance fits, or it is not known.
-        """
-        args, layer = self.args, self.training_data
-        if not isinstance(layer, SpeechDataLayer):
-            remedy = "give manifests"
-            raise UsageError("its batches are not known before they are read", place="--find_batch", remedy=remedy)
-        device = self.factory.device
-        if args.device is None and device.type == "cuda":
-            name, size = torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).total_memory
-            limit, how = int(size * SHARE_OF_TRIAL), "tried"
-            bytes_of = self._trials(layer, limit)
-        else:
-            name, size = args.device or memory("cpu")
-            limit, how = int(size * share_of(name)), "counted by shapes"
-
-            def bytes_of(shape: BatchShape) -> int:
-                return self.bytes_of(loss, shape).peak
-
-        lines = batch_told(name, size, limit, find(buckets_of(layer), bytes_of, limit), how)
-        mean = float(layer.durations.mean())
-        if args.num_epochs:
-            audio = args.num_epochs * float(layer.durations.sum())
-        else:
-            of_batch = min(args.batch_size * mean, layer.max_batch_seconds or math.inf)
-            audio = total_steps * args.iter_per_step * args.num_processes * of_batch
-        rate, source = args.rate, "as given"
-        records = args.run_dir and args.run_dir / METRICS
-        if rate is None and records and records.is_file():
-            rate, source = rate_of(read_metrics(records)), f"measured in {args.run_dir}"
-        return [*lines, hours_told(audio, rate, source)]
-
-    def _trials(self, layer: SpeechDataLayer, limit: int) -> Callable[[BatchShape], int]:
-        """What batches take on the GPU, by trying; twice the limit where memory lacks. This needs weights."""
+    def _wires_with_weights(self) -> Wires:
+        """Those of the training DAG, of new modules that have weights, unlike a plan's."""
         self.model = self.recipe.model(intermediate_ctc=self.args.intermediate_ctc)
-        loss = connect(self.model, layer, training=True).scored[0]
-        params = self._optimizer_params()
-
-        def tried(shape: BatchShape) -> int:
-            taken = self.factory.tried_bytes([loss], made_up_batch(layer, shape), self.args.optimizer, params)
-            return 2 * limit if taken is None else taken
-
-        return tried
-
-    def _optimizer_params(self) -> dict[str, Any]:
-        args = self.args
-        return {"lr": args.lr, "weight_decay": args.weight_decay, "betas": args.betas}
+        return connect(self.model, self.training_data, training=True)
 
     def _plan_gradients(self) -> None:
         """Say how the parts of the loss are balanced at the first step. This needs weights and audio, unlike a plan."""
-        self.model = self.recipe.model(intermediate_ctc=self.args.intermediate_ctc)
+        losses = self._wires_with_weights().losses
         self._take_weights()
-        losses = connect(self.model, self.training_data, training=True).losses
         gradients = self.factory.loss_gradients([part.loss for part in losses.values()])
         weights = {name: part.weight for name, part in losses.items()}
         reasons = weak_at_first(part.loss for part in losses.values())

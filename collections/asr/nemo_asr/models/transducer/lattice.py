@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from nemo_lite.backends.pytorch.iterations import iterations
+
 # Float32 does not show such a posterior beside 1. Its products with small probabilities are denormal numbers, with
 # which a CPU multiplies matrices ten times as slowly.
 _NEGLIGIBLE = 1e-15
@@ -78,32 +80,34 @@ class _Lattice(torch.autograd.Function):
 
         # From the start: the logarithm of the probability of all paths to a node.
         nowhere = torch.full((len(blank), num_columns), -torch.inf, dtype=torch.float64, device=blank.device)
-        alphas = [torch.where(column == 0, 0.0, nowhere)]
+        alphas = nowhere.new_empty(num_diagonals, *nowhere.shape)
+        alphas[0] = torch.where(column == 0, 0.0, nowhere)
         leaving = deque[Tensor](maxlen=max(steps))  # over each arc of a diagonal, in the column of its target
-        for diagonal in range(1, num_diagonals):
-            over = alphas[-1] + arcs[diagonal - 1]
+        until_full = max(steps) + 3  # iterations, until both queues are full and hold no more
+        for diagonal in iterations(range(1, num_diagonals), blank, until_full):
+            over = alphas[diagonal - 1] + arcs[diagonal - 1]
             # No label arc leaves the last column, so it may come round to the first.
             leaving.append(torch.cat([over[:num_blanks], over[num_blanks:].roll(1, -1)]))
             arriving = [leaving[-step][arc] for arc, step in enumerate(steps) if 0 < step <= len(leaving)]
-            alphas.append(torch.stack(arriving).logsumexp(0) if arriving else nowhere)
-        at_end = torch.stack(alphas, 2).gather(2, last_diagonal.unsqueeze(1).expand(-1, num_columns, -1))
-        total = at_end.squeeze(2).gather(1, last_column)
+            alphas[diagonal] = torch.stack(arriving).logsumexp(0) if arriving else nowhere
+        at_end = alphas.gather(0, last_diagonal.expand(1, -1, num_columns))
+        total = at_end.squeeze(0).gather(1, last_column)
         losses = -total.squeeze(1).to(blank.dtype)
         if not any(ctx.needs_input_grad):
             return losses
 
         # From the end: that of all paths from a node; and with both, the posteriors.
         posteriors = torch.empty_like(arcs)
-        betas = [nowhere] * (num_diagonals + max(steps))
+        betas = deque([nowhere] * (max(steps) + 1), maxlen=max(steps) + 1)  # of a diagonal and of those behind it
         scale = torch.where(total.isinf(), torch.inf, total)  # where no path fits, all posteriors are 0
-        for diagonal in reversed(range(num_diagonals)):
+        for diagonal in iterations(range(num_diagonals)[::-1], blank, until_full):
             is_end = (column == last_column) & (last_diagonal == diagonal)
-            betas[diagonal] = torch.where(is_end, 0.0, nowhere)
+            betas.appendleft(torch.where(is_end, 0.0, nowhere))
             if diagonal < len(arcs):
-                targets = torch.stack([betas[diagonal + step] for step in steps])
+                targets = torch.stack([betas[step] for step in steps])
                 over = arcs[diagonal] + torch.cat([targets[:num_blanks], targets[num_blanks:].roll(-1, -1)])
                 posteriors[diagonal] = F.threshold((over + (alphas[diagonal] - scale)).exp(), _NEGLIGIBLE, 0.0)
-                betas[diagonal] = torch.logaddexp(betas[diagonal], over.logsumexp(0))
+                betas[0] = torch.logaddexp(betas[0], over.logsumexp(0))
         ctx.num_blanks = num_blanks
         ctx.save_for_backward(_unskewed(posteriors, blank.shape[1]))
         return losses

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from nemo_lite.backends.pytorch.iterations import iterations
+
 # The logits of so many nodes and a thousand labels fit the cache of a core, and fewer would keep it less busy.
 _NODES_OF_CORE = 512
 _SLICE_BYTES = 40 << 20
@@ -91,7 +93,8 @@ class _Joint:
         items = max(1, min(num_items, most // of_frame))
         length = max(1, most // (of_frame * items))
         places = [(i, t) for i in range(0, num_items, items) for t in range(0, num_frames, length)]
-        for number, (item, frame) in enumerate(places):
+        # The third one follows a slice of full size, or the last frames of one: no two hold more.
+        for number, (item, frame) in enumerate(iterations(places, frames, 3)):
             yield number, slice(item, item + items), slice(frame, frame + length)
 
     def hidden(self, frames: Tensor, states: Tensor, number: int) -> Tensor:
