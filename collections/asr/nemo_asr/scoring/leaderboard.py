@@ -29,7 +29,7 @@ PREFIX = "leaderboard:"
 INSTALL = "pip install kaldialign regex (the extra leaderboard of nemo-lite)"
 _DATASET = "hf-audio/open-asr-leaderboard"
 _NOT_SCORED = frozenset({"", "ignore time segment in scoring"})  # references that its code leaves out
-_CLONE = "give a checkout: git clone https://github.com/huggingface/open_asr_leaderboard"
+CLONE = "give a checkout: git clone https://github.com/huggingface/open_asr_leaderboard"
 
 
 class LeaderboardRate(NamedTuple):
@@ -74,7 +74,7 @@ def load_leaderboard(folder: str) -> Leaderboard:
     """
     package = Path(folder) / "normalizer"
     if not (package / "normalizer.py").is_file():
-        raise UsageError("this is no checkout of the leaderboard", place=folder, wanted=str(package), remedy=_CLONE)
+        raise UsageError("this is no checkout of the leaderboard", place=folder, wanted=str(package), remedy=CLONE)
     name = f"open_asr_leaderboard_{hashlib.sha256(str(package.resolve()).encode()).hexdigest()[:8]}"
     try:
         spec = importlib.util.spec_from_file_location(

@@ -44,6 +44,13 @@ def test_a_model_is_needed(capsys):
     assert capsys.readouterr().err.endswith("the following arguments are required: --eval_datasets\n")
 
 
+def test_the_leaderboard_without_a_folder_is_told_where_its_checkout_is(capsys):
+    with pytest.raises(SystemExit):
+        main(["A", "--leaderboard", "--eval_datasets", "x"])
+    told = "error: argument --leaderboard: no checkout is named; give a checkout: git clone https://github.com/"
+    assert told in capsys.readouterr().err
+
+
 def test_the_help_shows_the_models_in_front(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])

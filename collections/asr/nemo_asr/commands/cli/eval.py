@@ -16,7 +16,7 @@ from nemo_asr.run.options import (
     WeightSearch,
     check_search_options,
 )
-from nemo_asr.scoring.leaderboard import PREFIX
+from nemo_asr.scoring.leaderboard import CLONE, PREFIX
 from nemo_lite.base.errors import NemoLiteError, UsageError
 from nemo_lite.base.options import option, option_group
 
@@ -67,12 +67,12 @@ class EvaluationOptions:
     )
     leaderboard: str | None = option(
         None,
-        "score as the public Open ASR leaderboard does, by the normaliser of this checkout of its repository (without "
-        "FOLDER: the one here), which runs; writes OUT/.eval_results/open_asr_leaderboard.yaml",
+        "score as the public Open ASR leaderboard does, by the normaliser of this checkout of its repository, which "
+        "runs; writes OUT/.eval_results/open_asr_leaderboard.yaml",
         only_for="texts",
         metavar="FOLDER",
         nargs="?",
-        const=".",
+        const="",
     )
     report: bool = option(True, "write OUT/report.html: curves, error rates, the worst utterances")
     segments: Literal["energy", "off"] = option(
@@ -158,6 +158,8 @@ class EvalParser(EvalArgParser):
             self.error("--stream hears one model, and recordings as they are; leave --compare and --segments out")
         if parsed.certify and (parsed.compare or parsed.cutting):
             self.error("--certify hears one model, and recordings as they are; leave --compare and --segments out")
+        if parsed.leaderboard == "":
+            self.error(f"argument --leaderboard: no checkout is named; {CLONE}")
         if parsed.leaderboard:
             if parsed.compare or parsed.score_normalizer:
                 self.error(
