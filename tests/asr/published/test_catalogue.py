@@ -26,6 +26,7 @@ from nemo_asr.run.options import FOREIGN_MODELS
 from nemo_asr.run.serve.models import names_of_models
 from nemo_asr.trained.folder import FORMATS, find_model, read_card
 from nemo_asr.trained.hugging_face import check_kind
+from nemo_asr.trained.licences import licence_of
 from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, NemoLiteError, UsageError
 from nemo_lite.base.files import digest_of_file
 
@@ -74,6 +75,20 @@ def test_a_model_is_fetched_shown_and_written_as_a_model_folder(hub: Hub, capsys
     assert capsys.readouterr().out.splitlines()[0].endswith(str(cached))
     with pytest.raises(UsageError, match="there is a model already"):
         main(["get", "hf:owner/name", "--to", "mine"])
+
+
+def test_what_comes_from_a_name_has_the_licence_of_the_table(hub: Hub, monkeypatch, capsys) -> None:
+    stated = published_models()[NAME]._replace(repository="hf:owner/name", licence="CC-BY-4.0")
+    monkeypatch.setattr("nemo_asr.published.catalogue.published_models", lambda: {NAME: stated})
+    main(["import", NAME, "--to", "made"])
+    main(["get", NAME, "--to", "fetched"])
+    main(["import", NAME, "--to", "said", "--licence", "MIT"])
+    said = [read_card(Path(folder, "model.json")).licence for folder in ("made", "fetched", "said")]
+    assert said == ["CC-BY-4.0", "CC-BY-4.0", "MIT"]
+    main(["show", NAME, "--require", "commercial"])
+    assert "licence      CC-BY-4.0" in capsys.readouterr().out
+    assert (licence_of(NAME), licence_of("hf:owner/name"), licence_of("made")) == ("CC-BY-4.0",) * 3
+    assert licence_of(find_model(NAME)) == ""
 
 
 def test_import_without_a_folder_writes_one_of_its_name_here(hub: Hub, tmp_path: Path) -> None:

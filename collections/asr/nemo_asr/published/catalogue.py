@@ -112,3 +112,10 @@ def door(model: str | Path) -> str:
     if (address := _ADDRESS.fullmatch(text)) is not None:
         return f"write {PREFIX}{address[1]} to download it; {DOOR}"
     return f"{DOOR}{did_you_mean(text, published_models())}; {' or '.join(SPELLINGS.values())} is any other"
+
+
+def stated_licence(model: str | Path) -> str:
+    """The licence of the table, of a name or its repository; "" of what is not in it, and of a path."""
+    licences = {parse_repository(each.repository): each.licence for each in published_models().values()}
+    repository = repository_of(model)
+    return "" if repository is None else licences.get(repository, "")

@@ -22,7 +22,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from torch import Tensor
 
-from nemo_asr.published.catalogue import DOOR, door, repository_of
+from nemo_asr.published.catalogue import DOOR, door, repository_of, stated_licence
 from nemo_asr.published.hub import fetch
 from nemo_asr.run.calibration import Calibration, usual_confidence
 from nemo_asr.run.options import MODEL_PATHS
@@ -377,7 +377,8 @@ def read_model(path: str | Path) -> StoredModel:
     if (kind := foreign_format(folder)) is not None:
         foreign = _read_foreign(kind, folder)
         config = Config(foreign.config, Source(foreign.place)).as_yaml()
-        card = ModelCard(versions=dict(foreign.versions), sources={file.name: "" for file in foreign.files})
+        sources = {file.name: "" for file in foreign.files}
+        card = ModelCard(versions=dict(foreign.versions), sources=sources, licence=stated_licence(path))
         return StoredModel(foreign.place, card, config, foreign.weights, foreign.tokenizer)
     if not CheckpointFolder(folder).sets() and any(folder.glob("*.pt")):
         return _read_files_of_nemo(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from nemo_asr.published.catalogue import stated_licence
 from nemo_asr.trained.folder import CARD, find_model, read_card
 from nemo_lite.base.errors import CheckpointError, UsageError
 
@@ -31,9 +32,10 @@ def require_commercial(licence: str, place: str) -> None:
 
 
 def licence_of(path: str | Path) -> str:
-    """The licence in the card of a model folder; "" where none is said, or there is no such folder."""
+    """The licence in a model folder's card, or of a published model by name; "" where none is said or nothing is."""
     with suppress(CheckpointError):  # whoever reads the weights says what is wrong
         folder = find_model(path)
         if (folder / CARD).is_file():
             return read_card(folder / CARD).licence
+        return stated_licence(path)
     return ""

@@ -542,7 +542,7 @@ def completed(card: ModelCard, recipe: Recipe) -> ModelCard:
     """The card of a model that does not describe itself: of a script, of NeMo 0.x or of another toolkit."""
     if card.labels:
         return card
-    made = describe(recipe)
+    made = describe(recipe, card.licence)
     kept = {"step": card.step, "epoch": card.epoch, "versions": card.versions or made.versions, "sources": card.sources}
     return msgspec.structs.replace(made, **kept)
 
@@ -554,7 +554,7 @@ def import_model(source: str | Path, folder: str | Path | None = None, licence: 
         source: a file or folder of one of :data:`FORMATS`, or the name of a published model.
         folder: the folder to write; by default, beside a file, its name without the ending, and in a folder ``model``,
             which then stands for it. Of a published model it is its name, in the working directory.
-        licence: of the weights, as the user says it.
+        licence: of the weights, as the user says it; by default, of a published model by name, as its publisher does.
 
     Raises:
         CheckpointError, ConfigError: the source is none, or cannot be read.
@@ -575,7 +575,7 @@ def import_model(source: str | Path, folder: str | Path | None = None, licence: 
         got = "a folder" if path.is_dir() else "a file" if path.exists() else "nothing"
         wanted, remedy = ", ".join(FOREIGN_MODELS), door(source)
         raise CheckpointError("there is nothing to import", place=str(path), got=got, wanted=wanted, remedy=remedy)
-    model = load_model(path)
+    model = load_model(source)
     digests = {name: digest_of_file(path / name if path.is_dir() else path) for name in model.card.sources}
     written_by = {**versions(), **model.card.versions}
     model.card = msgspec.structs.replace(model.card, sources=digests, versions=written_by)

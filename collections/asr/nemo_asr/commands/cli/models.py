@@ -24,7 +24,6 @@ from nemo_asr.published.catalogue import (
     PREFIX,
     SPELLINGS,
     door,
-    parse_repository,
     published_models,
     repository_of,
 )
@@ -143,8 +142,7 @@ def _get(options: Namespace) -> None:
         print(f"{file.name}  {file.bytes / 2**20:.1f} MiB  SHA-256 {file.sha256}")
     print(printable(str(path)))
     if options.folder is not None:
-        licences = {parse_repository(each.repository): each.licence for each in published_models().values()}
-        _tell_written(import_model(path, options.folder, licences.get(repository) or None))
+        _tell_written(import_model(options.name, options.folder))
 
 
 def _show(options: Namespace) -> None:
