@@ -75,3 +75,15 @@ def test_the_installed_command_shows_plans_and_trains(command, tmp_path):
     )
     assert list((tmp_path / "runs/Jasper/checkpoints").iterdir())
     assert "labels       4: ' ' a b c" in run([command, "models", "show", "runs/Jasper"], tmp_path)
+
+
+def test_a_release_check_names_each_python_that_is_not_here_and_fails(tmp_path):
+    switched_off = tmp_path / "python3.98"  # as pyenv has one for each version that it knows
+    switched_off.write_text("#!/bin/sh\nexit 127\n")
+    switched_off.chmod(0o755)
+    command = [sys.executable, ROOT / "tools/release_check.py", "3.98", "3.99"]
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    rest = "not found; install it, or name those to try: PYTHONS='3.11 3.12'"
+    assert finished.stdout.splitlines() == [f"Python 3.98: {rest}", f"Python 3.99: {rest}"]
+    assert (finished.stderr, finished.returncode) == ("Failed: 3.98, 3.99\n", 1)
