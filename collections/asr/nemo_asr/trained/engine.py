@@ -285,7 +285,9 @@ class TorchEngine:
             raise UsageError("this is no search of a model in torch", got=type(search).__name__, wanted=wanted)
         if settings.nbest > 1 and search is not None:
             search = with_nbest(search, settings.nbest)
-        return _Task(replace(self._model, search=search), partial(_search_wires, self.labels), hypotheses_of)
+        # Scores of another search, such as one with a language model, do not compare with those of a domain.
+        value = hypotheses_of if type(search) is type(self._model.search) else _unscored
+        return _Task(replace(self._model, search=search), partial(_search_wires, self.labels), value)
 
     def _rows(
         self, task: _Task[T], rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
@@ -368,10 +370,16 @@ def hypotheses_of(row: Mapping[str, Any]) -> Hypotheses:
     num_labels = int((row["ids"][0] >= 0).sum())
     best = TimedLabels(*(row[name][0, :num_labels].tolist() for name in TimedLabels._fields))
     refuse_no_probabilities(max([0.0, *best.log_probs]))
-    if "several" not in row or len(row["several"]) == 1:
+    if "several" not in row:
         return Hypotheses(best)
+    if len(row["several"]) == 1:
+        return Hypotheses(best, score=float(row["totals"][0]))
     texts = ([label for label in ids if label >= 0] for ids in row["several"].tolist())
     return Hypotheses(best, list(zip(texts, row["totals"].tolist(), strict=True)))
+
+
+def _unscored(row: Mapping[str, Any]) -> Hypotheses:
+    return hypotheses_of(row)._replace(score=None)
 
 
 def _state_wires(

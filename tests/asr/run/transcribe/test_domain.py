@@ -28,15 +28,16 @@ def syllables(seed=0, seconds=4, rate=RATE, level=0.1):
     return level * noise * (0.02 + np.sin(2 * np.pi * 2 * times) ** 2)
 
 
-def said(number, confidence=0.95, text="", sound=None):
+def said(number, confidence=0.95, text="", sound=None, score=None):
     """A transcript of 2 s of speech; each number has other words, of another confidence."""
     words = text.split() or [WORDS[(number + place) % 4] for place in range(3 + number % 2)]
     timed = tuple(Word(word, 0.1, 0.2, confidence - 0.01 * (number % 5)) for word in words)
     sound = sound or Sound(8000 - 250 * (number % 2), -20.0 - number % 7, 9.0 + number % 3)
-    return Transcript(" ".join(words), timed, 2.0, f"{number}.wav", segments=(Span(0.0, 2.0),), sound=sound)
+    transcript = Transcript(" ".join(words), timed, 2.0, f"{number}.wav", segments=(Span(0.0, 2.0),), sound=sound)
+    return replace(transcript, score=score)
 
 
-KNOWN = [said(number) for number in range(100)]
+KNOWN = [said(number, score=-1.0 - 0.1 * (number % 7)) for number in range(100)]
 DOMAIN = fit_domain("dev", KNOWN, RATE)
 
 
@@ -49,7 +50,7 @@ def reasons(**changes):
 def test_none_of_the_set_itself_is_marked():
     assert [marked(each, DOMAIN) for each in KNOWN] == KNOWN
     assert (DOMAIN.set, DOMAIN.utterances) == ("dev", 100)
-    assert sum(DOMAIN.letters.values()) == pytest.approx(1.0, abs=1e-4)
+    assert sum(DOMAIN.words.values()) == 350
 
 
 def test_a_line_says_what_is_known():
@@ -66,8 +67,27 @@ def test_each_measure_is_told_with_what_is_known():
     assert rate.startswith("0.6 letters a second, on dev ")
     (confidence,) = reasons(words=said(0, 0.5).words)
     assert confidence.startswith("confidence 0.50, on dev 0.")
-    (letters,) = reasons(text="xyzxyz qqqxx")
-    assert letters.startswith("letters of 12.0 bits, on dev ")
+    (words,) = reasons(words=said(0, text="five six four").words)
+    assert words.startswith("words of 7.0 bits, on dev 0.0 to 2.")
+    (doubt,) = reasons(score=-20.0)
+    assert doubt == "doubts of 14.4 bits a second, on dev 0.0 to 1.2"
+
+
+def test_the_least_sure_of_200_utterances_is_left_out_where_the_model_is_wrong():
+    sure = [said(number, score=-1.0 - 0.1 * (number % 7)) for number in range(199)]
+    unsure = said(0, confidence=0.4, score=-30.0)
+    domain = fit_domain("dev", [*sure, unsure], RATE)
+    reasons = domain.unfamiliar(unsure)
+    assert [reason.split(",")[0] for reason in reasons] == ["doubts of 21.6 bits a second", "confidence 0.40"]
+    assert not any(domain.unfamiliar(each) for each in sure)
+    assert fit_domain("dev", [*sure[:99], unsure], RATE).unfamiliar(unsure) == ()
+
+
+def test_a_word_of_one_utterance_alone_is_as_unheard_as_one_of_another_set():
+    alone = [said(number, text=f"name{number} one two" + " three" * (number % 2)) for number in range(40)]
+    domain = fit_domain("dev", alone, RATE)
+    assert domain.unfamiliar(said(0, text="name99 one two")) == ()
+    assert domain.unfamiliar(said(0, text="name98 name99 one")) != ()
 
 
 def test_what_is_not_measured_is_not_marked():

@@ -50,6 +50,13 @@ def times(transcript):
     return [(word.text, word.start, word.end) for word in transcript.words]
 
 
+def test_the_models_own_search_says_the_score_of_its_path_and_another_one_does_not(tdt):
+    (own,), (same,) = (tdt.transcribe([noise(2)], RATE, decoder=decoder) for decoder in (None, search(tdt)))
+    assert own.score == same.score < 0
+    (beam,) = tdt.transcribe([noise(2)], RATE, decoder=search(tdt, beam_size=4))
+    assert beam.score is None
+
+
 OPTIONS = pytest.mark.parametrize("options", [{}, {"beam_size": 4}], ids=["greedy", "beam"])
 
 

@@ -1,12 +1,12 @@
 """Domain: what a model has shown to know, as ranges over a set of recordings; others are marked, with the reason.
 
-Bandwidth, level and change of level of the sound; rate of speech, letters and confidence of the text. A model gives a
-text for what it does not know all the same: 8 kHz audio, music, another language, other words. No torch, no files.
+Bandwidth, level and change of level of the sound; rate of speech and words of the text; how sure the model is. A model
+gives a text for what it does not know all the same: 8 kHz audio, music, another language, other words. No torch, no
+files.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,22 +22,25 @@ from nemo_lite.base.errors import counted
 _BAND = 250.0  # Hz
 _FRAME_SECONDS = 0.016  # of a spectrum: four bins a band
 _BELOW_LOUDEST = 1e-5  # 50 dB: what is further below the loudest band is not there
-_FEWEST_LETTERS = 5  # of a text whose letters are looked at
+_FEWEST_WORDS = 2  # of a text whose words are looked at
 _LEAST_SPOKEN = 0.5  # seconds
 _FEWEST = 20  # recordings of a set that tell what a model knows
 # How far from the median of a set a range ends, in the distance of its extremes: other sets have others. Of 300 other
 # utterances of digits a CTC head marks about 12 at 1.0 and 2 at 1.2; `change` alone marks 44 of 60 pieces of music at
 # 1.2 and 24 at 1.5.
 _FURTHER = 1.2
+# Of how sure a model is, of one utterance in 200: there it is wrong, so that is left out, and a range ends nearer.
+_LEFT_OUT, _FURTHER_OF_REST = 0.005, 1.1
 _LOUD_RANGE = 40.0  # dB below the loudest frame
-_UNHEARD_BITS = 12.0  # of a letter that the set has not
+_UNHEARD = 0.5  # how often a word is in the set that it has not
 _UNITS = {
     "bandwidth": ("bandwidth {} Hz", ".0f"),
     "level": ("level {} dB", ".0f"),
     "change": ("levels that change by {} dB", ".1f"),
     "rate": ("{} letters a second", ".1f"),
-    "letters": ("letters of {} bits", ".1f"),
+    "words": ("words of {} bits", ".1f"),
     "confidence": ("confidence {}", ".2f"),
+    "doubt": ("doubts of {} bits a second", ".1f"),
 }
 
 
@@ -93,29 +96,31 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
         utterances: how many were measured.
         sample_rate: of the model: what lies above half of it is not heard.
         ranges: lowest and highest value by measure: those of `Sound`, ``rate`` in letters a second of speech,
-            ``letters`` in bits a letter by their shares, ``confidence`` of words on average.
-        letters: the share of each letter.
+            ``words`` in bits a word by their shares, ``confidence`` of words on average, ``doubt`` in bits a second of
+            speech: the negative logarithm of the path that the search took, blanks and all.
+        words: how often each was heard.
     """
 
     set: str = ""
     utterances: int = 0
     sample_rate: int = 16000
     ranges: dict[str, tuple[float, float]] = {}
-    letters: dict[str, float] = {}
+    words: dict[str, int] = {}
 
     def measures(self, transcript: Transcript) -> dict[str, float]:
         """What can be measured of a transcript, by the names of `ranges`."""
         spoken = sum(span.end - span.start for span in transcript.segments) or transcript.duration
-        letters = [letter for letter in transcript.text if not letter.isspace()]
         found: dict[str, float] = {}
         if transcript.sound is not None:
             found["bandwidth"] = min(transcript.sound.bandwidth, self.sample_rate / 2)
             found["level"], found["change"] = transcript.sound.level, transcript.sound.change
         if spoken >= _LEAST_SPOKEN and transcript.segments:
-            found["rate"] = len(letters) / spoken
-        if len(letters) >= _FEWEST_LETTERS:
-            bits = (-math.log2(self.letters[letter]) if letter in self.letters else _UNHEARD_BITS for letter in letters)
-            found["letters"] = sum(bits) / len(letters)
+            found["rate"] = sum(not letter.isspace() for letter in transcript.text) / spoken
+            if transcript.score is not None:
+                found["doubt"] = -transcript.score / math.log(2) / spoken
+        if len(transcript.words) >= _FEWEST_WORDS and self.words:
+            log_shares = (math.log2(self.words.get(word.text, _UNHEARD)) for word in transcript.words)
+            found["words"] = math.log2(sum(self.words.values())) - sum(log_shares) / len(transcript.words)
         if transcript.words:
             found["confidence"] = sum(word.confidence for word in transcript.words) / len(transcript.words)
         return found
@@ -156,18 +161,28 @@ def fit_domain(name: str, transcripts: Sequence[Transcript], sample_rate: int) -
     transcripts = [transcript for transcript in transcripts if transcript.words]
     if len(transcripts) < _FEWEST:
         return None
-    counts = Counter(letter for each in transcripts for letter in each.text if not letter.isspace())
-    shares = {letter: round(count / counts.total(), 6) for letter, count in counts.most_common()}
-    known = Domain(set=name, utterances=len(transcripts), sample_rate=sample_rate, letters=shares)
+    of_each = [Counter(word.text for word in transcript.words) for transcript in transcripts]
+    counts = sum(of_each, Counter[str]())
+    known = Domain(set=name, utterances=len(transcripts), sample_rate=sample_rate, words=dict(counts.most_common()))
     values: dict[str, list[float]] = {}
-    for measured, value in itertools.chain.from_iterable(known.measures(each).items() for each in transcripts):
-        values.setdefault(measured, []).append(value)
-    return msgspec.structs.replace(known, ranges={each: _range_of(found) for each, found in values.items()})
+    for transcript, words in zip(transcripts, of_each, strict=True):
+        # By the words of all others: a word that one utterance alone has is unheard, as in other sets.
+        for measured, value in msgspec.structs.replace(known, words=counts - words).measures(transcript).items():
+            values.setdefault(measured, []).append(value)
+    return msgspec.structs.replace(known, ranges={each: _range_of(each, found) for each, found in values.items()})
 
 
-def _range_of(values: Sequence[float]) -> tuple[float, float]:
-    lowest, middle, highest = min(values), float(np.median(values)), max(values)
-    return round(middle + _FURTHER * (lowest - middle), 4), round(middle + _FURTHER * (highest - middle), 4)
+def _range_of(name: str, values: Sequence[float]) -> tuple[float, float]:
+    ordered, middle = sorted(values), float(np.median(values))
+    left_out = int(_LEFT_OUT * len(ordered))
+    low, high = middle + _FURTHER * (ordered[0] - middle), middle + _FURTHER * (ordered[-1] - middle)
+    if name == "confidence":
+        low, high = middle + _FURTHER_OF_REST * (ordered[left_out] - middle), 1.0
+    elif name == "doubt":
+        low, high = 0.0, middle + _FURTHER_OF_REST * (ordered[-1 - left_out] - middle)
+    elif name == "words":
+        low = 0.0
+    return round(low, 4), round(high, 4)
 
 
 def marked(transcript: Transcript, domain: Domain | None) -> Transcript:

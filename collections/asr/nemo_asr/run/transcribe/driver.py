@@ -196,6 +196,7 @@ def joined(recording: Recording, segments: Sequence[Transcript], separator: str)
     """The transcript of a recording from those of its segments, in their order. Times are those of the recording."""
     first = recording.offset or 0.0
     words, spans, gaps, doubtful = list[Word](), list[Span](), list[Span](), list[Span]()
+    scores = [segment.score for segment in segments if segment.score is not None]
     for segment in segments:
         start = (segment.offset or 0.0) - first
         gaps += [Span(round(start + gap.start, 3), round(start + gap.end, 3)) for gap in segment.gaps]
@@ -213,6 +214,7 @@ def joined(recording: Recording, segments: Sequence[Transcript], separator: str)
         channel=recording.channel,
         gaps=tuple(gaps),
         doubtful=tuple(doubtful),
+        score=sum(scores) if len(scores) == len(segments) > 0 else None,
     )
 
 
@@ -362,6 +364,7 @@ def _transcripts(
     for number, found, start, frame_seconds in computed:
         several = scored_texts(found.scored, labels)
         transcript = transcript_of(found.best, labels, rows[number], frame_seconds, start, calibration, several)
+        transcript = replace(transcript, score=found.score)
         if engine.may_invent:
             doubtful = doubtful_span(transcript.words, transcript.text, _spoken(rows[number], settings))
             transcript = replace(transcript, doubtful=doubtful)

@@ -10,7 +10,7 @@ import math
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from typing import Any, NamedTuple
 
@@ -91,6 +91,7 @@ class Transcript:
         doubtful: from when to when a text stands that the model may have invented, in seconds; see
             `nemo_asr.run.transcribe.doubts`.
         sound: of the recording; None: it has none, or it was not measured, as it is not known what the model knows.
+        score: natural logarithm of the path that the model's own search took; None: it does not say that.
         unfamiliar: why the model may not know what it hears; see `nemo_asr.run.transcribe.domain`.
         gaps: from when to when somebody speaks and no word was found, in seconds; see `nemo_asr.run.transcribe.gaps`.
     """
@@ -107,6 +108,7 @@ class Transcript:
     doubtful: tuple[Span, ...] = ()
     sound: Sound | None = None
     unfamiliar: tuple[str, ...] = ()
+    score: float | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:

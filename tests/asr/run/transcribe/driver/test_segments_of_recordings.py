@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -63,6 +64,13 @@ def test_words_of_all_segments_have_the_times_of_the_recording(run, sounds):
     assert [span.start for span in found.segments] == pytest.approx([2.0, start], abs=0.05)
     assert found.words[0].start == pytest.approx(2.0, abs=0.25)
     assert found.words[-1].end == pytest.approx(start + len(second) / RATE, abs=0.15)
+
+
+def test_the_score_of_a_recording_is_that_of_all_its_segments():
+    recording, segment = Recording("a", None, seconds=3.0), Transcript("a", (), 1.0, "a", score=-1.5)
+    assert joined(recording, [segment, replace(segment, score=-2.0)], " ").score == -3.5
+    assert joined(recording, [segment, replace(segment, score=None)], " ").score is None
+    assert joined(recording, [], " ").score is None
 
 
 def test_sounds_are_measured_only_where_a_domain_is_compared_with_them(monkeypatch):
