@@ -12,6 +12,7 @@ import pytest
 import soundfile
 import torch
 from safetensors.torch import load_file, save_file
+from toys import hugging_face
 from toys.byte_pairs import pieces_and_merges
 from toys.nemo_conformers import RATE, signal_of
 from toys.whisper_models import (
@@ -44,6 +45,8 @@ from nemo_asr.run.audio.segments import Cutting
 from nemo_asr.run.cli.transcribe import main as transcribe
 from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.text.labels import text_of
+from nemo_asr.run.transcribe import driver
+from nemo_asr.run.transcribe.doubts import TEMPERATURES
 from nemo_asr.run.transcribe.transcript import as_json
 from nemo_asr.tasks.fitting import leave_out_long, refuse_long
 from nemo_asr.trained.foreign import renamed
@@ -287,6 +290,32 @@ def test_a_text_that_is_longer_than_the_positions_is_left_out_of_training_and_re
     assert f"{manifest}: 1 of 3 texts are longer than the decoder's positions: they are left out of training" in log
     with pytest.raises(DataError, match=f"^{re.escape(told)}; cut the utterance, or leave it out$"):
         refuse_long(model.recipe.data_layer(str(manifest), training=False, batch_size=1), parts)
+
+
+def test_an_improbable_text_is_drawn_anew_until_one_will_do_and_the_same_in_each_run_and_batch(
+    tmp_path: Path, monkeypatch
+) -> None:
+    model = model_of(tmp_path)
+    model.set_language("de")
+    heard = [signal_of(0.6).numpy(), signal_of(0.9).numpy()]
+
+    def texts(*heard: Any, temperatures: Any = TEMPERATURES) -> list[str]:
+        found = model.transcribe([*heard], RATE, cutting=None, temperatures=temperatures)
+        return [each.text for each in found]
+
+    found, first, greedy = texts(*heard), texts(*heard, temperatures=[0.2]), texts(*heard, temperatures=[])
+    assert not {*found} & {*greedy}
+    assert not {*found} & {*first}
+    assert found == [*texts(heard[0]), *texts(heard[1])]
+    monkeypatch.setattr(driver, "is_to_be_drawn_anew", lambda words, text: text == greedy[1])
+    assert texts(*heard) == [greedy[0], first[1]]
+
+
+def test_of_a_model_without_an_attention_decoder_no_text_is_drawn_anew(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", signal_of(0.6).numpy(), RATE)
+    folder = hugging_face.write_folder(tmp_path / "small")
+    with pytest.raises(UsageError, match=r"small: only texts of an attention decoder are drawn anew: got --temperatur"):
+        transcribe([str(folder), str(tmp_path / "a.wav"), "--temperature_fallback"])
 
 
 def test_data_check_lists_the_texts_that_are_longer_than_the_positions_of_a_trained_model(

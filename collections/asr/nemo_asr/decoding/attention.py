@@ -113,9 +113,11 @@ class AttentionSearch(SearchOfStates):
 
     Attributes:
         beam_size, length_penalty: as given.
+        temperature: above 0 labels are drawn, see `AttentionBeam`; each recording has draws of its own.
     """
 
     may_invent = True
+    temperature: float = 0.0
 
     def __init__(
         self,
@@ -139,11 +141,15 @@ class AttentionSearch(SearchOfStates):
         return NBest(self, nbest)
 
     def with_options(self, options: SearchOptions) -> AttentionSearch:
-        """With the beam that is asked for; where its size is not said, with a usual one.
+        """With the beam that is asked for; where its size is not said, with a usual one. Or with a temperature.
 
         Raises:
             UsageError: words are asked for, which this search does not know.
         """
+        if options.temperature is not None:
+            drawing = AttentionSearch(self._attention, 1, has_ctc=self._has_ctc)
+            drawing.temperature = options.temperature
+            return drawing
         options.refuse_others(["beam_size"], type(self).__name__)
         beam_size = options.beam_size or (self.beam_size if self.beam_size > 1 else BEAM_SIZE)
         return AttentionSearch(self._attention, beam_size, self.length_penalty, self._has_ctc)
@@ -151,8 +157,12 @@ class AttentionSearch(SearchOfStates):
     def found(self, recordings: Sequence[States], nbest: int = 1) -> Sequence[Sequence[FoundLabels]]:
         """See `SearchOfStates`."""
         decoder = self._attention.module
-        search = AttentionBeam(TorchLabels(decoder), self.beam_size, self.length_penalty)
-        found = search.decode([states[ENCODED] for states in recordings], nbest)
+        search = AttentionBeam(TorchLabels(decoder), self.beam_size, self.length_penalty, self.temperature)
+        encoded = [states[ENCODED] for states in recordings]
+        if self.temperature:  # no text depends on its batch
+            found = [texts for each in encoded for texts in search.decode([each], nbest)]
+        else:
+            found = search.decode(encoded, nbest)
         return [
             [FoundLabels(self._timed(text, states, decoder), text.score) for text in texts]
             for texts, states in zip(found, recordings, strict=True)

@@ -47,6 +47,8 @@ class TranscriptionSettings:
         detector: says where somebody speaks, see `voice_activity`; None: the levels of the recording.
         calibration: turns the confidence of a word into a calibrated one; None: it is as the model gives it.
         verbose: show progress on a terminal.
+        temperatures: at which a text that repeats itself or is improbable is drawn anew, one after the other, of an
+            attention decoder; none: it stays. See `nemo_asr.run.transcribe.doubts`.
         count_gaps: of a set on which a model is measured, say in one line how many recordings have gaps; not of each.
 
     Raises:
@@ -63,6 +65,7 @@ class TranscriptionSettings:
     detector: Detector | None = None
     calibration: Callable[[float], float] | None = None
     verbose: bool = False
+    temperatures: Sequence[float] = ()
     count_gaps: bool = False
 
     def __post_init__(self) -> None:

@@ -306,6 +306,7 @@ class SearchOptions:
         alpha: factor of the language model's logarithms.
         beta: added for each word.
         hotword_weight: added for each hot word or phrase without a weight of its own.
+        temperature: of an attention decoder: draw each label, from probabilities to the power of 1 by this.
     """
 
     beam_size: int | None = None
@@ -315,6 +316,7 @@ class SearchOptions:
     alpha: float | None = None
     beta: float | None = None
     hotword_weight: float | None = None
+    temperature: float | None = None
 
     def arguments(self) -> dict[str, Any]:
         """What is asked for, by name."""

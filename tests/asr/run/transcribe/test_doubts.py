@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nemo_asr.run.audio.segments import Span
-from nemo_asr.run.transcribe.doubts import doubtful_span, repeats_itself
+from nemo_asr.run.transcribe.doubts import doubtful_span, is_to_be_drawn_anew, repeats_itself
 from nemo_asr.run.transcribe.transcript import Word
 
 SPEECH = (
@@ -29,6 +29,21 @@ SPEECH = (
 )
 def test_a_text_is_doubtful_where_it_repeats_itself_more_than_speech(text: str, is_doubtful: bool) -> None:
     assert repeats_itself(text) == is_doubtful
+
+
+@pytest.mark.parametrize(
+    ("confidences", "text", "is_to_be"),
+    [
+        ((0.4, 0.33), "you know", True),  # the product is less than exp(-2)
+        ((0.4, 0.36), "you know", False),
+        ((0.9, 0.0), "you know", True),
+        ((0.9, 0.9), "thank you " * 20, True),
+        ((), "", False),
+    ],
+)
+def test_a_text_is_drawn_anew_where_it_repeats_itself_or_is_improbable(confidences, text, is_to_be) -> None:
+    words = [Word("word", 0.0, 1.0, confidence) for confidence in confidences]
+    assert is_to_be_drawn_anew(words, text) == is_to_be
 
 
 WORDS = [Word("you", 1.0, 1.5, 0.9), Word("know", 1.5, 2.0, 0.9)]

@@ -26,6 +26,7 @@ from nemo_asr.run.options import (
     named_files,
     search_options,
 )
+from nemo_asr.run.transcribe.doubts import TEMPERATURES
 from nemo_asr.run.transcribe.driver import transcribe
 from nemo_asr.run.transcribe.inputs import EACH, MICROPHONE, STDIN, Recording, channel_choice, recordings_of
 from nemo_asr.run.transcribe.transcript import FORMATS, SUBTITLES, Transcribed, Transcript
@@ -82,6 +83,9 @@ def main(arguments: Sequence[str]) -> int:
         recordings = recordings_of(args.audio, args.channel)
         _check_out(args, recordings)
         (engine,) = open_engines([args.model], args)
+        if args.temperature_fallback and not engine.may_invent:
+            problem = "only texts of an attention decoder are drawn anew"
+            raise UsageError(problem, place=args.model, got="--temperature_fallback", remedy="leave it out")
         settings = TranscriptionSettings(
             batch_size=args.batch_size,
             batch_seconds=args.batch_seconds,
@@ -89,6 +93,7 @@ def main(arguments: Sequence[str]) -> int:
             worker_timeout=args.worker_timeout,
             search=engine.new_search(search_options(args)),
             nbest=args.nbest or 1,
+            temperatures=TEMPERATURES if args.temperature_fallback else (),
             cutting=cutting_of(args),
             detector=load_detector(args.vad) if args.vad else None,
             calibration=engine.calibration,
@@ -151,6 +156,12 @@ class TranscriptionOptions(OwnModules):
         "package silero-vad), or its ONNX file",
         page="segments",
         metavar="MODEL",
+    )
+    temperature_fallback: bool = option(
+        False,
+        "of an attention decoder such as Whisper's: a text that repeats itself or is improbable is drawn anew, at "
+        "temperatures from 0.2 to 1.0; runs repeat",
+        page="decoding",
     )
     nbest: BeamSize | None = option(
         None, "write the N most probable texts of each recording with their scores, as text or json", metavar="N"
@@ -251,6 +262,8 @@ class TranscribeParser(LaunchedParser):
         known = ["imports", "channel", "placement", "local_rank", *names_of(OnnxRuntime)]
         check_streaming(self, parsed, others, but=known)
         check_search_options(self, parsed)
+        if parsed.nbest and parsed.temperature_fallback:
+            self.error("--temperature_fallback contradicts --nbest; leave one out")
         if parsed.nbest and parsed.format in SUBTITLES:
             self.error(f"--nbest has no effect with --format {parsed.format}; leave it out")
         check_segments(self, parsed)

@@ -107,10 +107,19 @@ class AttentionBeam:
         network: the decoder.
         beam_size: hypotheses that go on.
         length_penalty: a text's log-probability is divided by its number of labels to the power of this; 0: it stays.
+        temperature: above 0 each label is drawn, from probabilities to the power of 1 by this, and its log-probability
+            stays that of the network. Draws begin anew with each call of `decode`, so that calls repeat.
     """
 
-    def __init__(self, network: LabelNetwork, beam_size: int = BEAM_SIZE, length_penalty: float = 0.0) -> None:
+    def __init__(
+        self,
+        network: LabelNetwork,
+        beam_size: int = BEAM_SIZE,
+        length_penalty: float = 0.0,
+        temperature: float = 0.0,
+    ) -> None:
         self._network, self.beam_size, self._length_penalty = network, beam_size, length_penalty
+        self._temperature = temperature
 
     def decode(self, recordings: Sequence[Array], nbest: int = 1) -> list[list[FoundText]]:
         """The best texts of recordings, each (T, D), the best first; none depends on the others.
@@ -121,6 +130,7 @@ class AttentionBeam:
         if nbest > self.beam_size:
             raise UsageError("nbest is more than the beam", got=str(nbest), wanted=f"at most {self.beam_size}")
         network, width = self._network, self.beam_size
+        draws = np.random.default_rng(0)
         found: list[list[FoundText]] = [[] for _ in recordings]
         limits = np.array([self._most_labels(len(each)) for each in recordings], np.int64)
         alive = np.flatnonzero(limits)
@@ -137,6 +147,11 @@ class AttentionBeam:
             log_probs[:, :, max(network.end + 1 + network.num_silent, network.times.stop) :] = -np.inf
             is_last = limits[alive] <= number
             log_probs[is_last, :, : network.end] = log_probs[is_last, :, network.end + 1 :] = -np.inf
+            if self._temperature:
+                # The largest of logarithms with Gumbel's noise is a draw: https://arxiv.org/abs/1411.0030, section 2.
+                noisy = log_probs / self._temperature + draws.gumbel(size=log_probs.shape)
+                is_drawn = np.arange(noisy.shape[2]) == noisy.argmax(2)[:, :, None]
+                log_probs = np.where(is_drawn, log_probs, -np.inf)
             beams = [beam.next(rows, network.end) for beam, rows in zip(beams, log_probs, strict=True)]
             goes_on = [
                 place for place, beam in enumerate(beams) if not is_last[place] and not self._has_ended(beam, nbest)

@@ -28,10 +28,11 @@ from nemo_asr.run.audio.segments import (
     speech_spans,
 )
 from nemo_asr.run.engines import ComputeRows, Engine, Row, TranscriptionSettings
+from nemo_asr.run.options import SearchOptions
 from nemo_asr.run.search.search import Hypotheses
 from nemo_asr.run.text.labels import separator_of
 from nemo_asr.run.transcribe.domain import Domain, SoundMeter, marked
-from nemo_asr.run.transcribe.doubts import doubtful_span
+from nemo_asr.run.transcribe.doubts import doubtful_span, is_to_be_drawn_anew
 from nemo_asr.run.transcribe.gaps import PAUSES, gaps_in, with_context, without_words
 from nemo_asr.run.transcribe.inputs import Recording, batches_of, named, warn_if_cancelled
 from nemo_asr.run.transcribe.transcript import (
@@ -328,6 +329,7 @@ def _by_row(
     ``faults`` takes why rows cannot be read, by their number.
     """
     by_row = dict(_transcripts(engine, rows, compute(rows, faults), settings))
+    _draw_anew(engine, rows, by_row, settings)
     spoken = dict[int, list[Span]]()
     found_first = engine.from_first(
         # Plain tuples travel between ranks.
@@ -355,6 +357,22 @@ def _by_row(
         by_row[number] = replace(by_row[number], text=text, words=tuple(words))
     found_again = {number: by_row[number] for number in gaps if number in by_row}
     return _told(by_row, _gaps(rows, found_again, spoken, settings.detector))
+
+
+def _draw_anew(
+    engine: Engine, rows: Sequence[Recording], by_row: dict[int, Transcript], settings: TranscriptionSettings
+) -> None:
+    """Replace texts that repeat themselves or are improbable; the last temperature's stays, whatever it is."""
+    for temperature in settings.temperatures:
+        numbers = engine.from_first(
+            lambda: [number for number, each in sorted(by_row.items()) if is_to_be_drawn_anew(each.words, each.text)]
+        )
+        if not numbers:
+            return
+        drawing = replace(settings, search=engine.new_search(SearchOptions(temperature=temperature)))
+        again = [rows[number] for number in numbers]
+        for position, found in _transcripts(engine, again, engine.hypotheses(again, {}, drawing), settings):
+            by_row[numbers[position]] = found
 
 
 def _transcripts(

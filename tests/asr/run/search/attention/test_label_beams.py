@@ -71,6 +71,21 @@ def test_recordings_side_by_side_have_the_texts_that_they_have_alone(beam_size: 
     assert together[2] == [FoundText([], [], 0.0)]
 
 
+@pytest.mark.parametrize("temperature", [0.3, 1.0])
+def test_labels_are_drawn_by_their_probabilities_at_a_temperature_and_the_same_in_each_call(temperature: float) -> None:
+    of, (frames,), number = toy(2), recordings(1), 4000
+    search = AttentionBeam(network(of), 1, temperature=temperature)
+    found = [texts[0] for texts in search.decode([frames] * number)]
+    log_probs = of.from_left(torch.from_numpy(frames), [])[0].detach().double()
+    wanted = (log_probs / temperature).softmax(0).tolist()
+    drawn = [text.ids[0] if text.ids else LABELS for text in found]  # one frame: one label, or the end
+    shares = [drawn.count(label) / number for label in range(LABELS + 1)]
+    np.testing.assert_allclose(shares, wanted, atol=0.03)  # four standard deviations
+    for text in found[:50]:
+        np.testing.assert_allclose(text.log_probs, [log_probs[label].item() for label in text.ids], rtol=1e-5)
+    assert [texts[0].ids for texts in search.decode([frames] * 50)] == [text.ids for text in found[:50]]
+
+
 def test_greedy_takes_the_best_label_each_time() -> None:
     of, (frames,) = toy(2), recordings(6)
     ids: list[int] = []
