@@ -40,7 +40,7 @@ GOLDEN = {
     "golden_runs.py",
 }  # "golden.py small" runs in CI, the whole by hand
 # With recordings or models that are not here: run by hand.
-WITH_RECORDINGS = {"framing.py", "published_models.py", "upsampled_speech.py", "segments.py", "serving.py"}
+WITH_RECORDINGS = {"domain.py", "framing.py", "published_models.py", "upsampled_speech.py", "segments.py", "serving.py"}
 
 
 def test_every_benchmark_is_run_here():

@@ -138,7 +138,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
 
     def described(self) -> str:
         """A line: its set, and the ranges."""
-        ranges = ((*_UNITS[name], *values) for name, values in self.ranges.items())
+        ranges = ((*_UNITS[name], *values) for name, values in self.ranges.items() if name in _UNITS)
         told = (text.format(f"{low:{digits}} to {high:{digits}}") for text, digits, low, high in ranges)
         return f"{counted(self.utterances, 'utterance')} of {self.set}: {', '.join(told)}"
 
