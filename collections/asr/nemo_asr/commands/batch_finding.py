@@ -25,6 +25,7 @@ from nemo_lite.core.trackers import read_metrics
 SHARE_OF_GPU = 0.88
 SHARE_OF_TRIAL = 0.95  # of a GPU on which batches are tried
 SHARE_OF_CPU, SHARE_OF_CPU_TRIMMED = 0.55, 0.88
+_WORKSPACES = 32 << 20  # that kernels keep once they ran, whatever the batch: some 25 MiB on a CPU, measured
 TRIMMED = "MALLOC_MMAP_THRESHOLD_"
 """With this variable of the C library, freed memory goes back to the system at once."""
 NUM_BUCKETS = 4
@@ -124,7 +125,7 @@ class BatchFinding:
             bytes_of = self._trials(layer, limit)
         else:
             name, size = args.device or memory("cpu")
-            limit, how = int(size * share_of(name)), "counted by shapes"
+            limit, how = max(0, int((size - _WORKSPACES) * share_of(name))), "counted by shapes"
 
             def bytes_of(shape: BatchShape) -> int:
                 return self.counted(shape).peak
