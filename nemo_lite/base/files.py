@@ -127,7 +127,10 @@ def read_bytes(path: FilePath, kind: FileKind, *, place: FilePath = "") -> bytes
     """
     with open_file(path, kind, place=place) as file:
         try:
-            data = file.read(kind.max_bytes + 1)  # allocates what is there, not what is asked for
+            # As much as is there: Python sets aside what is asked for.
+            data = file.read(min(os.fstat(file.fileno()).st_size, kind.max_bytes) + 1)
+            while len(data) <= kind.max_bytes and (more := file.read(1 << 20)):  # the file grew, or tells no size
+                data += more
         except OSError as error:
             raise kind.refusal(f"{kind.name} cannot be read ({error.strerror})", place or path) from error
     if len(data) > kind.max_bytes:

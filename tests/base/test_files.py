@@ -103,6 +103,16 @@ def test_a_file_that_has_more_than_its_size_says_is_refused_while_it_is_read():
         read_bytes("/proc/self/status", FileKind("the lexicon", 10))  # its size is 0
 
 
+def test_a_small_file_takes_no_more_memory_than_it_has_bytes_whatever_its_kind_may_have(tmp_path):
+    (tmp_path / "file").write_bytes(b"a" * 1000)
+    tracemalloc.start()
+    try:
+        assert read_bytes(tmp_path / "file", FileKind("the record", 1 << 28)) == b"a" * 1000
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_no_descriptor_stays_open_after_a_refusal(tmp_path):
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
