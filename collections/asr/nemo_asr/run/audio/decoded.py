@@ -348,16 +348,18 @@ class _DecodedFrame(NamedTuple):
 
 def _frames(container: Any, stream: Any, *, is_mov: bool) -> Iterator[_DecodedFrame]:
     """The frames of a stream; the last one in MP4 with as many samples as its packet says to last, or what it lacks."""
-    last = None
-    for frame in container.decode(stream):
-        if last is not None:
-            yield _DecodedFrame(last, last.samples)
-        last = frame
+    last, lasts = None, 0.0
+    for packet in container.demux(stream):
+        for frame in packet.decode():
+            if last is not None:
+                yield _DecodedFrame(last, last.samples)
+            # Not the frame's duration: from PyAV 19 on that is of what is heard of it.
+            last, lasts = frame, packet.duration * packet.time_base if packet.duration else lasts
     if last is None:
         return
     count, held = last.samples, last.samples
-    if is_mov and last.duration and last.time_base:
-        held = last.duration * last.time_base * last.sample_rate
+    if is_mov and lasts:
+        held = lasts * last.sample_rate
         if held.denominator == 1 and 0 < held < count:
             count = int(held)
     yield _DecodedFrame(last, count, float(held - count))
