@@ -93,7 +93,7 @@ class AsrArgParser(NemoArgParser):
     )
     most_used = """
         model_config train_dataset eval_datasets num_epochs batch_size lr warmup_steps work_dir exp_name set load_dir
-        init_from plan find_batch device
+        init_from plan find_batch
     """
     pages = {
         "data": "manifests, batches, and how often to evaluate",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from nemo_asr.run.arguments import Workers
-from nemo_asr.run.options import WITH_WEIGHTS, Terminal
+from nemo_asr.run.options import Terminal
 from nemo_asr.wenet_keys import load_model_config
 from nemo_lite import logging
 from nemo_lite.base.config import Config, check_call, override, raise_if, shown
@@ -114,8 +114,8 @@ class TrainedModelOptions:
     load_dir: str | None = option(None, "folder of checkpoints to start from (default: the run's own)", type=user_path)
     init_from: str | None = option(
         None,
-        f"a trained model whose weights training starts from: {WITH_WEIGHTS}; steps, epochs and optimizer start anew, "
-        "labels may differ",
+        "a trained model, its path or published name, to start from; steps, epochs and optimizer begin anew, labels "
+        "may differ",
         only_for="texts",
         type=user_path,
         metavar="MODEL",

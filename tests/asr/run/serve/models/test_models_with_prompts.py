@@ -156,7 +156,7 @@ def test_a_stream_has_the_translation_that_it_asks_for(models) -> None:
         cannot = "model: this one does not translate; ask for a transcription, or another model"
         assert told("translate", model="streaming") == cannot
     for task, prompt in {"transcribe": Prompt("de"), "translate": Prompt("de", translate=True)}.items():
-        stream = model.told(prompt).stream(RATE)
+        stream = model.with_prompt(prompt).stream(RATE)
         stream.accept(samples.astype(np.float32) / 32768)
         stream.finish()
         assert texts[task] == stream.text != ""
