@@ -165,20 +165,21 @@ def child(name: str, what: str, *options: str, environment: dict[str, str] = TRI
         if not ("--limit" in options and is_lack):
             sys.exit(f"{name}: {what} failed:\n{ended.stderr[-2000:]}")
         return None
-    answer: dict[str, int] = json.loads(ended.stdout.splitlines()[-1])
-    return answer
+    told: dict[str, int] = json.loads(ended.stdout.splitlines()[-1])
+    return told
 
 
-def try_proposals(models: Sequence[str], device: str, steps: int) -> None:
+def try_proposals(args: argparse.Namespace) -> None:
     """Print how far trainings at the proposed batches come."""
-    for name in models:
-        answer = child(name, "propose", "--device", device) or {}
-        items, limit = answer["items"], answer["limit"]
-        options = "--limit", str(limit), "--items", str(items), "--steps", str(steps)
-        ended = child(name, "measure", *options)
+    steps = args.steps
+    for name in args.models:
+        settings = ["--overrides", *args.overrides]
+        plan = child(name, "propose", "--device", args.device, *settings) or {}
+        items, limit = plan["items"], plan["limit"]
+        ended = child(name, "measure", *settings, "--limit", str(limit), "--items", str(items), "--steps", str(steps))
         told = f"ran, took {ended['space'] / UNIT:.0f} MiB" if ended else "no memory"
-        batch = f"{items} x {CASES[name].seconds:g} s"
-        print(f"{name:<12}{batch:>14}  {steps} steps under {limit / UNIT:.0f} MiB: {told}", flush=True)
+        batch = f"{items} x {case_of(name, args).seconds:g} s"
+        print(f"{Path(name).name:<14}{batch:>14}  {steps} steps under {limit / UNIT:.0f} MiB: {told}", flush=True)
 
 
 def main() -> None:
@@ -197,7 +198,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             print(json.dumps(answer(args, Path(folder))))
     elif args.device:
-        try_proposals(args.models, args.device, args.steps)
+        try_proposals(args)
     else:
         compare(["digits"] if args.quick else args.models, args)
 
