@@ -543,7 +543,7 @@ class NeuralModuleFactory:
             params: its options, as ``optimization_params`` of :meth:`train`.
 
         Raises:
-            NotImplementedError, RuntimeError: an operation on the way to the losses needs values.
+            RuntimeError: an operation on the way to the losses needs values.
         """
         return self.get_trainer().step_memory(losses, batch, optimizer, params)
 

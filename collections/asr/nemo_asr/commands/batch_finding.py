@@ -99,7 +99,7 @@ class BatchFinding:
         batch = _made_up_batch(layer, shape or layer.largest_shape())
         try:
             return self._factory.step_memory([self._loss], batch, *self._optimizer)
-        except (NotImplementedError, RuntimeError) as error:
+        except RuntimeError as error:  # torch's, also NotImplementedError: an operator has no form without values
             problem = "the memory of a step cannot be counted"
             raise UsageError(problem, got=str(error).splitlines()[0], remedy="try it on the device") from None
 
@@ -107,8 +107,9 @@ class BatchFinding:
         """A line about the memory of the largest batch."""
         if self._layer is None:
             return "memory: not known before the batches are read"
+        shape = self._layer.largest_shape()
         try:
-            return _step_told(self._layer.largest_shape(), self.counted())
+            return _step_told(shape, self.counted(shape))
         except UsageError as error:
             return f"memory: not known: {error}"
 

@@ -147,7 +147,7 @@ def step_memory(
         optimizer_params: its options.
 
     Raises:
-        NotImplementedError, RuntimeError: an operation on the way to the losses needs values.
+        RuntimeError: an operation on the way to the losses needs values.
     """
     dag = Dag(losses)
     modules = modules_of(dag)
