@@ -4,7 +4,8 @@
 
 A domain is fitted on up to 200 utterances of the first set, evenly spread, as at the end of a training. The other
 sounds are made: eSpeak NG speaks (pip install espeakng-loader), and music is chords and a melody of plucked tones, half
-of it with a drum. They get the bandwidth and the level of the first set, so that these tell nothing.
+of it with a drum. They get the bandwidth and the level of the first set, so that these tell nothing; "narrow" ones get
+half of the bandwidth.
 """
 
 from __future__ import annotations
@@ -103,9 +104,11 @@ def others(rate: int, like: Sequence[Transcript]) -> dict[str, list[Recording]]:
     made = [("music", music(seed, rate), rate) for seed in range(60)]
     found: dict[str, list[Recording]] = {}
     for kind, samples, own_rate in (*made, *spoken()):
-        heard = as_known(samples, own_rate, rate, min(bandwidth, rate / 2), level)
-        of_kind = found.setdefault(kind, [])
-        of_kind.append(Recording(f"{kind} {len(of_kind)}", heard, rate))
+        as_wide = min(bandwidth, rate / 2)
+        bands = {kind: as_wide, **({"digits, narrow": as_wide / 2} if kind == "digits" else {})}
+        for name, band in bands.items():
+            of_kind = found.setdefault(name, [])
+            of_kind.append(Recording(f"{name} {len(of_kind)}", as_known(samples, own_rate, rate, band, level), rate))
     return found
 
 

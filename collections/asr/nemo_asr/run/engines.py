@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nemo_asr.run.calibration import Calibration
     from nemo_asr.run.search.search import Aligner, Hypotheses, Search, States
     from nemo_asr.run.text.parser import CharParser
-    from nemo_asr.run.transcribe.domain import Domain
+    from nemo_asr.run.transcribe.domain import Domain, Moments
     from nemo_asr.run.transcribe.inputs import Recording
 
 T = TypeVar("T")
@@ -97,12 +97,14 @@ class Row(NamedTuple, Generic[T]):
         value: what was computed of it.
         start: seconds into the row where its first frame begins: quiet samples before it were left out.
         frame_seconds: how much audio a frame stands for.
+        moments: of what the search reads, see `nemo_asr.run.transcribe.domain`; None: they are not needed.
     """
 
     number: int
     value: T
     start: float
     frame_seconds: float
+    moments: Moments | None = None
 
 
 ComputeRows: TypeAlias = "Callable[[Sequence[Recording], dict[int, str]], Iterable[Row[Hypotheses]]]"

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
+from nemo_asr.decoding.moments import FrameMoments
 from nemo_asr.decoding.times import frame_labels, labels_of_frames, says_times, timed_labels
 from nemo_asr.features.audio_preprocessor import audio_ports
 from nemo_asr.run.arguments import BatchSeconds, BatchSize, SampleRate, Workers
@@ -285,9 +286,10 @@ class TorchEngine:
             raise UsageError("this is no search of a model in torch", got=type(search).__name__, wanted=wanted)
         if settings.nbest > 1 and search is not None:
             search = with_nbest(search, settings.nbest)
-        # Scores of another search, such as one with a language model, do not compare with those of a domain.
-        value = hypotheses_of if type(search) is type(self._model.search) else _unscored
-        return _Task(replace(self._model, search=search), partial(_search_wires, self.labels), value)
+        # Rows that are not cut have pauses too, which are not what a domain knows.
+        is_measured = self.domain is not None and settings.cutting is not None
+        wires = partial(_search_wires, self.labels, is_measured)
+        return _Task(replace(self._model, search=search), wires, hypotheses_of)
 
     def _rows(
         self, task: _Task[T], rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
@@ -355,7 +357,8 @@ class TorchEngine:
         # A model that does not say how its frames lie in time: evenly.
         samples = frame_samples or int(values["num_samples"]) / max(int(values["num_frames"]), 1)
         start, seconds = int(values["start"]) / self.sample_rate, samples / self.sample_rate
-        return Row(int(values["position"]), task.value(values), start, seconds)
+        moments = values["moments"].double().numpy() if "moments" in values else None
+        return Row(int(values["position"]), task.value(values), start, seconds, moments)
 
 
 def set_to_evaluation(model: Model) -> None:
@@ -373,13 +376,9 @@ def hypotheses_of(row: Mapping[str, Any]) -> Hypotheses:
     if "several" not in row:
         return Hypotheses(best)
     if len(row["several"]) == 1:
-        return Hypotheses(best, score=float(row["totals"][0]))
+        return Hypotheses(best)
     texts = ([label for label in ids if label >= 0] for ids in row["several"].tolist())
     return Hypotheses(best, list(zip(texts, row["totals"].tolist(), strict=True)))
-
-
-def _unscored(row: Mapping[str, Any]) -> Hypotheses:
-    return hypotheses_of(row)._replace(score=None)
 
 
 def _state_wires(
@@ -405,8 +404,16 @@ def _states_of_row(names: Sequence[str], row: Mapping[str, Any]) -> States:
     return {name: row[name][: int(row["num_frames"])].float().numpy() for name in names}
 
 
-def _search_wires(labels: Sequence[str], behind: Behind, factory: NeuralModuleFactory) -> dict[str, NmTensor]:
+def _search_wires(
+    labels: Sequence[str], is_measured: bool, behind: Behind, factory: NeuralModuleFactory
+) -> dict[str, NmTensor]:
     """What the search of a model gives, over frames that were computed in windows.
+
+    Args:
+        labels: the vocabulary.
+        is_measured: give the ``moments`` (B, K + 1, K + 1) of what the search reads, too.
+        behind: what is behind the features.
+        factory: runs the windows.
 
     Returns:
         ``num_frames`` (B,), and the labels of the best text: ``ids``, ``starts``, ``ends`` and ``log_probs``, all
@@ -421,8 +428,10 @@ def _search_wires(labels: Sequence[str], behind: Behind, factory: NeuralModuleFa
     if lengths is None:
         raise UsageError("the search takes no lengths of frames", place=search.module.label)
     if of_frames := frame_labels(search, own.log_probs, lengths):
-        path, scores, num_frames = behind.windowed(of_frames, lengths, factory)
-        return {"num_frames": num_frames, **labels_of_frames(path, scores, num_frames, labels)}
+        measured = [own.log_probs] if is_measured and own.log_probs is not None else []
+        path, scores, *read, num_frames = behind.windowed([*of_frames, *measured], lengths, factory)
+        found = labels_of_frames(path, scores, num_frames, labels)
+        return {"num_frames": num_frames, **found, **_moments(read, num_frames)}
     inputs = [wire for wire in search.inputs.values() if not is_lengths(wire)]
     aligned = [own.log_probs] if own.log_probs is not None and not says_times(search) else []
     kept = list(dict.fromkeys([*inputs, *aligned]))
@@ -437,7 +446,14 @@ def _search_wires(labels: Sequence[str], behind: Behind, factory: NeuralModuleFa
         problem = "the search says no times of labels, and the model has no log-probabilities of frames to find them"
         remedy = "give the search the outputs starts, ends and log_probs"
         raise UsageError(problem, place=search.module.label, got=", ".join(search.outputs), remedy=remedy)
-    return {"num_frames": num_frames, **timed}
+    return {"num_frames": num_frames, **timed, **_moments(windowed[:1] if is_measured else [], num_frames)}
+
+
+def _moments(read: Sequence[NmTensor], num_frames: NmTensor) -> dict[str, NmTensor]:
+    """Of the first of some wires, if it has frames of numbers."""
+    if not read or len(read[0].axes or ()) != 3:
+        return {}
+    return {"moments": FrameMoments(read[0].ntype).connect(frames=read[0], length=num_frames)}
 
 
 SPEECH = "speech"

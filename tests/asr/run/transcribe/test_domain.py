@@ -8,7 +8,7 @@ import pytest
 import soxr
 
 from nemo_asr.run.audio.segments import Span, frame_levels
-from nemo_asr.run.transcribe.domain import Domain, SoundMeter, fit_domain, marked
+from nemo_asr.run.transcribe.domain import Domain, SoundMeter, fit_domain, marked, moments_of
 from nemo_asr.run.transcribe.transcript import Sound, Transcript, Word, as_json
 
 RATE = 16000
@@ -28,16 +28,21 @@ def syllables(seed=0, seconds=4, rate=RATE, level=0.1):
     return level * noise * (0.02 + np.sin(2 * np.pi * 2 * times) ** 2)
 
 
-def said(number, confidence=0.95, text="", sound=None, score=None):
+def frames_of(number, size=20, dims=6, shift=0.0):
+    """What a search may read; each direction varies by another size."""
+    return np.random.default_rng(number).normal(size=(size, dims)) * np.logspace(-1, 0, dims) + 1.0 + shift
+
+
+def said(number, confidence=0.95, text="", sound=None, frames=None):
     """A transcript of 2 s of speech; each number has other words, of another confidence."""
     words = text.split() or [WORDS[(number + place) % 4] for place in range(3 + number % 2)]
     timed = tuple(Word(word, 0.1, 0.2, confidence - 0.01 * (number % 5)) for word in words)
     sound = sound or Sound(8000 - 250 * (number % 2), -20.0 - number % 7, 9.0 + number % 3)
     transcript = Transcript(" ".join(words), timed, 2.0, f"{number}.wav", segments=(Span(0.0, 2.0),), sound=sound)
-    return replace(transcript, score=score)
+    return replace(transcript, moments=None if frames is None else moments_of(frames))
 
 
-KNOWN = [said(number, score=-1.0 - 0.1 * (number % 7)) for number in range(100)]
+KNOWN = [said(number, frames=frames_of(number)) for number in range(100)]
 DOMAIN = fit_domain("dev", KNOWN, RATE)
 
 
@@ -60,27 +65,57 @@ def test_a_line_says_what_is_known():
 
 
 def test_each_measure_is_told_with_what_is_known():
-    assert reasons(sound=Sound(4000, -22, 10)) == ("bandwidth 4000 Hz, on dev 7725 to 8025",)
+    assert reasons(sound=Sound(4000, -22, 10)) == ("bandwidth 4000 Hz, on dev 7700 to 8050",)
     assert reasons(sound=Sound(8000, -60, 10)) == ("level -60 dB, on dev -27 to -19",)
-    assert reasons(sound=Sound(8000, -22, 3)) == ("levels that change by 3.0 dB, on dev 8.8 to 11.2",)
+    assert reasons(sound=Sound(8000, -22, 3)) == ("levels that change by 3.0 dB, on dev 8.6 to 11.4",)
     (rate,) = reasons(segments=(Span(0.0, 20.0),))
     assert rate.startswith("0.6 letters a second, on dev ")
     (confidence,) = reasons(words=said(0, 0.5).words)
     assert confidence.startswith("confidence 0.50, on dev 0.")
     (words,) = reasons(words=said(0, text="five six four").words)
     assert words.startswith("words of 7.0 bits, on dev 0.0 to 2.")
-    (doubt,) = reasons(score=-20.0)
-    assert doubt == "doubts of 14.4 bits a second, on dev 0.0 to 1.2"
+    (distance,) = reasons(distance=3.4)
+    assert distance.startswith("distance 3.40, on dev 0.00 to 1.")
 
 
-def test_the_least_sure_of_200_utterances_is_left_out_where_the_model_is_wrong():
-    sure = [said(number, score=-1.0 - 0.1 * (number % 7)) for number in range(199)]
-    unsure = said(0, confidence=0.4, score=-30.0)
-    domain = fit_domain("dev", [*sure, unsure], RATE)
-    reasons = domain.unfamiliar(unsure)
-    assert [reason.split(",")[0] for reason in reasons] == ["doubts of 21.6 bits a second", "confidence 0.40"]
-    assert not any(domain.unfamiliar(each) for each in sure)
-    assert fit_domain("dev", [*sure[:99], unsure], RATE).unfamiliar(unsure) == ()
+def distance(domain, frames):
+    return domain.measured(moments_of(frames))["distance"]
+
+
+def test_the_distance_of_frames_is_that_of_mahalanobis():
+    every = np.concatenate([frames_of(number) for number in range(100)])
+    deviations = every[:7] - every.mean(axis=0)
+    inverse = np.linalg.inv(np.cov(every.T, bias=True))
+    square = np.einsum("td,de,te->t", deviations, inverse, deviations).mean()
+    assert distance(DOMAIN, every[:7]) == pytest.approx((1 + square) / 7, rel=0.02)  # six dimensions and the one
+    assert distance(DOMAIN, every) == pytest.approx(1.0, abs=0.01)
+    # Half a deviation away in the direction that varies least.
+    assert distance(DOMAIN, every + np.eye(6)[0] / 20) > 1.03 > distance(DOMAIN, every + np.eye(6)[5] / 20)
+
+
+def test_the_farthest_of_200_utterances_is_left_out_where_the_model_is_wrong():
+    near = [said(number, frames=frames_of(number)) for number in range(199)]
+    far = said(0, frames=frames_of(999, shift=0.5))
+    domain = fit_domain("dev", [*near, far], RATE)
+
+    def marks(domain, transcript):
+        return marked(replace(transcript, **domain.measured(transcript.moments)), domain).unfamiliar
+
+    assert [reason.split()[0] for reason in marks(domain, far)] == ["distance"]
+    assert not any(marks(domain, each) for each in near)
+    assert marks(fit_domain("dev", [*near[:99], far], RATE), far) == ()
+
+
+def test_frames_of_many_dimensions_are_folded_and_those_of_another_head_not_compared():
+    assert moments_of(frames_of(0, dims=300)).shape == (129, 129)
+    wide = np.zeros((2, 300))
+    wide[:, [5, 133, 261]] = 1.0
+    assert moments_of(wide)[0, 6] == 2 * 3
+    assert DOMAIN.measured(moments_of(frames_of(0, dims=7))) == {}
+    assert DOMAIN.measured(moments_of(np.zeros((0, 6)))) == {}
+    silent = [replace(each, moments=moments_of(np.zeros((5, 6)))) for each in KNOWN]
+    assert np.isfinite(distance(fit_domain("dev", silent, RATE), frames_of(0)))
+    assert not fit_domain("dev", [replace(KNOWN[0], moments=None), *KNOWN], RATE).frames
 
 
 def test_a_word_of_one_utterance_alone_is_as_unheard_as_one_of_another_set():

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+import msgspec
 import pytest
 import soundfile
 from toys.random_models import RATE, noise
@@ -16,6 +17,7 @@ import nemo_asr
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.decoding.transducer import TransducerBeamSearch
 from nemo_asr.run.options import SearchOptions
+from nemo_asr.run.transcribe.domain import Domain
 from nemo_asr.tasks.family import search_of
 from nemo_asr.trained.calibrating import calibrate
 from nemo_asr.trained.model import TrainedModel
@@ -50,11 +52,16 @@ def times(transcript):
     return [(word.text, word.start, word.end) for word in transcript.words]
 
 
-def test_the_models_own_search_says_the_score_of_its_path_and_another_one_does_not(tdt):
-    (own,), (same,) = (tdt.transcribe([noise(2)], RATE, decoder=decoder) for decoder in (None, search(tdt)))
-    assert own.score == same.score < 0
-    (beam,) = tdt.transcribe([noise(2)], RATE, decoder=search(tdt, beam_size=4))
-    assert beam.score is None
+def test_what_a_search_reads_is_measured_alike_for_each_search(tdt):
+    measuring = TrainedModel(tdt.place, tdt.recipe, tdt.modules, msgspec.structs.replace(tdt.card, domain=Domain()))
+    (greedy,), (beam,) = (
+        measuring.transcribe([noise(2)], RATE, decoder=decoder) for decoder in (None, search(tdt, beam_size=4))
+    )
+    assert (greedy.moments == beam.moments).all()
+    assert greedy.moments[0, 0] > 5  # frames
+    (uncut,) = measuring.transcribe([noise(2)], RATE, cutting=None)
+    (unknowing,) = tdt.transcribe([noise(2)], RATE)
+    assert uncut.moments is unknowing.moments is unknowing.distance is None
 
 
 OPTIONS = pytest.mark.parametrize("options", [{}, {"beam_size": 4}], ids=["greedy", "beam"])

@@ -25,7 +25,7 @@ from nemo_asr.run.search.known_searches import search_of_family
 from nemo_asr.run.search.parts import Network, Parts
 from nemo_asr.run.search.search import Aligner, Hypotheses, Search, States, num_frames_of
 from nemo_asr.run.text.labels import is_piece
-from nemo_asr.run.transcribe.domain import Domain
+from nemo_asr.run.transcribe.domain import Domain, moments_of
 from nemo_asr.run.transcribe.driver import in_batches, segment_stream, transcribe
 from nemo_asr.run.transcribe.inputs import Recording, one_channel, padded, read_rows, recordings_in
 from nemo_asr.run.transcribe.transcript import Transcribed
@@ -337,7 +337,8 @@ class OnnxModel(DescribedFile):
         for (number, audio), states in zip(audios.items(), outputs, strict=True):
             # A model that does not say how its frames lie in time: evenly.
             seconds = self.frame_seconds or len(audio.samples) / self.sample_rate / max(num_frames_of(states), 1)
-            yield Row(number, value_of(states), audio.start / self.sample_rate, seconds)
+            moments = None if self.domain is None else moments_of(next(iter(states.values())))
+            yield Row(number, value_of(states), audio.start / self.sample_rate, seconds, moments)
 
 
 def part_place(first: Path, name: str) -> Path:

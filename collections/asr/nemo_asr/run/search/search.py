@@ -34,12 +34,10 @@ class Hypotheses(NamedTuple):
     Attributes:
         best: the labels of its text, with their frames.
         scored: of several hypotheses, the best first: label ids and the natural logarithm of their weight.
-        score: that of the best one, where one alone was asked for; None: the search does not say it.
     """
 
     best: TimedLabels
     scored: Sequence[tuple[Sequence[int], float]] = ()
-    score: float | None = None
 
 
 class Search(Protocol):

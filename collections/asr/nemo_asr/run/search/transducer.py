@@ -138,7 +138,7 @@ class GreedyTransducer:
             problem, remedy = "greedy decoding gives one text", "search with a beam"
             raise UsageError(problem, got=f"nbest {nbest}", remedy=remedy)
         (found,) = self.decode([states[FRAMES]])
-        return Hypotheses(found.labels, score=found.score)
+        return Hypotheses(found.labels)
 
     def stream(self, most_frames: int = 0) -> FrameByFrame[Decoded]:
         """See `Search`."""

@@ -572,7 +572,7 @@ def _said(
         return
     job_of, aligner = {row: job for job in jobs for row, _, _ in job.parts}, engine.aligner()
     of_rows, computed, frame_seconds = dict[int, str](), dict[int, SpokenPart](), 0.0
-    for row, states, start, seconds in engine.states_of(rows, of_rows, settings):
+    for row, states, start, seconds, _ in engine.states_of(rows, of_rows, settings):
         computed[row] = SpokenPart(aligner.kept(states, job_of[row].ids), start, 0.0)
         frame_seconds = seconds
         told(rows[row].seconds)

@@ -197,7 +197,6 @@ def joined(recording: Recording, segments: Sequence[Transcript], separator: str)
     """The transcript of a recording from those of its segments, in their order. Times are those of the recording."""
     first = recording.offset or 0.0
     words, spans, gaps, doubtful = list[Word](), list[Span](), list[Span](), list[Span]()
-    scores = [segment.score for segment in segments if segment.score is not None]
     for segment in segments:
         start = (segment.offset or 0.0) - first
         gaps += [Span(round(start + gap.start, 3), round(start + gap.end, 3)) for gap in segment.gaps]
@@ -215,8 +214,20 @@ def joined(recording: Recording, segments: Sequence[Transcript], separator: str)
         channel=recording.channel,
         gaps=tuple(gaps),
         doubtful=tuple(doubtful),
-        score=sum(scores) if len(scores) == len(segments) > 0 else None,
+        **_of_all_frames(segments),
     )
+
+
+def _of_all_frames(segments: Sequence[Transcript]) -> dict[str, Any]:
+    """What was measured of the frames of segments; nothing where it was not measured of each."""
+    found: dict[str, Any] = {}
+    moments = [segment.moments for segment in segments if segment.moments is not None]
+    if len(moments) == len(segments) > 0:
+        found["moments"] = np.sum(moments, axis=0)
+    distances = [segment.distance for segment in segments if segment.distance is not None]
+    if len(distances) == len(segments) > 0:
+        found["distance"] = float(np.average(distances, weights=[segment.duration for segment in segments]))
+    return found
 
 
 def best_of_all(hypotheses: Sequence[Sequence[ScoredText]], separator: str) -> tuple[ScoredText, ...]:
@@ -379,10 +390,11 @@ def _transcripts(
     engine: Engine, rows: Sequence[Recording], computed: Iterable[Row[Hypotheses]], settings: TranscriptionSettings
 ) -> Iterator[tuple[int, Transcript]]:
     labels, calibration = engine.labels, settings.calibration
-    for number, found, start, frame_seconds in computed:
+    for number, found, start, frame_seconds, moments in computed:
         several = scored_texts(found.scored, labels)
         transcript = transcript_of(found.best, labels, rows[number], frame_seconds, start, calibration, several)
-        transcript = replace(transcript, score=found.score)
+        if moments is not None and engine.domain is not None:
+            transcript = replace(transcript, **engine.domain.measured(moments))
         if engine.may_invent:
             doubtful = doubtful_span(transcript.words, transcript.text, _spoken(rows[number], settings))
             transcript = replace(transcript, doubtful=doubtful)

@@ -15,6 +15,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from nemo_asr.run.audio.segments import Span
 from nemo_asr.run.search.search import TimedLabels
@@ -91,7 +92,8 @@ class Transcript:
         doubtful: from when to when a text stands that the model may have invented, in seconds; see
             `nemo_asr.run.transcribe.doubts`.
         sound: of the recording; None: it has none, or it was not measured, as it is not known what the model knows.
-        score: natural logarithm of the path that the model's own search took; None: it does not say that.
+        distance: of what the search reads from that of a set that the model knows; None: it was not measured.
+        moments: of that, of a set from which a model learns what it knows; see `nemo_asr.run.transcribe.domain`.
         unfamiliar: why the model may not know what it hears; see `nemo_asr.run.transcribe.domain`.
         gaps: from when to when somebody speaks and no word was found, in seconds; see `nemo_asr.run.transcribe.gaps`.
     """
@@ -108,7 +110,8 @@ class Transcript:
     doubtful: tuple[Span, ...] = ()
     sound: Sound | None = None
     unfamiliar: tuple[str, ...] = ()
-    score: float | None = field(default=None, compare=False)
+    distance: float | None = field(default=None, compare=False)
+    moments: npt.NDArray[np.floating[Any]] | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:

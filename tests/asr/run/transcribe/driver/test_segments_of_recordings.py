@@ -66,11 +66,15 @@ def test_words_of_all_segments_have_the_times_of_the_recording(run, sounds):
     assert found.words[-1].end == pytest.approx(start + len(second) / RATE, abs=0.15)
 
 
-def test_the_score_of_a_recording_is_that_of_all_its_segments():
-    recording, segment = Recording("a", None, seconds=3.0), Transcript("a", (), 1.0, "a", score=-1.5)
-    assert joined(recording, [segment, replace(segment, score=-2.0)], " ").score == -3.5
-    assert joined(recording, [segment, replace(segment, score=None)], " ").score is None
-    assert joined(recording, [], " ").score is None
+def test_what_is_measured_of_the_frames_of_a_recording_is_that_of_all_its_segments():
+    moments = np.full((3, 3), 2.0)
+    recording, segment = Recording("a", None, seconds=5.0), Transcript("a", (), 1.0, "a", distance=1.5, moments=moments)
+    both = joined(recording, [segment, replace(segment, distance=2.5, duration=3.0)], " ")
+    assert both.distance == 2.25
+    assert (both.moments == 2 * moments).all()
+    not_all = joined(recording, [segment, replace(segment, distance=None, moments=None)], " ")
+    nothing = joined(recording, [], " ")
+    assert not_all.distance is not_all.moments is nothing.distance is nothing.moments is None
 
 
 def test_sounds_are_measured_only_where_a_domain_is_compared_with_them(monkeypatch):
