@@ -276,7 +276,8 @@ class OnnxModel(DescribedFile):
     def of_one_batch(self, settings: TranscriptionSettings) -> ComputeRows:
         """See `Engine`."""
         search: Any = settings.search or self.new_search()
-        return partial(self._computed, lambda states: search.recognise(states, settings.nbest))
+        is_measured = self.domain is not None and settings.cutting is not None
+        return partial(self._computed, lambda states: search.recognise(states, settings.nbest), is_measured)
 
     def aligner(self) -> Aligner:
         """See `Engine`."""
@@ -292,7 +293,7 @@ class OnnxModel(DescribedFile):
         self, rows: Sequence[Recording], faults: dict[int, str], settings: TranscriptionSettings
     ) -> Iterator[Row[States]]:
         """See `Engine`."""
-        return in_batches(rows, faults, settings, partial(self._computed, lambda states: states))
+        return in_batches(rows, faults, settings, partial(self._computed, lambda states: states, False))
 
     def frame_model(self) -> FrameModel:
         """See `Engine`: a file that takes whole recordings is none."""
@@ -326,9 +327,9 @@ class OnnxModel(DescribedFile):
         return reading.new_parser(tokenizer or self.labels)
 
     def _computed(
-        self, value_of: Callable[[States], T], rows: Sequence[Recording], faults: dict[int, str]
+        self, value_of: Callable[[States], T], is_measured: bool, rows: Sequence[Recording], faults: dict[int, str]
     ) -> Iterator[Row[T]]:
-        """The rows of one batch."""
+        """The rows of one batch, perhaps with the moments of what the search reads."""
         audios, unreadable = read_rows(
             rows, self.sample_rate, trim_silence=self.trim_silence, int_values=self.int_values
         )
@@ -337,7 +338,7 @@ class OnnxModel(DescribedFile):
         for (number, audio), states in zip(audios.items(), outputs, strict=True):
             # A model that does not say how its frames lie in time: evenly.
             seconds = self.frame_seconds or len(audio.samples) / self.sample_rate / max(num_frames_of(states), 1)
-            moments = None if self.domain is None else moments_of(next(iter(states.values())))
+            moments = moments_of(next(iter(states.values()))) if is_measured else None
             yield Row(number, value_of(states), audio.start / self.sample_rate, seconds, moments)
 
 

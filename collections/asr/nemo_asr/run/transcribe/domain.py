@@ -30,6 +30,8 @@ from nemo_lite.base.errors import counted
 Moments: TypeAlias = "npt.NDArray[np.floating[Any]]"
 """(K + 1, K + 1): the sum of y yᵀ over frames, whose number it has in its first corner."""
 
+LEAST_SPOKEN = 0.5
+"""Seconds of speech of which rate and distance are measured."""
 MOST_DIMENSIONS = 128
 """K at most; frames of more are folded."""
 _RIDGE = 1e-4  # of the mean square of the numbers, added to each: few frames vary in few directions
@@ -37,7 +39,6 @@ _BAND = 250.0  # Hz
 _FRAME_SECONDS = 0.016  # of a spectrum: four bins a band
 _BELOW_LOUDEST = 1e-5  # 50 dB: what is further below the loudest band is not there
 _FEWEST_WORDS = 2  # of a text whose words are looked at
-_LEAST_SPOKEN = 0.5  # seconds
 _FEWEST = 20  # recordings of a set that tell what a model knows
 # How far from the median of a set a range ends, in the distance of its extremes: other sets have others. Of 300 other
 # utterances of digits a CTC head marks about 12 at 1.0 and 2 at 1.2; `change` alone marks 44 of 60 pieces of music at
@@ -149,10 +150,10 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
         if transcript.sound is not None:
             found["bandwidth"] = min(transcript.sound.bandwidth, self.sample_rate / 2)
             found["level"], found["change"] = transcript.sound.level, transcript.sound.change
-        if spoken >= _LEAST_SPOKEN and transcript.segments:
+        if spoken >= LEAST_SPOKEN and transcript.segments:
             found["rate"] = sum(not letter.isspace() for letter in transcript.text) / spoken
-            if transcript.distance is not None:
-                found["distance"] = transcript.distance
+        if spoken >= LEAST_SPOKEN and transcript.distance is not None:
+            found["distance"] = transcript.distance
         if len(transcript.words) >= _FEWEST_WORDS and self.words:
             log_shares = (math.log2(self.words.get(word.text, _UNHEARD)) for word in transcript.words)
             found["words"] = math.log2(sum(self.words.values())) - sum(log_shares) / len(transcript.words)
@@ -205,21 +206,22 @@ def fit_domain(name: str, transcripts: Sequence[Transcript], sample_rate: int) -
         utterances=len(transcripts),
         sample_rate=sample_rate,
         words=dict(counts.most_common()),
-        frames=_stored(all_frames),
+        frames=stored(all_frames),
     )
     values: dict[str, list[float]] = {}
     for transcript, words in zip(transcripts, of_each, strict=True):
         # By all others: a word that one utterance alone has is unheard, as in other sets.
         others = msgspec.structs.replace(known, words=counts - words)
         if known.frames and transcript.moments is not None:
-            others = msgspec.structs.replace(others, frames=_stored(all_frames - transcript.moments))
+            others = msgspec.structs.replace(others, frames=stored(all_frames - transcript.moments))
             transcript = replace(transcript, **others.measured(transcript.moments))
         for measure, value in others.measures(transcript).items():
             values.setdefault(measure, []).append(value)
     return msgspec.structs.replace(known, ranges={each: _range_of(each, found) for each, found in values.items()})
 
 
-def _stored(moments: Moments) -> bytes:
+def stored(moments: Moments) -> bytes:
+    """Moments as a domain holds them: see `Domain.frames`."""
     mean = moments / moments[:1, :1]
     return mean[np.triu_indices(len(mean))].astype("<f4").tobytes()
 

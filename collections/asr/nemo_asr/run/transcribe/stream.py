@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import soxr
 
 from nemo_asr.run.audio.segments import (
@@ -30,7 +31,7 @@ from nemo_asr.run.audio.segments import (
 from nemo_asr.run.engines import FrameModel
 from nemo_asr.run.search.search import Search, States, TimedLabels, num_frames_of
 from nemo_asr.run.text.labels import in_letters, separator_of, spelled
-from nemo_asr.run.transcribe.domain import Domain, marked, sound_of
+from nemo_asr.run.transcribe.domain import LEAST_SPOKEN, Domain, marked, moments_of, sound_of
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.transcript import Transcript, Word, frames_in, transcript_of
 from nemo_lite.base.errors import UsageError
@@ -284,7 +285,8 @@ class FrameStream:
         calibration: turns a confidence into a calibrated one.
         name: what messages call the stream.
         decoder: a search in the place of the model's own.
-        domain: marks final texts of what the model may not know, by their words: samples are not kept; None: none.
+        domain: marks final texts of what the model may not know, by their words and what the search reads of them:
+            samples are not kept; None: none.
 
     Raises:
         UsageError: the rate is out of range.
@@ -313,6 +315,7 @@ class FrameStream:
         self._first_free = 0  # frame of it, behind the last word of the part before
         most_frames = math.ceil(_PARTS_OPEN * self._rules.longest * model.sample_rate / model.frame_samples)
         self._open = (decoder or model.search).stream(most_frames)
+        self._read = list[npt.NDArray[np.float32]]()  # by the search, of the open part, where that is measured
         self._shown = ""
 
     @property
@@ -368,7 +371,11 @@ class FrameStream:
         events: list[Partial] = []
         first, num_frames = 0, num_frames_of(states)
         while first < num_frames:
-            first += self._open.accept({name: values[first:] for name, values in states.items()}, self._may_end)
+            rest = {name: values[first:] for name, values in states.items()}
+            number = self._open.accept(rest, self._may_end)
+            if self._domain is not None and self._domain.frames:
+                self._read.append(next(iter(rest.values()))[:number])
+            first += number
             if self._is_over():
                 events += self._final(self._num_open)
             elif self._is_too_long():
@@ -410,6 +417,7 @@ class FrameStream:
         self._first_free = max(0, (timed[-1].end if timed else self._first_free) - num_frames)
         self._num_done += num_frames
         self._num_open -= num_frames
+        self._read = [np.concatenate(self._read)[num_frames:]] if self._read else []
         self._num_silent = min(self._num_silent, self._num_open)
         self._shown = ""
         return events
@@ -428,6 +436,14 @@ class FrameStream:
         transcript = transcript_of(
             found, self._model.labels, whole, seconds, start, self._calibration, (), self._first_free
         )
-        transcript = marked(transcript, self._domain if is_final else None)
+        if is_final and self._domain is not None:
+            transcript = marked(replace(transcript, **self._measured(found)), self._domain)
         times = round(start, 3), round(min(start + num_frames * seconds, self.seconds), 3)
         return Partial(transcript.text, transcript.words, is_final, *times, transcript.unfamiliar)
+
+    def _measured(self, found: TimedLabels) -> dict[str, Any]:
+        """Of what the search has read from the first label to the last one."""
+        if self._domain is None or not self._read or not found.ids:
+            return {}
+        spoken = np.concatenate(self._read)[found.starts[0] : found.ends[-1]]
+        return self._domain.measured(moments_of(spoken)) if len(spoken) * self._frame_seconds >= LEAST_SPOKEN else {}

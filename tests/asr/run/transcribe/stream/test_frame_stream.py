@@ -14,7 +14,7 @@ from toys.tone_corpus import CONFIG
 import nemo_asr
 from nemo_asr.run.search.ngram import NgramCounter, estimate, write_arpa
 from nemo_asr.run.search.search import FrameByFrame, TimedLabels
-from nemo_asr.run.transcribe.domain import Domain
+from nemo_asr.run.transcribe.domain import Domain, moments_of, stored
 from nemo_asr.run.transcribe.stream import EndpointRules, FrameStream, SegmentStream
 from nemo_asr.trained.streamed_model import StreamedModel, streamed_model
 from nemo_lite.backends.pytorch.streaming import Delay
@@ -228,6 +228,24 @@ def test_final_texts_of_words_that_the_model_does_not_know_have_the_reason():
     unsure = Domain(set="dev", ranges={"confidence": (0.0, 0.5)})
     events, _ = of_letters("a..b...", size=1, domain=unsure)
     assert [event.unfamiliar for event in events] == [(), (), ("confidence 1.00, on dev 0.00 to 0.50",)]
+
+
+@pytest.mark.parametrize("size", [1, 7, None])
+def test_final_texts_that_are_far_from_what_the_model_knows_have_the_reason_each_for_itself(size):
+    pause = 12 * "."
+    frames = {
+        letter: letters_model().frames()(np.full(100, number, np.float32), False)["log_probs"]
+        for letter, number in (("a", 1), (".", 3))
+    }
+    known = moments_of(np.concatenate([frames["a"], frames["."]]))
+    domain = Domain(set="dev", utterances=20, ranges={"distance": (0.0, 2.0)}, frames=stored(known))
+    events, _ = of_letters(
+        "aaaaaa" + pause + "bbbbbb" + pause + "bb" + pause + "aa.aaa" + pause, size=size, domain=domain
+    )
+    finals = [
+        (event.text, [reason.partition(" ")[0] for reason in event.unfamiliar]) for event in events if event.is_final
+    ]
+    assert finals == [("a", []), ("b", ["distance"]), ("b", []), ("aa", [])]  # 0.2 s are too short to tell
 
 
 def test_a_stream_without_audio_says_nothing():
