@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 import soxr
@@ -116,6 +117,18 @@ def test_frames_of_many_dimensions_are_folded_and_those_of_another_head_not_comp
     silent = [replace(each, moments=moments_of(np.zeros((5, 6)))) for each in KNOWN]
     assert np.isfinite(distance(fit_domain("dev", silent, RATE), frames_of(0)))
     assert not fit_domain("dev", [replace(KNOWN[0], moments=None), *KNOWN], RATE).frames
+    huge = fit_domain("dev", [replace(each, moments=each.moments * np.diag([1] + 6 * [1e60])) for each in KNOWN], RATE)
+    assert not huge.frames
+    assert "distance" not in huge.ranges
+
+
+@pytest.mark.parametrize("frames", [b"1", b"1" * 8, np.full(6, np.nan, "<f4").tobytes(), bytes(2 * 130 * 131)])
+def test_a_card_whose_frames_are_none_is_refused(frames):
+    text = msgspec.json.encode({"frames": frames})
+    with pytest.raises(msgspec.ValidationError, match=f"{len(frames)} bytes that are no moments of frames"):
+        msgspec.json.decode(text, type=Domain)
+    assert msgspec.json.decode(msgspec.json.encode(DOMAIN), type=Domain) == DOMAIN
+    assert np.isfinite(distance(Domain(utterances=20, frames=bytes(2 * 7 * 8)), frames_of(0)))
 
 
 def test_a_word_of_one_utterance_alone_is_as_unheard_as_one_of_another_set():
