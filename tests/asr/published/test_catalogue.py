@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import wave
 from collections.abc import Callable, Iterator
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -49,10 +51,36 @@ def test_the_table_has_facts_and_no_error_rates(capsys: pytest.CaptureFixture[st
     assert all(all(each._replace(licence="looked up")) and name == each.name for name, each in models.items())
     assert all(str(repository_of(each.repository)) == each.repository for each in models.values())
     main(["list"])
-    head, *lines, last = capsys.readouterr().out.splitlines()
-    assert head.split() == ["name", "heads", "languages", "parameters", "sample", "rate", "licence", "repository"]
+    told = capsys.readouterr()
+    head, *lines = told.out.splitlines()
+    assert head.split() == ["name", "heads", "languages", "weights", "licence", "sample", "rate", "repository"]
     assert [line.split()[0] for line in lines] == list(models)
-    assert last.endswith("hf:OWNER/NAME (Hugging Face), ngc:ORG/TEAM/NAME@VERSION (NVIDIA's NGC)")
+    assert told.err.endswith("hf:OWNER/NAME (Hugging Face), ngc:ORG/TEAM/NAME@VERSION (NVIDIA's NGC)\n")
+
+
+@pytest.mark.parametrize(
+    ("columns", "last", "left_out"),
+    [
+        (80, "weights", "licence, sample rate, repository"),
+        (100, "licence", "sample rate, repository"),
+        (200, "repository", ""),
+    ],
+)
+def test_the_table_has_the_columns_that_fit_a_terminal(columns: int, last: str, left_out: str, monkeypatch) -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out, err = Terminal(), StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    main(["list"])
+    head, *lines = out.getvalue().splitlines()
+    assert head.split()[-1] == last
+    assert max(map(len, [head, *lines, *err.getvalue().splitlines()])) <= columns
+    assert [line.split()[0] for line in lines if line[0] != " "] == list(published_models())
+    assert err.getvalue().partition("\nAlso ")[2].removesuffix(": nemo-lite models list | less -S\n") == left_out
 
 
 def test_a_name_stands_for_its_repository_unless_there_is_such_a_path(tmp_path: Path, monkeypatch) -> None:

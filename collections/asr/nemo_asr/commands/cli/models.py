@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from shutil import get_terminal_size
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -51,6 +53,7 @@ from nemo_lite.base.outputs import check_output, write_output
 from nemo_lite.utils import logging
 
 _CALIBRATE, _REMEDY = "nemo-lite models calibrate", "move it away"
+_NAME_COLUMNS = 37  # where a terminal is narrow; two published names are longer
 _MAX_LABELS = 64  # alphabets are shown whole, vocabularies of subwords are not
 
 
@@ -110,24 +113,38 @@ def _add_calibrate(parser: OneLineParser) -> None:
 
 
 def _list(options: Namespace) -> None:
-    head = ("name", "heads", "languages", "parameters", "sample rate", "licence", "repository")
+    """A line for each model: on a terminal the first columns, as many as fit, else all."""
+    head = ("name", "heads", "languages", "weights", "licence", "sample rate", "repository")
     rows = [head] + [
         (
             each.name,
             each.heads,
             each.languages,
             each.parameters,
-            f"{each.sample_rate} Hz",
             each.licence or "see its page",
+            f"{each.sample_rate} Hz",
             each.repository,
         )
         for each in published_models().values()
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip())
+    widths, number = [max(map(len, column)) for column in zip(*rows, strict=True)], len(head)
     others = f"{SPELLINGS[PREFIX]} (Hugging Face), {SPELLINGS[NGC_PREFIX]} (NVIDIA's NGC)"
-    print(f"As their publishers say it. Any other that is read here: {others}")
+    note = f"As their publishers say it. Any other that is read here:\n{others}"
+    columns = get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    while number > 1 and sum(widths[:number]) + 2 * (number - 1) > columns:
+        if widths[0] > _NAME_COLUMNS:
+            widths[0] = _NAME_COLUMNS
+        else:
+            number -= 1
+    if number < len(head):
+        note += f"\nAlso {', '.join(head[number:])}: nemo-lite models list | less -S"
+    for name, *facts in rows:
+        if len(name) > widths[0]:  # a line of its own
+            print(name)
+            name = ""
+        cells = zip([name, *facts[: number - 1]], widths[:number], strict=True)
+        print("  ".join(value.ljust(width) for value, width in cells).rstrip())
+    print(note, file=sys.stderr)  # a pipe gets models alone
 
 
 def _get(options: Namespace) -> None:
