@@ -497,6 +497,16 @@ def make_writable_folder(folder: str | Path, *, exist_ok: bool = True) -> Path:
     return folder
 
 
+def check_writable_folder(folder: str | Path) -> None:
+    """See that a folder can be created and written to, before anything is computed for it; nothing of it stays.
+
+    Raises:
+        UsageError: as :func:`make_writable_folder`, about the folder, or the nearest one above that is there.
+    """
+    folder = Path(folder).expanduser()
+    make_writable_folder(next(place for place in (folder, *folder.parents) if os.path.lexists(place)))
+
+
 def remove_probe(probe: Path) -> None:
     """Remove an empty folder of this process. Where that fails it is tried once more, so that it does not stay.
 

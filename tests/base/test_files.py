@@ -28,6 +28,7 @@ from nemo_lite.base.files import (
     FileKind,
     JsonLimits,
     check_replaceable,
+    check_writable_folder,
     decode_text,
     digest_of,
     digest_of_files,
@@ -349,6 +350,14 @@ def test_a_folder_below_a_file_is_refused_in_one_line(tmp_path):
         make_writable_folder(tmp_path / "file" / "sub")
     with pytest.raises(UsageError, match="file: there is a file where a folder is wanted"):
         make_writable_folder(tmp_path / "file")
+
+
+def test_a_folder_is_checked_without_being_made(tmp_path):
+    check_writable_folder(tmp_path / "a" / "b")
+    assert names_in(tmp_path) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="file: there is a file where a folder is wanted"):
+        check_writable_folder(tmp_path / "file" / "sub")
 
 
 def test_a_folder_without_permission_is_refused_in_one_line(tmp_path, monkeypatch):

@@ -105,6 +105,24 @@ def test_a_model_is_fetched_shown_and_written_as_a_model_folder(hub: Hub, capsys
         main(["get", "hf:owner/name", "--to", "mine"])
 
 
+@pytest.mark.parametrize("command", ["get", "import"])
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("file", "^file: there is a file where a folder is wanted; choose another"),
+        ("file/below", "file: there is a file where a folder is wanted; choose another"),
+        ("/proc/none/mine", '^/proc: the folder is not writable: got "'),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_refused_before_the_download(
+    command: str, folder: str, message: str, hub: Hub
+) -> None:
+    Path("file").write_text("of the user")
+    with pytest.raises(UsageError, match=message):
+        main([command, "hf:owner/name", "--to", folder])
+    assert hub.asked == []
+
+
 def test_what_comes_from_a_name_has_the_licence_of_the_table(hub: Hub, monkeypatch, capsys) -> None:
     stated = published_models()[NAME]._replace(repository="hf:owner/name", licence="CC-BY-4.0")
     monkeypatch.setattr("nemo_asr.published.catalogue.published_models", lambda: {NAME: stated})

@@ -43,6 +43,7 @@ from nemo_lite.base.errors import CheckpointError, ConfigError, UsageError
 from nemo_lite.base.files import (
     FileKind,
     JsonLimits,
+    check_writable_folder,
     digest_of_file,
     finite_or_null,
     make_writable_folder,
@@ -480,6 +481,18 @@ def about_checkpoint(card: ModelCard, config: str, tokenizer: Subwords | None = 
     """What each checkpoint of a run says about the model: ``CheckpointCallback(about=...)``."""
     carried = {} if tokenizer is None else {"tokenizer": base64.b64encode(tokenizer.model).decode()}
     return {"model": plain_card(card), "config": config, **carried}
+
+
+def check_new_model(folder: str | Path, remedy: str = "give another folder: --to DIR") -> None:
+    """See that a model can be written to a folder, before one is downloaded or read for it.
+
+    Raises:
+        UsageError: there is a model already, or the folder cannot be created or written to.
+    """
+    folder = Path(folder).expanduser()
+    if (folder / CARD).exists():
+        raise UsageError("there is a model already", place=str(folder), remedy=remedy)
+    check_writable_folder(folder)
 
 
 def write_model(

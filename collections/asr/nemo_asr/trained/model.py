@@ -30,11 +30,11 @@ from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.tasks.registry import TASKS
 from nemo_asr.trained.engine import SpeechDetector, TorchEngine, set_to_evaluation
 from nemo_asr.trained.folder import (
-    CARD,
     MODEL,
     ModelCard,
     StoredModel,
     card_in,
+    check_new_model,
     foreign_format,
     local_path,
     read_model,
@@ -568,13 +568,12 @@ def import_model(source: str | Path, folder: str | Path | None = None, licence: 
         target = Path(Path(repository.name).name)
     else:
         target = path / MODEL if path.is_dir() else path.with_suffix("")
-    if (target / CARD).exists():
-        raise UsageError("there is a model already", place=str(target), remedy="give another folder: --to DIR")
-    path = local_path(source)
-    if foreign_format(path) is None:
+    if repository is None and foreign_format(path) is None:
         got = "a folder" if path.is_dir() else "a file" if path.exists() else "nothing"
         wanted, remedy = ", ".join(FOREIGN_MODELS), door(source)
         raise CheckpointError("there is nothing to import", place=str(path), got=got, wanted=wanted, remedy=remedy)
+    check_new_model(target)
+    path = local_path(source)
     model = load_model(source)
     digests = {name: digest_of_file(path / name if path.is_dir() else path) for name in model.card.sources}
     written_by = {**versions(), **model.card.versions}

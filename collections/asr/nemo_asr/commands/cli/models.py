@@ -42,7 +42,7 @@ from nemo_asr.tasks.family import family_of
 from nemo_asr.tasks.recipe import Recipe, load_recipe, recipe_from_text
 from nemo_asr.tasks.registry import TASKS
 from nemo_asr.trained.calibrating import calibrate, store_calibration
-from nemo_asr.trained.folder import CARD, ModelCard, Rate, StoredModel, card_file, card_to_json, read_model
+from nemo_asr.trained.folder import ModelCard, Rate, StoredModel, card_file, card_to_json, check_new_model, read_model
 from nemo_asr.trained.hugging_face import check_kind
 from nemo_asr.trained.licences import require_commercial
 from nemo_asr.trained.model import TrainedModel, completed, import_model, load_model, tell_prompt
@@ -152,8 +152,8 @@ def _get(options: Namespace) -> None:
     if repository is None:
         problem = "there is no published model of this name"
         raise UsageError(problem, place=options.name, remedy=door(options.name))
-    if options.folder is not None and (options.folder.expanduser() / CARD).exists():
-        raise UsageError("there is a model already", place=str(options.folder), remedy="give another folder: --to DIR")
+    if options.folder is not None:
+        check_new_model(options.folder)
     path = fetch(repository, check=check_kind, offline=options.offline, refresh=not options.offline)
     for file in download_of(cached_folder(repository)).files:
         print(f"{file.name}  {file.bytes / 2**20:.1f} MiB  SHA-256 {file.sha256}")
@@ -291,8 +291,7 @@ def _import(options: Namespace) -> None:
 
 def _convert(options: Namespace) -> None:
     target = options.folder.expanduser()
-    if (target / CARD).exists():
-        raise UsageError("there is a model already", place=str(target), remedy="give another folder")
+    check_new_model(target, "give another folder")
     recipe = load_recipe(options.model_config) if options.model_config else None
     model = load_model(options.source, recipe=recipe)
     model.save(target, licence=options.licence)
