@@ -84,6 +84,18 @@ def test_texts_that_differ_are_counted_with_the_interval_of_the_difference(model
     assert "0 of 4; WER of whole recordings" in stream_table([rate])
 
 
+@pytest.mark.slow
+def test_the_card_of_a_set_without_texts_can_be_read_again(model, tmp_path):
+    trained, folder = model
+    trained.save(tmp_path / "copy")
+    lines = [json.loads(line) for line in (folder / "dev.json").read_text().splitlines()]
+    rates = certify_streams(trained, "dev", recordings_of([line["audio_filepath"] for line in lines]), [""] * 4)
+    store_stream_rates(tmp_path / "copy", rates)
+    (rate,) = read_card(tmp_path / "copy/model.json").streams
+    assert (rate.rate, rate.whole_rate, rate.difference, rate.equal) == (None, None, [], 4)
+    assert stream_table(rates).endswith("| no texts | 4 of 4 |")
+
+
 def test_rates_of_a_set_take_the_place_of_earlier_ones(model, tmp_path):
     trained, _ = model
     trained.save(tmp_path / "copy")

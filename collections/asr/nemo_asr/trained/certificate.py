@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -91,6 +92,7 @@ def _certify(
         texts.append(stream.text)
     use_cer = main_metric(model.recipe.labels) == "cer"
     test = paired_test(utterance_errors(whole, references, use_cer), utterance_errors(texts, references, use_cer))
+    is_scored = math.isfinite(test.rate_a) and math.isfinite(test.rate_b)
     median, most = np.percentile(latencies, [50, 95]) if latencies else (0.0, 0.0)
     return StreamRate(
         set=name,
@@ -103,9 +105,9 @@ def _certify(
         utterances=len(texts),
         equal=sum(a == b for a, b in zip(texts, whole, strict=True)),
         metric="cer" if use_cer else "wer",
-        rate=test.rate_b,
-        whole_rate=test.rate_a,
-        difference=[test.interval.low, test.interval.high],
+        rate=test.rate_b if is_scored else None,
+        whole_rate=test.rate_a if is_scored else None,
+        difference=[test.interval.low, test.interval.high] if is_scored else [],
     )
 
 
@@ -131,11 +133,12 @@ def stream_table(rates: Sequence[StreamRate]) -> str:
     for rate in rates:
         context = "" if rate.context is None else str(rate.context)
         equal = f"{rate.equal} of {rate.utterances}"
-        if rate.equal < rate.utterances:
+        if rate.equal < rate.utterances and rate.difference:
             low, high = rate.difference
             equal += f"; {metric} of whole recordings {rate.whole_rate:.2%}, difference {low:+.2%} to {high:+.2%}"
         times = " | ".join(f"{1000 * seconds:.0f} ms" for seconds in (rate.look_ahead, rate.latency, rate.latency_95))
-        lines.append(f"| {context} | {times} | {rate.real_time_factor:.2g} | {rate.rate:.2%} | {equal} |")
+        errors = "no texts" if rate.rate is None else f"{rate.rate:.2%}"
+        lines.append(f"| {context} | {times} | {rate.real_time_factor:.2g} | {errors} | {equal} |")
     return "\n".join(lines)
 
 

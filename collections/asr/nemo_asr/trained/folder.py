@@ -113,8 +113,8 @@ class StreamRate(msgspec.Struct, frozen=True, kw_only=True):
         utterances: how many.
         equal: how many of their texts are those of the whole recording.
         metric: wer or cer.
-        rate, whole_rate: of the streams, and of whole recordings, as fractions.
-        difference: the 95 % interval of the first less the second.
+        rate, whole_rate: of the streams, and of whole recordings, as fractions; None: the set has no words.
+        difference: the 95 % interval of the first less the second; empty without rates.
     """
 
     set: str
@@ -128,8 +128,8 @@ class StreamRate(msgspec.Struct, frozen=True, kw_only=True):
     utterances: int = 0
     equal: int = 0
     metric: str = "wer"
-    rate: float = 0.0
-    whole_rate: float = 0.0
+    rate: float | None = None
+    whole_rate: float | None = None
     difference: list[float] = []
 
 
