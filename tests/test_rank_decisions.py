@@ -22,8 +22,7 @@ ALLOWED = {
     "nemo_lite/backends/pytorch/engine/training.py": (1, "a launcher's command is not known to its processes"),
     "nemo_lite/backends/pytorch/engine/batches.py": (2, "a single process exchanges nothing at a step"),
     "collections/asr/nemo_asr/trained/engine.py": (1, "a single process computes one batch without a loader"),
-    "collections/asr/nemo_asr/trained/certificate.py": (1, "refuses to hear streams on several ranks"),
-    "collections/asr/nemo_asr/trained/invariance.py": (1, "refuses to certify on several ranks"),
+    "collections/asr/nemo_asr/commands/evaluation.py": (1, "refuses --stream and --certify on several ranks"),
     "nemo_lite/core/callbacks/evaluator.py": (1, "NeMo's wording of a distributed evaluation"),
     "nemo_lite/base/options.py": (1, "only rank 0 needs the checkpoints, and what records a run, on its machine"),
 }

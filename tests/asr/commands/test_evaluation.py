@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from toys.kaldi_folders import make_folder
 from toys.ranks import on_ranks
 from toys.silero import write_silero
 from toys.tar_shards import write_shard
-from toys.tone_corpus import record, run_script, write_manifest
+from toys.tone_corpus import CONFIG, record, run_script, write_manifest
 from toys.tone_model import exported_tones, train_tones
 
 import nemo_asr
@@ -267,7 +268,31 @@ def test_features_cannot_be_cut(tmp_path):
     layer = nemo_asr.KaldiFeatureDataLayer(str(tmp_path / "kaldi"), LABELS, batch_size=2)
     told = r"kaldi_feature_data_layer: --segments energy needs recordings, and this data layer has none; leave it out"
     with pytest.raises(UsageError, match=told):
-        with_recordings(layer, "--segments energy", "leave it out")
+        with_recordings(layer, "--segments energy")
+
+
+def test_what_cannot_be_evaluated_is_refused_before_anything_is_heard(model, talks):
+    """A model that cannot stream, a folder below a file, a second model whose labels cannot spell the hot word."""
+    (talks / "b.yaml").write_text(CONFIG.replace(', "c"]', "]"))
+    recipe = nemo_asr.load_recipe(talks / "b.yaml")
+    TrainedModel("here", recipe, recipe.model(), describe(recipe)).save(talks / "b")
+    for options, told in (
+        (["--stream", "--certify"], "the model cannot stream by frames"),
+        (["--out", "cab.wav/out"], "cab.wav: there is a file where a folder is wanted"),
+        (["--compare", "b", "--hotwords", "cc"], "cannot spell"),
+    ):
+        with pytest.raises((UsageError, DataError), match=told):
+            main([model, "--eval_datasets", "dev.json", "--out", "out", "--no-report", *CPU, *options])
+    assert not Path("out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["--stream", "--certify"])
+def test_recordings_are_heard_in_several_ways_by_one_process_alone(option, model, talks):
+    ranks = on_ranks(2, _evaluate, [model, "--eval_datasets", str(talks / "dev.json"), option])
+    assert [rank.code for rank in ranks] == [2, 2]
+    assert f"{option} hears recordings in one process: got 2 ranks; run it without a launcher" in ranks[0].err
+    assert not Path("results").exists()
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,8 @@ from nemo_asr.trained.folder import CARD, Certificate, StreamRate, find_model
 from nemo_asr.trained.invariance import Difference, certificate_table, certify
 from nemo_asr.trained.model import TrainedModel, load_model, tell_prompt
 from nemo_lite import DataLayerNM, NeuralModule, NeuralModuleFactory
-from nemo_lite.base.errors import NemoLiteError
-from nemo_lite.base.files import make_writable_folder
+from nemo_lite.base.errors import NemoLiteError, UsageError
+from nemo_lite.base.files import check_writable_folder, make_writable_folder
 from nemo_lite.base.options import factory_arguments
 from nemo_lite.base.outputs import InputFiles, check_output, write_output
 
@@ -76,6 +76,9 @@ def evaluate_texts(args: Namespace) -> None:
     """
     recipe = load_recipe(args.model_config, args.overrides) if args.model_config else None
     factory = NeuralModuleFactory(**factory_arguments(args))
+    if factory.world_size > 1 and (args.stream or args.certify):
+        option, got = "--stream" if args.stream else "--certify", f"{factory.world_size} ranks"
+        raise UsageError(f"{option} hears recordings in one process", got=got, remedy="run it without a launcher")
     out = results_folder(args)
     factory.on_first(lambda: _check_places(args, out))
     if args.leaderboard:
@@ -85,26 +88,33 @@ def evaluate_texts(args: Namespace) -> None:
     if args.head is not None:
         model = model.with_head(args.head)
         second = second and second.with_head(args.head)
-    for each in (model, second):
-        if each is not None:
-            tell_prompt(each, args)
-    _use_search(model, args, factory, out)
-    sets = _evaluate_sets(model, args, factory, out, "A, " if second else "")
-    if args.leaderboard:
-        factory.on_first(lambda: _write_leaderboard(args, out, sets))
+    models = [model] if second is None else [model, second]
+    for each in models:
+        tell_prompt(each, args)
+        _use_search(each, args)
+    data, data_of_second = _data_layers(model, args), _data_layers(second, args) if second else {}
     if args.stream:
-        _evaluate_streams(model, args, factory)
+        model.streamed(factory)  # or the reason why it cannot
+    if (args.stream or args.certify) and (folder := _folder_of_card(args)) is not None:
+        check_writable_folder(folder)
+    _find_weights(model, args, factory, out)
+    _evaluate_sets(model, data, args, factory, out, "A, " if second else "")
+    if args.leaderboard:
+        factory.on_first(lambda: _write_leaderboard(args, out, list(data)))
+    if args.stream:
+        _evaluate_streams(model, data, args, factory)
     if args.certify:
-        _certify(model, args, factory)
+        _certify(model, data, args, factory)
     if second is not None:
         of_second = second
-        _use_search(second, args, factory, out / COMPARED)
-        _evaluate_sets(second, args, factory, out / COMPARED, "B, ")
-        factory.on_first(lambda: _compare(args, out, sets, model, of_second))
+        _find_weights(second, args, factory, out / COMPARED)
+        _evaluate_sets(second, data_of_second, args, factory, out / COMPARED, "B, ")
+        factory.on_first(lambda: _compare(args, out, list(data), model, of_second))
 
 
 def _check_places(args: Namespace, out: Path) -> None:
-    """FileInTheWayError where a file is there that would be replaced and may not be; before any work is done."""
+    """UsageError where files cannot be written, or one is there that may not be replaced; before any work is done."""
+    check_writable_folder(out)
     tags, inputs = unique_tags(args.eval_datasets), InputFiles(named_files(args))
     if args.compare:
         check_output(out / COMPARISON_FILE, COMPARE, inputs=inputs, overwrite=args.overwrite)
@@ -120,16 +130,31 @@ def _check_places(args: Namespace, out: Path) -> None:
             check_output(folder / PAGE_FILE, REPORT, inputs=inputs, overwrite=args.overwrite)
 
 
+def _data_layers(model: TrainedModel, args: Namespace) -> dict[str, DataLayerNM]:
+    """The sets by their names. UsageError: an option needs recordings, and a set has none."""
+    manifests = zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
+    options: dict[str, Any] = {"batch_size": args.batch_size, **({"strict_data": True} if args.strict_data else {})}
+    data = {tag: model.recipe.data_layer(path, training=False, **options) for tag, path in manifests}
+    needing = {"--segments energy": args.cutting, "--stream": args.stream, "--certify": args.certify}
+    for option in (option for option, asked in needing.items() if asked):
+        for data_layer in data.values():
+            with_recordings(data_layer, option)
+    return data
+
+
 def _evaluate_sets(
-    model: TrainedModel, args: Namespace, factory: NeuralModuleFactory, folder: Path, name: str = ""
-) -> list[str]:
-    """Evaluate every set, print its error rates, and write its transcripts; the names of the sets.
+    model: TrainedModel,
+    data: Mapping[str, DataLayerNM],
+    args: Namespace,
+    factory: NeuralModuleFactory,
+    folder: Path,
+    name: str = "",
+) -> None:
+    """Evaluate every set, print its error rates, and write its transcripts.
 
     ``name`` of the model stands before the rates, where there are two.
     """
-    recipe, manifests = model.recipe, zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
-    options: dict[str, Any] = {"batch_size": args.batch_size, **({"strict_data": True} if args.strict_data else {})}
-    data = {tag: recipe.data_layer(path, training=False, **options) for tag, path in manifests}
+    recipe = model.recipe
     detector = load_detector(args.vad) if args.vad else None
 
     def recognised(layer: DataLayerNM, search: NeuralModule | None = None) -> RecognisedSet:
@@ -140,8 +165,6 @@ def _evaluate_sets(
         )
         return recognise_segments(model, layer, factory, settings, args.strict_data)
 
-    for data_layer in data.values() if args.cutting else ():
-        with_recordings(data_layer, "--segments energy", "leave it out")
     out = factory.on_first(lambda: make_writable_folder(folder))
     for tag, data_layer in data.items():
         result, without_hotwords = recognised(data_layer), list[str]()
@@ -198,7 +221,6 @@ def _evaluate_sets(
     if args.report:
         facts = _facts({"model": model}, args)
         factory.on_first(lambda: try_report(folder, sets=list(data), facts=facts, overwrite=args.overwrite))
-    return list(data)
 
 
 def _facts(models: Mapping[str, TrainedModel], args: Namespace) -> dict[str, str]:
@@ -224,12 +246,19 @@ def _write_leaderboard(args: Namespace, out: Path, sets: Sequence[str]) -> None:
     print(f"The file for the model's repository is {path}")
 
 
-def _evaluate_streams(model: TrainedModel, args: Namespace, factory: NeuralModuleFactory) -> None:
+def _folder_of_card(args: Namespace) -> Path | None:
+    """The model folder whose card gets what --stream and --certify find; None: there is none, or of another head."""
+    folder = find_model(args.load_dir)
+    return folder if args.head is None and (folder / CARD).is_file() else None
+
+
+def _evaluate_streams(
+    model: TrainedModel, data: Mapping[str, DataLayerNM], args: Namespace, factory: NeuralModuleFactory
+) -> None:
     """Print what the model's streams are worth, and store it in its card where it is a model folder."""
     rates: list[StreamRate] = []
-    for tag, manifest in zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True):
-        any_layer = model.recipe.data_layer(manifest, training=False, batch_size=args.batch_size)
-        layer = with_recordings(any_layer, "--stream")
+    for tag, data_layer in data.items():
+        layer = with_recordings(data_layer, "--stream")
         rows = range(len(layer))
         texts = [layer.utterance_of(row).text for row in rows]
         said = texts_to_score(layer, list(rows), texts, texts, args.score_normalizer).references
@@ -239,11 +268,13 @@ def _evaluate_streams(model: TrainedModel, args: Namespace, factory: NeuralModul
         how = f"{measured[0].chunk_seconds:g} s of audio at a time{search and f', {search}'}"
         print(f"{tag}: as streams, {how}\n\n{stream_table(measured)}\n")
         rates += measured
-    if args.head is None and (find_model(args.load_dir) / CARD).is_file():
+    if _folder_of_card(args) is not None:
         print(f"The table is in {store_stream_rates(args.load_dir, rates)}")
 
 
-def _certify(model: TrainedModel, args: Namespace, factory: NeuralModuleFactory) -> None:
+def _certify(
+    model: TrainedModel, data: Mapping[str, DataLayerNM], args: Namespace, factory: NeuralModuleFactory
+) -> None:
     """Print whether transcripts depend on how the model is run, and store it in its card where it is a model folder.
 
     Raises:
@@ -252,15 +283,14 @@ def _certify(model: TrainedModel, args: Namespace, factory: NeuralModuleFactory)
     certificates: list[Certificate] = []
     differences: list[Difference] = []
     search = _describe_search(model, args)
-    for tag, manifest in zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True):
-        any_layer = model.recipe.data_layer(manifest, training=False, batch_size=args.batch_size)
-        layer = with_recordings(any_layer, "--certify")
+    for tag, data_layer in data.items():
+        layer = with_recordings(data_layer, "--certify")
         rows = np.unique(np.linspace(0, len(layer) - 1, min(len(layer), _MOST_CERTIFIED)).astype(np.int64)).tolist()
         certificate, found = certify(model, tag, recordings_of(layer, rows, args.strict_data), factory, search)
         print(f"{tag}: {certificate.utterances} utterances\n\n{certificate_table(certificate)}\n")
         certificates.append(certificate)
         differences += found
-    if args.head is None and (find_model(args.load_dir) / CARD).is_file():
+    if _folder_of_card(args) is not None:
         print(f"The certificate is in {store_certificates(args.load_dir, certificates)}")
     if differences:
         got = "; ".join(map(str, differences[:_MOST_DIFFERING]))
@@ -274,21 +304,25 @@ def _segments_of(transcript: Transcript) -> list[dict[str, Any]]:
     return [{**span._asdict(), "text": text} for span, text in segments]
 
 
-def _use_search(model: TrainedModel, args: Namespace, factory: NeuralModuleFactory, folder: Path) -> None:
-    """Let the search that is asked for take the place of greedy decoding, with weights from ``--search_weights``."""
+def _use_search(model: TrainedModel, args: Namespace) -> None:
+    """Let the search that is asked for take the place of greedy decoding."""
     options = search_options(args)
-    if options is None:
-        return
-    decoder = search_of(model.modules, model.recipe.labels, options)
-    model.modules = replace(model.modules, search=decoder)
+    if options is not None:
+        model.modules = replace(model.modules, search=search_of(model.modules, model.recipe.labels, options))
+
+
+def _find_weights(model: TrainedModel, args: Namespace, factory: NeuralModuleFactory, folder: Path) -> None:
+    """Let the search have the weights that are best on ``--search_weights``."""
     if not args.search_weights:
         return
+    search = model.modules.search
+    assert search is not None, "check_search_options refuses --search_weights without one"
     layer = model.recipe.data_layer(args.search_weights, training=False, batch_size=args.batch_size)
     dag = connect(model.modules, layer)
     _, _, *texts = dag.scored
     use_cer = (args.eval_metric or main_metric(model.recipe.labels)) == "cer"
     trials = search_weights(
-        decoder,
+        search,
         dag.predictions.call.inputs,
         texts,
         model.recipe.labels,

@@ -162,11 +162,12 @@ def _has_pause(data_layer: SpeechDataLayer, row: int) -> bool:
     return longest_pause(levels, frame_samples(sample_rate) / sample_rate) > _TOLD_PAUSE
 
 
-def with_recordings(data_layer: DataLayerNM, option: str, remedy: str = "") -> SpeechDataLayer:
+def with_recordings(data_layer: DataLayerNM, option: str) -> SpeechDataLayer:
     """The data layer, where it has the recordings that an option needs; else UsageError."""
     if _has_recordings(data_layer):
         return data_layer
-    raise UsageError(f"{option} needs recordings, and this data layer has none", place=data_layer.label, remedy=remedy)
+    problem = f"{option} needs recordings, and this data layer has none"
+    raise UsageError(problem, place=data_layer.label, remedy="leave it out")
 
 
 def _has_recordings(data_layer: DataLayerNM) -> TypeGuard[SpeechDataLayer]:

@@ -64,19 +64,17 @@ def certify(
         model: with its search.
         name: of the set.
         recordings: of it. Those longer than the model hears at once are left out.
-        factory: where to run.
+        factory: where to run, in one process.
         search: what the certificate says of the search.
 
     Returns:
         The certificate, and the recordings that differ.
 
     Raises:
-        UsageError: several ranks; or no recording is left.
+        UsageError: no recording is left.
         DataError: a recording cannot be read.
     """
     engine = ModelEngine(model, factory)
-    if engine.factory.world_size > 1:
-        raise UsageError("a certificate is of one process", got=f"{engine.factory.world_size} ranks")
     longest = engine.longest_seconds or float("inf")
     rows = [row for row in map(_measured, recordings) if 0 < row.seconds <= longest]
     if not rows:
