@@ -388,13 +388,14 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
 
 
 def refuse_existing(path: Path) -> None:
-    """See that there is no such file yet, before anything is computed for it.
+    """See that there is no such file or folder yet, before anything is computed for it.
 
     Raises:
         FileInTheWayError: there is one.
     """
     if os.path.lexists(path):
-        raise FileInTheWayError("the file exists already", place=str(path), remedy="give another name, or remove it")
+        kind = "folder" if path.is_dir() else "file"
+        raise FileInTheWayError(f"the {kind} exists already", place=str(path), remedy="give another name, or remove it")
 
 
 def check_replaceable(path: Path) -> None:

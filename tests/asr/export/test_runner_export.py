@@ -76,7 +76,7 @@ def test_sherpa_onnx_gives_the_models_texts_from_its_own_features(model, recordi
     assert str(written).endswith("feature_dim=80)")
     assert written.before == 80
     assert heard(written, recordings) == greedy_texts(loaded, recordings) == TEXTS
-    with pytest.raises(FileInTheWayError, match="sherpa: it exists already"):
+    with pytest.raises(FileInTheWayError, match="sherpa: the folder exists already"):
         export_sherpa(loaded, tmp_path / "sherpa")
 
 

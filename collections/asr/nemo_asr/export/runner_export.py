@@ -38,8 +38,8 @@ from nemo_asr.trained.windows import stride_of
 from nemo_lite import NmTensor
 from nemo_lite.backends.pytorch.engine.module_state import evaluating
 from nemo_lite.backends.pytorch.export import Argument, OnnxRun, evaluated_part, write_onnx
-from nemo_lite.base.errors import FileInTheWayError, UsageError
-from nemo_lite.base.files import make_writable_folder, temporary_name
+from nemo_lite.base.errors import UsageError
+from nemo_lite.base.files import make_writable_folder, refuse_existing, temporary_name
 from nemo_lite.core import Reference
 
 # Any: packages that may be missing have no types.
@@ -348,8 +348,7 @@ def new_folder(folder: str | Path) -> Iterator[tuple[Path, Path]]:
         FileInTheWayError: there is one of that name.
     """
     place = Path(folder).expanduser()
-    if place.exists():
-        raise FileInTheWayError("it exists already", place=str(place), remedy="give another name, or remove it")
+    refuse_existing(place)
     make_writable_folder(place.parent)
     new = place.with_name(temporary_name(place.name))
     new.mkdir()

@@ -15,7 +15,7 @@ from nemo_asr.export.onnx_export import weights_digest
 from nemo_asr.features.spectra import extended_signal
 from nemo_asr.run.cli.transcribe import main as transcribe
 from nemo_asr.trained.model import TrainedModel, describe, load_model, trained_modules
-from nemo_lite.base.errors import CheckpointError, ConfigError, UsageError
+from nemo_lite.base.errors import CheckpointError, ConfigError, DataError, UsageError
 
 pytestmark = pytest.mark.slow  # the exporter takes its time
 
@@ -124,6 +124,25 @@ def test_another_ending_and_a_file_that_is_there_are_refused(model, exported, tm
         export([str(model), str(tmp_path / "m.pt")])
     with pytest.raises(UsageError, match=r"tones\.onnx: the file exists already"):
         export([str(model), str(exported[0])])
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "told"),
+    [
+        ("there.onnx", UsageError, r"there\.onnx: the file exists already"),
+        ("there --format sherpa-onnx", UsageError, "there: the folder exists already"),
+        ("there.onnx/m.onnx", UsageError, r"there\.onnx: there is a file where a folder is wanted"),
+        ("m.onnx --int8 --eval_datasets none.json", DataError, "none.json"),
+    ],
+)
+def test_what_cannot_be_written_or_measured_is_refused_before_the_model_is_read(
+    words, error, told, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.onnx").touch()
+    (tmp_path / "there").mkdir()
+    with pytest.raises(error, match=told):
+        export(["no-model", *words.split()])
 
 
 def test_a_file_that_differs_from_torch_is_not_written(model, exported, tmp_path, monkeypatch):

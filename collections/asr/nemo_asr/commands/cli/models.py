@@ -30,8 +30,10 @@ from nemo_asr.published.catalogue import (
     repository_of,
 )
 from nemo_asr.published.hub import cached_folder, download_of, fetch
+from nemo_asr.run.arguments import paths_in
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.calibration import FILE_NAME
+from nemo_asr.run.manifest import Manifest
 from nemo_asr.run.onnx.onnx_model import INT8, SUFFIX, DescribedFile
 from nemo_asr.run.onnx.onnx_stream import described_file
 from nemo_asr.run.options import FOREIGN_MODELS, PUBLISHED_NAME, WITH_WEIGHTS, OwnModules, PromptOptions
@@ -47,7 +49,7 @@ from nemo_asr.trained.hugging_face import check_kind
 from nemo_asr.trained.licences import require_commercial
 from nemo_asr.trained.model import TrainedModel, completed, import_model, load_model, tell_prompt
 from nemo_lite.base.errors import ConfigError, UsageError, printable
-from nemo_lite.base.files import json_text
+from nemo_lite.base.files import json_text, make_writable_folder, refuse_existing
 from nemo_lite.base.options import OneLineParser, not_negative_float, positive_int
 from nemo_lite.base.outputs import check_output, write_output
 from nemo_lite.utils import logging
@@ -345,6 +347,9 @@ def export(arguments: Sequence[str]) -> None:
     add("--max_wer_loss", metavar="POINTS", type=not_negative_float, help=loss_help)
     options = parser.parse_args(list(arguments))
     _check_export(parser, options)
+    path = options.file.expanduser()
+    refuse_existing(path)
+    make_writable_folder(path.parent)
     if options.int8:
         _export_int8(options)
     else:
@@ -369,6 +374,8 @@ def _check_export(parser: OneLineParser, options: Namespace) -> None:
 
 def _export_int8(options: Namespace) -> None:
     """The int8 file of an ONNX file, or of one that is written for it."""
+    for manifests in options.eval_datasets:
+        Manifest.open(paths_in(manifests))  # DataError before the model is exported
     most_loss = MOST_LOSS if options.max_wer_loss is None else options.max_wer_loss / 100
     with TemporaryDirectory() as folder:
         source = Path(options.model)
