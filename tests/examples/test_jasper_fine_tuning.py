@@ -164,6 +164,18 @@ def test_a_guard_that_cannot_be_is_one_line_and_leaves_nothing(corpus, base, tmp
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [(["--lora", "2"], "no module has attention"), (["--module_lr", "Jasper=1"], 'module "Jasper" is not known')],
+)
+@pytest.mark.slow
+def test_options_are_refused_before_a_guard_hears_its_sets(corpus, base, tmp_path, option, told):
+    refused = tune(corpus, base, "--guard", corpus / "dev.json", *option)
+    assert refused.code == 2
+    assert told in refused.err
+    assert not (tmp_path / "runs/Tuned/guard").exists()
+
+
 @pytest.mark.slow
 def test_a_plan_refuses_what_training_refuses(corpus, base, tmp_path):
     for option in ([], ["--plan"]):

@@ -177,12 +177,12 @@ class TrainingRun:
         lr_policy = policy_of(args, total_steps)
         dags = {"training": Dag([loss])}
         dags |= {f"evaluation_{tag}": Dag(wires.scored) for tag, wires in evaluations.items()}
+        names = trained_modules(self.model)
+        for name in args.module_lr:
+            if name not in names:
+                raise UnknownNameError("module", name, names, place="--module_lr")
         if args.plan:
             self._take_weights()  # a plan refuses what training would refuse
-            names = trained_modules(self.model)
-            for name in args.module_lr:
-                if name not in names:
-                    raise UnknownNameError("module", name, names, place="--module_lr")
             schedule = lr_policy, args.lr, steps_per_epoch, total_steps
             finding = self.batch_finding(loss)
             factory.on_first(lambda: show_plan(dags, *schedule, args.run_dir, finding.memory_told()))
@@ -197,19 +197,20 @@ class TrainingRun:
         if isinstance(training, Wires) and not args.init_from:
             factory.on_first(lambda: tell_of_little(self.training_data))
         eval_step = evaluation_steps(args, steps_per_epoch)
+        callbacks = [
+            *self._callbacks(training, evaluations, eval_step),
+            *self._fine_tuning(),
+            *self._averaging(evaluations),
+        ]
         guard = None
-        if args.guard:
+        if args.guard:  # after what refuses options: it hears all sets
             guard = Guard(
                 args, factory, lambda recipe, manifest: self._make_data(manifest, training=False, recipe=recipe)
             )
             guard.before()
         factory.train(
             tensors_to_optimize=[loss],
-            callbacks=[
-                *self._callbacks(training, evaluations, eval_step),
-                *self._fine_tuning(),
-                *self._averaging(evaluations),
-            ],
+            callbacks=callbacks,
             lr_policy=lr_policy,
             optimizer=args.optimizer,
             optimization_params={
