@@ -1,5 +1,6 @@
 """Calibrating a model: which words are right, what is stored, and that transcripts then have other confidences."""
 
+import errno
 import json
 
 import numpy as np
@@ -43,7 +44,7 @@ def _dev(tmp_path, monkeypatch):
 
 
 def test_heard_words_are_right_where_the_text_as_the_model_spells_it_has_them(model, dev):
-    heard = heard_words(model, dev)
+    heard = heard_words(model, text_layer(model.recipe, dev))
     assert heard.right.tolist() == [True, True, True, False] * 20
     assert heard.confidences.tolist() == [0.8, 0.6] * 40
     assert heard.utterances.tolist() == [n for n in range(40) for _ in range(2)]
@@ -114,6 +115,20 @@ def test_the_command_stores_the_calibration_and_transcripts_have_it(model, dev, 
     loaded.transcribe([str(tmp_path / "cab.wav")])
     loaded.transcribe([str(tmp_path / "cab.wav")], calibration=None)
     assert given == [loaded.card.calibration, None]
+
+
+def test_all_sets_and_the_folder_are_looked_at_before_anything_is_heard(model, dev, tmp_path, monkeypatch):
+    monkeypatch.setattr("nemo_asr.trained.calibrating.heard_words", lambda *_: pytest.fail("heard"))
+    model.save(tmp_path / "model")
+    with pytest.raises(DataError, match=r"none\.json: the manifest does not exist"):
+        main(["calibrate", str(tmp_path / "model"), dev, "--test", "none.json"])
+
+    def refuse(self, *args, **kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.rmdir", refuse)
+    with pytest.raises(UsageError, match=r'model: the folder is not writable: got "Permission denied"'):
+        main(["calibrate", str(tmp_path / "model"), dev])
 
 
 def test_too_few_words_and_checkpoints_are_refused(model, dev, tmp_path):

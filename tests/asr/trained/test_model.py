@@ -25,6 +25,7 @@ from nemo_asr.run.search.text_search import TextSearch
 from nemo_asr.trained.calibrating import heard_words
 from nemo_asr.trained.folder import about_checkpoint, read_model
 from nemo_asr.trained.model import TrainedModel, describe, trained_modules
+from nemo_asr.trained.texts import text_layer
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.base.errors import CheckpointError, ConfigError, DataError, UsageError
 
@@ -133,7 +134,7 @@ def test_a_model_is_given_the_same_samples_at_every_door(recipe_of, tmp_path, mo
     factory.infer([nemo_asr.connect(model.modules, layer).predictions])
     model.transcribe([np.pad(samples, rate)], rate)
     assert transcribe_command([str(tmp_path / "model"), str(tmp_path / "a.json"), "--placement", "CPU"]) == 0
-    heard_words(model, str(tmp_path / "a.json"))
+    heard_words(model, text_layer(model.recipe, str(tmp_path / "a.json")))
     runs = run_script("jasper_infer.py", "--load_dir", tmp_path / "model", tmp_path / "a.wav", "--placement", "CPU")
     assert runs.code == 0
     exported = []

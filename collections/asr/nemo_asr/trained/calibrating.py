@@ -114,27 +114,27 @@ def calibrate(
         DataError: a manifest or a recording cannot be read, or the model heard too few words.
     """
     name, *test_names = unique_tags([manifest, *tests])
-    heard = heard_words(model, manifest, batch_size)
+    layer, *test_layers = (text_layer(model.recipe, each) for each in (manifest, *tests))  # all are read first
+    heard = heard_words(model, layer, batch_size)
     if len(heard.right) < LEAST_WORDS:
         problem, remedy = "the model heard too few words to calibrate on", "give a larger set"
         got = f"{len(heard.right)} words"
         raise DataError(problem, place=manifest, got=got, wanted=f"{LEAST_WORDS} or more", remedy=remedy)
     calibration = fit_calibration(heard.confidences, heard.right, name)
     sets = [_measured(f"{name} (held out)", heard, held_out(*heard[:3]))]
-    for test_name, test in zip(test_names, tests, strict=True):
-        other = heard_words(model, test, batch_size)
+    for test_name, test_layer in zip(test_names, test_layers, strict=True):
+        other = heard_words(model, test_layer, batch_size)
         sets.append(_measured(test_name, other, calibration.of(other.confidences)))
     domain = fit_domain(name, heard.transcripts, model.card.sample_rate)
     return CalibrationRecord(calibration=calibration, sets=sets), domain
 
 
-def heard_words(model: TrainedModel, manifest: str, batch_size: int = 16) -> HeardWords:
-    """Transcribe the utterances of a manifest, and see which words are right. Confidences are not calibrated.
+def heard_words(model: TrainedModel, layer: SpeechDataLayer, batch_size: int = 16) -> HeardWords:
+    """Transcribe the utterances of a data layer, and see which words are right. Confidences are not calibrated.
 
     Raises:
-        DataError: the manifest or a recording cannot be read.
+        DataError: a recording cannot be read.
     """
-    layer = text_layer(model.recipe, manifest)
     speller = Speller(layer.new_parser(), model.card.labels)
     utterances = [layer.utterance_of(row) for row in range(len(layer))]
     recordings = [recording_of_utterance(utterance, layer.utterances.reader) for utterance in utterances]

@@ -49,7 +49,7 @@ from nemo_asr.trained.hugging_face import check_kind
 from nemo_asr.trained.licences import require_commercial
 from nemo_asr.trained.model import TrainedModel, completed, import_model, load_model, tell_prompt
 from nemo_lite.base.errors import ConfigError, UsageError, printable
-from nemo_lite.base.files import json_text, make_writable_folder, refuse_existing
+from nemo_lite.base.files import check_writable_folder, json_text, make_writable_folder, refuse_existing
 from nemo_lite.base.options import OneLineParser, not_negative_float, positive_int
 from nemo_lite.base.outputs import check_output, write_output
 from nemo_lite.utils import logging
@@ -271,6 +271,7 @@ def _calibrate(options: Namespace) -> None:
     card, folder = card_file(options.model), Path(options.model).expanduser()
     place = folder / FILE_NAME
     check_output(place, _CALIBRATE, remedy=_REMEDY)
+    check_writable_folder(folder)
     done, domain = calibrate(load_model(options.model), options.manifest, options.test, options.batch_size)
     store_calibration(card, done.calibration, domain)
     record = msgspec.json.encode(done)
