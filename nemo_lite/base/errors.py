@@ -36,7 +36,7 @@ class NemoLiteError(Exception):
         place: where: ``file:line``, a module's port, a flag.
         got: what was found.
         wanted: what would have been right.
-        remedy: what the user can do.
+        remedy: what the user can do. Who catches the error may know more, and change it.
 
     Attributes:
         exit_code: of a script that ends with it.
@@ -48,7 +48,10 @@ class NemoLiteError(Exception):
 
     def __init__(self, problem: str, *, place: str = "", got: str = "", wanted: str = "", remedy: str = "") -> None:
         self.problem, self.place, self.got, self.wanted, self.remedy = problem, place, got, wanted, remedy
-        super().__init__(printable(self._text()))
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        return printable(self._text())
 
     def _text(self) -> str:
         text = f"{self.place}: {self.problem}" if self.place else self.problem
@@ -102,8 +105,6 @@ class UnknownNameError(NemoLiteError, ValueError):
 class TakenKeyError(NemoLiteError, KeyError):
     """A key that is in use already."""
 
-    __str__ = Exception.__str__  # KeyError would show the text in quotes
-
 
 class UnknownFeatureTypeError(UnknownNameError, NotImplementedError):
     """A sort of features that no NeMo had."""
@@ -111,8 +112,6 @@ class UnknownFeatureTypeError(UnknownNameError, NotImplementedError):
 
 class UnknownKeyError(UnknownNameError, KeyError):
     """A key that is not among the known ones."""
-
-    __str__ = Exception.__str__
 
 
 class DataError(NemoLiteError, ValueError):
@@ -184,8 +183,6 @@ class GraphTypeError(DagError, TypeError):
 
 class GraphKeyError(DagError, KeyError):
     """A name that a graph does not have, or has already."""
-
-    __str__ = Exception.__str__  # KeyError's own would put the line into quotes
 
 
 class NameTakenError(UsageError, NameError):

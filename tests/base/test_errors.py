@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -12,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from nemo_lite.base.errors import (
+    CheckpointError,
     DistributedError,
+    ModelNotFoundError,
     NemoLiteError,
     NeuralPortNmTensorMismatchError,
+    TakenKeyError,
     UnknownNameError,
     UsageError,
     counted,
@@ -39,6 +43,14 @@ def test_an_error_says_place_got_wanted_and_what_to_do():
         "16.7",
         "raise max_duration",
     )
+
+
+@pytest.mark.parametrize("kind", [CheckpointError, TakenKeyError, ModelNotFoundError])
+def test_who_catches_an_error_may_say_more_of_what_to_do(kind):
+    error = kind("there is no model", place="runs", got="an empty folder")
+    error.remedy = "name one that is published"
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error) == "runs: there is no model: got an empty folder; name one that is published"
 
 
 def test_an_unknown_name_is_told_with_the_nearest_known():

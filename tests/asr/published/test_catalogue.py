@@ -227,6 +227,7 @@ def test_each_refusal_of_a_model_ends_with_the_door(
     with pytest.raises((NemoLiteError, SystemExit)) as caught:
         command(str(model))
     told = str(caught.value) if isinstance(caught.value, NemoLiteError) else capsys.readouterr().err.strip()
+    assert DOOR in getattr(caught.value, "remedy", DOOR)
     assert re.search(rf"; {DOOR}(; hf:OWNER/NAME or ngc:ORG/TEAM/NAME@VERSION is any other)?$", told), told
     assert "\n" not in told
     assert sorted(tmp_path.rglob("*")) == before

@@ -74,15 +74,9 @@ def register_perturbation(name: str, perturbation: type[Perturbation]) -> None:
 class UnknownPerturbationError(UnknownNameError, KeyError):
     """A perturbation that is not registered."""
 
-    def __str__(self) -> str:
-        return str(self.args[0])  # KeyError would quote it
-
 
 class MissingProbabilityError(UsageError, KeyError):
     """A perturbation without its probability."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 def perturbation_problems(section: Config) -> list[str]:

@@ -38,9 +38,6 @@ _MOST_SHOWN = 12
 class UnknownLabelError(DataError, KeyError):
     """A manifest has a class that the model does not know."""
 
-    def __str__(self) -> str:
-        return str(self.args[0])  # KeyError would quote it
-
 
 def classes_of(manifest: Manifest) -> list[str]:
     """The class of each utterance of a manifest.

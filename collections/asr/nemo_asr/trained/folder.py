@@ -390,8 +390,8 @@ def _read_foreign(kind: Format, path: Path) -> ForeignModel:
     try:
         return kind.read(path)
     except (CheckpointError, ConfigError) as error:
-        if DOOR not in str(error):
-            error.args = (f"{error}; {DOOR}",)
+        if DOOR not in error.remedy:
+            error.remedy = f"{error.remedy}; {DOOR}" if error.remedy else DOOR
         raise
 
 
