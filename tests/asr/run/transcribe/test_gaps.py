@@ -14,6 +14,7 @@ from nemo_asr.run.audio.segments import Span
 from nemo_asr.run.engines import Row, TranscriptionSettings
 from nemo_asr.run.search.search import Hypotheses, TimedLabels
 from nemo_asr.run.transcribe import driver
+from nemo_asr.run.transcribe.domain import Domain
 from nemo_asr.run.transcribe.driver import SpeechActivity, row_transcriber, transcribe
 from nemo_asr.run.transcribe.gaps import gaps_in, without_words
 from nemo_asr.run.transcribe.inputs import Recording
@@ -64,6 +65,21 @@ class OneWord:
 
 def recording(*seconds: float) -> Recording:
     return Recording("a.wav", bursts(*seconds), RATE)
+
+
+def test_a_recording_that_is_not_cut_is_heard_once_for_its_sound_its_gaps_and_its_doubts(monkeypatch) -> None:
+    class Inventing(OneWord):
+        may_invent = True
+        domain = Domain()
+
+    heard = []
+    measured = SpeechActivity
+    monkeypatch.setattr(
+        driver, "SpeechActivity", lambda *args, **options: heard.append(1) or measured(*args, **options)
+    )
+    settings = TranscriptionSettings(cutting=None)
+    (found,) = transcribe(Inventing(), [recording(0.5, 0.3, 1.0)], settings).or_error()
+    assert (len(found.gaps), found.doubtful, found.sound is not None, len(heard)) == (1, (), True, 1)
 
 
 def test_a_gap_is_searched_again_as_a_recording_of_its_own() -> None:

@@ -65,6 +65,7 @@ class Segmented:
 
     Attributes:
         rows: the segments, with their lengths.
+        spoken: where somebody speaks in rows of which more than the length was read, by their number.
         faults: why recordings cannot be read, by their position.
         separator: what stands between the texts of two segments.
     """
@@ -86,6 +87,7 @@ class Segmented:
         self._recordings: dict[int, Recording] = {}  # those that can be read
         self._rows_of: dict[int, range] = {}
         self.rows: list[Recording] = []
+        self.spoken: dict[int, list[Span]] = {}
         self.faults: dict[int, str] = {}
         for position, recording in enumerate(recordings):
             try:
@@ -94,7 +96,9 @@ class Segmented:
                     segments = [whole]
                     _refuse_longer(whole.seconds, longest)
                     if domain is not None:
-                        self._sounds[position] = SpeechActivity(whole, with_sound=True).sound
+                        activity = SpeechActivity(whole, detector, with_sound=True)
+                        self._sounds[position] = activity.sound
+                        self.spoken[len(self.rows)] = activity.spans(PAUSES)
                 else:
                     activity = SpeechActivity(recording, detector, with_sound=domain is not None)
                     whole, segments = activity.recording, activity.segments(cutting)
@@ -267,7 +271,7 @@ def transcribe(engine: Engine, recordings: Sequence[Recording], settings: Transc
     segmented = Segmented(recordings, *of_rows)
     faults = dict[int, str]()
     compute = partial(engine.hypotheses, settings=settings)
-    by_row = _by_row(engine, segmented.rows, compute, faults, settings)
+    by_row = _by_row(engine, segmented.rows, compute, faults, settings, segmented.spoken)
     whole = segmented.transcribed(by_row, faults)
     doubted = [transcript for transcript in whole.transcripts if transcript.doubtful]
     for transcript in doubted if not settings.count_gaps else ():
@@ -296,7 +300,7 @@ def row_transcriber(engine: Engine, settings: TranscriptionSettings) -> Callable
 
     def of_rows(rows: Sequence[Recording]) -> Transcribed:
         faults = dict[int, str]()
-        return transcribed(_by_row(engine, rows, compute, faults, settings), faults)
+        return transcribed(_by_row(engine, rows, compute, faults, settings, {}), faults)
 
     return of_rows
 
@@ -331,23 +335,25 @@ def _by_row(
     compute: ComputeRows,
     faults: dict[int, str],
     settings: TranscriptionSettings,
+    known: dict[int, list[Span]],
 ) -> dict[int, Transcript]:
     """The transcripts of rows. Gaps in segments are searched again, as segments of their own; those that stay are told.
 
     A recording that is transcribed as it is has the text that a stream of it has; and the texts of several hypotheses
     say nothing about where their words are: of both, gaps are told alone.
 
-    ``faults`` takes why rows cannot be read, by their number.
+    ``faults`` takes why rows cannot be read, by their number. ``known``: where somebody speaks in some of them.
     """
     by_row = dict(_transcripts(engine, rows, compute(rows, faults), settings))
     _draw_anew(engine, rows, by_row, settings)
-    spoken = dict[int, list[Span]]()
+    spoken = _Spoken(rows, settings.detector, known)
+    if engine.may_invent:  # in a segment somebody speaks
+        for number, each in by_row.items():
+            speech = spoken.in_row(number) if settings.cutting is None else None
+            by_row[number] = replace(each, doubtful=doubtful_span(each.words, each.text, speech))
     found_first = engine.from_first(
         # Plain tuples travel between ranks.
-        lambda: {
-            number: [tuple(gap) for gap in of_row]
-            for number, of_row in _gaps(rows, by_row, spoken, settings.detector).items()
-        }
+        lambda: {number: [tuple(gap) for gap in of_row] for number, of_row in _gaps(rows, by_row, spoken).items()}
     )
     gaps = {number: [Span(*gap) for gap in of_row] for number, of_row in found_first.items()}
     if settings.nbest > 1 or settings.cutting is None:
@@ -367,7 +373,7 @@ def _by_row(
         text = separator_of(engine.labels).join(word.text for word in words)
         by_row[number] = replace(by_row[number], text=text, words=tuple(words))
     found_again = {number: by_row[number] for number in gaps if number in by_row}
-    return _told(by_row, _gaps(rows, found_again, spoken, settings.detector))
+    return _told(by_row, _gaps(rows, found_again, spoken))
 
 
 def _draw_anew(
@@ -395,41 +401,31 @@ def _transcripts(
         transcript = transcript_of(found.best, labels, rows[number], frame_seconds, start, calibration, several)
         if moments is not None and engine.domain is not None:
             transcript = replace(transcript, **engine.domain.measured(moments))
-        if engine.may_invent:
-            doubtful = doubtful_span(transcript.words, transcript.text, _spoken(rows[number], settings))
-            transcript = replace(transcript, doubtful=doubtful)
         yield number, transcript
 
 
-def _spoken(row: Recording, settings: TranscriptionSettings) -> list[Span] | None:
-    """Where somebody speaks in a row that was not cut; None: in a segment, somebody does."""
-    if settings.cutting is not None:
-        return None
-    try:
-        return SpeechActivity(row, settings.detector).spans(PAUSES)
-    except DataError:  # it was read a moment ago
-        return None
+class _Spoken:
+    """Where somebody speaks in rows: a row is read when that is asked for, once, unless it is known."""
+
+    def __init__(self, rows: Sequence[Recording], detector: Detector | None, known: dict[int, list[Span]]) -> None:
+        self._rows, self._detector, self._known = rows, detector, known
+
+    def in_row(self, number: int) -> list[Span] | None:
+        """None: the row cannot be read any more; its words are known."""
+        if number not in self._known:
+            try:
+                self._known[number] = SpeechActivity(self._rows[number], self._detector).spans(PAUSES)
+            except DataError:
+                return None
+        return self._known[number]
 
 
-def _gaps(
-    rows: Sequence[Recording],
-    by_row: Mapping[int, Transcript],
-    spoken: dict[int, list[Span]],
-    detector: Detector | None,
-) -> dict[int, list[Span]]:
-    """The gaps of rows by their number; the levels of a row are only read where its words leave room for one.
-
-    ``spoken`` takes where somebody speaks in a row: it is not read again for what is there.
-    """
+def _gaps(rows: Sequence[Recording], by_row: Mapping[int, Transcript], spoken: _Spoken) -> dict[int, list[Span]]:
+    """The gaps of rows by their number; the levels of a row are only read where its words leave room for one."""
     found = {}
     for number, transcript in by_row.items():
         parts = without_words(transcript.words, rows[number].seconds)
-        if parts and number not in spoken:
-            try:
-                spoken[number] = SpeechActivity(rows[number], detector).spans(PAUSES)
-            except DataError:  # it was read a moment ago, and its words are known
-                continue
-        if gaps := gaps_in(parts, spoken.get(number, ())):
+        if parts and (gaps := gaps_in(parts, spoken.in_row(number) or ())):
             found[number] = gaps
     return found
 
