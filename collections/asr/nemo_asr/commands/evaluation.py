@@ -22,7 +22,13 @@ from nemo_asr.commands.recognised_sets import (
     recordings_of,
     with_recordings,
 )
-from nemo_asr.data.scored_texts import clusters_in_data, normalizer_for, texts_to_score, write_transcripts
+from nemo_asr.data.scored_texts import (
+    TextsToScore,
+    clusters_in_data,
+    normalizer_for,
+    texts_to_score,
+    write_transcripts,
+)
 from nemo_asr.decoding.beam_search import search_weights, write_weights
 from nemo_asr.run.engines import TranscriptionSettings
 from nemo_asr.run.onnx.voice_activity import load_detector
@@ -30,7 +36,7 @@ from nemo_asr.run.options import SearchOptions, named_files, results_folder, sea
 from nemo_asr.run.search.words import Spelling, weighted_phrases
 from nemo_asr.run.text.labels import main_metric
 from nemo_asr.run.transcribe.transcript import Transcript
-from nemo_asr.scoring.hotwords import score_hotwords, words_of
+from nemo_asr.scoring.hotwords import HotwordScores, score_hotwords, words_of
 from nemo_asr.scoring.leaderboard import (
     RESULTS_FILE,
     check_leaderboard,
@@ -88,28 +94,23 @@ def evaluate_texts(args: Namespace) -> None:
     if args.head is not None:
         model = model.with_head(args.head)
         second = second and second.with_head(args.head)
-    models = [model] if second is None else [model, second]
-    for each in models:
-        tell_prompt(each, args)
-        _use_search(each, args)
-    data, data_of_second = _data_layers(model, args), _data_layers(second, args) if second else {}
+    evaluation = _Evaluation(model, args, factory, out, "A, " if second else "")
+    of_second = _Evaluation(second, args, factory, out / COMPARED, "B, ") if second else None
     if args.stream:
         model.streamed(factory)  # or the reason why it cannot
     if (args.stream or args.certify) and (folder := _folder_of_card(args)) is not None:
         check_writable_folder(folder)
-    _find_weights(model, args, factory, out)
-    _evaluate_sets(model, data, args, factory, out, "A, " if second else "")
+    evaluation.run()
     if args.leaderboard:
-        factory.on_first(lambda: _write_leaderboard(args, out, list(data)))
+        factory.on_first(lambda: _write_leaderboard(args, out, list(evaluation.data)))
     if args.stream:
-        _evaluate_streams(model, data, args, factory)
+        evaluation.hear_streams()
     if args.certify:
-        _certify(model, data, args, factory)
-    if second is not None:
-        of_second = second
-        _find_weights(second, args, factory, out / COMPARED)
-        _evaluate_sets(second, data_of_second, args, factory, out / COMPARED, "B, ")
-        factory.on_first(lambda: _compare(args, out, list(data), model, of_second))
+        evaluation.certify()
+    if of_second is not None:
+        models = {"A": model, "B": of_second.model}
+        of_second.run()
+        factory.on_first(lambda: _compare(args, out, list(evaluation.data), models))
 
 
 def _check_places(args: Namespace, out: Path) -> None:
@@ -130,97 +131,206 @@ def _check_places(args: Namespace, out: Path) -> None:
             check_output(folder / PAGE_FILE, REPORT, inputs=inputs, overwrite=args.overwrite)
 
 
-def _data_layers(model: TrainedModel, args: Namespace) -> dict[str, DataLayerNM]:
-    """The sets by their names. UsageError: an option needs recordings, and a set has none."""
-    manifests = zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
-    options: dict[str, Any] = {"batch_size": args.batch_size, **({"strict_data": True} if args.strict_data else {})}
-    data = {tag: model.recipe.data_layer(path, training=False, **options) for tag, path in manifests}
-    needing = {"--segments energy": args.cutting, "--stream": args.stream, "--certify": args.certify}
-    for option in (option for option, asked in needing.items() if asked):
-        for data_layer in data.values():
-            with_recordings(data_layer, option)
-    return data
+class _Evaluation:
+    """A model on all sets: its error rates are printed, and what it heard is written.
 
+    Args:
+        model: the search that is asked for takes the place of its own.
+        args: of the command.
+        factory: where it runs.
+        folder: for what is written.
+        name: of the model in front of its lines, where there are two: ``A, ``.
 
-def _evaluate_sets(
-    model: TrainedModel,
-    data: Mapping[str, DataLayerNM],
-    args: Namespace,
-    factory: NeuralModuleFactory,
-    folder: Path,
-    name: str = "",
-) -> None:
-    """Evaluate every set, print its error rates, and write its transcripts.
+    Attributes:
+        model: as given.
+        data: the sets by their names.
 
-    ``name`` of the model stands before the rates, where there are two.
+    Raises:
+        UsageError: the model cannot be told, or searched, as it is asked for; a set has no recordings, and needs them.
+        DataError: a manifest or a file of the search cannot be used.
     """
-    recipe = model.recipe
-    detector = load_detector(args.vad) if args.vad else None
 
-    def recognised(layer: DataLayerNM, search: NeuralModule | None = None) -> RecognisedSet:
+    def __init__(
+        self, model: TrainedModel, args: Namespace, factory: NeuralModuleFactory, folder: Path, name: str = ""
+    ) -> None:
+        self.model, self._args, self._factory, self._folder, self._name = model, args, factory, folder, name
+        self._labels = model.recipe.labels
+        self._metric = args.eval_metric or main_metric(self._labels)
+        tell_prompt(model, args)
+        self._search = search_options(args)
+        if self._search is not None:
+            model.modules = replace(model.modules, search=search_of(model.modules, self._labels, self._search))
+        self._detector = load_detector(args.vad) if args.vad else None
+        manifests = zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
+        options: dict[str, Any] = {"batch_size": args.batch_size, **({"strict_data": True} if args.strict_data else {})}
+        self.data = {tag: model.recipe.data_layer(path, training=False, **options) for tag, path in manifests}
+        needing = {"--segments energy": args.cutting, "--stream": args.stream, "--certify": args.certify}
+        for option in (option for option, asked in needing.items() if asked):
+            for data_layer in self.data.values():
+                with_recordings(data_layer, option)
+
+    def run(self) -> None:
+        """Evaluate every set, print its error rates, and write its transcripts, its scores and the report."""
+        if self._args.search_weights:
+            self._find_weights()
+        out = self._factory.on_first(lambda: make_writable_folder(self._folder))
+        for tag, data_layer in self.data.items():
+            result, plain = self._recognised(data_layer), None
+            if self._args.hotwords and self._search is not None:
+                search = search_of(self.model.modules, self._labels, self._search.without_hotwords())
+                plain = self._recognised(data_layer, search)
+            if out is not None:
+                self._write_set(tag, data_layer, result, plain)
+        if self._args.report:
+            sets, facts = list(self.data), _facts({"model": self.model}, self._args)
+            overwrite = self._args.overwrite
+            self._factory.on_first(lambda: try_report(self._folder, sets=sets, facts=facts, overwrite=overwrite))
+
+    def _recognised(self, data_layer: DataLayerNM, search: NeuralModule | None = None) -> RecognisedSet:
+        args = self._args
         if args.cutting is None:
-            return recognise_utterances(model, layer, factory, search)
+            return recognise_utterances(self.model, data_layer, self._factory, search)
         settings = TranscriptionSettings(
-            args.batch_size, search=search, cutting=args.cutting, detector=detector, verbose=True
+            args.batch_size, search=search, cutting=args.cutting, detector=self._detector, verbose=True
         )
-        return recognise_segments(model, layer, factory, settings, args.strict_data)
+        return recognise_segments(self.model, data_layer, self._factory, settings, args.strict_data)
 
-    out = factory.on_first(lambda: make_writable_folder(folder))
-    for tag, data_layer in data.items():
-        result, without_hotwords = recognised(data_layer), list[str]()
-        search = search_options(args)
-        if args.hotwords and search is not None:
-            plain_search = search_of(model.modules, recipe.labels, search.without_hotwords())
-            without_hotwords = recognised(data_layer, plain_search).hypotheses
-        if out is None:
-            continue
+    def _write_set(self, tag: str, data_layer: DataLayerNM, result: RecognisedSet, plain: RecognisedSet | None) -> None:
+        """Print the error rates of a set, and write its transcripts and scores; ``plain``: without the hot words."""
         # Damaged files end the evaluation, unless the configuration allows some: then they are left out here too.
-        texts = texts_to_score(data_layer, result.items, result.references, result.hypotheses, args.score_normalizer)
-        said, heard = texts.references, texts.hypotheses
-        if args.hotwords:
-            plain = texts_to_score(data_layer, result.items, result.references, without_hotwords, args.score_normalizer)
-            without_hotwords = plain.hypotheses
-        path = out / f"{tag}.{_TRANSCRIPTS}"
-        more: list[dict[str, Any]] = [{} for _ in heard]
+        texts, tell = self._texts(data_layer, result), partial(_tell, f"{self._name}{tag}")
+        texts_of_plain = self._texts(data_layer, plain).hypotheses if plain else []
+        path = self._folder / f"{tag}.{_TRANSCRIPTS}"
+        more: list[dict[str, Any]] = [{} for _ in texts.hypotheses]
         for values, transcript in zip(more, result.transcripts, strict=False):
             values["segments"] = _segments_of(transcript)
-        for values, text in zip(more, without_hotwords, strict=False):
+        for values, text in zip(more, texts_of_plain, strict=False):
             values["without_hotwords"] = text
         lines = partial(write_transcripts, data_layer=data_layer, items=result.items, more=more, **texts._asdict())
-        _write(path, lines, args)
-        metric = args.eval_metric or main_metric(recipe.labels)
-        print(f"{name}{tag}: {_describe_rates(heard, said, metric)}")
-        ids = data_layer.digest_of(result.items)
-        print(f"{name}{tag}: {len(result.items)} utterances, ids {ids}, transcripts in {path}")
-        if args.cutting:
+        _write(path, lines, self._args)
+        tell(_describe_rates(texts.hypotheses, texts.references, self._metric))
+        tell(f"{len(result.items)} utterances, ids {data_layer.digest_of(result.items)}, transcripts in {path}")
+        if self._args.cutting:
             number = sum(len(transcript.segments) for transcript in result.transcripts)
-            print(f"{name}{tag}: {number} segments, cut at pauses as transcribe cuts them")
+            tell(f"{number} segments, cut at pauses as transcribe cuts them")
         elif line := pauses_line(data_layer):
-            print(f"{name}{tag}: {line}")
-        if said:
-            rows = read_transcripts(path)
-            scores, scores_file = score_rows(rows), out / f"{tag}.{_SCORES}"
-            hotwords = None
-            if args.hotwords:
-                split = words_of(recipe.labels)
-                hot = list(weighted_phrases(args.hotwords, Spelling(recipe.labels)))
-                if args.score_normalizer:  # as the texts that they are looked for in
-                    hot = list(map(normalizer_for(data_layer, args.score_normalizer), hot))
-                clusters = clusters_in_data(data_layer, result.items)
-                hotwords = score_hotwords(hot, said, without_hotwords, heard, split, clusters)
-            _write(scores_file, partial(write_scores, scores=scores, hotwords=hotwords), args)
-            print(f"{name}{tag}: {scores.interval_line(metric)}; by speaker, length and word in {scores_file}")
-            if line := scores.variants_line(metric):
-                print(f"{name}{tag}: {line}")
-            files = write_sclite(out / FOLDER, tag, rows, result.words, write=partial(_write, args=args))
-            print(f"{name}{tag}: for sclite {', '.join(str(file) for file in files)}")
-            for line in hotwords.lines() if hotwords else ():
-                print(f"{name}{tag}: {line}")
-            if args.details:
-                print(f"\n{scores_table(scores)}\n")
-    if args.report:
-        facts = _facts({"model": model}, args)
-        factory.on_first(lambda: try_report(folder, sets=list(data), facts=facts, overwrite=args.overwrite))
+            tell(line)
+        if texts.references:
+            hotwords = self._score_hotwords(data_layer, result.items, texts, texts_of_plain) if plain else None
+            self._write_scores(tag, path, result, hotwords)
+
+    def _texts(self, data_layer: DataLayerNM, result: RecognisedSet) -> TextsToScore:
+        texts = result.references, result.hypotheses
+        return texts_to_score(data_layer, result.items, *texts, self._args.score_normalizer)
+
+    def _score_hotwords(
+        self, data_layer: DataLayerNM, items: Sequence[int], texts: TextsToScore, texts_of_plain: list[str]
+    ) -> HotwordScores:
+        hot = list(weighted_phrases(self._args.hotwords, Spelling(self._labels)))
+        if self._args.score_normalizer:  # as the texts that they are looked for in
+            hot = list(map(normalizer_for(data_layer, self._args.score_normalizer), hot))
+        split, clusters = words_of(self._labels), clusters_in_data(data_layer, items)
+        return score_hotwords(hot, texts.references, texts_of_plain, texts.hypotheses, split, clusters)
+
+    def _write_scores(self, tag: str, transcripts: Path, result: RecognisedSet, hotwords: HotwordScores | None) -> None:
+        """Print how sure the error rates are, and write scores and files for sclite of what was just written."""
+        tell, rows = partial(_tell, f"{self._name}{tag}"), read_transcripts(transcripts)
+        scores, path = score_rows(rows), self._folder / f"{tag}.{_SCORES}"
+        _write(path, partial(write_scores, scores=scores, hotwords=hotwords), self._args)
+        tell(f"{scores.interval_line(self._metric)}; by speaker, length and word in {path}")
+        if line := scores.variants_line(self._metric):
+            tell(line)
+        files = write_sclite(self._folder / FOLDER, tag, rows, result.words, write=partial(_write, args=self._args))
+        tell(f"for sclite {', '.join(str(file) for file in files)}")
+        for line in hotwords.lines() if hotwords else ():
+            tell(line)
+        if self._args.details:
+            print(f"\n{scores_table(scores)}\n")
+
+    def hear_streams(self) -> None:
+        """Print what the model's streams are worth, and store it in its card where it is a model folder."""
+        rates: list[StreamRate] = []
+        search = self._describe_search()
+        for tag, data_layer in self.data.items():
+            layer = with_recordings(data_layer, "--stream")
+            rows = range(len(layer))
+            texts = [layer.utterance_of(row).text for row in rows]
+            said = texts_to_score(layer, list(rows), texts, texts, self._args.score_normalizer).references
+            recordings = recordings_of(layer, rows, self._args.strict_data)
+            measured = certify_streams(self.model, tag, recordings, said, self._factory, search=search)
+            how = f"{measured[0].chunk_seconds:g} s of audio at a time{search and f', {search}'}"
+            print(f"{tag}: as streams, {how}\n\n{stream_table(measured)}\n")
+            rates += measured
+        if _folder_of_card(self._args) is not None:
+            print(f"The table is in {store_stream_rates(self._args.load_dir, rates)}")
+
+    def certify(self) -> None:
+        """Print whether transcripts depend on how the model is run; in its card too, where it is a model folder.
+
+        Raises:
+            NemoLiteError: some do.
+        """
+        certificates: list[Certificate] = []
+        differences: list[Difference] = []
+        search = self._describe_search()
+        for tag, data_layer in self.data.items():
+            layer = with_recordings(data_layer, "--certify")
+            rows = np.unique(np.linspace(0, len(layer) - 1, min(len(layer), _MOST_CERTIFIED)).astype(np.int64)).tolist()
+            recordings = recordings_of(layer, rows, self._args.strict_data)
+            certificate, found = certify(self.model, tag, recordings, self._factory, search)
+            print(f"{tag}: {certificate.utterances} utterances\n\n{certificate_table(certificate)}\n")
+            certificates.append(certificate)
+            differences += found
+        if _folder_of_card(self._args) is not None:
+            print(f"The certificate is in {store_certificates(self._args.load_dir, certificates)}")
+        if differences:
+            got = "; ".join(map(str, differences[:_MOST_DIFFERING]))
+            number = f"{len(differences)} transcripts are others, such as {got}"
+            raise NemoLiteError("transcripts depend on how the model is run", place=self.model.place, got=number)
+
+    def _find_weights(self) -> None:
+        """Let the search have the weights that are best on ``--search_weights``."""
+        args, factory, search = self._args, self._factory, self.model.modules.search
+        assert search is not None, "check_search_options refuses --search_weights without one"
+        layer = self.model.recipe.data_layer(args.search_weights, training=False, batch_size=args.batch_size)
+        dag = connect(self.model.modules, layer)
+        _, _, *texts = dag.scored
+        trials = search_weights(
+            search,
+            dag.predictions.call.inputs,
+            texts,
+            self._labels,
+            factory,
+            lambda heard, said: count_errors(heard, said, self._metric == "cer").errors,
+        )
+        path = self._folder / _WEIGHTS
+        best, worst = trials[0], trials[-1]
+        lines = partial(write_weights, source=args.search_weights, trials=trials)
+        factory.on_first(lambda: _write(make_writable_folder(self._folder) / path.name, lines, args))
+        weights = f"alpha {best.alpha:g} and beta {best.beta:g} make {best.errors} errors"
+        of = f"the fewest of {len(trials)} trials (the most: {worst.errors}); in {path}"
+        factory.on_first(lambda: print(f"{args.search_weights}: {weights}, {of}"))
+
+    def _describe_search(self) -> str:
+        """The options of the search in the place of the model's own; empty: none is. Hot words are counted only."""
+        options = self._search
+        if options is None:
+            return ""
+        used: SearchOptions = getattr(self.model.modules.search, "options", options)  # with what was not asked for
+        files = ("lexicon", options.lexicon), ("lm", options.lm)
+        told = [f"beam_size {used.beam_size}"] if used.beam_size is not None else []
+        told += [f"{name} {Path(path).name}" for name, path in files if path]
+        weights = {
+            "hotwords": len(options.hotwords) or None,
+            "hotword_weight": used.hotword_weight if options.hotwords else None,
+            "alpha": used.alpha if options.lm else None,
+            "beta": used.beta,
+        }
+        return ", ".join([*told, *(f"{name} {value:g}" for name, value in weights.items() if value is not None)])
+
+
+def _tell(name: str, line: str) -> None:
+    print(f"{name}: {line}")
 
 
 def _facts(models: Mapping[str, TrainedModel], args: Namespace) -> dict[str, str]:
@@ -252,110 +362,10 @@ def _folder_of_card(args: Namespace) -> Path | None:
     return folder if args.head is None and (folder / CARD).is_file() else None
 
 
-def _evaluate_streams(
-    model: TrainedModel, data: Mapping[str, DataLayerNM], args: Namespace, factory: NeuralModuleFactory
-) -> None:
-    """Print what the model's streams are worth, and store it in its card where it is a model folder."""
-    rates: list[StreamRate] = []
-    for tag, data_layer in data.items():
-        layer = with_recordings(data_layer, "--stream")
-        rows = range(len(layer))
-        texts = [layer.utterance_of(row).text for row in rows]
-        said = texts_to_score(layer, list(rows), texts, texts, args.score_normalizer).references
-        search = _describe_search(model, args)
-        recordings = recordings_of(layer, rows, args.strict_data)
-        measured = certify_streams(model, tag, recordings, said, factory, search=search)
-        how = f"{measured[0].chunk_seconds:g} s of audio at a time{search and f', {search}'}"
-        print(f"{tag}: as streams, {how}\n\n{stream_table(measured)}\n")
-        rates += measured
-    if _folder_of_card(args) is not None:
-        print(f"The table is in {store_stream_rates(args.load_dir, rates)}")
-
-
-def _certify(
-    model: TrainedModel, data: Mapping[str, DataLayerNM], args: Namespace, factory: NeuralModuleFactory
-) -> None:
-    """Print whether transcripts depend on how the model is run, and store it in its card where it is a model folder.
-
-    Raises:
-        NemoLiteError: some do.
-    """
-    certificates: list[Certificate] = []
-    differences: list[Difference] = []
-    search = _describe_search(model, args)
-    for tag, data_layer in data.items():
-        layer = with_recordings(data_layer, "--certify")
-        rows = np.unique(np.linspace(0, len(layer) - 1, min(len(layer), _MOST_CERTIFIED)).astype(np.int64)).tolist()
-        certificate, found = certify(model, tag, recordings_of(layer, rows, args.strict_data), factory, search)
-        print(f"{tag}: {certificate.utterances} utterances\n\n{certificate_table(certificate)}\n")
-        certificates.append(certificate)
-        differences += found
-    if _folder_of_card(args) is not None:
-        print(f"The certificate is in {store_certificates(args.load_dir, certificates)}")
-    if differences:
-        got = "; ".join(map(str, differences[:_MOST_DIFFERING]))
-        number = f"{len(differences)} transcripts are others, such as {got}"
-        raise NemoLiteError("transcripts depend on how the model is run", place=model.place, got=number)
-
-
 def _segments_of(transcript: Transcript) -> list[dict[str, Any]]:
     """The segments of a recording that was cut, as a line of transcripts has them."""
     segments = zip(transcript.segments, transcript.segment_texts(), strict=True)
     return [{**span._asdict(), "text": text} for span, text in segments]
-
-
-def _use_search(model: TrainedModel, args: Namespace) -> None:
-    """Let the search that is asked for take the place of greedy decoding."""
-    options = search_options(args)
-    if options is not None:
-        model.modules = replace(model.modules, search=search_of(model.modules, model.recipe.labels, options))
-
-
-def _find_weights(model: TrainedModel, args: Namespace, factory: NeuralModuleFactory, folder: Path) -> None:
-    """Let the search have the weights that are best on ``--search_weights``."""
-    if not args.search_weights:
-        return
-    search = model.modules.search
-    assert search is not None, "check_search_options refuses --search_weights without one"
-    layer = model.recipe.data_layer(args.search_weights, training=False, batch_size=args.batch_size)
-    dag = connect(model.modules, layer)
-    _, _, *texts = dag.scored
-    use_cer = (args.eval_metric or main_metric(model.recipe.labels)) == "cer"
-    trials = search_weights(
-        search,
-        dag.predictions.call.inputs,
-        texts,
-        model.recipe.labels,
-        factory,
-        lambda heard, said: count_errors(heard, said, use_cer).errors,
-    )
-    path = folder / _WEIGHTS
-    best, worst = trials[0], trials[-1]
-    lines = partial(write_weights, source=args.search_weights, trials=trials)
-    factory.on_first(lambda: _write(make_writable_folder(folder) / path.name, lines, args))
-    factory.on_first(
-        lambda: print(
-            f"{args.search_weights}: alpha {best.alpha:g} and beta {best.beta:g} make {best.errors} errors, the fewest "
-            f"of {len(trials)} trials (the most: {worst.errors}); in {path}"
-        )
-    )
-
-
-def _describe_search(model: TrainedModel, args: Namespace) -> str:
-    """The options of the search that took the place of the model's own; empty: none did. Hot words are counted only."""
-    options = search_options(args)
-    if options is None:
-        return ""
-    used: SearchOptions = getattr(model.modules.search, "options", options)  # with what was not asked for
-    told = [f"beam_size {used.beam_size}"] if used.beam_size is not None else []
-    told += [f"{name} {Path(path).name}" for name, path in (("lexicon", options.lexicon), ("lm", options.lm)) if path]
-    weights = {
-        "hotwords": len(options.hotwords) or None,
-        "hotword_weight": used.hotword_weight if options.hotwords else None,
-        "alpha": used.alpha if options.lm else None,
-        "beta": used.beta,
-    }
-    return ", ".join([*told, *(f"{name} {value:g}" for name, value in weights.items() if value is not None)])
 
 
 def _describe_rates(heard: list[str], said: list[str], metric: str) -> str:
@@ -366,15 +376,14 @@ def _describe_rates(heard: list[str], said: list[str], metric: str) -> str:
     return f"{metric.upper()} {first.rate:.2%} ({first} in {first.reference_length} {unit}), {others}"
 
 
-def _compare(args: Namespace, out: Path, sets: list[str], model: TrainedModel, second: TrainedModel) -> None:
+def _compare(args: Namespace, out: Path, sets: list[str], models: Mapping[str, TrainedModel]) -> None:
     """A table of both models from the transcripts that were just written, as JSON too; the report has both."""
     compared = compare_folders(out, out / COMPARED, sets=sets)
     print("\n" + comparison_table(compared, args.load_dir, args.compare))
     path = write_comparison(out, compared, args.load_dir, args.compare, overwrite=args.overwrite)
     print(f"\nThe comparison is in {path}")
     if args.report:
-        facts = _facts({"A": model, "B": second}, args)
-        try_report(out, sets=sets, facts=facts, overwrite=args.overwrite, beside=out / COMPARED)
+        try_report(out, sets=sets, facts=_facts(models, args), overwrite=args.overwrite, beside=out / COMPARED)
 
 
 def _write(path: Path, write: Callable[[Path], object], args: Namespace) -> None:
