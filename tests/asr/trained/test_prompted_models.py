@@ -81,7 +81,8 @@ def test_a_folder_has_the_numbers_of_transformers_and_the_texts_of_generate(tmp_
     encoded, _ = encoded_by(model)
     torch.testing.assert_close(encoded[0].T, torch.tensor(wanted["frames"]), rtol=0, atol=2e-5)
     found = log_probs_of(model, own_ids(prompted_models.TEXT, labels))
-    torch.testing.assert_close(found, torch.tensor(wanted["log_probs"])[:, [*labels, END]], rtol=0, atol=3e-5)
+    # CPUs round otherwise: 3.2e-5 was seen, where values reach 30.
+    torch.testing.assert_close(found, torch.tensor(wanted["log_probs"])[:, [*labels, END]], rtol=0, atol=5e-5)
     assert len({tuple(ids) for ids in wanted["texts"].values()}) > 1
     for prompt, ids in wanted["texts"].items():
         tell(model, prompted_models.PROMPTS[prompt])
@@ -204,7 +205,7 @@ def test_a_file_has_the_numbers_of_nvidia_and_its_texts_greedily_and_with_a_beam
     model = load_model(nemo_prompted.write_case(tmp_path / "small.nemo", name))
     assert model.card.labels == [nemo_prompted.content_of(name)[i] for i in labels]
     found = log_probs_of(model, own_ids(nemo_prompted.TEXT, labels))
-    torch.testing.assert_close(found, torch.tensor(wanted["log_probs"])[:, [*labels, END]], rtol=0, atol=3e-5)
+    torch.testing.assert_close(found, torch.tensor(wanted["log_probs"])[:, [*labels, END]], rtol=0, atol=5e-5)
     states = {ENCODED: encoded_by(model)[0][0].T.numpy()}
     with_beam = SearchOptions(beam_size=nemo_prompted.BEAM)
     for prompt, texts in wanted["texts"].items():

@@ -43,6 +43,7 @@ STREAM_CUTTING = Cutting(max_segment=20.0)
 PARTIAL_SECONDS = 0.5
 _LOWEST_RATE, _HIGHEST_RATE = 1000, 768_000
 _PARTIAL_SHARE = 0.1  # of the open segment: so that long ones are not transcribed more often than they can be
+_AROUND = 0.2  # seconds around words in which frames are theirs
 _HISTORY_SECONDS = 300.0  # of levels by which speech and pauses are told apart
 _KEPT_SECONDS = 0.5  # of a pause that lasts: its end may be the beginning of a word
 
@@ -442,8 +443,9 @@ class FrameStream:
         return Partial(transcript.text, transcript.words, is_final, *times, transcript.unfamiliar)
 
     def _measured(self, found: TimedLabels) -> dict[str, Any]:
-        """Of what the search has read from the first label to the last one."""
+        """Of what the search has read from the first label to the last one, and a little around, as in segments."""
         if self._domain is None or not self._read or not found.ids:
             return {}
-        spoken = np.concatenate(self._read)[found.starts[0] : found.ends[-1]]
+        around = round(_AROUND / self._frame_seconds)
+        spoken = np.concatenate(self._read)[max(0, found.starts[0] - around) : found.ends[-1] + around]
         return self._domain.measured(moments_of(spoken)) if len(spoken) * self._frame_seconds >= LEAST_SPOKEN else {}
