@@ -221,11 +221,11 @@ class _Records:
                 inode = os.fstat(file.fileno()).st_ino
                 place = os.path.abspath(folder)
                 last_inode, start, listed = self._read.get(place, (0, 0, {}))
-                file.seek(0, os.SEEK_END)
-                if inode != last_inode or file.tell() < start:
+                size = file.seek(0, os.SEEK_END)
+                if inode != last_inode or size < start:
                     start, listed = 0, {}
                 file.seek(start)
-                text = file.read(_KIND.max_bytes)
+                text = file.read(min(size - start, _KIND.max_bytes))  # Python sets aside what is asked for
         except (DataError, OSError):  # there is none, or it is no file
             return {}
         whole = text[: text.rfind(b"\n") + 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,6 +101,17 @@ def test_a_damaged_record_makes_nothing_ours_and_is_written_on(damage: str, tmp_
         write_output(tmp_path / "a.txt", text("new"), KIND)
     for content in ("1", "2"):
         write_output(tmp_path / "b.txt", text(content), KIND)
+
+
+def test_a_record_is_read_in_no_more_memory_than_it_has_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    for number in range(2):  # the second time the record is read
+        tracemalloc.start()
+        try:
+            write_output(path, text(str(number)), KIND)
+            assert tracemalloc.get_traced_memory()[1] < 2 << 20
+        finally:
+            tracemalloc.stop()
 
 
 def test_a_record_that_cannot_be_written_leaves_files_to_overwrite(tmp_path: Path) -> None:
