@@ -49,7 +49,8 @@ def hear_set(
     rows = np.unique(np.linspace(0, len(layer) - 1, min(len(layer), _MOST_UTTERANCES)).astype(np.int64))
     utterances = [layer.utterance_of(row) for row in rows.tolist()]
     recordings = [recording_of_utterance(utterance, layer.utterances.reader) for utterance in utterances]
-    heard = _heard(model, recordings, factory=factory)
+    batch_size = layer.batch_size if layer.batch_size > 0 else len(layer)  # as many as an evaluation has fit
+    heard = _heard(model, recordings, factory=factory, batch_size=batch_size)
     confidences = [word.confidence for transcript in heard for word in transcript.words]
     if not confidences:
         return None, None

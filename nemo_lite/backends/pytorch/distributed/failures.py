@@ -111,7 +111,7 @@ MEMORY_CHECKS = (
 
 @contextmanager
 def torch_errors_named(label: str = "") -> Iterator[None]:
-    """Inside, three of torch's errors are raised as what they are.
+    """Inside, some of torch's errors are raised as what they are.
 
     Args:
         label: what messages call this rank; "" for a single process.
@@ -119,15 +119,19 @@ def torch_errors_named(label: str = "") -> Iterator[None]:
     Raises:
         DataWorkerError: a process of torch's DataLoader died, or got no memory. torch raises its own error for that
             wherever the main process happens to be, in the forward of a module, too.
-        UsageError: no more files can be opened, or a batch of one item, or what is left of it, came to a batch
-            normalisation that trains.
+        UsageError: no more files can be opened, memory lacks, or a batch of one item, or what is left of it, came to a
+            batch normalisation that trains.
         NeuralTypeError: a module failed on values of another shape than its port says.
     """
     try:
         yield
     except Exception as error:
         named = (
-            _dead_worker(error) or _no_descriptors(error, label) or _single_value(error, label) or _other_shape(error)
+            _dead_worker(error)
+            or _no_descriptors(error, label)
+            or _no_memory(error, label)
+            or _single_value(error, label)
+            or _other_shape(error)
         )
         if named is None:
             raise
@@ -223,6 +227,18 @@ def raise_descriptor_limit(world_size: int) -> None:
     needed = _DESCRIPTORS_OF_A_RANK * world_size + _DESCRIPTORS_ANYWAY
     if 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] < needed:
         logging.warning(f"{world_size} ranks need up to {needed} open files each: {more_open_files()}")
+
+
+def is_lack_of_memory(error: BaseException) -> bool:
+    """Whether a device or the host had no more memory for a tensor."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+
+
+def _no_memory(error: Exception, label: str) -> UsageError | None:
+    if isinstance(error, NemoLiteError) or not is_lack_of_memory(error):
+        return None
+    remedy = "lower --batch_size, in an evaluation --eval_batch_size (nemo-lite plan --find_batch says which fit)"
+    return UsageError("memory lacks", place=label, got=one_line(error), remedy=remedy)
 
 
 def _single_value(error: Exception, label: str) -> UsageError | None:
