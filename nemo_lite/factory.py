@@ -530,7 +530,12 @@ class NeuralModuleFactory:
         return self.get_trainer().loss_gradients(losses)
 
     def step_memory(
-        self, losses: Sequence[NmTensor], batch: Sequence[Any], optimizer: str, params: Mapping[str, object]
+        self,
+        losses: Sequence[NmTensor],
+        batch: Sequence[Any],
+        optimizer: str,
+        params: Mapping[str, object],
+        batches_per_step: int = 1,
     ) -> StepMemory:
         """Bytes that the tensors of a training step take, counted by shapes: nothing is computed. This process alone.
 
@@ -541,24 +546,38 @@ class NeuralModuleFactory:
             batch: values of the data layer's ports; of floating ones only the shapes are used.
             optimizer: its name.
             params: its options, as ``optimization_params`` of :meth:`train`.
+            batches_per_step: as of :meth:`train`.
 
         Raises:
             RuntimeError: an operation on the way to the losses needs values.
         """
-        return self.get_trainer().step_memory(losses, batch, optimizer, params)
+        return self.get_trainer().step_memory(losses, batch, optimizer, params, batches_per_step)
+
+    def evaluation_memory(self, wires: Sequence[NmTensor], batch: Sequence[Any]) -> int:
+        """Bytes that the tensors of an evaluation of a batch take beside weights, counted as by :meth:`step_memory`.
+
+        Raises:
+            RuntimeError: an operation on the way to the wires needs values, as a search for texts does.
+        """
+        return self.get_trainer().evaluation_memory(wires, batch)
 
     def tried_bytes(
-        self, losses: Sequence[NmTensor], batch: Sequence[Any], optimizer: str, params: Mapping[str, object]
+        self,
+        losses: Sequence[NmTensor],
+        batch: Sequence[Any],
+        optimizer: str,
+        params: Mapping[str, object],
+        batches_per_step: int = 1,
     ) -> int | None:
         """What a training step on a batch takes on the device, by trying; None: memory lacks. This process alone.
 
         Args:
-            losses, batch, optimizer, params: as of :meth:`step_memory`; modules have weights.
+            losses, batch, optimizer, params, batches_per_step: as of :meth:`step_memory`; modules have weights.
 
         Returns:
             bytes that torch's allocator held at most; 0 on a CPU, where nobody knows them.
         """
-        return self.get_trainer().tried_bytes(losses, batch, optimizer, params)
+        return self.get_trainer().tried_bytes(losses, batch, optimizer, params, batches_per_step)
 
     def lower(self, tensors: Sequence[NmTensor]) -> torch.fx.GraphModule:
         """A new ``torch.fx`` module that computes these wires; ``print(factory.lower([loss]).code)`` shows it.

@@ -40,7 +40,7 @@ from nemo_lite.backends.pytorch.engine.module_state import make_statistics_equal
 from nemo_lite.backends.pytorch.engine.objectives import Objectives
 from nemo_lite.backends.pytorch.engine.rehearsal import tried_bytes
 from nemo_lite.backends.pytorch.engine.state import NoValues, RunState, StepValues, ValuesOfLanes
-from nemo_lite.backends.pytorch.engine.step_memory import StepMemory, step_memory
+from nemo_lite.backends.pytorch.engine.step_memory import StepMemory, evaluation_memory, step_memory
 from nemo_lite.backends.pytorch.engine.training import Training, total_steps
 from nemo_lite.backends.pytorch.export import DeploymentExport
 from nemo_lite.backends.pytorch.generators import training_draws
@@ -205,18 +205,34 @@ class PtActions(DeploymentExport):
             return self._comm.on_first(lambda: self._loss_gradients(losses))
 
     def step_memory(
-        self, losses: Sequence[NmTensor], batch: Sequence[Value], optimizer: str, params: Mapping[str, object]
+        self,
+        losses: Sequence[NmTensor],
+        batch: Sequence[Value],
+        optimizer: str,
+        params: Mapping[str, object],
+        batches_per_step: int = 1,
     ) -> StepMemory:
         """See :meth:`NeuralModuleFactory.step_memory`."""
+        return step_memory(losses, batch, self._counted_precision(), optimizer, params, batches_per_step)
+
+    def evaluation_memory(self, wires: Sequence[NmTensor], batch: Sequence[Value]) -> int:
+        """See :meth:`NeuralModuleFactory.evaluation_memory`."""
+        return evaluation_memory(wires, batch, self._counted_precision())
+
+    def _counted_precision(self) -> Precision:
         # A CPU has no float16 under autocast; bfloat16 takes as much.
-        precision = choose_precision(self._level, torch.device("cpu"), "bfloat16", amp_backend="native")
-        return step_memory(losses, batch, precision, optimizer, params)
+        return choose_precision(self._level, torch.device("cpu"), "bfloat16", amp_backend="native")
 
     def tried_bytes(
-        self, losses: Sequence[NmTensor], batch: Sequence[Value], optimizer: str, params: Mapping[str, object]
+        self,
+        losses: Sequence[NmTensor],
+        batch: Sequence[Value],
+        optimizer: str,
+        params: Mapping[str, object],
+        batches_per_step: int = 1,
     ) -> int | None:
         """See :meth:`NeuralModuleFactory.tried_bytes`."""
-        return tried_bytes(losses, batch, self._precision(), optimizer, params)
+        return tried_bytes(losses, batch, self._precision(), optimizer, params, batches_per_step)
 
     def _loss_gradients(self, losses: Sequence[NmTensor]) -> LossGradients | None:
         dag = Dag(losses)

@@ -59,12 +59,17 @@ class Looping(Chain):
         return out * self.scale
 
 
-def memory_of(num_items, net=None, optimizer="adam", factory=None, size=SIZE):
+def made_of(num_items, net=None, size=SIZE):
+    """A factory, the wires of a loss, and a batch."""
     x, y = Points()()
     loss = Mse()(out=(net or Chain(size))(x=x), target=y)
-    made = factory or nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU)
     batch = [torch.empty(num_items, size, device="meta"), torch.empty(num_items, size, device="meta")]
-    return made.step_memory([loss], batch, optimizer, {"lr": 0.1})
+    return nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU), [loss], batch
+
+
+def memory_of(num_items, net=None, optimizer="adam", size=SIZE, batches_per_step=1, **params):
+    factory, losses, batch = made_of(num_items, net, size)
+    return factory.step_memory(losses, batch, optimizer, {"lr": 0.1, **params}, batches_per_step)
 
 
 def test_outputs_that_the_backward_pass_needs_are_held_until_then():
@@ -84,6 +89,26 @@ def test_bytes_grow_with_the_batch_and_the_optimizer_decides_on_its_own():
     assert (two.weights, two.optimizer) == (four.weights, four.optimizer)
     assert memory_of(2, optimizer="sgd").optimizer <= memory_of(2, optimizer="adam").optimizer / 2
     assert memory_of(1, size=64).peak < 5_000
+
+
+def test_gradients_of_earlier_micro_batches_and_an_average_of_weights_are_counted():
+    row, one = 4 * SIZE, memory_of(8)
+    accumulating, averaging = memory_of(8, batches_per_step=2), memory_of(8, ema_decay=0.99)
+    assert one.gradients == row
+    assert memory_of(8, batches_per_step=5) == accumulating
+    assert accumulating.passes - one.passes == row
+    assert accumulating._replace(passes=one.passes) == one
+    assert averaging == one._replace(optimizer=one.optimizer + row)
+
+
+def test_an_evaluation_holds_no_outputs_for_a_backward_pass():
+    net, row, rows = Chain(), 4 * SIZE, 8
+    factory, losses, batch = made_of(rows, net)
+    net.eval()
+    # The batch, and two values on the way.
+    assert 3.9 * rows * row < factory.evaluation_memory(losses, batch) < 4.1 * rows * row
+    assert not net.training
+    assert net.scale.grad is None
 
 
 def test_nothing_is_computed_so_a_step_may_be_larger_than_any_machine():

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
+from nemo_lite.backends.pytorch.distributed.failures import is_lack_of_memory, one_line
 from nemo_lite.backends.pytorch.engine.module_state import left_as_they_are, modules_of, set_training
 from nemo_lite.backends.pytorch.engine.objectives import LoweredObjective
 from nemo_lite.backends.pytorch.engine.step_memory import state_bytes
@@ -26,6 +27,7 @@ def rehearse(
     modules: Mapping[str, NeuralModule],
     precision: Precision,
     place: str,
+    batches_per_step: int = 1,
 ) -> None:
     """Forward and backward pass of a made-up batch, beside as much memory as the optimizer will keep.
 
@@ -38,6 +40,7 @@ def rehearse(
         modules: of the run, by name.
         precision: of the run.
         place: for messages.
+        batches_per_step: micro-batches of a step; behind the first, its gradients are there too.
 
     Raises:
         UsageError: memory lacks.
@@ -45,14 +48,15 @@ def rehearse(
     try:
         with left_as_they_are(modules.values(), precision.device):
             weights = objective.halves or objective.parameters
-            _pass(objective.lowered, objective.num_losses, weights, objective.optimizer, batch, precision)
+            reserved = state_bytes(objective.optimizer) + (batches_per_step > 1) * _gradient_bytes(weights)
+            _pass(objective.lowered, objective.num_losses, weights, reserved, batch, precision)
     except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError
         if not is_lack_of_memory(error):
             raise
         raise UsageError(
             "memory lacks for the largest batch that training may read",
             place=place,
-            got=str(error).splitlines()[0][:200],
+            got=one_line(error),
             remedy="lower --batch_size (nemo-lite plan --find_batch says which fits), or max_duration",
         ) from None
 
@@ -63,6 +67,7 @@ def tried_bytes(
     precision: Precision,
     optimizer: str,
     params: Mapping[str, object],
+    batches_per_step: int = 1,
 ) -> int | None:
     """What forward and backward pass of a made-up batch take on the device, by trying; None: memory lacks.
 
@@ -70,7 +75,8 @@ def tried_bytes(
         losses: the wires that are minimised. Their modules stay on the device, in training mode.
         batch: in port order.
         precision: of the run, on its device.
-        optimizer, params: its name and options; as much memory as it will keep is set aside.
+        optimizer, params: its name and options, and ``ema_decay``; as much memory as they will keep is set aside.
+        batches_per_step: micro-batches of a step.
 
     Returns:
         bytes that torch's allocator held at most; 0 on a CPU, where nobody knows them.
@@ -82,14 +88,16 @@ def tried_bytes(
     set_training(modules)
     weights = list(dict.fromkeys(weight for module in modules for weight in module.parameters()))
     lowered = lower(dag.slice(list(losses)), "TriedDag").to(device)
-    made = create_optimizer(optimizer, weights, dict(params))
+    reserved = state_bytes(create_optimizer(optimizer, weights, dict(params)))
+    reserved += (batches_per_step > 1) * _gradient_bytes(weights)
+    reserved += 4 * (params.get("ema_decay") is not None) * sum(weight.numel() for weight in weights)
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()  # blocks of another batch's sizes
         torch.cuda.reset_peak_memory_stats(device)
     try:
         with precision.prepared(modules):
-            _pass(lowered, len(losses), weights, made, batch, precision)
+            _pass(lowered, len(losses), weights, reserved, batch, precision)
     except (RuntimeError, MemoryError) as error:
         if not is_lack_of_memory(error):
             raise
@@ -101,13 +109,13 @@ def _pass(
     lowered: nn.Module,
     num_losses: int,
     weights: Sequence[torch.Tensor],
-    optimizer: torch.optim.Optimizer,
+    reserved_bytes: int,
     batch: Sequence[Value],
     precision: Precision,
 ) -> None:
     device = precision.device
     values = to_device(batch, device)
-    reserved = torch.empty(state_bytes(optimizer), dtype=torch.uint8, device=device)
+    reserved = torch.empty(reserved_bytes, dtype=torch.uint8, device=device)
     with precision.forward():
         outputs = lowered(*values)
     total = torch.stack([loss.reshape(()) for loss in outputs[:num_losses]]).sum()
@@ -118,6 +126,5 @@ def _pass(
     del reserved
 
 
-def is_lack_of_memory(error: BaseException) -> bool:
-    """Whether a device or the host had no more memory for a tensor."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+def _gradient_bytes(weights: Sequence[torch.Tensor]) -> int:
+    return sum(weight.nbytes for weight in weights if weight.requires_grad)

@@ -8,8 +8,8 @@ lengths decide on paths.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from nemo_lite.backends.pytorch.engine.module_state import left_as_they_are, modules_of, set_training
+from nemo_lite.backends.pytorch.engine.module_state import evaluating, left_as_they_are, modules_of, set_training
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.optimizers import create_optimizer
 from nemo_lite.backends.pytorch.precision import Precision
@@ -39,21 +39,28 @@ class StepMemory(NamedTuple):
 
     Attributes:
         weights: parameters and buffers.
-        optimizer: what the optimizer keeps for them.
+        gradients: of the parameters that are trained. They live until the next step.
+        optimizer: what the optimizer keeps for them, and the moving average of the weights where there is one.
         passes: the most that forward and backward pass hold beside: the batch, what the backward pass needs,
             gradients, intermediate values.
         update: the most that the optimizer's step holds beside: gradients, intermediate values.
     """
 
     weights: int
+    gradients: int
     optimizer: int
     passes: int
     update: int
 
     @property
+    def kept(self) -> int:
+        """What a checkpoint holds too: weights and what the optimizer keeps."""
+        return self.weights + self.optimizer
+
+    @property
     def peak(self) -> int:
         """The most that is held at once."""
-        return self.weights + self.optimizer + max(self.passes, self.update)
+        return self.kept + max(self.passes, self.update)
 
 
 class _LiveBytes(TorchDispatchMode):
@@ -133,6 +140,7 @@ def step_memory(
     precision: Precision,
     optimizer: str,
     optimizer_params: Mapping[str, object],
+    batches_per_step: int = 1,
 ) -> StepMemory:
     """Count the memory of a training step on a batch of these sizes. The modules stay as they are.
 
@@ -144,20 +152,49 @@ def step_memory(
         batch: values of the data layer's ports; of floating ones only the shapes are used.
         precision: of the run, on the CPU.
         optimizer: its name.
-        optimizer_params: its options.
+        optimizer_params: its options, and ``ema_decay``.
+        batches_per_step: micro-batches of a step: behind the first, the gradients so far are there.
 
     Raises:
         RuntimeError: an operation on the way to the losses needs values.
     """
-    dag = Dag(losses)
+    with _counting(losses, batch, precision, training=True) as (run, live, parameters, weights), torch.enable_grad():
+        for _ in range(min(batches_per_step, 2)):  # the second one beside the gradients of the first
+            total = torch.stack([loss.reshape(()) for loss in run()]).sum()
+            total.backward()
+            del total
+        passes = live.peak - weights
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    gradients = sum(parameter.numel() * parameter.element_size() for parameter in trained)
+    state, update = _optimizer_memory(trained, optimizer, optimizer_params)
+    if optimizer_params.get("ema_decay") is not None:
+        state += 4 * sum(parameter.numel() for parameter in parameters)
+    return StepMemory(weights, gradients, state, passes, gradients + update)
+
+
+def evaluation_memory(wires: Sequence[NmTensor], batch: Sequence[Value], precision: Precision) -> int:
+    """The most that an evaluation holds beside weights: as :func:`step_memory`, whose arguments these are."""
+    with _counting(wires, batch, precision, training=False) as (run, live, _, weights), torch.no_grad():
+        run()
+        return live.peak - weights
+
+
+@contextmanager
+def _counting(
+    wires: Sequence[NmTensor], batch: Sequence[Value], precision: Precision, training: bool
+) -> Iterator[tuple[Callable[[], Sequence[Tensor]], _LiveBytes, list[nn.Parameter], int]]:
+    """Inside, weights and the batch are fake, and what lives is counted.
+
+    Yields:
+        what computes the wires, the count, the parameters, and the bytes of weights.
+    """
+    dag = Dag(wires)
     modules = modules_of(dag)
-    device = torch.device("cpu")
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     live = _LiveBytes(fake)
-    part = dag.slice(list(losses))
-    module = lower(part, "CountedDag")
+    module = lower(dag.slice(list(wires)), "CountedDag")
     was_training = {each: each.training for owner in modules for each in owner.modules()}
-    with left_as_they_are(dag.modules.values(), device), _fake_weights(modules, fake), torch.enable_grad():
+    with left_as_they_are(dag.modules.values(), torch.device("cpu")), _fake_weights(modules, fake):
         set_training(modules)
         try:
             parameters = list(dict.fromkeys(each for owner in modules for each in owner.parameters()))
@@ -165,26 +202,23 @@ def step_memory(
             weights = live.now
             values = [_as_fake(value, fake) for value in batch]
             live.count(values)
-            with live, precision.prepared(modules), precision.forward():
-                outputs = module(*values)
-                total = torch.stack([loss.reshape(()) for loss in outputs]).sum()
-            with live:
-                del outputs
-                total.backward()
-            passes = live.peak - weights
+
+            def run() -> Sequence[Tensor]:
+                with precision.forward():
+                    outputs: Sequence[Tensor] = module(*values)
+                return outputs
+
+            with live, precision.prepared(modules), nullcontext() if training else evaluating(modules):
+                yield run, live, parameters, weights
         finally:
             for each, mode in was_training.items():
                 each.training = mode
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
-    state, update = _optimizer_memory(trained, optimizer, optimizer_params)
-    return StepMemory(weights, state, passes, update)
 
 
 def _optimizer_memory(parameters: Sequence[nn.Parameter], name: str, params: Mapping[str, object]) -> tuple[int, int]:
-    """Bytes that the optimizer keeps, and the most that its step holds beside weights and those."""
+    """Bytes that the optimizer keeps, and the most that its step holds beside weights, gradients and those."""
     own = [nn.Parameter(torch.empty(p.shape, dtype=p.dtype, device="meta")) for p in parameters]
-    state, update = _of_updates(create_optimizer(name, own, dict(params)), own)
-    return state, update + sum(parameter.numel() * parameter.element_size() for parameter in own)
+    return _of_updates(create_optimizer(name, own, dict(params)), own)
 
 
 def _of_updates(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> tuple[int, int]:

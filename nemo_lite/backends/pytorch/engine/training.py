@@ -325,7 +325,14 @@ class Training:
             if batch is None:
                 continue
             for objective in lane.objectives:
-                rehearse(objective, batch, self._state.modules, self._precision, lane.data_layer.label)
+                rehearse(
+                    objective,
+                    batch,
+                    self._state.modules,
+                    self._precision,
+                    lane.data_layer.label,
+                    lane.batches_per_step,
+                )
 
     def _epoch(self) -> None:
         state = self._state
