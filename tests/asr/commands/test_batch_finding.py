@@ -1,12 +1,16 @@
 """Which batch fits: the search, its answer in a plan, and what is refused."""
 
+import json
 import re
 
+import numpy as np
 import pytest
+import soundfile
 from toys.tone_corpus import make_corpus
 
 import nemo_asr
 from nemo_asr.argparse import AsrArgParser
+from nemo_asr.commands import batch_finding
 from nemo_asr.commands.batch_finding import Bucket, find, hours_told, largest_batch, rate_of
 from nemo_asr.commands.cli import train
 from nemo_asr.commands.training import TrainingRun
@@ -80,7 +84,7 @@ def test_a_plan_shows_the_memory_of_the_largest_batch(corpus, capsys, monkeypatc
 def test_a_transducer_is_counted_without_most_iterations_of_its_loss_and_to_the_byte(corpus, monkeypatch):
     options = ["--model_config", "tdt_digits", "--train_dataset", str(corpus / "train.json"), "--num_epochs", "1"]
     run = TrainingRun(AsrArgParser(prog="plan").parse_args([*options, "--plan"]))
-    finding = run.batch_finding(nemo_asr.connect(run.model, run.training_data, training=True).scored[0])
+    finding = run.batch_finding(nemo_asr.connect(run.model, run.training_data, training=True).scored[0], {})
     shape, left_out = BatchShape(120, 0.7, 6), []  # slices of two sizes
 
     def all_of(items, tensor, needed):
@@ -103,6 +107,52 @@ def test_a_plan_finds_the_batch_for_a_device_and_the_hours(corpus, capsys, monke
     (batch,) = re.findall(r"give --batch_size (\d+);", said)
     assert 1 <= int(batch) < 12
     assert re.search(r"0\.\d hours to the end, at 0 seconds of audio a second \(as given\)", said)
+
+
+@pytest.fixture
+def long_set(tmp_path):
+    """An evaluation set of twenty utterances, each much longer than those of the corpus."""
+    soundfile.write(tmp_path / "long.wav", np.zeros(8 * 16000), 16000)
+    line = json.dumps({"audio_filepath": "long.wav", "duration": 8.0, "text": "ab"})
+    (tmp_path / "long.json").write_text(f"{line}\n" * 20)
+    return str(tmp_path / "long.json")
+
+
+def test_a_plan_tells_of_an_evaluation_that_takes_more_than_a_step(corpus, long_set, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    plan(corpus, "--eval_datasets", long_set, "--eval_batch_size", "9")
+    said = capsys.readouterr().out
+    assert re.search(r"^memory of an evaluation of long \(9 items of 8\.0 s with 2 labels\): \d+ MiB", said, re.M)
+    plan(corpus, "--eval_datasets", long_set, "--find_batch", "--device", "40MiB")
+    (items,) = re.findall(
+        r"^give --eval_batch_size (\d+); the 8\.0 s of the longest utterance of long decide",
+        capsys.readouterr().out,
+        re.M,
+    )
+    assert 1 <= int(items) < 12
+    plan(corpus, "--eval_datasets", long_set, "--find_batch", "--device", "40MiB", "--eval_batch_size", items)
+    assert "--eval_batch_size" not in capsys.readouterr().out
+    plan(corpus, "--eval_datasets", long_set, "--find_batch", "--device", "34MiB")
+    said = capsys.readouterr().out
+    assert "\n8.0 s of the longest utterance of long take 4 MiB in an evaluation: shorten it, or leave long out" in said
+
+
+def test_on_a_cpu_a_checkpoint_that_is_written_beside_the_steps_is_counted(corpus, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    options = ["--model_config", str(corpus / "tones.yaml"), "--train_dataset", str(corpus / "train.json")]
+    run = TrainingRun(AsrArgParser(prog="plan").parse_args([*options, "--plan", "--num_epochs", "1"]))
+    finding = run.batch_finding(nemo_asr.connect(run.model, run.training_data, training=True).scored[0], {})
+    bytes_of_five = finding.counted(run.training_data.largest_shape()._replace(items=5)).peak
+    found = {}
+    monkeypatch.setattr(batch_finding, "share_of", lambda name: 1.0)
+    for name in ("cpu", "gpu"):
+        size = ((192 if name == "cpu" else 32) << 20) + bytes_of_five + 1000
+        monkeypatch.setattr(batch_finding, "memory", lambda _, name=name, size=size: (name, size))
+        plan(corpus, "--find_batch")
+        said = capsys.readouterr().out
+        found[name] = re.findall(r"give --batch_size (\d+);", said)
+    assert found == {"cpu": ["4"], "gpu": ["5"]}
+    assert re.search(r"^while a checkpoint is written, \d+ MiB more$", said, re.M)
 
 
 @pytest.mark.parametrize(

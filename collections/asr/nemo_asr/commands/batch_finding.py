@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,9 @@ from nemo_lite.core.trackers import read_metrics
 SHARE_OF_GPU = 0.88
 SHARE_OF_TRIAL = 0.95  # of a GPU on which batches are tried
 SHARE_OF_CPU, SHARE_OF_CPU_TRIMMED = 0.55, 0.88
-_WORKSPACES = 32 << 20  # that kernels keep once they ran, whatever the batch: some 25 MiB on a CPU, measured
+# What kernels keep once they ran, whatever the batch. Of a CPU measured, in address space: oneDNN keeps up to 1,024
+# kernels, of each length of a batch others.
+_WORKSPACES, _WORKSPACES_OF_CPU = 32 << 20, 192 << 20
 TRIMMED = "MALLOC_MMAP_THRESHOLD_"
 """With this variable of the C library, freed memory goes back to the system at once."""
 NUM_BUCKETS = 4
@@ -74,6 +77,7 @@ class BatchFinding:
         layer: its data.
         factory: its own.
         loss: what is minimised; modules may be on the meta device.
+        evaluated: the losses of the evaluation sets and their data, by name.
         loss_with_weights: makes that wire with modules that have weights, for trials on a GPU.
     """
 
@@ -83,11 +87,16 @@ class BatchFinding:
         layer: DataLayerNM,
         factory: NeuralModuleFactory,
         loss: NmTensor,
+        evaluated: Mapping[str, tuple[NmTensor, DataLayerNM]],
         loss_with_weights: Callable[[], NmTensor],
     ) -> None:
         self._args, self._factory, self._loss, self._loss_with_weights = args, factory, loss, loss_with_weights
         self._layer = layer if isinstance(layer, SpeechDataLayer) else None
-        self._optimizer = args.optimizer, {"lr": args.lr, "weight_decay": args.weight_decay, "betas": args.betas}
+        self._evaluated = {
+            tag: (wire, layer) for tag, (wire, layer) in evaluated.items() if isinstance(layer, SpeechDataLayer)
+        }
+        options = {"lr": args.lr, "weight_decay": args.weight_decay, "betas": args.betas, "ema_decay": args.ema_decay}
+        self._optimizer = args.optimizer, options
 
     def counted(self, shape: BatchShape | None = None) -> StepMemory:
         """The bytes of a step on a batch of this shape; None: on the largest batch that training may read.
@@ -97,21 +106,39 @@ class BatchFinding:
         """
         layer = self._speech_layer()
         batch = _made_up_batch(layer, shape or layer.largest_shape())
-        try:
-            return self._factory.step_memory([self._loss], batch, *self._optimizer)
-        except RuntimeError as error:  # torch's, also NotImplementedError: an operator has no form without values
-            problem = "the memory of a step cannot be counted"
-            raise UsageError(problem, got=str(error).splitlines()[0], remedy="try it on the device") from None
+        with _uncountable_refused("a step"):
+            return self._factory.step_memory([self._loss], batch, *self._optimizer, self._args.iter_per_step)
+
+    def evaluation_counted(self, tag: str, shape: BatchShape) -> int:
+        """The bytes beside weights that the loss of a batch of an evaluation set takes, without the search for texts.
+
+        Raises:
+            UsageError: they cannot be counted for this model or these data.
+        """
+        loss, layer = self._evaluated[tag]
+        batch = _made_up_batch(layer, shape)
+        with _uncountable_refused("an evaluation"):
+            return self._factory.evaluation_memory([loss], batch)
 
     def memory_told(self) -> str:
-        """A line about the memory of the largest batch."""
+        """Lines about the memory of the largest batch, in training and of the evaluation set that takes most."""
         if self._layer is None:
             return "memory: not known before the batches are read"
-        shape = self._layer.largest_shape()
+        shape, lines = self._layer.largest_shape(), []
         try:
-            return _step_told(shape, self.counted(shape))
+            step = self.counted(shape)
+            lines.append(_step_told(shape, step))
+            if self._factory.device.type == "cpu":
+                lines.append(f"while a checkpoint is written, {_size(step.kept)} more")
+            evaluations = []
+            for tag, (_, layer) in self._evaluated.items():
+                evaluated = _largest_evaluated(layer)
+                taken = step.kept + step.gradients + self.evaluation_counted(tag, evaluated)
+                evaluations.append((taken, f"memory of an evaluation of {tag} ({_shape_told(evaluated)})"))
+            lines += [f"{told}: {_size(taken)} of tensors" for taken, told in sorted(evaluations)[-1:]]
         except UsageError as error:
-            return f"memory: not known: {error}"
+            lines.append(f"memory: not known: {error}")
+        return "\n".join(lines)
 
     def batch_told(self, total_steps: int) -> list[str]:
         """Lines: which batch fits, and how long the training takes, of so many steps.
@@ -126,12 +153,15 @@ class BatchFinding:
             bytes_of = self._trials(layer, limit)
         else:
             name, size = args.device or memory("cpu")
-            limit, how = max(0, int((size - _WORKSPACES) * share_of(name))), "counted by shapes"
+            kept = _WORKSPACES_OF_CPU if name == "cpu" else _WORKSPACES
+            limit, how = max(0, int((size - kept) * share_of(name))), "counted by shapes"
 
             def bytes_of(shape: BatchShape) -> int:
-                return self.counted(shape).peak
+                step = self.counted(shape)
+                return step.peak + _copied(name, step)
 
-        lines = _told(name, size, limit, find(buckets_of(layer), bytes_of, limit), how)
+        fits = find(buckets_of(layer), bytes_of, limit)
+        lines = [*_told(name, size, limit, fits, how), *self._evaluations_told(name, limit, fits)]
         if args.num_epochs:
             audio = args.num_epochs * float(layer.durations.sum())
         else:
@@ -142,6 +172,30 @@ class BatchFinding:
         if rate is None and records and records.is_file():
             rate, source = rate_of(read_metrics(records)), f"measured in {args.run_dir}"
         return [*lines, hours_told(audio, rate, source)]
+
+    def _evaluations_told(self, name: str, limit: int, fits: Sequence[Fit]) -> list[str]:
+        """Lines where the batches that fit in training would not fit in an evaluation."""
+        lines: list[str] = []
+        most = self._args.eval_batch_size or max(fit.items for fit in fits)
+        try:
+            for tag, (_, layer) in self._evaluated.items():
+                longest, step = _largest_evaluated(layer), self.counted(fits[0].bucket.longest._replace(items=1))
+
+                def of_items(items: int, tag: str = tag, longest: BatchShape = longest, step: StepMemory = step) -> int:
+                    taken = self.evaluation_counted(tag, longest._replace(items=items))
+                    return step.kept + step.gradients + _copied(name, step) + taken
+
+                of_set = min(most, len(layer))
+                items, taken = largest_batch(of_items, limit, of_set)
+                told = f"{longest.seconds:.1f} s of the longest utterance of {tag}"
+                if not items:
+                    lines.append(f"{told} take {_size(taken)} in an evaluation: shorten it, or leave {tag} out")
+                elif items < of_set:
+                    most = items
+                    lines.append(f"give --eval_batch_size {items}; the {told} decide")
+        except UsageError as error:
+            lines.append(f"evaluations: {error}")
+        return lines
 
     def _speech_layer(self) -> SpeechDataLayer:
         if self._layer is None:
@@ -154,10 +208,31 @@ class BatchFinding:
         loss = self._loss_with_weights()
 
         def tried(shape: BatchShape) -> int:
-            taken = self._factory.tried_bytes([loss], _made_up_batch(layer, shape), *self._optimizer)
+            batch = _made_up_batch(layer, shape)
+            taken = self._factory.tried_bytes([loss], batch, *self._optimizer, self._args.iter_per_step)
             return 2 * limit if taken is None else taken
 
         return tried
+
+
+def _largest_evaluated(layer: SpeechDataLayer) -> BatchShape:
+    """The largest batch of an evaluation: its items come in order, whatever their seconds."""
+    items = layer.batch_size if layer.batch_size > 0 else len(layer)
+    return layer.largest_shape()._replace(items=min(items, len(layer)))
+
+
+def _copied(name: str, step: StepMemory) -> int:
+    """The bytes of the copy that a checkpoint is written from, beside the steps: in host memory."""
+    return step.kept if name == "cpu" else 0
+
+
+@contextmanager
+def _uncountable_refused(what: str) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # torch's, also NotImplementedError: an operator has no form without values
+        problem, got = f"the memory of {what} cannot be counted", str(error).splitlines()[0]
+        raise UsageError(problem, got=got, remedy="try it on the device") from None
 
 
 def _made_up_batch(layer: SpeechDataLayer, shape: BatchShape) -> Sequence[Any]:
@@ -254,10 +329,13 @@ def _told(name: str, size: int, limit: int, fits: Sequence[Fit], how: str) -> li
 
 def _step_told(shape: BatchShape, step: StepMemory) -> str:
     """A line about the memory of a step."""
-    of_batch = f"{counted(shape.items, 'item')} of {shape.seconds:.1f} s with {counted(shape.labels, 'label')}"
-    rest = step.peak - step.weights - step.optimizer
+    rest = step.peak - step.kept
     parts = f"weights {_size(step.weights)}, optimizer {_size(step.optimizer)}, the step {_size(rest)}"
-    return f"memory of the largest batch ({of_batch}): {_size(step.peak)} of tensors: {parts}"
+    return f"memory of the largest batch ({_shape_told(shape)}): {_size(step.peak)} of tensors: {parts}"
+
+
+def _shape_told(shape: BatchShape) -> str:
+    return f"{counted(shape.items, 'item')} of {shape.seconds:.1f} s with {counted(shape.labels, 'label')}"
 
 
 def _size(num_bytes: int) -> str:

@@ -184,7 +184,7 @@ class TrainingRun:
         if args.plan:
             self._take_weights()  # a plan refuses what training would refuse
             schedule = lr_policy, args.lr, steps_per_epoch, total_steps
-            finding = self.batch_finding(loss)
+            finding = self.batch_finding(loss, evaluations)
             factory.on_first(lambda: show_plan(dags, *schedule, args.run_dir, finding.memory_told()))
             if args.find_batch:
                 factory.on_first(lambda: print("\n".join(finding.batch_told(total_steps))))
@@ -238,10 +238,11 @@ class TrainingRun:
         if args.run_dir and args.report:
             factory.on_first(lambda: try_report(args.run_dir, dags=dags))
 
-    def batch_finding(self, loss: NmTensor) -> BatchFinding:
-        """The memory of this training, whose loss is given: of its largest batch, and which batch fits."""
+    def batch_finding(self, loss: NmTensor, evaluations: Mapping[str, Wires | ClassWires]) -> BatchFinding:
+        """The memory of this training, of a loss and evaluations: of its largest batch, and which batch fits."""
+        evaluated = {tag: (wires.scored[0], self.evaluation_data[tag]) for tag, wires in evaluations.items()}
         return BatchFinding(
-            self.args, self.training_data, self.factory, loss, lambda: self._wires_with_weights().scored[0]
+            self.args, self.training_data, self.factory, loss, evaluated, lambda: self._wires_with_weights().scored[0]
         )
 
     def _wires_with_weights(self) -> Wires:
