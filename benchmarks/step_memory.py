@@ -2,7 +2,8 @@
 
     python benchmarks/step_memory.py [--models digits quartznet conformer tdt hybrid contextnet] [--quick]
     python benchmarks/step_memory.py --models FOLDER [--overrides WhisperDecoder.prompt_language=en]
-    python benchmarks/step_memory.py --models digits quartznet tdt --device 160MiB [--steps 200]
+    python benchmarks/step_memory.py --models digits --options="--ema_decay 0.99 --iter_per_step 2"
+    python benchmarks/step_memory.py --models digits tdt --device 160MiB [--steps 200] [--longest_evaluated 10]
 
 Each model trains for two steps on made-up recordings of one length by the engine, in a process of its own; a published
 one, in a folder, is fine-tuned. Measured: the most address space (VmPeak, which is the least ``ulimit -v`` under which
@@ -12,8 +13,10 @@ it runs) beyond what the process had after the training of a tiny model on a sec
 Freed memory is given back to the system at once (MALLOC_MMAP_THRESHOLD_), as the allocators of GPUs know it again;
 the last column is the resident memory without that, by the C library's defaults.
 
-With --device a model trains for 200 steps at the batch that ``nemo-lite plan --find_batch --device`` proposes, under
-``ulimit -v`` of that size beyond what the process had after the tiny training.
+With --device a model trains for 200 steps at the batch that ``nemo-lite plan --find_batch --device cpu`` proposes where
+the machine has so much memory, under ``ulimit -v`` of that size beyond what the process had after the tiny training.
+Utterances are of all lengths from a quarter of the case's seconds. Each 50 steps the run saves a checkpoint, and with
+--longest_evaluated it evaluates utterances of up to so many seconds.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -36,6 +40,9 @@ TRIMMED = {"MALLOC_MMAP_THRESHOLD_": "262144"}
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
 UNIT = 1 << 20
 UTTERANCES = 400  # of a set for which a batch is proposed
+SHORTEST = 0.25  # of the longest
+EVALUATED = 24  # utterances of an evaluation set
+EVERY = 50  # steps
 
 
 class Case(NamedTuple):
@@ -46,6 +53,7 @@ class Case(NamedTuple):
         items, seconds, letters: of the batch.
         overrides: settings of the configuration.
         optimizer: its name.
+        options: further ones of the training.
     """
 
     config: str
@@ -54,6 +62,7 @@ class Case(NamedTuple):
     letters: int
     overrides: tuple[str, ...] = ()
     optimizer: str = "adam_w"
+    options: tuple[str, ...] = ()
 
 
 CASES = {
@@ -69,20 +78,23 @@ CASES = {
 def case_of(name: str, args: argparse.Namespace) -> Case:
     """The one of this name or in this folder, as the options change it."""
     case = CASES.get(name) or Case(name, 4, 6.0, 30)
-    return case._replace(items=args.items or case.items, overrides=(*case.overrides, *args.overrides))
+    overrides, options = (*case.overrides, *args.overrides), shlex.split(args.options)
+    return case._replace(items=args.items or case.items, overrides=overrides, options=tuple(options))
 
 
-def write_set(folder: Path, case: Case) -> Path:
-    """A manifest of noise."""
+def write_set(folder: Path, case: Case, num: int, shortest: float = 1.0, name: str = "train") -> Path:
+    """A manifest of noise: so many utterances, as long as the case's or down to a share of that."""
     import numpy as np
     import soundfile
 
     noise = 0.1 * np.random.default_rng(0).standard_normal(int(case.seconds * 16000))
-    soundfile.write(folder / "noise.wav", noise, 16000)
-    text = ("one two " * case.letters)[: case.letters].strip()
-    line = json.dumps({"audio_filepath": "noise.wav", "duration": case.seconds, "text": text})
-    manifest = folder / "noise.json"
-    manifest.write_text(f"{line}\n" * case.items)
+    soundfile.write(folder / f"{name}.wav", noise, 16000)
+    manifest = folder / f"{name}.json"
+    with manifest.open("w", encoding="utf-8") as lines:
+        for share in np.linspace(1.0, shortest, num):
+            seconds, letters = share * case.seconds, int(share * case.letters)
+            line = {"audio_filepath": f"{name}.wav", "offset": case.seconds - seconds, "duration": seconds}
+            print(json.dumps({**line, "text": ("one two " * letters)[:letters].strip()}), file=lines)
     return manifest
 
 
@@ -97,6 +109,7 @@ def run_of(case: Case, manifest: Path, *more: str) -> Any:
     arguments += ["--set", "AudioToTextDataLayer.train.augmentor=null"]  # so that all batches are of one size
     for setting in case.overrides:
         arguments += ["--set", setting]
+    arguments += case.options
     return TrainingRun(AsrArgParser(prog="step_memory").parse_args(arguments))
 
 
@@ -104,9 +117,9 @@ def counted(case: Case, folder: Path) -> dict[str, int]:
     """The counted bytes."""
     import nemo_asr
 
-    run = run_of(case, write_set(folder, case), "--plan")
+    run = run_of(case, write_set(folder, case, case.items), "--plan")
     loss = nemo_asr.connect(run.model, run.training_data, training=True).scored[0]
-    step = run.batch_finding(loss).counted()
+    step = run.batch_finding(loss, {}).counted()
     return {**step._asdict(), "peak": step.peak}
 
 
@@ -118,40 +131,57 @@ def status(name: str) -> int:
     raise LookupError(name)
 
 
-def proposed(case: Case, folder: Path, device: str) -> dict[str, int]:
-    """The batch that a plan proposes for a memory."""
+def evaluation_of(case: Case, folder: Path, seconds: float | None) -> list[str]:
+    """The options of an evaluation of utterances of up to so many seconds; None: there is none."""
+    if not seconds:
+        return []
+    dev = case._replace(seconds=seconds, letters=int(case.letters * seconds / case.seconds))
+    return ["--eval_datasets", str(write_set(folder, dev, EVALUATED, SHORTEST, "dev")), "--eval_freq", str(EVERY)]
+
+
+def proposed(case: Case, folder: Path, args: argparse.Namespace) -> dict[str, int]:
+    """The batches that a plan proposes for a CPU's memory; 0 for an evaluation's that may be as large."""
     import nemo_asr
 
-    run = run_of(case, write_set(folder, case._replace(items=UTTERANCES)), "--plan", "--find_batch", "--device", device)
+    options = ["--plan", "--find_batch", "--device", args.device, *evaluation_of(case, folder, args.longest_evaluated)]
+    run = run_of(case, write_set(folder, case, UTTERANCES, SHORTEST), *options)
+    limit = run.args.device[1]
+    run.args.device = "cpu", limit
+    evaluations = {tag: nemo_asr.connect(run.model, layer) for tag, layer in run.evaluation_data.items()}
     loss = nemo_asr.connect(run.model, run.training_data, training=True).scored[0]
-    (items,) = re.findall(r"give --batch_size (\d+)", "\n".join(run.batch_finding(loss).batch_told(200)))
-    return {"items": int(items), "limit": run.args.device[1]}
+    told = "\n".join(run.batch_finding(loss, evaluations).batch_told(200))
+    sizes = {name: int(size) for name, size in re.findall(r"give --(batch_size|eval_batch_size) (\d+)", told)}
+    return {"items": sizes["batch_size"], "evaluated": sizes.get("eval_batch_size", 0), "limit": limit}
 
 
-def train(case: Case, folder: Path, steps: int = 2) -> None:
+def train(case: Case, manifest: Path, *more: str) -> None:
     """Some steps."""
     import nemo_asr
 
-    saving = "--checkpoint_dir", str(folder / "checkpoints"), "--checkpoint_epoch_freq", "0"
-    run = run_of(case, write_set(folder, case), *saving, "--max_steps", str(steps))
-    run.train(nemo_asr.connect(run.model, run.training_data, training=True), {})
+    saving = "--work_dir", str(manifest.parent), "--exp_name", "run", "--checkpoint_epoch_freq", "0"
+    run = run_of(case, manifest, *saving, *more)
+    evaluations = {tag: nemo_asr.connect(run.model, layer) for tag, layer in run.evaluation_data.items()}
+    run.train(nemo_asr.connect(run.model, run.training_data, training=True), evaluations)
 
 
-def measured(case: Case, folder: Path, limit: int, steps: int) -> dict[str, int]:
-    """Train; the most address space and resident memory beyond those before there were weights.
-
-    Args:
-        limit: bytes beyond them that the process may take; 0: all.
-        steps: of the training.
-    """
+def measured(case: Case, folder: Path, args: argparse.Namespace) -> dict[str, int]:
+    """Train; the most address space and resident memory beyond those before there were weights."""
     small = folder / "small"
     small.mkdir()
-    train(Case("digits", 1, 1.0, 4), small)  # what it imports, and libraries set up
+    tiny = Case("digits", 1, 1.0, 4)
+    train(tiny, write_set(small, tiny, 1), "--max_steps", "2")  # what it imports, and libraries set up
+    more = ["--max_steps", str(args.steps)]
+    if args.device:  # as users train
+        manifest = write_set(folder, case, UTTERANCES, SHORTEST)
+        more += ["--checkpoint_save_freq", str(EVERY)]
+    else:
+        manifest = write_set(folder, case, 2 * case.items)
+    more += evaluation_of(case, folder, args.longest_evaluated)
     gc.collect()
     space, resident = status("VmSize"), status("VmRSS")
-    if limit:
-        resource.setrlimit(resource.RLIMIT_AS, (space + limit, space + limit))
-    train(case, folder, steps)
+    if args.limit:
+        resource.setrlimit(resource.RLIMIT_AS, (space + args.limit, space + args.limit))
+    train(case, manifest, *more)
     return {"space": status("VmPeak") - space, "resident": status("VmHWM") - resident}
 
 
@@ -164,6 +194,7 @@ def child(name: str, what: str, *options: str, environment: dict[str, str] = TRI
         is_lack = any(sign in ended.stderr for sign in ("memory", "Memory", "alloc"))
         if not ("--limit" in options and is_lack):
             sys.exit(f"{name}: {what} failed:\n{ended.stderr[-2000:]}")
+        print(*ended.stderr.splitlines()[-1:], file=sys.stderr)
         return None
     told: dict[str, int] = json.loads(ended.stdout.splitlines()[-1])
     return told
@@ -171,15 +202,19 @@ def child(name: str, what: str, *options: str, environment: dict[str, str] = TRI
 
 def try_proposals(args: argparse.Namespace) -> None:
     """Print how far trainings at the proposed batches come."""
-    steps = args.steps
+    environment = {} if args.default_allocator else TRIMMED
+    evaluated = ["--longest_evaluated", str(args.longest_evaluated)] if args.longest_evaluated else []
     for name in args.models:
-        settings = ["--overrides", *args.overrides]
-        plan = child(name, "propose", "--device", args.device, *settings) or {}
+        common = ["--device", args.device, *evaluated, "--overrides", *args.overrides]
+        plan = child(name, "propose", *common, f"--options={args.options}", environment=environment) or {}
         items, limit = plan["items"], plan["limit"]
-        ended = child(name, "measure", *settings, "--limit", str(limit), "--items", str(items), "--steps", str(steps))
+        options = f"{args.options} --eval_batch_size {plan['evaluated']}" if plan["evaluated"] else args.options
+        more = [f"--options={options}", "--limit", str(limit), "--items", str(items), "--steps", str(args.steps)]
+        ended = child(name, "measure", *common, *more, environment=environment)
         told = f"ran, took {ended['space'] / UNIT:.0f} MiB" if ended else "no memory"
         batch = f"{items} x {case_of(name, args).seconds:g} s"
-        print(f"{Path(name).name:<14}{batch:>14}  {steps} steps under {limit / UNIT:.0f} MiB: {told}", flush=True)
+        batch += f", {plan['evaluated'] or items} x {args.longest_evaluated:g} s" if evaluated else ""
+        print(f"{Path(name).name:<14}{batch:>14}  {args.steps} steps under {limit / UNIT:.0f} MiB: {told}", flush=True)
 
 
 def main() -> None:
@@ -187,10 +222,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Memory of a training step, counted and measured")
     parser.add_argument("--models", nargs="+", default=[*CASES], help=f"{', '.join(CASES)}, or folders")
     parser.add_argument("--overrides", nargs="*", default=[], help="settings of the configuration")
+    parser.add_argument("--options", default="", help="further ones of the training, in one argument")
     parser.add_argument("--items", type=int, help="of the batch")
     parser.add_argument("--quick", action="store_true", help="one small model, nothing under ulimit")
     parser.add_argument("--device", help="a memory, for whose proposed batch to train")
     parser.add_argument("--steps", type=int, default=200, help="of that training")
+    parser.add_argument("--longest_evaluated", type=float, help="seconds; with --device, evaluate in that training")
+    parser.add_argument("--default_allocator", action="store_true", help="with --device, by the C library's defaults")
     parser.add_argument("--child", choices=("count", "measure", "propose"), help=argparse.SUPPRESS)
     parser.add_argument("--limit", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -209,8 +247,8 @@ def answer(args: argparse.Namespace, folder: Path) -> dict[str, int]:
     if args.child == "count":
         return counted(case, folder)
     if args.child == "propose":
-        return proposed(case, folder, args.device)
-    return measured(case, folder, args.limit, args.steps)
+        return proposed(case, folder, args)
+    return measured(case, folder, args)
 
 
 def compare(models: Sequence[str], args: argparse.Namespace) -> None:
@@ -219,7 +257,7 @@ def compare(models: Sequence[str], args: argparse.Namespace) -> None:
     print(f"{'model':<14}{'batch':>14}{numbers}  {'x 1.10':<10}{'x 0.90':<9}{'default':>9}")
     for name in models:
         case = case_of(name, args)
-        options = ["--items", str(case.items), "--overrides", *args.overrides]
+        options = ["--items", str(case.items), f"--options={args.options}", "--overrides", *args.overrides]
         two = [*options, "--steps", "2"]
         peak = (child(name, "count", *options) or {})["peak"]
         space = (child(name, "measure", *two) or {})["space"]
