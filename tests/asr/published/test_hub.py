@@ -101,7 +101,7 @@ def test_a_token_goes_to_the_server_and_not_to_where_it_redirects(hub: Hub, monk
 
 def test_redirects_go_to_the_web_alone(hub: Hub) -> None:
     hub.store = "ftp://127.0.0.1:9"
-    assert "nothing is fetched from: got ftp://127.0.0.1:9, wanted https; see HF_ENDPOINT" in refusal()
+    assert "nothing is fetched from: got ftp://127.0.0.1:9, wanted https; HF_ENDPOINT takes" in refusal()
 
 
 def test_a_token_is_not_sent_where_it_could_be_read(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,8 @@ def test_a_cut_connection_is_continued(hub: Hub, waits: list[float]) -> None:
 def test_what_was_given_up_is_continued_by_the_next_call(hub: Hub, waits: list[float]) -> None:
     hub.cut = [1000, *[0] * (MAX_TRIES - 1)]
     assert "owner/name: it cannot be downloaded" in (message := refusal())
-    assert message.endswith("; call it again: what has arrived is kept, and it goes on there")
+    kept = "call it again: what has arrived is kept, and it goes on there"
+    assert message.endswith(f"; {kept}; HF_ENDPOINT takes the address of a mirror")
     assert waits == [1.0, 2.0, 4.0, 8.0]
     assert not {"model.safetensors", "download.json"} & set(names_in(cached_folder(NAME)))
     hub.asked.clear()
@@ -149,10 +150,15 @@ def test_another_content_is_never_used(hub: Hub, name: str, is_longer: bool) -> 
     assert not any(each == "download.json" or each.startswith(f".{name}") for each in left)
 
 
-def test_a_server_that_is_busy_is_waited_for_as_it_says(hub: Hub, waits: list[float]) -> None:
+def test_a_server_that_is_busy_is_waited_for_as_it_says(
+    hub: Hub, waits: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
     hub.refusals = [(429, {"Retry_After": "7"}), (503, {})]
     fetch(NAME)
     assert waits == [7.0, 2.0]
+    told = [line for line in capsys.readouterr().err.splitlines() if "trying again" in line]
+    assert told[0] == "hf:owner/name: HTTP Error 429: Too Many Requests; trying again in 7 s"
+    assert len(told) == 2
 
 
 def test_a_wait_that_is_too_long_is_told(hub: Hub, waits: list[float]) -> None:
@@ -179,7 +185,11 @@ def test_offline_the_cache_is_used_and_the_network_is_not(hub: Hub, monkeypatch:
     assert hub.asked == []
     monkeypatch.delenv("HF_HUB_OFFLINE")
     folder = fetch(NAME)
+    hub.asked.clear()
     assert fetch(NAME, offline=True) == folder
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert fetch(NAME, refresh=True) == folder
+    assert hub.asked == []
 
 
 def test_a_server_that_cannot_be_reached_is_one_line(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

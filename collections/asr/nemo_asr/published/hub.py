@@ -107,7 +107,7 @@ def fetch(
         check: takes the path of ``config.json`` before the weights are fetched, and raises an error where it is of a
             model that is not read here.
         offline: use the cache alone; so does the environment variable HF_HUB_OFFLINE.
-        refresh: ask the server again, and fetch what has changed there.
+        refresh: ask the server again, unless offline, and fetch what has changed there.
 
     Raises:
         ModelNotFoundError: it is not there, it cannot be reached, or the connection broke off; the next call goes on
@@ -116,9 +116,10 @@ def fetch(
         UsageError: the cache cannot be written to, the disk is full, or a variable of the environment is wrong.
     """
     folder = cached_folder(repository)
-    if not refresh and (found := _found(folder)) is not None:
+    offline = offline or os.environ.get(OFFLINE_VARIABLE, "").lower() not in ("", "0", "false", "no")
+    if (offline or not refresh) and (found := _found(folder)) is not None:
         return found
-    if offline or os.environ.get(OFFLINE_VARIABLE, "").lower() not in ("", "0", "false", "no"):
+    if offline:
         remedy = f"fetch it with a network: nemo-lite models get {repository}"
         problem = "it is not in the cache, and nothing is downloaded offline"
         raise ModelNotFoundError(problem, place=str(repository), got=f"no {folder}", remedy=remedy)
@@ -262,11 +263,13 @@ class _HuggingFace:
             ),
             403: (
                 "the repository wants consent first",
-                f"agree to its conditions at {page} with the account of the token",
+                f"agree to its conditions at {page} with the account of the token in {TOKEN_VARIABLE}",
             ),
             404: ("there is no such repository or revision", f"correct the name; {DOOR}"),
         }
-        self.transfer = Transfer(str(repository), token, refusals, address_remedy=f"see {ENDPOINT_VARIABLE}")
+        self.transfer = Transfer(
+            str(repository), token, refusals, address_remedy=f"{ENDPOINT_VARIABLE} takes the address of a mirror"
+        )
 
     def files(self, repository: Repository) -> list[StatedFile]:
         url = f"{self.address}/api/models/{repository.name}/tree/{repository.revision}"
@@ -289,7 +292,9 @@ class _Ngc:
         remedy = f"correct it: {SPELLINGS[NGC_PREFIX]}; {DOOR}"
         problem = "there is no such model, version or file, or it is not for everybody"
         refusals = dict.fromkeys((401, 403, 404), (problem, remedy))
-        self.transfer = Transfer(str(repository), refusals=refusals, address_remedy=f"see {NGC_VARIABLE}")
+        self.transfer = Transfer(
+            str(repository), refusals=refusals, address_remedy=f"{NGC_VARIABLE} takes the address of a mirror"
+        )
 
     def files(self, repository: Repository) -> list[StatedFile]:
         at = f"{self.address}/v2/models/{repository.name}/versions/{repository.revision}/files"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import ssl
+import sys
 import time
 import urllib.request
 from collections.abc import Mapping
@@ -72,7 +73,7 @@ class Transfer:
         error: the class of errors about what cannot be fetched.
         other_error: the class of errors about what is not as it is stated.
         remedy: what to do where it breaks off.
-        address_remedy: what to do where the server sends one elsewhere.
+        address_remedy: what to do where the server cannot be reached, or sends one elsewhere.
     """
 
     place: str
@@ -174,7 +175,10 @@ class Transfer:
                 raise self.refusal("the server refuses it", f"{error.code} for {url}", self.remedy) from None
         if tries >= MAX_TRIES or seconds > MAX_WAIT_SECONDS:
             wait = f", which asks to wait for {seconds:g} s" if seconds > MAX_WAIT_SECONDS else ""
-            raise self.refusal("it cannot be downloaded", f'"{error}" from {url}{wait}', self.remedy) from None
+            remedy = "; ".join(filter(None, (self.remedy, self.address_remedy)))
+            raise self.refusal("it cannot be downloaded", f'"{error}" from {url}{wait}', remedy) from None
+        # Not through print: the bar would stand in the same line.
+        tqdm.write(f"{self.place}: {error}; trying again in {seconds:g} s", file=sys.stderr)
         time.sleep(seconds)
 
     def refusal(self, problem: str, got: str, remedy: str, wanted: str = "") -> NemoLiteError:
