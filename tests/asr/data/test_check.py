@@ -214,6 +214,7 @@ def test_pauses_that_training_would_keep_are_told_the_longest_first_and_no_probl
     assert found["pause"].summary == (
         "train.json: 2 utterances with a pause of 1 s or more, which train leaves in, and eval without "
         "--segments energy; transcribe cuts there; "
+        "data make --trim cuts at both ends; "
         "nemo-lite align MODEL MANIFEST --cut NEW.json --longest 3 cuts there, with the texts"
     )
 

@@ -200,7 +200,7 @@ def _unusual(examined: ExaminedSet) -> list[Finding]:
     left_in = "which train leaves in, and eval without --segments energy; transcribe cuts there"
     uncut = f"with a pause of {LONG_PAUSE:g} s or more, {left_in}"
     cut = "nemo-lite align MODEL MANIFEST --cut NEW.json"
-    remedy = f"{cut} --longest 3 cuts there, with the texts"
+    remedy = f"data make --trim cuts at both ends; {cut} --longest 3 cuts there, with the texts"
     lasting = sorted((item for item in items if item.seconds > _LONG_SECONDS), key=lambda item: -item.seconds)
     long = [f"{i.place}: {i.seconds:.1f} s: {i.utterance.audio_path}" for i in lasting]
     memory = f"longer than {_LONG_SECONDS:g} s: the memory of a training step grows with its longest utterance"
