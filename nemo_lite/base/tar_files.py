@@ -1,8 +1,9 @@
 """Tar files: their members within limits. Nothing is written to disk here.
 
 The standard library reads the headers, through :class:`TarGuard` and with a check of each member. By itself tarfile
-follows a member out of its folder, takes one twice, reads a pax header of any size into memory, takes the square of a
-header's length to search it (CVE-2024-6232) and goes round for ever at a size below zero (CVE-2025-8194).
+follows a member out of its folder, takes one twice, takes a damaged header for the end, reads a pax header of any size
+into memory, takes the square of a header's length to search it (CVE-2024-6232) and goes round for ever at a size below
+zero (CVE-2025-8194).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import BinaryIO, cast
+from typing import BinaryIO, Self, cast
 
 from nemo_lite.base.errors import NemoLiteError
 from nemo_lite.base.files import FileKind, FilePath, open_file
@@ -48,7 +49,7 @@ class Tar:
     """An archive that is open. :meth:`members` gives what is in it, once, and :meth:`chunks` the content of a file."""
 
     def __init__(self, guard: TarGuard, place: str, kind: FileKind, limits: TarLimits) -> None:
-        self._archive, self._guard = tarfile.TarFile(fileobj=cast("BinaryIO", guard)), guard
+        self._archive, self._guard = tarfile.TarFile(fileobj=cast("BinaryIO", guard), tarinfo=TarHeader), guard
         self._place, self._kind, self._limits = place, kind, limits
 
     def members(self) -> Iterator[tarfile.TarInfo]:
@@ -145,6 +146,22 @@ def _decompressed(file: BinaryIO) -> BinaryIO:
     if start.startswith(b"BZh"):
         return cast("BinaryIO", bz2.BZ2File(file))
     return cast("BinaryIO", lzma.LZMAFile(file)) if start.startswith(b"\xfd7zXZ\0") else file
+
+
+class TarHeader(tarfile.TarInfo):
+    """A header whose damage is an error wherever it is; tarfile takes it for the end, and drops what follows."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
+        """Read the next header.
+
+        Raises:
+            tarfile.ReadError: it is damaged.
+        """
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.InvalidHeaderError as error:  # type: ignore[attr-defined]  # typeshed lacks it
+            raise tarfile.ReadError(str(error)) from None
 
 
 class TarGuard:

@@ -42,7 +42,11 @@ REFUSED_TARS = {
     "a pax header of 200 MB": (extended(b"a")[:124] + b"01370000000\0" + bytes(376), "no tar file, or a damaged one"),
     "a pax header that tarfile would search long": (extended(b"1" * 60_000) + member("a"), "an endless number"),
     "pax headers without end": (extended(b"9 a=bcde\n") * 2000 + member("a"), "damaged one"),
-    "a size below 0": (extended(b"14 size=-9999\n") + member("a"), "damaged one|too large"),
+    "a size below 0": (extended(b"14 size=-9999\n") + member("a", b"1"), "damaged one|too large"),
+    "a damaged header after the first": (
+        member("a") + member("b").replace(b"b", b"c", 1) + member("d"),
+        "or a damaged one",
+    ),
     "nothing": (b"", "no tar file, or a damaged one"),
     "noise": (bytes(range(256)) * 40, "no tar file, or a damaged one"),
     "an end within a file": (member("a", bytes(2000))[:1024], "a member ends early|damaged"),
@@ -71,7 +75,7 @@ def test_a_header_of_200_mb_is_refused_before_it_is_read(tmp_path):
     with (tmp_path / "a.tar").open("wb") as file:
         file.write(header.tobuf())
         file.truncate(210 << 20)
-    with pytest.raises(DataError, match="a header is too long: got 209715200 bytes, wanted at most 65536"):
+    with pytest.raises(DataError, match=r"a header is too long: got [0-9]+ bytes, wanted at most 65536"):
         read_all(tmp_path / "a.tar")
 
 

@@ -16,6 +16,7 @@ import soundfile
 import torch
 from torch.utils.data import DataLoader
 from toys.manifests import LABELS, damage, entry, layer_of, make_set, write
+from toys.tar_members import member
 from toys.tar_shards import make_tarred_set, write_shard
 
 import nemo_asr
@@ -150,6 +151,13 @@ def test_a_damaged_header_is_not_taken_for_the_end(position, problem, tmp_path):
         file.write(b"damage")
     with pytest.raises(DataError, match=problem):
         list(members_of(path))
+
+
+def test_a_size_below_0_is_not_taken_for_the_end(tmp_path):
+    below = member("pax", b"14 size=-9999\n", tarfile.XHDTYPE) + member("2.wav", b"2")
+    (tmp_path / "s.tar").write_bytes(member("1.wav", b"1") + below + member("3.wav", b"3") + bytes(1024))
+    with pytest.raises(DataError, match=r"s\.tar: "):
+        list(members_of(str(tmp_path / "s.tar")))
 
 
 @pytest.mark.parametrize(("compress", "kind"), [(gzip.compress, "gzip"), (bz2.compress, "bzip2")])

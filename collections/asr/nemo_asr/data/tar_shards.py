@@ -23,7 +23,7 @@ from nemo_asr.run.manifest import Manifest
 from nemo_asr.run.manifest_kinds import Problems
 from nemo_lite.base.errors import MAX_LISTED, DataError, UsageError, counted
 from nemo_lite.base.files import FileKind, kind_unless_file, open_file
-from nemo_lite.base.tar_files import TarGuard, TarLimits
+from nemo_lite.base.tar_files import TarGuard, TarHeader, TarLimits
 from nemo_lite.utils import logging
 
 ShardPaths: TypeAlias = ManyPaths
@@ -138,7 +138,7 @@ def _regular_members(file: BinaryIO, path: str) -> Iterator[Member]:
     file.seek(end)
     try:
         guard = TarGuard(file, path, SHARD, _LIMITS)
-        with tarfile.TarFile(fileobj=cast("BinaryIO", guard)) as archive:
+        with tarfile.TarFile(fileobj=cast("BinaryIO", guard), tarinfo=TarHeader) as archive:
             while (member := archive.next()) is not None:
                 archive.members = []  # type: ignore[attr-defined]  # it would keep all of them
                 content = Member(member.name, member.offset_data, member.size)
@@ -152,15 +152,16 @@ def _regular_members(file: BinaryIO, path: str) -> Iterator[Member]:
         if end > size:
             problem, got = f"the tar shard ends early, within {name}", f"{size} bytes"
             raise DataError(problem, place=path, got=got, wanted=f"at least {end}", remedy=_AGAIN) from None
-        raise DataError(f"this is no tar file, or a damaged one ({error})", place=path, remedy=_AGAIN) from None
-    # tarfile takes the end of the file, and a header that is damaged, for the end of the archive.
+        problem = (
+            f"the tar shard is damaged at byte {end}, after {name}" if name else "this is no tar file, or a damaged one"
+        )
+        raise DataError(f"{problem} ({error})", place=path, remedy=_AGAIN) from None
+    # tarfile takes the end of the file for the end of the archive.
     last = os.pread(file.fileno(), _BLOCK, end)
     if len(last) < _BLOCK:
         after = f", after {name}" if name else ""
         problem, got = f"the tar shard ends early{after}, without the blocks of zeros that end it", f"{size} bytes"
         raise DataError(problem, place=path, got=got, remedy=_AGAIN)
-    if any(last):
-        raise DataError(f"the tar shard is damaged at byte {end}, after {name}", place=path, remedy=_AGAIN)
 
 
 def _plain_member(header: bytes, start: int) -> Member | None:
