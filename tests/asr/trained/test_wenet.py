@@ -254,7 +254,7 @@ def test_statistics_are_those_of_the_file_where_the_weights_have_none(tmp_path: 
     (folder / "global_cmvn").write_text(json.dumps(stored))
     torch.testing.assert_close(log_probs(load_model(folder)), whole, rtol=0, atol=1e-5)
     (folder / "global_cmvn").write_text(json.dumps({**stored, "frame_num": 0}))
-    with pytest.raises(CheckpointError, match=r"global_cmvn: these are no CMVN statistics: got float division by zero"):
+    with pytest.raises(CheckpointError, match=r"global_cmvn: these are no CMVN statistics: got .*division by zero"):
         read_wenet(folder)
 
 
