@@ -44,9 +44,9 @@ _FEWEST = 20  # recordings of a set that tell what a model knows
 # utterances of digits, of which 200 gave the ranges, 5 are marked at 1.2, 3 at 1.4 and 2 at 1.5; `change` alone marks
 # 43 of 60 pieces of music at 1.2, 36 at 1.4 and 33 at 1.5.
 _FURTHER = 1.4
-# Of the distance one utterance in 200 is left out: there the model is mostly wrong. And the range ends nearer: at 1.2 two
-# of four models find a third less of other words. One with 13 % WER marks 14 of 300 utterances of another set at 1.1, 8
-# at 1.2.
+# Of the distance one utterance in 200 is left out: there the model is mostly wrong. And the range ends nearer: at 1.2
+# two of four models find a third less of other words. One with 13 % WER marks 14 of 300 utterances of another set at
+# 1.1, 8 at 1.2.
 _LEFT_OUT, _FURTHER_OF_REST = 0.005, 1.1
 _LOUD_RANGE = 40.0  # dB below the loudest frame
 _UNHEARD = 0.5  # how often a word is in the set that it has not

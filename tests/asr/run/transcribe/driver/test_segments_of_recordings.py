@@ -74,7 +74,7 @@ def test_what_is_measured_of_the_frames_of_a_recording_is_that_of_all_its_segmen
     assert (both.moments == 2 * moments).all()
     not_all = joined(recording, [segment, replace(segment, distance=None, moments=None)], " ")
     nothing = joined(recording, [], " ")
-    assert not_all.distance is not_all.moments is nothing.distance is nothing.moments is None
+    assert [not_all.distance, not_all.moments, nothing.distance, nothing.moments] == [None] * 4
 
 
 def test_sounds_are_measured_only_where_a_domain_is_compared_with_them(monkeypatch):
