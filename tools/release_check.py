@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 # Measured on Linux with torch 2.15, on two cores that others used too.
-NEEDS = "up to 9 GB, 3 GB of downloads and 40 minutes"
+NEEDS = "up to 9 GB, 3 GB of downloads and 41 minutes"
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = ["demo", "--utterances", "16", "--num_epochs", "1"]
 DEMO_FILES = ("model/model.json", "report.html", "curves.png", "new.wav")
