@@ -227,7 +227,7 @@ def test_a_minute_without_a_batch_is_told(monkeypatch):
             time.sleep(1.5)
             return index
 
-    loader = data.DataLoader(Slow(), None, sampler=[0], num_workers=1)
+    loader = data.DataLoader(Slow(), None, sampler=[0], num_workers=1, multiprocessing_context="fork")
     assert list(workers.within_silence(loader, 30)) == [0]
     assert len(told) == 1
     assert "Waiting for data: a data worker (pid" in told[0]

@@ -149,7 +149,7 @@ def test_workers_may_be_waited_for_for_ever(monkeypatch):
             time.sleep(0.3)
             return index
 
-    loader = data.DataLoader(Slow(), None, sampler=[0], num_workers=1)
+    loader = data.DataLoader(Slow(), None, sampler=[0], num_workers=1, multiprocessing_context="fork")
     assert list(workers.within_silence(loader, 0)) == [0]
     with pytest.raises(DataWorkerError, match=r"no batch for 0\.1 s"):
         list(workers.within_silence(loader))
