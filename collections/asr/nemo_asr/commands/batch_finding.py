@@ -29,8 +29,6 @@ SHARE_OF_CPU, SHARE_OF_CPU_TRIMMED = 0.55, 0.88
 # What kernels keep once they ran, whatever the batch. Of a CPU measured, in address space: oneDNN keeps up to 1,024
 # kernels, of each length of a batch others.
 _WORKSPACES, _WORKSPACES_OF_CPU = 32 << 20, 192 << 20
-# Of what steps may take on a CPU, for an evaluation between them: its larger tensors do not fit into their gaps.
-_SHARE_OF_EVALUATION = 0.75
 TRIMMED = "MALLOC_MMAP_THRESHOLD_"
 """With this variable of the C library, freed memory goes back to the system at once."""
 NUM_BUCKETS = 4
@@ -179,7 +177,6 @@ class BatchFinding:
         """Lines where the batches that fit in training would not fit in an evaluation."""
         lines: list[str] = []
         most = self._args.eval_batch_size or max(fit.items for fit in fits)
-        limit = int(limit * _SHARE_OF_EVALUATION) if name == "cpu" else limit
         try:
             for tag, (_, layer) in self._evaluated.items():
                 longest, step = _largest_evaluated(layer), self.counted(fits[0].bucket.longest._replace(items=1))
