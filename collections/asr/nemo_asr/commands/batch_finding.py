@@ -175,15 +175,18 @@ class BatchFinding:
 
     def _evaluations_told(self, name: str, limit: int, fits: Sequence[Fit]) -> list[str]:
         """Lines where the batches that fit in training would not fit in an evaluation."""
+        if not self._evaluated:
+            return []
         lines: list[str] = []
         most = self._args.eval_batch_size or max(fit.items for fit in fits)
         try:
+            step = self.counted(fits[0].bucket.longest._replace(items=1))
+            beside = step.kept + step.gradients + _copied(name, step)
             for tag, (_, layer) in self._evaluated.items():
-                longest, step = _largest_evaluated(layer), self.counted(fits[0].bucket.longest._replace(items=1))
+                longest = _largest_evaluated(layer)
 
-                def of_items(items: int, tag: str = tag, longest: BatchShape = longest, step: StepMemory = step) -> int:
-                    taken = self.evaluation_counted(tag, longest._replace(items=items))
-                    return step.kept + step.gradients + _copied(name, step) + taken
+                def of_items(items: int, tag: str = tag, longest: BatchShape = longest) -> int:
+                    return beside + self.evaluation_counted(tag, longest._replace(items=items))
 
                 of_set = min(most, len(layer))
                 items, taken = largest_batch(of_items, limit, of_set)

@@ -373,9 +373,7 @@ def hypotheses_of(row: Mapping[str, Any]) -> Hypotheses:
     num_labels = int((row["ids"][0] >= 0).sum())
     best = TimedLabels(*(row[name][0, :num_labels].tolist() for name in TimedLabels._fields))
     refuse_no_probabilities(max([0.0, *best.log_probs]))
-    if "several" not in row:
-        return Hypotheses(best)
-    if len(row["several"]) == 1:
+    if len(row.get("several", ())) < 2:
         return Hypotheses(best)
     texts = ([label for label in ids if label >= 0] for ids in row["several"].tolist())
     return Hypotheses(best, list(zip(texts, row["totals"].tolist(), strict=True)))

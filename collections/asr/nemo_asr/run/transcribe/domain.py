@@ -238,17 +238,17 @@ def stored(moments: Moments) -> bytes:
     return upper.tobytes() if np.isfinite(upper).all() else b""
 
 
-def _size_of(stored: bytes) -> int:
-    """K + 1; 0 of nothing."""
-    return (math.isqrt(2 * len(stored) + 1) - 1) // 2
+def _size_of(frames: bytes) -> int:
+    """K + 1 of `Domain.frames`; 0 where they are empty."""
+    return (math.isqrt(2 * len(frames) + 1) - 1) // 2
 
 
 @lru_cache(maxsize=8)  # of one domain for all its recordings
-def _inverse(stored: bytes) -> Moments:
-    """(K + 1, K + 1), of the mean moments; (0, 0) where they are not known."""
-    size = _size_of(stored)
+def _inverse(frames: bytes) -> Moments:
+    """(K + 1, K + 1): the inverse of `Domain.frames`; (0, 0) where they are empty."""
+    size = _size_of(frames)
     mean = np.zeros((size, size))
-    mean[np.triu_indices(size)] = np.frombuffer(stored, "<f4")
+    mean[np.triu_indices(size)] = np.frombuffer(frames, "<f4")
     mean += np.triu(mean, 1).T
     squares = mean.diagonal()[1:]
     mean[range(1, size), range(1, size)] += _RIDGE * squares.sum() / max(len(squares), 1) or 1.0  # where all are 0
