@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import subprocess
+import sys
 from contextlib import contextmanager
 
 import pytest
@@ -65,6 +68,30 @@ def test_segments_of_gpu_memory_expand_unless_the_user_has_set_the_allocator(mon
     choose_device(None)
     assert len(settings) == (0 if variable else 1)
     monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+
+
+KERNELS_OF_MANY_LENGTHS = """
+import torch
+import nemo_lite
+from nemo_lite.backends.pytorch.placement import choose_device
+
+choose_device(nemo_lite.DeviceType.CPU)
+conv = torch.nn.Conv1d(8, 8, 3)
+for length in 2 * list(range(300, 400)):
+    conv(torch.zeros(2, 8, length))
+"""
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+@pytest.mark.parametrize(
+    "given", [{}, {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "1024"}, {"DNNL_PRIMITIVE_CACHE_CAPACITY": "1024"}]
+)
+def test_on_a_cpu_few_kernels_are_kept_unless_the_user_says_how_many(given):
+    others = {name: value for name, value in os.environ.items() if "PRIMITIVE_CACHE" not in name}
+    environment = {**others, **given, "ONEDNN_VERBOSE": "profile_create"}
+    command = [sys.executable, "-c", KERNELS_OF_MANY_LENGTHS]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert ended.stdout.count("create:cache_miss,cpu,convolution") == (100 if given else 200)
 
 
 def test_several_processes_that_ask_for_gpus_rehearse_on_the_cpu_where_there_are_none(monkeypatch):

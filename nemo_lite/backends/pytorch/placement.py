@@ -103,6 +103,9 @@ def replace_where(flag: Tensor, tensors: Sequence[Tensor], values: Sequence[Tens
 _GPUS_OF_TASK = "SLURM_GPUS_PER_TASK"
 _ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 _EXPANDABLE = "expandable_segments:True"
+_KERNELS_VARIABLES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")
+_KERNELS = "64"
+"""Of oneDNN that are kept. A training step of 25 to 60 MB of weights needs up to 56 for a length of batches."""
 
 
 def choose_device(placement: DeviceType | None, local_rank: int | None = None) -> torch.device:
@@ -118,6 +121,7 @@ def choose_device(placement: DeviceType | None, local_rank: int | None = None) -
     has_gpu = torch.cuda.is_available()
     rehearses = placement is DeviceType.AllGpu and local_rank is not None
     if placement is DeviceType.CPU or (not has_gpu and (placement is None or rehearses)):
+        _keep_few_kernels()
         return torch.device("cpu")
     if not has_gpu:
         assert placement is not None
@@ -151,6 +155,12 @@ def _let_segments_expand() -> None:
     if not chosen and not is_late and sys.platform.startswith("linux"):
         os.environ[_ALLOCATOR_VARIABLES[0]] = _EXPANDABLE  # for processes that this one starts
         torch._C._accelerator_setAllocatorSettings(_EXPANDABLE)  # torch may have read the variables already
+
+
+def _keep_few_kernels() -> None:
+    """Before oneDNN's first kernel: of each length of batches it makes others and keeps 1,024, some 400 KiB each."""
+    if not any(name in os.environ for name in _KERNELS_VARIABLES):
+        os.environ[_KERNELS_VARIABLES[0]] = _KERNELS
 
 
 def describe(device: torch.device) -> str:

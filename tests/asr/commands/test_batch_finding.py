@@ -137,6 +137,33 @@ def test_a_plan_tells_of_an_evaluation_that_takes_more_than_a_step(corpus, long_
     assert "\n8.0 s of the longest utterance of long take 4 MiB in an evaluation: shorten it, or leave long out" in said
 
 
+def test_on_a_cpu_an_evaluation_is_counted_beside_the_steps(corpus, long_set, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    options = ["--model_config", str(corpus / "tones.yaml"), "--train_dataset", str(corpus / "train.json")]
+    options += ["--eval_datasets", long_set, "--plan", "--num_epochs", "1"]
+    run = TrainingRun(AsrArgParser(prog="plan").parse_args(options))
+    evaluations = {tag: nemo_asr.connect(run.model, layer) for tag, layer in run.evaluation_data.items()}
+    finding = run.batch_finding(nemo_asr.connect(run.model, run.training_data, training=True).scored[0], evaluations)
+    step = finding.counted(run.training_data.largest_shape()._replace(items=5))
+    of_two = finding.evaluation_counted("long", run.evaluation_data["long"].largest_shape()._replace(items=2))
+    monkeypatch.setattr(batch_finding, "share_of", lambda name: 1.0)
+    size = (128 << 20) + step.peak + step.kept + of_two + 1000
+    monkeypatch.setattr(batch_finding, "memory", lambda _: ("cpu", size))
+    data = "--eval_datasets", long_set, "--find_batch"
+    plan(corpus, *data, "--eval_batch_size", "2")
+    said = capsys.readouterr().out
+    assert "give --batch_size 5;" in said
+    assert "--eval_batch_size" not in said
+    plan(corpus, *data)  # room for one is left, whatever more there is goes to training
+    said = capsys.readouterr().out
+    assert int(re.findall(r"give --batch_size (\d+);", said)[0]) > 5
+    assert "give --eval_batch_size 1; the 8.0 s of the longest utterance of long decide" in said
+    of_one = finding.counted(run.training_data.largest_shape()._replace(items=1))
+    size = (128 << 20) + of_one.peak + of_one.kept + 1000
+    plan(corpus, *data)
+    assert "of the longest utterance of long take" in capsys.readouterr().out
+
+
 def test_on_a_cpu_a_checkpoint_that_is_written_beside_the_steps_is_counted(corpus, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     options = ["--model_config", str(corpus / "tones.yaml"), "--train_dataset", str(corpus / "train.json")]
@@ -146,7 +173,7 @@ def test_on_a_cpu_a_checkpoint_that_is_written_beside_the_steps_is_counted(corpu
     found = {}
     monkeypatch.setattr(batch_finding, "share_of", lambda name: 1.0)
     for name in ("cpu", "gpu"):
-        size = ((192 if name == "cpu" else 32) << 20) + bytes_of_five + 1000
+        size = ((128 if name == "cpu" else 32) << 20) + bytes_of_five + 1000
         monkeypatch.setattr(batch_finding, "memory", lambda _, name=name, size=size: (name, size))
         plan(corpus, "--find_batch")
         said = capsys.readouterr().out

@@ -6,7 +6,7 @@ import math
 import os
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,9 +26,8 @@ from nemo_lite.core.trackers import read_metrics
 SHARE_OF_GPU = 0.88
 SHARE_OF_TRIAL = 0.95  # of a GPU on which batches are tried
 SHARE_OF_CPU, SHARE_OF_CPU_TRIMMED = 0.55, 0.88
-# What kernels keep once they ran, whatever the batch. Of a CPU measured, in address space: oneDNN keeps up to 1,024
-# kernels, of each length of a batch others.
-_WORKSPACES, _WORKSPACES_OF_CPU = 32 << 20, 192 << 20
+# What kernels keep once they ran, whatever the batch. Of a CPU measured, in address space: oneDNN keeps 64 kernels.
+_WORKSPACES, _WORKSPACES_OF_CPU = 32 << 20, 128 << 20
 TRIMMED = "MALLOC_MMAP_THRESHOLD_"
 """With this variable of the C library, freed memory goes back to the system at once."""
 NUM_BUCKETS = 4
@@ -158,9 +157,14 @@ class BatchFinding:
 
             def bytes_of(shape: BatchShape) -> int:
                 step = self.counted(shape)
-                return step.peak + _copied(name, step)
+                # Of what a checkpoint is written from beside the steps there is a copy, in host memory.
+                return step.peak + (step.kept if name == "cpu" else 0)
 
-        fits = find(buckets_of(layer), bytes_of, limit)
+        buckets, reserved = buckets_of(layer), self._reserved_for_evaluations() if name == "cpu" else 0
+        try:
+            fits = find(buckets, bytes_of, limit - reserved)
+        except UsageError:
+            fits = find(buckets, bytes_of, limit)  # then the evaluation is refused below
         lines = [*_told(name, size, limit, fits, how), *self._evaluations_told(name, limit, fits)]
         if args.num_epochs:
             audio = args.num_epochs * float(layer.durations.sum())
@@ -173,6 +177,18 @@ class BatchFinding:
             rate, source = rate_of(read_metrics(records)), f"measured in {args.run_dir}"
         return [*lines, hours_told(audio, rate, source)]
 
+    def _reserved_for_evaluations(self) -> int:
+        """Bytes that a CPU's evaluations take at least beside the steps: what these free stays in the C library's heap.
+
+        A GPU's memory is free for others between steps.
+        """
+        items, most = self._args.eval_batch_size or 1, 0
+        for tag, (_, layer) in self._evaluated.items():
+            shape = layer.largest_shape()._replace(items=min(items, len(layer)))
+            with suppress(UsageError):  # which is told with the evaluations
+                most = max(most, self.evaluation_counted(tag, shape))
+        return most
+
     def _evaluations_told(self, name: str, limit: int, fits: Sequence[Fit]) -> list[str]:
         """Lines where the batches that fit in training would not fit in an evaluation."""
         if not self._evaluated:
@@ -180,8 +196,11 @@ class BatchFinding:
         lines: list[str] = []
         most = self._args.eval_batch_size or max(fit.items for fit in fits)
         try:
-            step = self.counted(fits[0].bucket.longest._replace(items=1))
-            beside = step.kept + step.gradients + _copied(name, step)
+            if name == "cpu":
+                beside = max(fit.bytes for fit in fits)
+            else:
+                step = self.counted(fits[0].bucket.longest._replace(items=1))
+                beside = step.kept + step.gradients
             for tag, (_, layer) in self._evaluated.items():
                 longest = _largest_evaluated(layer)
 
@@ -222,11 +241,6 @@ def _largest_evaluated(layer: SpeechDataLayer) -> BatchShape:
     """The largest batch of an evaluation: its items come in order, whatever their seconds."""
     items = layer.batch_size if layer.batch_size > 0 else len(layer)
     return layer.largest_shape()._replace(items=min(items, len(layer)))
-
-
-def _copied(name: str, step: StepMemory) -> int:
-    """The bytes of the copy that a checkpoint is written from, beside the steps: in host memory."""
-    return step.kept if name == "cpu" else 0
 
 
 @contextmanager
