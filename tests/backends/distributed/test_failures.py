@@ -348,14 +348,16 @@ def test_where_no_more_files_can_be_opened_the_user_is_sent_to_their_limit():
         MemoryError(),
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
         RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you"),
+        RuntimeError("could not create a primitive"),  # oneDNN's
     ],
 )
 def test_where_memory_lacks_in_a_step_or_an_evaluation_the_user_is_sent_to_the_batch_sizes(error):
     told = r"^rank 1 \(a\): memory lacks: got [^\n]+; lower --batch_size, in an evaluation --eval_batch_size"
     with pytest.raises(UsageError, match=told), torch_errors_named("rank 1 (a)"):
         raise error
-    with pytest.raises(RuntimeError, match="another"), torch_errors_named():
-        raise RuntimeError("another")
+    for other in ("another", "could not create a primitive descriptor for a matmul primitive"):
+        with pytest.raises(RuntimeError, match=other), torch_errors_named():
+            raise RuntimeError(other)
 
 
 def test_a_rank_may_open_as_many_files_as_the_system_allows_and_is_warned_where_they_are_few(monkeypatch, caplog):

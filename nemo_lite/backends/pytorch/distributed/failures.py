@@ -230,8 +230,10 @@ def raise_descriptor_limit(world_size: int) -> None:
 
 
 def is_lack_of_memory(error: BaseException) -> bool:
-    """Whether a device or the host had no more memory for a tensor."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+    """Whether a device or the host had no more memory for a tensor, or oneDNN for the code of a kernel."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return "can't allocate memory" in str(error) or str(error) == "could not create a primitive"
 
 
 def _no_memory(error: Exception, label: str) -> UsageError | None:
