@@ -156,7 +156,13 @@ class PairedTest:
     @property
     def is_sure(self) -> bool:
         """Whether it is no chance. Both must say so: the p-value counts errors, the interval weighs them by words."""
-        return self.p_value < 1 - CONFIDENCE and not self.interval.low <= 0 <= self.interval.high
+        is_beyond = not self.interval.low <= 0 <= self.interval.high
+        return self.has_words and is_beyond and self.p_value < 1 - CONFIDENCE
+
+    @property
+    def has_words(self) -> bool:
+        """Whether something is said in the references; else there are no rates."""
+        return math.isfinite(self.rate_a)
 
 
 def utterance_errors(

@@ -137,6 +137,19 @@ def test_the_table_says_when_a_difference_may_be_chance():
     )
 
 
+def test_references_without_words_have_no_rates_to_compare(tmp_path):
+    a, b = (utterances([row(number, "", heard) for number in range(20)]) for heard in ("x", ""))
+    found = {"dev": compare(a, b)}
+    text = comparison_table(found)
+    assert "nan" not in text
+    assert "inf" not in text
+    meaning = "B is better on 20 and worse on 0 of 20 utterances; the references have no words, so there are no rates"
+    assert f"dev: {meaning} to compare." in text
+    rates = json.loads(write_comparison(tmp_path, found, "A", "B").read_text())["sets"]["dev"]["wer"]
+    assert [rates[key] for key in ("a", "b", "difference", "low", "high")] == [None] * 5
+    assert not rates["is_sure"]
+
+
 def test_models_are_compared_by_speaker_and_few_speakers_are_told():
     a, b = ([{**each, "speaker": f"s{n % 4}"} for n, each in enumerate(rows)] for rows in (RAW_A, RAW_B))
     found = compare(utterances(a), utterances(b))

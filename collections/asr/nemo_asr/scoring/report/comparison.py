@@ -239,6 +239,8 @@ def matched(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance]
 
 def cells_of(test: PairedTest) -> tuple[str, ...]:
     """Rates of A and B, their difference in percentage points, its interval, how often B is better, the p-value."""
+    if not test.has_words:
+        return "no words", "no words", "", "", "", ""
     low, high = test.interval.low * 100, test.interval.high * 100
     interval = f"{low:+.2f} to {high:+.2f}"
     return (
@@ -257,6 +259,8 @@ def meaning_of(compared: Comparison) -> str:
     changed = (
         f"B is better on {compared.num_better} and worse on {compared.num_worse} of {test.num_utterances} utterances"
     )
+    if not test.has_words:
+        return f"{changed}; the references have no words, so there are no rates to compare"
     if not test.difference:
         return f"{changed}; both have the same WER"
     lower, points = ("B" if test.difference < 0 else "A"), abs(test.difference) * 100
