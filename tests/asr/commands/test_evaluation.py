@@ -12,12 +12,14 @@ import pytest
 import soundfile
 import torch
 from ruamel.yaml import YAML
+from toys.hub_server import Hub, asked_here
 from toys.kaldi_folders import make_folder
 from toys.ranks import on_ranks
 from toys.silero import write_silero
 from toys.tar_shards import write_shard
 from toys.tone_corpus import CONFIG, record, run_script, write_manifest
 from toys.tone_model import exported_tones, train_tones
+from toys.waveform_models import write_folder as write_waveform_model
 
 import nemo_asr
 from nemo_asr.commands.cli.eval import EvalParser, main
@@ -187,6 +189,22 @@ def test_both_models_and_the_search_without_hot_words_hear_segments(model, talks
     assert (stored["found_without"], stored["said"], stored["found_with"]) == (without, 3, with_them)
     evaluated(model, *set_of, out="hot")  # in the same folder, without hot words
     assert "hotwords" not in json.loads((talks / "hot/dev.scores.json").read_text())
+
+
+@pytest.mark.slow
+def test_a_published_model_is_named_as_its_user_names_it(model, talks, monkeypatch, capsys):
+    folder = write_waveform_model(talks / "published")
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    words = ("--eval_datasets", "dev.json", "--score_normalizer", "basic")  # one has capital letters
+    with asked_here(Hub(files), talks / "cache", monkeypatch):
+        main(["hf:owner/name", model, "--compare", *words, "--out", "two", *CPU])
+    assert "A: hf:owner/name\nB: " in capsys.readouterr().out
+    stored = json.loads((talks / "two/comparison.json").read_text())
+    assert (stored["a"], stored["b"]) == ("hf:owner/name", model)
+    page = (talks / "two/report.html").read_text()
+    assert "hf:owner/name<" in page  # no step: how long it was trained is not known
+    assert model in page
+    assert "cache/hf" not in page
 
 
 @pytest.mark.slow

@@ -335,7 +335,10 @@ def _tell(name: str, line: str) -> None:
 
 def _facts(models: Mapping[str, TrainedModel], args: Namespace) -> dict[str, str]:
     """What stands first in a report."""
-    facts = {name: f"{model.place}, step {model.card.step}" for name, model in models.items()}
+    facts = {}
+    for name, model in models.items():
+        is_foreign = bool(model.card.sources) and not model.card.step  # how long it was trained is not known
+        facts[name] = model.place if is_foreign else f"{model.place}, step {model.card.step}"
     return {**facts, **({"recordings": f"cut at pauses by {args.vad or 'their levels'}"} if args.cutting else {})}
 
 

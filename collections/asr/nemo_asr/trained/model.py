@@ -68,7 +68,7 @@ class TrainedModel:
     """A model with trained weights.
 
     Attributes:
-        place: where it was loaded from.
+        place: where it was loaded from; of a published model its name.
         recipe: its configuration, for data layers.
         modules: its modules, for DAGs: ``nemo_asr.connect(model.modules, data_layer)``.
         card: labels, sample rate, step, error rates and more.
@@ -525,6 +525,8 @@ def read_with_recipe(
         stored = read_model(path)
     else:
         stored = StoredModel.unpacked(factory.from_first(lambda: read_model(path).packed()))
+    if repository_of(path) is not None:  # its user does not know the folder in the cache
+        stored = stored._replace(place=str(path))
     place = stored.place
     if recipe is not None:
         _compare(recipe, stored.card, place, "leave --model_config out: the model carries its own")
