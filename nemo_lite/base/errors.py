@@ -339,8 +339,7 @@ def reported_to_user(program: str = "") -> Iterator[None]:
         except KeyboardInterrupt as error:
             stopped = error if isinstance(error, Interrupted) else Interrupted(signal.SIGINT)
             if not stopped.is_told:
-                name = name_of(stopped.number)
-                print(f"{name}: stopped; no training was running, so nothing had to be saved", file=sys.stderr)
+                print(f"{name_of(stopped.number)}: stopped; {stopped.kept}", file=sys.stderr)
                 _tell(stopped)
             sys.exit(stopped.exit_code)
 

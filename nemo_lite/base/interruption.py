@@ -43,7 +43,10 @@ class Interrupted(KeyboardInterrupt):
 
     Attributes:
         exit_code: 130 for SIGINT; 75 for the others: preempted, can go on.
+        kept: what the user will read of what was done, unless it was told.
     """
+
+    kept = "no training was running, so nothing had to be saved"
 
     def __init__(self, number: int, is_told: bool = False) -> None:
         self.number, self.is_told = number, is_told

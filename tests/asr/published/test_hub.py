@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ from toys.hub_server import TOKEN, Hub, asked_here
 from nemo_asr.published.catalogue import DOOR, Repository, parse_repository
 from nemo_asr.published.hub import cached_folder, download_of, fetch
 from nemo_asr.published.transfer import MAX_TRIES
-from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, UsageError
+from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, UsageError, reported_to_user
 
 NAME = Repository("owner/name")
 WEIGHTS = bytes(range(256)) * 4096  # 1 MiB
@@ -127,6 +129,21 @@ def test_what_was_given_up_is_continued_by_the_next_call(hub: Hub, waits: list[f
     assert message.endswith(f"; {kept}; HF_ENDPOINT takes the address of a mirror")
     assert waits == [1.0, 2.0, 4.0, 8.0]
     assert not {"model.safetensors", "download.json"} & set(names_in(cached_folder(NAME)))
+    hub.asked.clear()
+    fetch(NAME)
+    assert [part for path, part, _ in hub.asked if path.startswith("/blob/")] == ["bytes=1000-"]
+
+
+def test_who_stops_a_download_is_told_that_the_next_call_goes_on(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.cut = [1000]
+    monkeypatch.setattr("nemo_asr.published.transfer.time.sleep", lambda _: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(SystemExit) as ended, reported_to_user("nemo-lite"):
+        fetch(NAME)
+    assert ended.value.code == 130
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told == "SIGINT: stopped; what has arrived of hf:owner/name is kept, and the same command goes on there"
     hub.asked.clear()
     fetch(NAME)
     assert [part for path, part, _ in hub.asked if path.startswith("/blob/")] == ["bytes=1000-"]

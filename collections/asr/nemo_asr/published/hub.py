@@ -36,6 +36,7 @@ from nemo_lite.base.files import (
     synchronise,
     write_atomically,
 )
+from nemo_lite.base.interruption import Interrupted
 from nemo_lite.base.verified import RecordKind, VerifiedFile
 
 # Any: values of JSON.
@@ -216,15 +217,19 @@ def _fetch_files(
         )
     if missing:
         print(f"downloading {repository}, {total / 1e6:.1f} MB, to {folder}", file=sys.stderr)
-    with tqdm(total=total, initial=arrived, unit="B", unit_scale=True, disable=None) as bar:
-        for file in files:
-            if (part := parts.get(file.name)) is not None:
-                with refusing_unwritable(part, "the download cannot be written"):
-                    transfer.receive(file, part, bar)
-                    os.replace(part, folder / file.name)
-                    synchronise(folder)
-            if file.name == _CONFIG:
-                check(folder / _CONFIG)
+    try:
+        with tqdm(total=total, initial=arrived, unit="B", unit_scale=True, disable=None) as bar:
+            for file in files:
+                if (part := parts.get(file.name)) is not None:
+                    with refusing_unwritable(part, "the download cannot be written"):
+                        transfer.receive(file, part, bar)
+                        os.replace(part, folder / file.name)
+                        synchronise(folder)
+                if file.name == _CONFIG:
+                    check(folder / _CONFIG)
+    except Interrupted as stop:
+        stop.kept = f"what has arrived of {repository} is kept, and the same command goes on there"
+        raise
 
 
 class _Host(Protocol):
