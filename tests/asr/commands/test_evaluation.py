@@ -304,6 +304,19 @@ def test_what_cannot_be_evaluated_is_refused_before_anything_is_heard(model, tal
     assert not Path("out").exists()
 
 
+def test_a_certificate_of_recordings_that_are_all_too_long_is_refused_before_anything_is_heard(
+    model, talks, monkeypatch
+):
+    monkeypatch.setattr(nemo_asr.AudioToMelSpectrogramPreprocessor, "longest_seconds", 0.3, raising=False)
+    told = (
+        r"^dev: all recordings are longer than the model hears at once: got 0\.3 s and more, wanted at most 0\.3 s for "
+        r"--certify; give a set of shorter ones$"
+    )
+    with pytest.raises(UsageError, match=told):
+        main([model, "--eval_datasets", "dev.json", "--certify", "--out", "out", "--no-report", *CPU])
+    assert not Path("out").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["--stream", "--certify"])
 def test_recordings_are_heard_in_several_ways_by_one_process_alone(option, model, talks):

@@ -62,7 +62,7 @@ from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.trained.certificate import certify_streams, store_certificates, store_stream_rates, stream_table
 from nemo_asr.trained.folder import CARD, Certificate, StreamRate, find_model
 from nemo_asr.trained.invariance import Difference, certificate_table, certify
-from nemo_asr.trained.model import TrainedModel, load_model, tell_prompt
+from nemo_asr.trained.model import ModelEngine, TrainedModel, load_model, tell_prompt
 from nemo_lite import DataLayerNM, NeuralModule, NeuralModuleFactory
 from nemo_lite.base.errors import NemoLiteError, UsageError
 from nemo_lite.base.files import check_writable_folder, make_writable_folder
@@ -98,6 +98,8 @@ def evaluate_texts(args: Namespace) -> None:
     of_second = _Evaluation(second, args, factory, out / COMPARED, "B, ") if second else None
     if args.stream:
         model.streamed(factory)  # or the reason why it cannot
+    if args.certify:
+        evaluation.certified_rows()  # or the reason why there are none
     if (args.stream or args.certify) and (folder := _folder_of_card(args)) is not None:
         check_writable_folder(folder)
     evaluation.run()
@@ -273,10 +275,8 @@ class _Evaluation:
         certificates: list[Certificate] = []
         differences: list[Difference] = []
         search = self._describe_search()
-        for tag, data_layer in self.data.items():
-            layer = with_recordings(data_layer, "--certify")
-            rows = np.unique(np.linspace(0, len(layer) - 1, min(len(layer), _MOST_CERTIFIED)).astype(np.int64)).tolist()
-            recordings = recordings_of(layer, rows, self._args.strict_data)
+        for tag, rows in self.certified_rows().items():
+            recordings = recordings_of(with_recordings(self.data[tag], "--certify"), rows, self._args.strict_data)
             certificate, found = certify(self.model, tag, recordings, self._factory, search)
             print(f"{tag}: {certificate.utterances} utterances\n\n{certificate_table(certificate)}\n")
             certificates.append(certificate)
@@ -287,6 +287,24 @@ class _Evaluation:
             got = "; ".join(map(str, differences[:_MOST_DIFFERING]))
             number = f"{len(differences)} transcripts are others, such as {got}"
             raise NemoLiteError("transcripts depend on how the model is run", place=self.model.place, got=number)
+
+    def certified_rows(self) -> dict[str, list[int]]:
+        """By set, up to 50 utterances, evenly spread over those that the model hears at once by their durations.
+
+        Raises:
+            UsageError: a set has none.
+        """
+        longest, rows_of_sets = ModelEngine(self.model, self._factory).longest_seconds, dict[str, list[int]]()
+        for tag, data_layer in self.data.items():
+            durations = with_recordings(data_layer, "--certify").durations
+            rows = np.flatnonzero(durations <= (longest or np.inf))
+            if not len(rows):
+                problem, remedy = "all recordings are longer than the model hears at once", "give a set of shorter ones"
+                got, wanted = f"{durations.min():.1f} s and more", f"at most {longest:g} s for --certify"
+                raise UsageError(problem, place=tag, got=got, wanted=wanted, remedy=remedy)
+            number = min(len(rows), _MOST_CERTIFIED)
+            rows_of_sets[tag] = rows[np.linspace(0, len(rows) - 1, number).astype(np.int64)].tolist()
+        return rows_of_sets
 
     def _find_weights(self) -> None:
         """Let the search have the weights that are best on ``--search_weights``."""
