@@ -243,6 +243,16 @@ def test_a_name_that_leads_elsewhere_is_not_written(hub: Hub, tmp_path: Path) ->
     assert not list(tmp_path.rglob("escaped.json"))
 
 
+def test_a_cache_that_cannot_be_written_is_told_with_its_variable(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NEMO_LITE_CACHE", str(tmp_path / "file"))
+    told = refusal(UsageError)
+    assert "file/hf/owner/name: the folder is not writable: got " in told
+    assert told.endswith("; set NEMO_LITE_CACHE to another folder, or correct the permissions")
+
+
 def test_a_disk_that_is_too_small_is_told_before(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nemo_asr.published.hub.shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
     assert "the disk is too small for the model: got 0.0 MB free, wanted 1.0 MB; free" in refusal(UsageError)

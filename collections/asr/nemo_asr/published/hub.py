@@ -126,7 +126,12 @@ def fetch(
         raise ModelNotFoundError(problem, place=str(repository), got=f"no {folder}", remedy=remedy)
     host: _Host = _HOSTS[repository.prefix](repository)
     files = _wanted(host.files(repository), repository)  # of a name that is refused no folder stays
-    with _locked(make_writable_folder(folder)):
+    try:
+        make_writable_folder(folder)
+    except UsageError as error:
+        error.remedy = f"set {CACHE_VARIABLE} to another folder, or correct the permissions"
+        raise
+    with _locked(folder):
         if not refresh and (found := _found(folder)) is not None:  # another process was faster
             return found
         _fetch_files(host.transfer, repository, files, folder, check)
