@@ -88,7 +88,8 @@ def test_what_is_no_checkout_or_does_not_run_is_refused_in_a_line(tmp_path):
     with pytest.raises(UsageError, match=r"no_such_package is not installed.*; pip install kaldialign regex"):
         check_leaderboard(lacking)
     for name, code in (("b", "x ="), ("c", "EnglishTextNormalizer = None")):
-        with pytest.raises(UsageError, match=r"the normaliser of the leaderboard does not run: got (Syntax|Type)Error"):
+        told = r"normaliser of the leaderboard does not run: got (Syntax|Type)Error.*; look at it, or give a checkout:"
+        with pytest.raises(UsageError, match=told):
             check_leaderboard(checkout(tmp_path / name, code))
 
 

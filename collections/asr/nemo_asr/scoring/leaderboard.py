@@ -90,8 +90,8 @@ def load_leaderboard(folder: str) -> Leaderboard:
         problem = f"the package {error.name} is not installed, which the leaderboard's normaliser needs"
         raise UsageError(problem, place=folder, remedy=INSTALL) from None
     except Exception as error:  # whatever somebody else's code raises
-        got = f"{type(error).__name__}: {error}"
-        raise UsageError("the normaliser of the leaderboard does not run", place=folder, got=got) from error
+        problem, got = "the normaliser of the leaderboard does not run", f"{type(error).__name__}: {error}"
+        raise UsageError(problem, place=folder, got=got, remedy=f"look at it, or {CLONE}") from error
     return Leaderboard(_version_of(package), normalize)
 
 

@@ -233,7 +233,8 @@ def matched(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance]
         got = f'{len(differing)} differ, first {first}: "{a[first].reference}" of A and "{b[first].reference}" of B'
         names = [rows[0].score_normalizer or "the default" for rows in (rows_a, rows_b)]
         normalizers = f" (score normalisers: {names[0]} and {names[1]})" if names[0] != names[1] else ""
-        raise UsageError(f"the references of the two models differ{normalizers}", got=got, remedy=_REMEDY)
+        remedy = f"if they differ in spelling, nemo-lite compare A B --score_normalizer basic; else {_REMEDY}"
+        raise UsageError(f"the references of the two models differ{normalizers}", got=got, remedy=remedy)
     return b
 
 
