@@ -227,6 +227,10 @@ def test_the_command_line_says_what_was_made_and_reports_errors_in_one_line(corp
         f"{out}/small.yaml: a model with 24 labels",
     ]
     with pytest.raises(SystemExit) as ended:
+        aishell.main(["--nonsense"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    with pytest.raises(SystemExit) as ended:
         aishell.main([str(out), str(out)])
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith(

@@ -208,6 +208,10 @@ def test_the_command_line_summarises_and_reports_errors_in_one_line(corpus, tmp_
     an4.main(["--data_root", str(tmp_path / "out"), "--source", str(corpus)])
     assert "train_manifest.json: 2 utterances, 0.0 min, 4 words" in capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:
+        an4.main(["--nonsense"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    with pytest.raises(SystemExit) as ended:
         an4.main(["--data_root", str(tmp_path / "out"), "--source", str(tmp_path / "nothing")])
     assert ended.value.code == 2
     assert capsys.readouterr().err.endswith(

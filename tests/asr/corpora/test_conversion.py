@@ -97,12 +97,12 @@ def test_missing_damaged_and_wordless_recordings_are_a_line_each_and_others_go_o
     assert [line["text"] for line in written(common_voice / "dev.json")] == ['"Příliš žluťoučký" kůň 2']
 
 
-def test_a_corpus_of_which_nothing_can_be_used_is_one_error(common_voice):
+def test_a_corpus_of_which_nothing_can_be_used_is_one_error_and_leaves_nothing(common_voice):
     for clip in (common_voice / "clips").iterdir():
         clip.unlink()
     with pytest.raises(DataError, match=r"no utterance of .*cs can be used:\n.*train\.tsv:2: the audio file"):
-        make(common_voice)
-    assert not (common_voice / "train.json").exists()
+        make(common_voice, common_voice / "none")
+    assert not (common_voice / "none").exists()
 
 
 def test_a_folder_of_recordings_with_texts_beside_them(tmp_path):

@@ -153,6 +153,10 @@ def test_the_command_line_takes_sets_by_commas_and_reports_errors_in_one_line(li
     librispeech.main(["--data_root", str(library.parent), "--data_sets", "dev_clean,dev-clean"])
     assert capsys.readouterr().out.count("dev_clean.json: 3 utterances, 0.0 min, 11 words") == 2
     with pytest.raises(SystemExit) as ended:
+        librispeech.main(["--nonsense"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    with pytest.raises(SystemExit) as ended:
         librispeech.main(["--data_root", str(library.parent), "--data_sets", "dev"])
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith(

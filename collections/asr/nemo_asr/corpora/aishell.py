@@ -7,7 +7,6 @@ for each speaker, or with what these hold: ``{train,dev,test}/<speaker>/<utteran
 
 from __future__ import annotations
 
-import argparse
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from nemo_asr.tasks.recipe import recipe_from_text
 from nemo_lite.base.config import Config, load_config
 from nemo_lite.base.errors import DataError, reported_to_user
 from nemo_lite.base.files import make_writable_folder
+from nemo_lite.base.options import OneLineParser
 from nemo_lite.base.outputs import check_ours
 
 SPLITS = ("train", "dev", "test")
@@ -170,7 +170,7 @@ def _summary(made: AishellFiles, root: Path) -> Iterator[str]:
 def main(argv: Sequence[str] | None = None, program: str = "python -m nemo_asr.corpora.aishell") -> None:
     """The command line; ``program`` is what the user typed."""
     description = "Write manifests of AISHELL-1 and a configuration with its characters."
-    parser = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
+    parser = OneLineParser(prog=program, description=description)
     parser.add_argument("source", help="data_aishell, or the archive of it (data_aishell.tgz)")
     parser.add_argument("out", help="folder to write to")
     config_help = "configuration whose labels are replaced: a file or a name (default: %(default)s)"

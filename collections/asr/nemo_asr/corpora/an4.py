@@ -6,7 +6,6 @@ This writes WAV files, ``train_manifest.json`` and ``test_manifest.json`` under 
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -29,6 +28,7 @@ from nemo_asr.run.audio.reading import MAX_CONTENT_BYTES
 from nemo_asr.run.manifest import Entry, write_manifest
 from nemo_lite.base.errors import DataError, reported_to_user
 from nemo_lite.base.files import FileKind, make_writable_folder, read_bytes
+from nemo_lite.base.options import OneLineParser
 
 URL = "https://dldata-public.s3.us-east-2.amazonaws.com/an4_sphere.tar.gz"
 SHA256 = "a0525579493735d32b60fb6fa5975dd0eaacde087b0a4eeb7f13b7ef33077b12"
@@ -135,9 +135,10 @@ def _raw_samples(path: Path, place: str) -> npt.NDArray[np.int16]:
 def main(argv: Sequence[str] | None = None, program: str = "python -m nemo_asr.corpora.an4") -> None:
     """The command line; ``program`` is what the user typed."""
     description = "Write the AN4 corpus as WAV files and manifests."
-    parser = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
-    parser.add_argument("--data_root", required=True, help="folder to write to")
-    parser.add_argument("--source", help="the unpacked corpus or its archive (default: downloaded to the data root)")
+    parser = OneLineParser(prog=program, description=description)
+    parser.add_argument("--data_root", metavar="FOLDER", required=True, help="folder to write to")
+    source_help = "the unpacked corpus or its archive (default: downloaded to the data root)"
+    parser.add_argument("--source", metavar="PATH", help=source_help)
     options = parser.parse_args(argv)
     with reported_to_user(program):
         for split, entries in make(options.data_root, options.source).items():

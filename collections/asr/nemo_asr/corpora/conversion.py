@@ -29,7 +29,7 @@ from nemo_asr.run.audio.segments import DEFAULT_CUTTING, frame_levels, frame_sam
 from nemo_asr.run.manifest import Entry, write_manifest
 from nemo_asr.run.text.labels import Marks, shown_symbols
 from nemo_lite.base.errors import DataError, FileInTheWayError, UnknownNameError, counted, listed
-from nemo_lite.base.files import DOWNLOAD, is_address, make_writable_folder, names_in
+from nemo_lite.base.files import DOWNLOAD, check_writable_folder, is_address, make_writable_folder, names_in
 from nemo_lite.base.outputs import InputFiles, check_output
 
 KINDS = {  # the first one that recognises a path reads it
@@ -182,7 +182,8 @@ def make(
         raise DataError("the corpus has sets already", place=str(path), got=", ".join(sets), remedy="give no shares")
     else:
         sets_written = [*sets]
-    root = make_writable_folder(out or (path if path.is_dir() else path.parent))
+    root = Path(out or (path if path.is_dir() else path.parent)).expanduser()
+    check_writable_folder(root)
     files = {name: root / f"{name}.json" for name in sets_written}
     if (in_the_way := [file for file in files.values() if os.path.lexists(file)]) and not overwrite:
         remedy = "give another folder with --out, or --overwrite"
@@ -203,6 +204,7 @@ def make(
     if not any(manifests.values()):
         hint = _corpus_near(path) or _lists_in(path) if made.kind == "folder" else ""
         raise DataError(f"no utterance of {path} can be used{hint}:\n{listed(made.problems, len(made.problems))}")
+    make_writable_folder(root)
     for name, entries in manifests.items():
         if not entries:
             made.problems.append(f"{files[name]}: no utterance is left for this set: it is not written")

@@ -6,7 +6,6 @@ A set comes as ``LibriSpeech/<set>/<speaker>/<chapter>/`` with FLAC files and on
 
 from __future__ import annotations
 
-import argparse
 import shutil
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -25,6 +24,7 @@ from nemo_asr.corpora.writing import (
 from nemo_asr.run.manifest import Entry, write_manifest
 from nemo_lite.base.errors import DataError, UnknownNameError, reported_to_user
 from nemo_lite.base.files import make_writable_folder
+from nemo_lite.base.options import OneLineParser
 
 URL = "https://www.openslr.org/resources/12/{}.tar.gz"
 # The sets and the sha256 of their archives.
@@ -108,11 +108,12 @@ def _entries(folder: Path, root: Path) -> Iterator[Entry]:
 def main(argv: Sequence[str] | None = None, program: str = "python -m nemo_asr.corpora.librispeech") -> None:
     """The command line; ``program`` is what the user typed."""
     description = "Write manifests of LibriSpeech."
-    parser = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
-    parser.add_argument("--data_root", required=True, help="folder to write to")
+    parser = OneLineParser(prog=program, description=description)
+    parser.add_argument("--data_root", metavar="FOLDER", required=True, help="folder to write to")
     sets_help = "one or more sets, or ALL (default: dev_clean)"
-    parser.add_argument("--data_sets", nargs="+", default=["dev_clean"], help=sets_help)
-    parser.add_argument("--source", help="a folder with the sets, or the archive of one (default: downloaded)")
+    parser.add_argument("--data_sets", metavar="SET", nargs="+", default=["dev_clean"], help=sets_help)
+    source_help = "a folder with the sets, or the archive of one (default: downloaded)"
+    parser.add_argument("--source", metavar="PATH", help=source_help)
     options = parser.parse_args(argv)
     names = [name for text in options.data_sets for name in text.split(",") if name]
     with reported_to_user(program):
