@@ -111,8 +111,8 @@ def _maker_named(arguments: Sequence[str]) -> str | None:
 def _add_check(parser: OneLineParser) -> None:
     add = parser.add_argument
     add("manifests", nargs="*", help="the training set, then evaluation sets; several manifests are joined by commas")
-    add("--train", help="the training set, instead of the order")
-    add("--eval", nargs="+", default=[], help="evaluation sets, instead of the order")
+    add("--train", metavar="MANIFEST", help="the training set, instead of the order")
+    add("--eval", metavar="MANIFEST", nargs="+", default=[], help="evaluation sets, instead of the order")
     strict_help = (
         "a duration that is not its file's, a path that does not start at the manifest's folder, and with "
         "--model_config what the labels cannot write, is a problem"

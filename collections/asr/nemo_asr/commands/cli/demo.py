@@ -43,7 +43,8 @@ def main(arguments: Sequence[str]) -> None:
         UsageError: a package that only the demo needs is missing.
     """
     parser = OneLineParser(prog=PROGRAM, description=__doc__)
-    parser.add_argument("--corpus", default="data/synth", help="folder of the corpus; one that is complete stays")
+    corpus_help = "folder of the corpus; one that is complete stays"
+    parser.add_argument("--corpus", metavar="FOLDER", default="data/synth", help=corpus_help)
     parser.add_argument("--work_dir", default="runs/demo", help=WORK_DIR_HELP)
     parser.add_argument("--utterances", type=positive_int, help="size of the training set to make (default: 3600)")
     parser.add_argument("--num_epochs", type=positive_int, default=NUM_EPOCHS, help="epochs to train")
