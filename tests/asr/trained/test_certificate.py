@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from toys.tone_corpus import CONFIG, make_corpus, run_subcommand
 from toys.tone_model import train_tones
@@ -13,8 +14,8 @@ from nemo_asr.commands.cli.eval import EvalParser
 from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.run.transcribe.inputs import recordings_of
 from nemo_asr.run.transcribe.stream import FrameStream
-from nemo_asr.trained.certificate import certify_streams, store_stream_rates, stream_table
-from nemo_asr.trained.folder import StreamRate, read_card
+from nemo_asr.trained.certificate import certify_streams, store_certificates, store_stream_rates, stream_table
+from nemo_asr.trained.folder import Certificate, StreamRate, read_card
 from nemo_asr.trained.model import TrainedModel, describe
 from nemo_lite.base.errors import UsageError
 
@@ -90,7 +91,7 @@ def test_the_card_of_a_set_without_texts_can_be_read_again(model, tmp_path):
     trained.save(tmp_path / "copy")
     lines = [json.loads(line) for line in (folder / "dev.json").read_text().splitlines()]
     rates = certify_streams(trained, "dev", recordings_of([line["audio_filepath"] for line in lines]), [""] * 4)
-    store_stream_rates(tmp_path / "copy", rates)
+    store_stream_rates(tmp_path / "copy", rates, read_card(tmp_path / "copy/model.json"))
     (rate,) = read_card(tmp_path / "copy/model.json").streams
     assert (rate.rate, rate.whole_rate, rate.difference, rate.equal) == (None, None, [], 4)
     assert stream_table(rates).endswith("| no texts | 4 of 4 |")
@@ -99,9 +100,24 @@ def test_the_card_of_a_set_without_texts_can_be_read_again(model, tmp_path):
 def test_rates_of_a_set_take_the_place_of_earlier_ones(model, tmp_path):
     trained, _ = model
     trained.save(tmp_path / "copy")
-    store_stream_rates(tmp_path / "copy", [StreamRate(set="a", equal=1), StreamRate(set="b")])
-    store_stream_rates(tmp_path / "copy", [StreamRate(set="a", equal=2)])
+    card = read_card(tmp_path / "copy/model.json")
+    store_stream_rates(tmp_path / "copy", [StreamRate(set="a", equal=1), StreamRate(set="b")], card)
+    store_stream_rates(tmp_path / "copy", [StreamRate(set="a", equal=2)], card)
     assert [(rate.set, rate.equal) for rate in read_card(tmp_path / "copy/model.json").streams] == [("b", 0), ("a", 2)]
+
+
+def test_the_card_of_a_model_that_was_replaced_while_another_was_heard_stays(model, tmp_path):
+    trained, _ = model
+    trained.save(tmp_path / "copy")
+    card = read_card(tmp_path / "copy/model.json")
+    other = msgspec.structs.replace(card, step=7, weights={})
+    for store, found in ((store_stream_rates, [StreamRate(set="a")]), (store_certificates, [Certificate(set="a")])):
+        with pytest.raises(UsageError, match=r"got that of step 0, wanted that of step 7; give the command again"):
+            store(tmp_path / "copy", found, other)
+        assert read_card(tmp_path / "copy/model.json") == card
+        store(tmp_path / "copy", found, card)
+        card = read_card(tmp_path / "copy/model.json")
+    assert (card.streams[0].set, card.certificates[0].set) == ("a", "a")
 
 
 def test_a_model_that_cannot_stream_is_refused_before_anything_is_heard(tmp_path):

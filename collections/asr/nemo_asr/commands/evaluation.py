@@ -264,7 +264,7 @@ class _Evaluation:
             print(f"{tag}: as streams, {how}\n\n{stream_table(measured)}\n")
             rates += measured
         if _folder_of_card(self._args) is not None:
-            print(f"The table is in {store_stream_rates(self._args.load_dir, rates)}")
+            print(f"The table is in {store_stream_rates(self._args.load_dir, rates, self.model.card)}")
 
     def certify(self) -> None:
         """Print whether transcripts depend on how the model is run; in its card too, where it is a model folder.
@@ -282,7 +282,7 @@ class _Evaluation:
             certificates.append(certificate)
             differences += found
         if _folder_of_card(self._args) is not None:
-            print(f"The certificate is in {store_certificates(self._args.load_dir, certificates)}")
+            print(f"The certificate is in {store_certificates(self._args.load_dir, certificates, self.model.card)}")
         if differences:
             got = "; ".join(map(str, differences[:_MOST_DIFFERING]))
             number = f"{len(differences)} transcripts are others, such as {got}"

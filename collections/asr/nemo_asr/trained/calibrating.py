@@ -26,7 +26,7 @@ from nemo_asr.run.options import unique_tags
 from nemo_asr.run.transcribe.domain import Domain, fit_domain
 from nemo_asr.run.transcribe.inputs import Recording, recording_of_utterance
 from nemo_asr.run.transcribe.transcript import Transcript
-from nemo_asr.trained.folder import read_card, write_card
+from nemo_asr.trained.folder import ModelCard, read_card, read_card_of, write_card
 from nemo_asr.trained.model import TrainedModel
 from nemo_asr.trained.texts import Speller, text_layer
 from nemo_lite import NeuralModuleFactory
@@ -149,14 +149,14 @@ def heard_words(model: TrainedModel, layer: SpeechDataLayer, batch_size: int = 1
     return HeardWords(*arrays, transcripts)
 
 
-def store_calibration(card: Path, calibration: Calibration, domain: Domain | None) -> None:
-    """Write a calibration into a model's card, and what the model knows, where that is known.
+def store_calibration(card: Path, heard: ModelCard, calibration: Calibration, domain: Domain | None) -> None:
+    """Write a calibration into the card of the model that was heard, and what it knows, where that is known.
 
     Raises:
         CheckpointError: the card is damaged.
-        UsageError: it cannot be written.
+        UsageError: it cannot be written, or is that of another model by now.
     """
-    held = read_card(card)
+    held = read_card_of(card, heard)
     write_card(card, msgspec.structs.replace(held, calibration=calibration, domain=domain or held.domain))
 
 

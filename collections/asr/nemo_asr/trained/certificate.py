@@ -14,7 +14,7 @@ from nemo_asr.run.text.labels import main_metric
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.stream import EndpointRules, FrameStream
 from nemo_asr.scoring.intervals import paired_test, utterance_errors
-from nemo_asr.trained.folder import Certificate, StreamRate, card_file, read_card, write_card
+from nemo_asr.trained.folder import Certificate, ModelCard, StreamRate, card_file, read_card_of, write_card
 from nemo_asr.trained.model import TrainedModel
 from nemo_asr.trained.streamed_model import StreamedModel
 from nemo_lite import NeuralModuleFactory
@@ -139,23 +139,30 @@ def stream_table(rates: Sequence[StreamRate]) -> str:
     return "\n".join(lines)
 
 
-def store_certificates(path: str | Path, certificates: Sequence[Certificate]) -> Path:
+def store_certificates(path: str | Path, certificates: Sequence[Certificate], heard: ModelCard) -> Path:
     """As `store_stream_rates`, of certificates."""
     file = card_file(path)
-    card, replaced = read_card(file), {(each.set, each.search) for each in certificates}
+    card = read_card_of(file, heard)
+    replaced = {(each.set, each.search) for each in certificates}
     kept = [each for each in card.certificates if (each.set, each.search) not in replaced]
     write_card(file, msgspec.structs.replace(card, certificates=[*kept, *certificates]))
     return file
 
 
-def store_stream_rates(path: str | Path, rates: Sequence[StreamRate]) -> Path:
+def store_stream_rates(path: str | Path, rates: Sequence[StreamRate], heard: ModelCard) -> Path:
     """Write rates into the card of a model folder, in the place of those of the same sets and search; the card's file.
 
+    Args:
+        path: of the model.
+        rates: what its streams are worth.
+        heard: the card of the model that was heard.
+
     Raises:
-        UsageError: it is no model folder, or cannot be written to.
+        UsageError: it is no model folder, cannot be written to, or holds another model by now.
     """
     file = card_file(path)
-    card, replaced = read_card(file), {(rate.set, rate.search) for rate in rates}
+    card = read_card_of(file, heard)
+    replaced = {(rate.set, rate.search) for rate in rates}
     kept = [rate for rate in card.streams if (rate.set, rate.search) not in replaced]
     write_card(file, msgspec.structs.replace(card, streams=[*kept, *rates]))
     return file

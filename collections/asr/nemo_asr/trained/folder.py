@@ -280,6 +280,21 @@ def read_card(path: Path) -> ModelCard:
     return KIND.read(path)
 
 
+def read_card_of(path: Path, heard: ModelCard) -> ModelCard:
+    """The card in this file, to be written with what was found about a model, given by the card that it had.
+
+    Raises:
+        CheckpointError: it cannot be read.
+        UsageError: it is of other weights: a training goes on, and has put a better model there.
+    """
+    card = read_card(path)
+    if card.weights != heard.weights:
+        problem, remedy = "the model was replaced while it was heard; its card stays as it is", "give the command again"
+        got, wanted = f"that of step {card.step}", f"that of step {heard.step}"
+        raise UsageError(problem, place=str(path.parent), got=got, wanted=wanted, remedy=remedy)
+    return card
+
+
 class StoredModel(NamedTuple):
     """What a model folder or a checkpoint holds.
 

@@ -272,8 +272,9 @@ def _calibrate(options: Namespace) -> None:
     place = folder / FILE_NAME
     check_output(place, _CALIBRATE, remedy=_REMEDY)
     check_writable_folder(folder)
-    done, domain = calibrate(load_model(options.model), options.manifest, options.test, options.batch_size)
-    store_calibration(card, done.calibration, domain)
+    model = load_model(options.model)
+    done, domain = calibrate(model, options.manifest, options.test, options.batch_size)
+    store_calibration(card, model.card, done.calibration, domain)
     record = msgspec.json.encode(done)
     content = msgspec.json.format(record, indent=1)
     write_output(place, lambda file: file.write_bytes(content), _CALIBRATE, remedy=_REMEDY)
