@@ -281,7 +281,15 @@ def test_a_long_pause_does_not_make_a_text_too_short_for_its_audio(folder):
     ]
     found = found_in(folder, *clean(folder), *lines)
     (detail,) = found["speed"].details
-    assert re.match(r"train\.json:32: 29 words a second: .* in 9\.00 s with a pause of 8\.0 s \(the median", detail)
+    assert re.match(r"train\.json:32: 29 words a second: .* in 9\.00 s with pauses of 8\.0 s \(the median", detail)
+
+
+def test_silence_at_both_ends_does_not_hide_a_text_that_is_too_long(folder):
+    silence = np.zeros(16000 * 2, np.int16)
+    wrong = add(folder, "phone.wav", np.concatenate([silence, sound(402, 1.0), silence]), text="so " * 16)
+    found = found_in(folder, *clean(folder), wrong)
+    (detail,) = found["speed"].details
+    assert re.match(r"train\.json:31: 1\d words a second: .* in 5\.00 s with pauses of 4\.0 s \(the median", detail)
 
 
 def test_the_same_samples_twice_are_a_problem_and_with_another_text_a_contradiction(folder):

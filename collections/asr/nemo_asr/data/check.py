@@ -234,7 +234,7 @@ def _speed_outliers(items: Sequence[Examined]) -> list[str]:
         far = len(timed) >= _FEWEST_FOR_OUTLIERS and abs(log - median) > limit
         if far or rate > _MOST_PER_SECOND[unit]:
             text = f'{item.place}: {rate:.2g} {unit} a second: "{_short(item.utterance.text)}" in {item.seconds:.2f} s'
-            pause = f" with a pause of {item.pause:.1f} s" if long_pause_of(item) else ""
+            pause = f" with pauses of {item.silent:.1f} s" if item.silent else ""
             outliers.append((abs(log - median), f"{text}{pause} (the median is {math.exp(median):.2g})"))
     return [text for _, text in sorted(outliers, key=lambda pair: -pair[0])]
 
@@ -400,7 +400,7 @@ def _set_lines(figures: Statistics) -> Iterator[str]:
     yield figures["name"]
     speakers = f", {len(figures['speakers'])} speakers" if figures["speakers"] else ""
     unusable = f", {figures['unusable']} more cannot be used" if figures["unusable"] else ""
-    yield f"  {figures['utterances']} utterances, {figures['hours']:.2f} h{speakers}{unusable}"
+    yield f"  {counted(figures['utterances'], 'utterance')}, {figures['hours']:.2f} h{speakers}{unusable}"
     if not figures["utterances"]:
         return
     if "sample_rates" in figures:

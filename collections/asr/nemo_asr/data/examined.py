@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from nemo_asr.run.audio.files import Samples
 from nemo_asr.run.audio.reading import open_part
-from nemo_asr.run.audio.segments import LONG_PAUSE, ChannelEnergies, frame_levels, frame_samples, longest_pause
+from nemo_asr.run.audio.segments import LONG_PAUSE, ChannelEnergies, frame_levels, frame_samples, pauses
 from nemo_asr.run.manifest import Manifest, Utterance
 from nemo_lite.base.errors import DataError
 
@@ -39,6 +39,7 @@ class Examined:
         peak: the largest amplitude; full scale is 1.
         lost_db: see `nemo_asr.run.audio.segments.ChannelEnergies`; 0 where one channel is read.
         pause: seconds of the longest part in which nobody speaks, by levels; 0 where nobody speaks at all.
+        silent: seconds of all such parts that are long, as at both ends of what a phone records.
         file: the file's identity in the file system, whatever its path is.
         problem: why it cannot be read, or nothing.
     """
@@ -52,6 +53,7 @@ class Examined:
     peak: float = 0.0
     lost_db: float = 0.0
     pause: float = 0.0
+    silent: float = 0.0
     file: tuple[int, int] = (0, 0)
     problem: str = ""
 
@@ -164,6 +166,7 @@ def _with_audio(item: Examined, strict: bool) -> Examined:
                     yield piece
 
             frames = frame_levels(pieces(), audio.source_rate)
+        quiet = pauses(frames, frame_samples(audio.source_rate) / audio.source_rate)
         status = os.stat(utterance.audio_path)
     except (DataError, OSError) as error:
         return replace(item, problem=str(error))
@@ -176,7 +179,8 @@ def _with_audio(item: Examined, strict: bool) -> Examined:
         digest=digest.digest(),
         peak=max(peaks),
         lost_db=channels.lost_db,
-        pause=longest_pause(frames, frame_samples(audio.source_rate) / audio.source_rate),
+        pause=max(quiet, default=0.0),
+        silent=sum(seconds for seconds in quiet if seconds >= LONG_PAUSE),
         file=(status.st_dev, status.st_ino),
     )
 
@@ -218,9 +222,9 @@ def unit_of(items: Sequence[Examined]) -> str:
 
 
 def rate_of(item: Examined, unit: str) -> float:
-    """Words or characters a second; neither spaces nor a long pause count: a phone records some seconds of silence."""
+    """Words or characters a second; neither spaces nor long pauses count: a phone records some seconds of silence."""
     words = item.utterance.text.split()
-    return (len(words) if unit == "words" else sum(map(len, words))) / max(item.seconds - long_pause_of(item), 1e-3)
+    return (len(words) if unit == "words" else sum(map(len, words))) / max(item.seconds - item.silent, 1e-3)
 
 
 def long_pause_of(item: Examined) -> float:

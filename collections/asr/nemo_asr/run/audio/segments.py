@@ -180,13 +180,18 @@ def smoothed(levels: Levels) -> Levels:
     return smooth
 
 
-def longest_pause(levels: Levels, frame_seconds: float) -> float:
-    """Seconds of the longest part in which nobody speaks, the ends included; 0 where nobody speaks at all."""
+def pauses(levels: Levels, frame_seconds: float) -> list[float]:
+    """Seconds of each part in which nobody speaks, the two ends included; empty where nobody speaks at all."""
     spans = speech_spans(levels, frame_seconds, Cutting(padding=0.0))
     if not spans:
-        return 0.0
+        return []
     edges = [0.0, *(second for span in spans for second in span), len(levels) * frame_seconds]
-    return max(end - start for start, end in zip(edges[::2], edges[1::2], strict=True))
+    return [end - start for start, end in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def longest_pause(levels: Levels, frame_seconds: float) -> float:
+    """Seconds of the longest of them; 0 where nobody speaks at all."""
+    return max(pauses(levels, frame_seconds), default=0.0)
 
 
 def spans_of_frames(is_speech: Decisions, levels: Levels, frame_seconds: float, cutting: Cutting) -> list[Span]:
