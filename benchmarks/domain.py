@@ -5,7 +5,8 @@
 A domain is fitted on up to 200 utterances of the first set, evenly spread, as at the end of a training. The other
 sounds are made: eSpeak NG speaks (pip install espeakng-loader), and music is chords and a melody of plucked tones, half
 of it with a drum. They get the bandwidth and the level of the first set, so that these tell nothing; "narrow" ones get
-half of the bandwidth.
+half of the bandwidth. Of a model that streams by frames, a second line counts those of whose stream a final text
+is marked.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ import soxr
 import nemo_asr
 from nemo_asr.corpora.espeak import Synthesizer, Voice
 from nemo_asr.run.audio.segments import Samples
-from nemo_asr.run.transcribe.domain import Domain, sound_of
+from nemo_asr.run.transcribe.domain import sound_of
 from nemo_asr.run.transcribe.inputs import Recording, recordings_of
+from nemo_asr.run.transcribe.stream import FrameStream
 from nemo_asr.run.transcribe.transcript import Transcript
 from nemo_asr.trained.calibrating import hear_set
 from nemo_asr.trained.model import TrainedModel
@@ -112,12 +114,25 @@ def others(rate: int, like: Sequence[Transcript]) -> dict[str, list[Recording]]:
     return found
 
 
-def row(kind: str, transcripts: Sequence[Transcript], domain: Domain) -> str:
+def of_streams(model: TrainedModel, recordings: Sequence[Recording]) -> list[tuple[str, ...]]:
+    """The reasons of the final texts of each recording as a stream by frames."""
+    streamed, domain, found = model.streamed(), model.card.domain, list[tuple[str, ...]]()
+    for recording in recordings:
+        stream = FrameStream(streamed, streamed.sample_rate, domain=domain)
+        events = [*stream.accept(recording.read(streamed.sample_rate).samples), *stream.finish()]
+        found.append(tuple(reason for event in events for reason in event.unfamiliar))
+    return found
+
+
+def row(kind: str, reasons: Sequence[tuple[str, ...]]) -> str:
     """How many are marked, and by which measures."""
-    reasons = [domain.unfamiliar(transcript) for transcript in transcripts]
-    words = [re.sub(r" *-?[\d.]+ *", " ", reason.partition(", on ")[0]).strip() for each in reasons for reason in each]
+    words = [
+        word  # once of a stream with several final texts
+        for each in reasons
+        for word in {re.sub(r" *-?[\d.]+ *", " ", reason.partition(", on ")[0]).strip() for reason in each}
+    ]
     told = ", ".join(f"{name} {count}" for name, count in Counter(words).most_common())
-    return f"{kind:16}{sum(map(bool, reasons)):5} of {len(transcripts):<5}{told}"
+    return f"{kind:16}{sum(map(bool, reasons)):5} of {len(reasons):<5}{told}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -139,10 +154,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     known = {name: heard(recordings_of([name])) for name in options.known}
     made = others(model.card.sample_rate, known[options.known[0]])
-    for kind, transcripts in known.items():
-        print(row(Path(kind).stem, transcripts, domain), flush=True)
-    for kind, recordings in made.items():
-        print(row(kind, heard(recordings), domain), flush=True)
+    can_stream = not knowing.stream_problem()
+    for kind, recordings in {**{name: recordings_of([name]) for name in known}, **made}.items():
+        transcripts = known[kind] if kind in known else heard(recordings)
+        print(row(Path(kind).stem, [transcript.unfamiliar for transcript in transcripts]), flush=True)
+        if can_stream:
+            print(row("  as streams", of_streams(knowing, recordings)), flush=True)
 
 
 if __name__ == "__main__":
