@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE, Popen
 from threading import Timer
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from toys.hub_server import TOKEN, Hub, asked_here
@@ -211,7 +213,35 @@ def test_offline_the_cache_is_used_and_the_network_is_not(hub: Hub, monkeypatch:
 
 def test_a_server_that_cannot_be_reached_is_one_line(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    assert 'it cannot be downloaded: got "<urlopen error [Errno 111] Connection refused>" from http://' in refusal()
+    assert 'it cannot be downloaded: got "Connection refused" from http://' in refusal()
+
+
+def test_a_host_that_has_no_address_is_told_at_once(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, waits: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def without_network(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setenv("HF_ENDPOINT", "http://nowhere.invalid")
+    monkeypatch.setattr(socket, "getaddrinfo", without_network)
+    assert ': got "Temporary failure in name resolution" from http://nowhere.invalid/' in refusal()
+    assert (waits, capsys.readouterr().err) == ([], "")
+
+
+def test_a_network_that_fails_while_a_file_comes_is_waited_for(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, waits: list[float]
+) -> None:
+    fails = [False, True, False]  # of the list, of the first file, of its second try
+    resolve = socket.getaddrinfo
+
+    def sometimes(*arguments: Any, **named: Any) -> Any:
+        if fails and fails.pop(0):
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return resolve(*arguments, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", sometimes)
+    fetch(NAME)
+    assert waits == [1.0]
 
 
 def test_a_file_of_the_cache_that_was_cut_is_fetched_again(hub: Hub) -> None:

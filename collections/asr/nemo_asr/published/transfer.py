@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import socket
 import ssl
 import sys
 import time
@@ -149,7 +150,9 @@ class Transfer:
                 with self._open(url) as response:
                     return read(response)
             except _NETWORK as error:
-                tries += 1
+                # A first question to a name that means no host: there is no network, or the name is wrong.
+                unknown_host = isinstance(getattr(error, "reason", None), socket.gaierror)
+                tries = MAX_TRIES if unknown_host else tries + 1
                 self._wait(error, tries, url)
 
     def _open(self, url: str, headers: Mapping[str, str] = {}) -> Any:
@@ -173,12 +176,16 @@ class Transfer:
             seconds = seconds if asked is None else float(asked)
             if error.code not in (408, 429) and error.code < 500:
                 raise self.refusal("the server refuses it", f"{error.code} for {url}", self.remedy) from None
+            cause: object = error
+        else:
+            cause = error.reason if isinstance(error, URLError) else error
+            cause = getattr(cause, "strerror", None) or cause
         if tries >= MAX_TRIES or seconds > MAX_WAIT_SECONDS:
             wait = f", which asks to wait for {seconds:g} s" if seconds > MAX_WAIT_SECONDS else ""
-            remedy = "; ".join(filter(None, (self.remedy, self.address_remedy)))
-            raise self.refusal("it cannot be downloaded", f'"{error}" from {url}{wait}', remedy) from None
+            remedy = "; ".join(filter(None, dict.fromkeys((self.remedy, self.address_remedy))))
+            raise self.refusal("it cannot be downloaded", f'"{cause}" from {url}{wait}', remedy) from None
         # Not through print: the bar would stand in the same line.
-        tqdm.write(f"{self.place}: {error}; trying again in {seconds:g} s", file=sys.stderr)
+        tqdm.write(f"{self.place}: {cause}; trying again in {seconds:g} s", file=sys.stderr)
         time.sleep(seconds)
 
     def refusal(self, problem: str, got: str, remedy: str, wanted: str = "") -> NemoLiteError:
