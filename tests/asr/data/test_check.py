@@ -534,3 +534,23 @@ def test_marks_that_are_no_words_are_worth_knowing(folder):
     assert finding.summary == (
         "odd.json: 1 utterance with marks such as <unk>, which training leaves out unless they are labels"
     )
+
+
+def test_letters_of_a_script_that_hardly_any_text_has_are_told_with_their_line(folder):
+    def scripts_in(*texts):
+        lines = [{"audio_filepath": f"{n}.wav", "duration": 1.0, "text": text} for n, text in enumerate(texts)]
+        (folder / "odd.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        found = findings_in(examine("odd.json", with_audio=False))
+        return [(each.is_problem, each.details) for each in found if each.kind == "script"]
+
+    english = [f"a caf\u00e9 of {number} o\u02bcclock" for number in range(30)]
+    odd = ["\u0434\u0430 yes", "\u4f60\u597d"]
+    told = [
+        'odd.json:31: "\u0434\u0430" (CYRILLIC) in "\u0434\u0430 yes"',
+        'odd.json:32: "\u4f60\u597d" (CJK) in "\u4f60\u597d"',
+    ]
+    assert scripts_in(*english, *odd) == [(False, told)]
+    assert scripts_in(*english, *odd * 2) == []  # of 34 texts two are no accident
+    assert scripts_in(*english[:5], *odd) == []
+    japanese = ["\u4f60\u597d"] * 30
+    assert scripts_in(*japanese, "\u30c6\u30ec\u30d3\u30fc", "\u306f\u3044") == []

@@ -8,9 +8,11 @@ from __future__ import annotations
 import filecmp
 import math
 import os
-from collections import defaultdict
+import unicodedata
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 
 import numpy as np
@@ -44,8 +46,8 @@ class Finding:
 
     Attributes:
         kind: ``line``, ``audio``, ``silence``, ``phase``, ``speed``, ``duplicate``, ``contradiction``, ``leak``,
-            ``frames``, ``positions``; not a problem: ``little``, ``labels``, ``mark``, ``pause``, ``long``,
-            ``duration``, ``path``, ``rate``, ``text``, ``speaker``, ``file``, ``shared``.
+            ``frames``, ``positions``; not a problem: ``little``, ``labels``, ``mark``, ``script``, ``pause``,
+            ``long``, ``duration``, ``path``, ``rate``, ``text``, ``speaker``, ``file``, ``shared``.
         is_problem: whether the data should be mended.
         summary: one line.
         details: a line for each place.
@@ -208,7 +210,11 @@ def _unusual(examined: ExaminedSet) -> list[Finding]:
     marks = Marks()
     marked = [f"{i.place}: {' '.join(found)}" for i in items if (found := marks.in_text(i.utterance.text))]
     left_out = "marks such as <unk>, which training leaves out unless they are labels"
+    foreign = _of_rare_scripts(items)
     return [
+        Finding(
+            "script", False, f"{name}: {_some(len(foreign))} with letters of a script that hardly any text has", foreign
+        ),
         Finding("mark", False, f"{name}: {_some(len(marked))} with {left_out}", marked),
         Finding("pause", False, f"{name}: {_some(len(pauses))} {uncut}; {remedy}", pauses),
         Finding("long", False, f"{name}: {_some(len(long))} {memory}; {way_out}", long),
@@ -217,6 +223,30 @@ def _unusual(examined: ExaminedSet) -> list[Finding]:
         Finding("rate", False, f"{name}: {len(several)} sample rates", several),
         Finding("text", False, f"{name}: {len(texts)} texts occur more than once", texts),
     ]
+
+
+def _of_rare_scripts(items: Sequence[Examined]) -> list[str]:
+    """Texts with letters of a script that at most 1 % of the texts have, or one of them; of a few texts none."""
+    if len(items) < _FEWEST_FOR_OUTLIERS:
+        return []
+    counts = Counter(script for item in items for script in set(map(_script_of, item.utterance.text)))
+    rare = [script for script, count in counts.items() if script and count <= max(1, len(items) // 100)]
+    return [
+        f'{item.place}: "{"".join(letters)}" ({script}) in "{_short(item.utterance.text)}"'
+        for item in items
+        for script in rare
+        if (letters := dict.fromkeys(each for each in item.utterance.text if _script_of(each) == script))
+    ]
+
+
+@cache
+def _script_of(character: str) -> str:
+    """The first word of its Unicode name, and of Kana that of Han: Japanese has both; "" of what is no letter."""
+    if not unicodedata.category(character).startswith("L"):
+        return ""
+    script = unicodedata.name(character, "").split(" ")[0]
+    script = "CJK" if script.startswith(("HIRAGANA", "KATAKANA", "IDEOGRAPHIC")) else script
+    return "" if script == "MODIFIER" else script  # belongs to letters of any script
 
 
 def _speed_outliers(items: Sequence[Examined]) -> list[str]:
