@@ -15,6 +15,7 @@ from nemo_asr.commands.batch_finding import Bucket, find, hours_told, largest_ba
 from nemo_asr.commands.cli import train
 from nemo_asr.commands.training import TrainingRun
 from nemo_asr.data.dataset import BatchShape
+from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.models.transducer import lattice, sliced_joint
 from nemo_lite.backends.pytorch.iterations import iterations
 from nemo_lite.base.errors import UsageError
@@ -107,6 +108,16 @@ def test_a_plan_finds_the_batch_for_a_device_and_the_hours(corpus, capsys, monke
     (batch,) = re.findall(r"give --batch_size (\d+);", said)
     assert 1 <= int(batch) < 12
     assert re.search(r"0\.\d hours to the end, at 0 seconds of audio a second \(as given\)", said)
+
+
+def test_a_batch_that_is_counted_takes_the_memory_of_one_item(corpus, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    made = []
+    make = SpeechDataLayer.made_up_batch
+    monkeypatch.setattr(SpeechDataLayer, "made_up_batch", lambda self, shape: made.append(shape) or make(self, shape))
+    plan(corpus, "--find_batch", "--device", "h200", "--rate", "1")
+    assert "give --batch_size" in capsys.readouterr().out
+    assert {shape.items for shape in made} == {1}
 
 
 @pytest.fixture

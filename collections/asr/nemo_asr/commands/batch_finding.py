@@ -104,7 +104,7 @@ class BatchFinding:
             UsageError: they cannot be counted for this model or these data.
         """
         layer = self._speech_layer()
-        batch = _made_up_batch(layer, shape or layer.largest_shape())
+        batch = _shapes_of_batch(layer, shape or layer.largest_shape())
         with _uncountable_refused("a step"):
             return self._factory.step_memory([self._loss], batch, *self._optimizer, self._args.iter_per_step)
 
@@ -115,7 +115,7 @@ class BatchFinding:
             UsageError: they cannot be counted for this model or these data.
         """
         loss, layer = self._evaluated[tag]
-        batch = _made_up_batch(layer, shape)
+        batch = _shapes_of_batch(layer, shape)
         with _uncountable_refused("an evaluation"):
             return self._factory.evaluation_memory([loss], batch)
 
@@ -257,6 +257,12 @@ def _made_up_batch(layer: SpeechDataLayer, shape: BatchShape) -> Sequence[Any]:
     if batch is None:
         raise UsageError("its batches are not known before they are read", place=layer.label)
     return batch
+
+
+def _shapes_of_batch(layer: SpeechDataLayer, shape: BatchShape) -> list[torch.Tensor]:
+    """A batch that is one item many times, in the memory of one: a GPU's batch may be larger than this memory."""
+    one = _made_up_batch(layer, shape._replace(items=1))
+    return [value.expand(shape.items, *value.shape[1:]) for value in one]
 
 
 def buckets_of(layer: SpeechDataLayer) -> list[Bucket]:
