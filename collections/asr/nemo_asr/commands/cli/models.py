@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from shutil import get_terminal_size
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -50,7 +50,7 @@ from nemo_asr.trained.licences import require_commercial
 from nemo_asr.trained.model import TrainedModel, completed, import_model, load_model, tell_prompt
 from nemo_lite.base.errors import ConfigError, UsageError, printable
 from nemo_lite.base.files import check_writable_folder, json_text, make_writable_folder, refuse_existing
-from nemo_lite.base.options import OneLineParser, not_negative_float, positive_int
+from nemo_lite.base.options import OneLineParser, not_negative_float, option, option_group, positive_int
 from nemo_lite.base.outputs import check_output, write_output
 from nemo_lite.utils import logging
 
@@ -318,35 +318,7 @@ def export(arguments: Sequence[str]) -> None:
             differ; then there is no file.
         DataError: a recording that cannot be read.
     """
-    parser = OneLineParser(
-        prog="nemo-lite export", description="Write a trained model as files that other programs run."
-    )
-    add = parser.add_argument
-    model_help = f"{WITH_WEIGHTS}; with --int8 also FILE{SUFFIX}"
-    add("model", metavar="MODEL", help=model_help)
-    add("file", metavar="FILE", type=Path, help=f"what to write ({_WRITTEN}); there must be none yet")
-    format_help = "the program: our own and ONNX Runtime (onnx), sherpa-onnx, onnx-asr, or torch alone (default: onnx)"
-    add("--format", choices=tuple(_EXPORTS), default="onnx", help=format_help)
-    stream_help = "a file that takes audio in chunks, with the states between them; onnx and sherpa-onnx"
-    add("--stream", action="store_true", help=stream_help)
-    head_help = "which head of a model with several is written, such as ctc; by default the first"
-    add("--head", metavar="HEAD", help=head_help)
-    parser.add_options(PromptOptions)
-    waveform_help = "sherpa-onnx takes the waveform, also where it could compute the model's features"
-    add("--waveform", action="store_true", help=waveform_help)
-    config_help = "YAML file, or the name of one, where MODEL carries none: checkpoints of NeMo 0.x (*.pt)"
-    add("--model_config", help=config_help)
-    audio_help = (
-        "recordings (files, folders, manifests) on which it is compared as well, by the program if it is installed"
-    )
-    add("--audio", metavar="AUDIO", nargs="+", default=[], help=audio_help)
-    import_help = "Python file with modules of your own, run first; may be given several times"
-    add("--import", dest="imports", metavar="FILE", action="append", default=[], help=import_help)
-    int8_help = "write int8 weights, if the error rate on --eval_datasets stays as it is: needs them"
-    add("--int8", action="store_true", help=int8_help)
-    add("--eval_datasets", metavar="MANIFEST", nargs="+", default=[], help="sets on which --int8 is measured")
-    loss_help = f"by how much an error rate may grow with --int8, in points (default: {100 * MOST_LOSS:g})"
-    add("--max_wer_loss", metavar="POINTS", type=not_negative_float, help=loss_help)
+    parser = _ExportParser()
     options = parser.parse_args(list(arguments))
     _check_export(parser, options)
     path = options.file.expanduser()
@@ -454,4 +426,70 @@ _EXPORTS: Mapping[str, tuple[str, Callable[[TrainedModel, Path, Namespace, Seque
     "onnx-asr": ("", _export_onnx_asr),
     "torch": (".pt2", _export_torch),
 }
-_WRITTEN = "FILE.onnx, FILE.pt2, or a folder for sherpa-onnx and onnx-asr"
+
+
+@option_group
+class _ExportOptions:
+    """What is written, of which part of a model, and on what it is tried."""
+
+    page: ClassVar[str] = "file"
+    format: str = option(
+        "onnx",
+        "the program: our own and ONNX Runtime (onnx), sherpa-onnx, onnx-asr, or torch alone (default: onnx)",
+        choices=tuple(_EXPORTS),
+    )
+    stream: bool = option(
+        False, "a file that takes audio in chunks, with the states between them; onnx and sherpa-onnx"
+    )
+    audio: list[str] = option(
+        [],
+        "recordings (files, folders, manifests) on which it is compared as well, by the program if it is installed",
+        metavar="AUDIO",
+        nargs="+",
+    )
+    waveform: bool = option(False, "sherpa-onnx takes the waveform, also where it could compute the model's features")
+    head: str | None = option(
+        None,
+        "which head of a model with several is written, such as ctc; by default the first",
+        metavar="HEAD",
+        page="model",
+    )
+    model_config: str | None = option(
+        None, "YAML file, or the name of one, where MODEL carries none: checkpoints of NeMo 0.x (*.pt)", page="model"
+    )
+    int8: bool = option(
+        False,
+        "write int8 weights, if the error rate on --eval_datasets stays as it is: needs them",
+        page="int8",
+    )
+    eval_datasets: list[str] = option(
+        [], "sets on which --int8 is measured", metavar="MANIFEST", nargs="+", page="int8"
+    )
+    max_wer_loss: float | None = option(
+        None,
+        f"by how much an error rate may grow with --int8, in points (default: {100 * MOST_LOSS:g})",
+        type=not_negative_float,
+        metavar="POINTS",
+        page="int8",
+    )
+
+
+class _ExportParser(OneLineParser):
+    groups = (_ExportOptions, OwnModules, PromptOptions)
+    most_used = "format stream head audio int8 eval_datasets"
+    pages: ClassVar[dict[str, str]] = {
+        "file": "the program, and recordings on which the file is compared",
+        "model": "which head, modules of your own",
+        "decoding": "languages and tasks, punctuation, what attention sees",
+        "int8": "smaller weights, and what they may cost",
+    }
+
+    def __init__(self) -> None:
+        super().__init__(prog="nemo-lite export", description="Write a trained model as files that other programs run.")
+        self.add_argument("model", metavar="MODEL", help=f"{WITH_WEIGHTS}; with --int8 also FILE{SUFFIX}")
+        self.add_argument(
+            "file",
+            metavar="FILE",
+            type=Path,
+            help="what to write (FILE.onnx, FILE.pt2, or for sherpa-onnx and onnx-asr a folder); it must be new",
+        )
