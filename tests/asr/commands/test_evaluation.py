@@ -195,9 +195,15 @@ def test_both_models_and_the_search_without_hot_words_hear_segments(model, talks
 def test_a_published_model_is_named_as_its_user_names_it(model, talks, monkeypatch, capsys):
     folder = write_waveform_model(talks / "published")
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
-    words = ("--eval_datasets", "dev.json", "--score_normalizer", "basic")  # one has capital letters
+    words = ["hf:owner/name", model, "--compare", "--eval_datasets", "dev.json", "--out", "two", *CPU]
     with asked_here(Hub(files), talks / "cache", monkeypatch):
-        main(["hf:owner/name", model, "--compare", *words, "--out", "two", *CPU])
+        said = re.escape(
+            'dev: the references of the two models differ: got 6 differ, first dev.json:1: "CAB ABBA BC" of'
+        )
+        with pytest.raises(UsageError, match=rf'^{said} A and "cab abba bc" of B; if .* --score_normalizer basic$'):
+            main(words)  # one has capital letters
+        assert not Path("two").exists()  # before they are evaluated
+        main([*words, "--score_normalizer", "basic"])
     assert "A: hf:owner/name\nB: " in capsys.readouterr().out
     stored = json.loads((talks / "two/comparison.json").read_text())
     assert (stored["a"], stored["b"]) == ("hf:owner/name", model)

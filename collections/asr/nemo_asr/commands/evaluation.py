@@ -96,6 +96,9 @@ def evaluate_texts(args: Namespace) -> None:
         second = second and second.with_head(args.head)
     evaluation = _Evaluation(model, args, factory, out, "A, " if second else "")
     of_second = _Evaluation(second, args, factory, out / COMPARED, "B, ") if second else None
+    if of_second is not None:
+        sets_b = of_second.data
+        factory.on_first(lambda: _check_references(evaluation.data, sets_b, args.score_normalizer))
     if args.stream:
         model.streamed(factory)  # or the reason why it cannot
     if args.certify:
@@ -131,6 +134,26 @@ def _check_places(args: Namespace, out: Path) -> None:
             check_output(folder / name, PROGRAM, inputs=inputs, overwrite=args.overwrite)
         if args.report:
             check_output(folder / PAGE_FILE, REPORT, inputs=inputs, overwrite=args.overwrite)
+
+
+def _check_references(
+    sets_a: Mapping[str, DataLayerNM], sets_b: Mapping[str, DataLayerNM], normalizer: str | None
+) -> None:
+    """UsageError where the references of two models differ, by which they could not be compared; before any work."""
+    for tag, layer in sets_a.items():
+        a, b = (_references(each, normalizer) for each in (layer, sets_b[tag]))
+        if differing := [row for row, (one, other) in enumerate(zip(a, b, strict=False)) if one != other]:
+            row = differing[0]
+            got = f'{len(differing)} differ, first {layer.place_of(row)}: "{a[row]}" of A and "{b[row]}" of B'
+            remedy = (
+                "evaluate each alone" if normalizer else "if they differ in spelling, give --score_normalizer basic"
+            )
+            raise UsageError("the references of the two models differ", place=tag, got=got, remedy=remedy)
+
+
+def _references(data_layer: DataLayerNM, normalizer: str | None) -> list[str]:
+    no_texts = [""] * len(data_layer)
+    return texts_to_score(data_layer, range(len(data_layer)), no_texts, no_texts, normalizer).references
 
 
 class _Evaluation:
