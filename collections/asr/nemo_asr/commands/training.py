@@ -60,6 +60,7 @@ from nemo_lite import (
     logging,
 )
 from nemo_lite.base.errors import NemoLiteError, UnknownNameError, UsageError
+from nemo_lite.base.files import check_writable_folder
 from nemo_lite.base.options import factory_arguments
 from nemo_lite.core import EarlyStoppingCallback, Metric, UnfreezeCallback
 from nemo_lite.core.callbacks import LossBalanceCallback, TrackingCallback
@@ -139,6 +140,8 @@ class TrainingRun:
         if args.intermediate_ctc and not classifies:  # what is refused leaves no run folder
             self.recipe.model(with_weights=False, intermediate_ctc=args.intermediate_ctc)
         self.factory = early or self._make_factory()
+        if args.run_dir and (args.plan or args.precision_check):  # which the factory makes for a training only
+            self.factory.on_first(lambda: check_writable_folder(args.run_dir))
         if classifies:
             self.model: Any = self.recipe.classifier(with_weights=not args.plan)
         else:

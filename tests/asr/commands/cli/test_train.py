@@ -9,6 +9,7 @@ from toys.tone_corpus import ROOT, make_corpus
 
 from nemo_asr.commands.cli import eval as eval_command
 from nemo_asr.commands.cli import train
+from nemo_lite.base.errors import UsageError
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,18 @@ def test_plan_runs_the_script_of_training_with_its_own_name(corpus, capsys, monk
     train.plan(["--model_config", str(corpus / "tones.yaml"), *data])
     assert "training: 5 nodes, 3,941 parameters" in capsys.readouterr().out
     assert sys.argv == before
+
+
+@pytest.mark.parametrize("mode", [[], ["--precision_check", "1", "--amp_opt_level", "O1"]])
+def test_a_folder_that_cannot_be_written_is_refused_before_a_plan_is_shown(mode, corpus, capsys, tmp_path):
+    (tmp_path / "file").touch()
+    data = ["--train_dataset", str(corpus / "train.json"), "--num_epochs", "2", "--placement", "CPU"]
+    run = train.main if mode else train.plan
+    with pytest.raises(UsageError, match="file: there is a file where a folder is wanted; choose another folder"):
+        run(["--model_config", str(corpus / "tones.yaml"), *data, *mode, "--work_dir", str(tmp_path / "file")])
+    printed = capsys.readouterr().out
+    assert "nodes" not in printed
+    assert "float32" not in printed
 
 
 @pytest.mark.parametrize(
