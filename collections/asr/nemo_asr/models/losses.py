@@ -18,6 +18,9 @@ from nemo_lite.core import Reference
 from nemo_lite.core.neural_types import AxisKind, AxisType, LabelsType, LengthsType, LogprobsType, LossType, NeuralType
 from nemo_lite.core.ports import Ports
 
+TOO_FEW_FRAMES = "its text needs more frames than it has, perhaps since it was trimmed or made faster"
+"""Why a loss over alignments is infinite; in one wording, which a message about several losses has once."""
+
 
 class CTCLossNM(LossNM):
     """Connectionist temporal classification: the mean over the batch of each utterance's negative log-likelihood.
@@ -50,7 +53,7 @@ class CTCLossNM(LossNM):
     """
 
     is_ctc = True
-    when_infinite = "its text needs more frames than it has, perhaps since it was trimmed or made faster"
+    when_infinite = TOO_FEW_FRAMES
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from toys.nets import BD, Net, Points, train
 from toys.ranks import results_of
 
 import nemo_lite as nemo
+from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.backends.pytorch.data.loaders import Batch
 from nemo_lite.backends.pytorch.engine.batches import StepBatches
 from nemo_lite.backends.pytorch.engine.verdict import ComputedStep
@@ -129,6 +130,15 @@ def test_left_out_items_are_named_once_exactly_with_the_reason_and_counted(facto
     assert told.count("points[") == 3
     assert "6 times an item was left out of its step, because its loss was infinite (3 different items)" in told
     assert "skipped" not in told
+
+
+def test_a_reason_that_several_losses_have_is_told_once(factory, capsys):
+    x, y = OutOfReach(5)()
+    out = Net()(x=x)
+    losses = {f"loss_{number}": SquaredErrors()(out=out, target=y) for number in (1, 2)}
+    train(factory, [LossAggregatorNM(num_inputs=2)(**losses)], params={"num_epochs": 1})
+    told = capsys.readouterr().err
+    assert "points[5]: its loss is infinite (its target is out of reach); step 1 leaves it out" in told
 
 
 @pytest.mark.parametrize("on_device", [False, True])

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nemo_asr.models.jasper.layers import BATCH, TIME
-from nemo_asr.models.losses import Reduction, reduced
+from nemo_asr.models.losses import TOO_FEW_FRAMES, Reduction, reduced
 from nemo_asr.models.transducer.joint import RNNTJoint
 from nemo_asr.models.transducer.lattice import Durations, lattice_losses
 from nemo_asr.models.transducer.sliced_joint import Kept, sliced_losses
@@ -62,7 +62,7 @@ class RNNTLoss(LossNM):
 
     keep_float32 = False  # the joint computes in the type of its projections, the rest in float32 or wider
     keep_uncompiled = True
-    when_infinite = "no alignment of its text fits its frames, perhaps since it was trimmed or made faster"
+    when_infinite = TOO_FEW_FRAMES
 
     output_ports: Ports = {"loss": NeuralType(None, LossType())}
 
