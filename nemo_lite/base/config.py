@@ -275,9 +275,9 @@ def check_call(section: Config, target: Callable[..., object], *, given: Collect
     return problems
 
 
-def unknown_key(section: Config, key: str, known: Collection[str]) -> str:
-    """The line for an unknown key; it names the nearest known one, or all."""
-    remedy = did_you_mean(key, known) or f"; known: {', '.join(sorted(known))}"
+def unknown_key(section: Config, key: str, known: Collection[str], remedy: str = "") -> str:
+    """The line for an unknown key; it names the nearest known one, and the remedy; or all, where there is neither."""
+    remedy = f"{did_you_mean(key, known)}{remedy}" or f"; known: {', '.join(sorted(known))}"
     return f"{section.place(key)}: {section.path_of(key)} is not a key{remedy}"
 
 

@@ -259,8 +259,8 @@ class ModuleSections:
         of_a_class = key[:1].isupper() and (section is None or isinstance(section, Config))
         option = option_in_place_of(key)
         in_place = f"; in place of it: {option} on the command line" if option else ""
-        problem = unknown_key(self._config, key, [*KNOWN, *MODEL_KEYS, *TRAINING_KEYS])
-        return f"{problem}{_OF_YOUR_OWN if of_a_class else in_place}"
+        known = [*KNOWN, *MODEL_KEYS, *TRAINING_KEYS]
+        return unknown_key(self._config, key, known, _OF_YOUR_OWN if of_a_class else in_place)
 
     def _read_model(self) -> None:
         self._class_name(self._config, MODEL_NAMES)
@@ -307,8 +307,8 @@ class ModuleSections:
         own_package = KNOWN[name].module_class.__module__.split(".")[0] if name in KNOWN else ""
         if name in names and package in (*_PACKAGES, own_package):
             return name
-        remedy = did_you_mean(name, names) or f"; known: {', '.join(names)}"
-        remedy += _OF_YOUR_OWN if names is KNOWN else ""
+        of_your_own = _OF_YOUR_OWN if names is KNOWN else ""
+        remedy = f"{did_you_mean(name, names)}{of_your_own}" or f"; known: {', '.join(names)}"
         self._report(section, f'"{spec[:100]}" is not a class for this{remedy}', "header", "full_spec")
         return ""
 
