@@ -105,6 +105,13 @@ def test_a_model_is_fetched_shown_and_written_as_a_model_folder(hub: Hub, capsys
         main(["get", "hf:owner/name", "--to", "mine"])
 
 
+@pytest.mark.parametrize("words", [["get", "m", "--to", ""], ["import", "m", "--to", ""], ["convert", "m", ""]])
+def test_an_empty_name_is_no_folder(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    assert "names no folder; give one, or . for the working directory" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["get", "import"])
 @pytest.mark.parametrize(
     ("folder", "message"),

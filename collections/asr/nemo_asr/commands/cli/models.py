@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> None:
     got = commands.add_parser("get", help="fetch a published model, or what has changed of it")
     got.add_argument("name", help=f"one of nemo-lite models list, {' or '.join(SPELLINGS.values())}")
     folder_help = "also write a model folder, whose card has the SHA-256 of each file that was fetched"
-    got.add_argument("--to", dest="folder", metavar="DIR", type=Path, help=folder_help)
+    got.add_argument("--to", dest="folder", metavar="DIR", type=_folder, help=folder_help)
     got.add_argument("--offline", action="store_true", help="what is in the cache, or an error")
     got.set_defaults(run=_get)
     show = commands.add_parser("show", help="labels, sample rate, error rates, sizes; hashes are verified")
@@ -90,18 +90,25 @@ def main(arguments: Sequence[str]) -> None:
     )
     imported.add_argument("source", help=f"{', '.join(FOREIGN_MODELS)}, {PUBLISHED_NAME}")
     to_help = "the folder; by default beside a file, its name without the ending, and in a folder: model"
-    imported.add_argument("--to", dest="folder", metavar="DIR", type=Path, help=to_help)
+    imported.add_argument("--to", dest="folder", metavar="DIR", type=_folder, help=to_help)
     imported.add_argument("--licence", help="licence of the weights")
     imported.set_defaults(run=_import)
     convert = commands.add_parser("convert", help="write a model folder of checkpoints, also of those of NeMo 0.x")
     convert.add_argument("source", help=f"{WITH_WEIGHTS}, also checkpoints of NeMo 0.x (*.pt)")
-    convert.add_argument("folder", type=Path, help="the model folder to write")
+    convert.add_argument("folder", type=_folder, help="the model folder to write")
     convert.add_argument("--model_config", help="YAML file, or the name of one; where the source carries none")
     convert.add_argument("--licence", help="licence of the weights")
     convert.add_options(OwnModules)
     convert.set_defaults(run=_convert)
     options = parser.parse_args(arguments)
     options.run(options)
+
+
+def _folder(text: str) -> Path:
+    """A type of argparse: an empty text, as a shell makes of a variable without a value, names no folder."""
+    if not text:
+        raise ArgumentTypeError("names no folder; give one, or . for the working directory")
+    return Path(text)
 
 
 def _add_calibrate(parser: OneLineParser) -> None:
