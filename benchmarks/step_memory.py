@@ -35,7 +35,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-TRIMMED = {"MALLOC_MMAP_THRESHOLD_": "262144"}
+TRIMMED = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 # One thread: others would reserve address space.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
 UNIT = 1 << 20

@@ -165,10 +165,16 @@ def test_on_a_cpu_an_evaluation_is_counted_beside_the_steps(corpus, long_set, ca
     said = capsys.readouterr().out
     assert "give --batch_size 5;" in said
     assert "--eval_batch_size" not in said
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")  # what the steps free is there for an evaluation
+    plan(corpus, *data)
+    trimmed = capsys.readouterr().out
+    assert int(re.findall(r"give --batch_size (\d+);", trimmed)[0]) > 5
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "262144")
     plan(corpus, *data)  # room for one is left, whatever more there is goes to training
     said = capsys.readouterr().out
     assert int(re.findall(r"give --batch_size (\d+);", said)[0]) > 5
     assert "give --eval_batch_size 1; the 8.0 s of the longest utterance of long decide" in said
+    assert "give --eval_batch_size 1;" not in trimmed
     of_one = finding.counted(run.training_data.largest_shape()._replace(items=1))
     size = (128 << 20) + of_one.peak + of_one.kept + 1000
     plan(corpus, *data)

@@ -28,8 +28,8 @@ SHARE_OF_TRIAL = 0.95  # of a GPU on which batches are tried
 SHARE_OF_CPU, SHARE_OF_CPU_TRIMMED = 0.55, 0.88
 # What kernels keep once they ran, whatever the batch. Of a CPU measured, in address space: oneDNN keeps 64 kernels.
 _WORKSPACES, _WORKSPACES_OF_CPU = 32 << 20, 128 << 20
-TRIMMED = "MALLOC_MMAP_THRESHOLD_"
-"""With this variable of the C library, freed memory goes back to the system at once."""
+TRIMMED, _TRIMMED_FROM = "MALLOC_MMAP_THRESHOLD_", 65536
+"""With at most so many bytes in this variable of the C library, memory of freed tensors goes back to the system."""
 NUM_BUCKETS = 4
 _LARGEST = 4096
 _GIB = 1 << 30
@@ -65,7 +65,12 @@ def share_of(name: str) -> float:
     """The share of a memory of this name that tensors get."""
     if name != "cpu":
         return SHARE_OF_GPU
-    return SHARE_OF_CPU_TRIMMED if os.environ.get(TRIMMED) else SHARE_OF_CPU
+    return SHARE_OF_CPU_TRIMMED if _is_trimmed() else SHARE_OF_CPU
+
+
+def _is_trimmed() -> bool:
+    threshold = os.environ.get(TRIMMED, "")
+    return threshold.isdecimal() and int(threshold) <= _TRIMMED_FROM
 
 
 class BatchFinding:
@@ -157,10 +162,10 @@ class BatchFinding:
 
             def bytes_of(shape: BatchShape) -> int:
                 step = self.counted(shape)
-                # Of what a checkpoint is written from beside the steps there is a copy, in host memory.
-                return step.peak + (step.kept if name == "cpu" else 0)
+                return step.peak + _copied(name, step)
 
-        buckets, reserved = buckets_of(layer), self._reserved_for_evaluations() if name == "cpu" else 0
+        buckets, keeps_freed = buckets_of(layer), name == "cpu" and not _is_trimmed()
+        reserved = self._reserved_for_evaluations() if keeps_freed else 0
         try:
             fits = find(buckets, bytes_of, limit - reserved)
         except UsageError:
@@ -178,10 +183,7 @@ class BatchFinding:
         return [*lines, hours_told(audio, rate, source)]
 
     def _reserved_for_evaluations(self) -> int:
-        """Bytes that a CPU's evaluations take at least beside the steps: what these free stays in the C library's heap.
-
-        A GPU's memory is free for others between steps.
-        """
+        """Bytes that evaluations take at least beside the steps, where what these free stays in the heap of C."""
         items, most = self._args.eval_batch_size or 1, 0
         for tag, (_, layer) in self._evaluated.items():
             shape = layer.largest_shape()._replace(items=min(items, len(layer)))
@@ -196,11 +198,11 @@ class BatchFinding:
         lines: list[str] = []
         most = self._args.eval_batch_size or max(fit.items for fit in fits)
         try:
-            if name == "cpu":
+            if name == "cpu" and not _is_trimmed():
                 beside = max(fit.bytes for fit in fits)
             else:
                 step = self.counted(fits[0].bucket.longest._replace(items=1))
-                beside = step.kept + step.gradients
+                beside = step.kept + step.gradients + _copied(name, step)
             for tag, (_, layer) in self._evaluated.items():
                 longest = _largest_evaluated(layer)
 
@@ -241,6 +243,11 @@ def _largest_evaluated(layer: SpeechDataLayer) -> BatchShape:
     """The largest batch of an evaluation: its items come in order, whatever their seconds."""
     items = layer.batch_size if layer.batch_size > 0 else len(layer)
     return layer.largest_shape()._replace(items=min(items, len(layer)))
+
+
+def _copied(name: str, step: StepMemory) -> int:
+    """The bytes of the copy that a checkpoint is written from, beside the steps: in host memory."""
+    return step.kept if name == "cpu" else 0
 
 
 @contextmanager
