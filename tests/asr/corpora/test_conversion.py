@@ -555,6 +555,20 @@ def test_what_is_no_corpus_is_told_with_the_kinds(tmp_path):
     assert [*KINDS] == ["common_voice", "kaldi", "shar", "lhotse", "wenet", "lists", "stm", "table", "folder"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_without_the_lists_of_the_kind_is_told_what_it_lacks(kind, tmp_path):
+    (tmp_path / "notes.pdf").touch()
+    wanted = re.escape(f"wanted {KINDS[kind].description}; name the folder that has them, or leave --kind out")
+    with pytest.raises(DataError, match=f"{tmp_path}: the folder is none of kind {kind}: {wanted}"):
+        make(tmp_path, kind=kind)
+
+
+def test_a_folder_of_kaldi_without_texts_is_told_what_it_lacks(tmp_path):
+    (tmp_path / "wav.scp").write_text("a a.wav\n")
+    with pytest.raises(DataError, match=r"text: the list is missing: wanted wav\.scp and text, .*; name the folder"):
+        make(tmp_path)
+
+
 # Lists as people write them: what cannot be read as it stands is named, and nothing is changed in silence.
 
 

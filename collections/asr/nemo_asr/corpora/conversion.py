@@ -175,6 +175,9 @@ def make(
     made = ConvertedCorpus(kind or kind_of(path))
     if made.kind not in KINDS:
         raise UnknownNameError("kind", made.kind, KINDS)
+    if path.is_dir() and not KINDS[made.kind].recognises(path):  # a file may have any name
+        wanted, remedy = KINDS[made.kind].description, "name the folder that has them, or leave --kind out"
+        raise DataError(f"the folder is none of kind {made.kind}", place=str(path), wanted=wanted, remedy=remedy)
     sets = KINDS[made.kind].sets(path)
     if shares and len(sets) == 1:
         sets_written: Sequence[str] = ("train", *shares)

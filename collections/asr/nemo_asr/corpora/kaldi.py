@@ -80,7 +80,12 @@ class _LinesByWord(dict[str, tuple[int, str]]):
 def _by_name(path: Path, *, is_needed: bool = True) -> Generator[DataError, None, _LinesByWord]:
     """The lines of a list, and a `DataError` of each whose first word another line has with something else."""
     named = _LinesByWord(path)
-    if not is_needed and not path.is_file():
+    if not path.is_file():
+        if is_needed:
+            wanted = "wav.scp and text, with a line for each name"
+            raise DataError(
+                "the list is missing", place=str(path), wanted=wanted, remedy="name the folder that has both"
+            )
         return named
     for place, content in lines_of(path):
         name, *rest = content.split(maxsplit=1)
