@@ -377,7 +377,9 @@ class OneLineParser(argparse.ArgumentParser):
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
             words = sys.argv[1:] if args is None else args
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._remedies(unknown, words)}")
+            command = " ".join([self.prog, *(words[:1] if self._subparsers else ())])
+            remedies = self._remedies(unknown, words) or f"; {command} --help shows what there is"
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{remedies}")
         self.check(parsed)
         return parsed
 

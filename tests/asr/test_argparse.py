@@ -126,11 +126,11 @@ def test_dashes_and_names_of_other_programs_are_accepted(elsewhere, ours, value)
         ("--dropout 0.1", "--set KEY=VALUE"),
         ("--lerning_rat 3 --bacth_size 4", "(did you mean --batch_size?)"),
         ("--bacth_size 4 --num_epoch 3 --cpu", "(did you mean --batch_size, --num_epochs?); in place of --cpu: --pl"),
-        ("--test_dataset x", "unrecognized arguments: --test_dataset x\n"),
-        ("--unheard_of", "unrecognized arguments: --unheard_of\n"),
+        ("--test_dataset x", "unrecognized arguments: --test_dataset x; jasper.py --help shows what there is\n"),
+        ("--unheard_of", "unrecognized arguments: --unheard_of; jasper.py --help shows what there is\n"),
     ],
 )
-def test_an_option_that_is_not_there_is_answered_with_ours_or_with_nothing(option, remedy, capsys):
+def test_an_option_that_is_not_there_is_answered_with_ours_or_with_the_help(option, remedy, capsys):
     text = refusal(capsys, *NEEDED, *option.split())
     assert f"unrecognized arguments: {option}" in text
     assert remedy in text

@@ -260,3 +260,10 @@ def test_the_deviation_of_a_band_without_signal_is_no_less_than_the_floor(folder
     assert main(["statistics", "silent.json", "--model_config", "quartznet5x5", "--out", "floor.yaml"]) == 0
     measured = load_recipe(folder / "floor.yaml").preprocessor().fixed_std
     torch.testing.assert_close(measured.flatten(), torch.full((64,), 0.1))  # std_floor
+
+
+@pytest.mark.parametrize("command", ["make synth", "check"])
+def test_an_option_that_is_not_there_is_answered_with_the_help_of_the_subcommand(command, capsys):
+    with pytest.raises(SystemExit):
+        main([*command.split(), "a", "--unheard_of"])
+    assert capsys.readouterr().err.endswith(f"; nemo-lite data {command} --help shows what there is\n")
