@@ -16,6 +16,7 @@ from nemo_asr.commands.cli import train
 from nemo_asr.commands.training import TrainingRun
 from nemo_asr.data.dataset import BatchShape
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
+from nemo_asr.features import spectra
 from nemo_asr.models.transducer import lattice, sliced_joint
 from nemo_lite.backends.pytorch.iterations import iterations
 from nemo_lite.base.errors import UsageError
@@ -118,6 +119,22 @@ def test_a_batch_that_is_counted_takes_the_memory_of_one_item(corpus, capsys, mo
     plan(corpus, "--find_batch", "--device", "h200", "--rate", "1")
     assert "give --batch_size" in capsys.readouterr().out
     assert {shape.items for shape in made} == {1}
+
+
+def test_a_large_batch_is_counted_without_most_blocks_of_its_features_and_to_the_byte(corpus, monkeypatch):
+    options = ["--model_config", str(corpus / "tones.yaml"), "--train_dataset", str(corpus / "train.json")]
+    run = TrainingRun(AsrArgParser(prog="plan").parse_args([*options, "--num_epochs", "1", "--plan"]))
+    finding = run.batch_finding(nemo_asr.connect(run.model, run.training_data, training=True).scored[0], {})
+    shape, left_out = BatchShape(100, 4.0, 6), []
+
+    def all_of(items, tensor, needed):
+        left_out.append(len(items) - len(iterations(items, tensor, needed)))
+        return items
+
+    counted = finding.counted(shape)
+    monkeypatch.setattr(spectra, "iterations", all_of)
+    assert finding.counted(shape) == counted
+    assert max(left_out) > 3
 
 
 @pytest.fixture

@@ -222,7 +222,7 @@ class AudioPreprocessor(NonTrainableNM):
         shape = (input_signal.shape[0], self.num_features, self._padded(num_frames))
         features = torch.full(shape, self.pad_value, dtype=torch.float32, device=input_signal.device)
         cost, limit = num_frames * self.n_fft, ROWS_VALUES
-        for rows in blocks(shape[0], cost, limit, input_signal.device):
+        for rows in blocks(shape[0], cost, limit, input_signal):
             block = self._features(input_signal[rows], length[rows], num_valid[rows])
             features[rows, :, : block.shape[2]] = block
         return self._spliced(features, num_valid)

@@ -202,7 +202,7 @@ class AudioToKaldiFbankPreprocessor(LogMelPreprocessor):
     def _power_of(self, samples: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
         """That of all frames which lie within the samples."""
         framed = samples.unfold(1, self.win_length, self.hop_length)
-        for block in blocks(framed.shape[1], samples.shape[0] * self.n_fft, SPECTRUM_VALUES, samples.device):
+        for block in blocks(framed.shape[1], samples.shape[0] * self.n_fft, SPECTRUM_VALUES, samples):
             frames = framed[:, block]
             frames = frames - frames.mean(2, keepdim=True) if self.remove_dc_offset else frames.clone()
             if self.preemph:

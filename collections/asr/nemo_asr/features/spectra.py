@@ -7,7 +7,7 @@ exported graph runs fast.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
+from nemo_lite.backends.pytorch.iterations import iterations
 from nemo_lite.backends.pytorch.streaming import State
 from nemo_lite.base.errors import UnknownNameError
 
@@ -254,16 +255,19 @@ def power_spectra(
         Which frames, and their power (B, frames of the block, n_fft // 2 + 1).
     """
     frames = extended.unfold(1, window.numel(), hop)
-    for block in blocks(num_frames, extended.shape[0] * window.numel(), SPECTRUM_VALUES, extended.device):
+    for block in blocks(num_frames, extended.shape[0] * window.numel(), SPECTRUM_VALUES, extended):
         # Real and imaginary parts alternate in memory: squaring all at once is faster than one kind after the other.
         squares = torch.view_as_real(torch.fft.rfft(frames[:, block] * window)).square_()
         yield block, squares[..., 0] + squares[..., 1]
 
 
-def blocks(number: int, num_values: int, limit: int, device: torch.device) -> Iterator[slice]:
-    """Cut ``number`` things of ``num_values`` values each into blocks of ``limit`` values; on a GPU into one block."""
-    step = max(1, limit // max(1, num_values)) if device.type == "cpu" else max(1, number)
-    return (slice(first, min(first + step, number)) for first in range(0, number, step))
+def blocks(number: int, num_values: int, limit: int, tensor: torch.Tensor) -> Sequence[slice]:
+    """Cut ``number`` things of ``num_values`` values each into blocks of ``limit`` values; on a GPU into one block.
+
+    Where memory is counted, some of the blocks: each of them leaves nothing but its part of what the loop fills.
+    """
+    step = max(1, limit // max(1, num_values)) if tensor.device.type == "cpu" else max(1, number)
+    return iterations([slice(first, min(first + step, number)) for first in range(0, number, step)], tensor, 2)
 
 
 def first_samples(batch: int, window: torch.Tensor) -> State:
