@@ -63,7 +63,8 @@ def test_the_longest_utterances_come_first_and_one_that_does_not_fit_is_told():
 
 
 def test_hours_follow_from_the_rate_given_or_measured(tmp_path):
-    assert hours_told(36_000, 10.0, "as given").startswith("1.0 hours to the end, at 10 seconds of audio a second")
+    assert hours_told(36_000, 10.0, "as given").startswith("1 h 0 min to the end, at 10 seconds of audio a second")
+    assert hours_told(1_200, 10.0, "as given").startswith("2 min 0 s to the end, at 10 seconds of audio a second")
     assert "give --rate" in hours_told(36_000, None, "")
     records = [{"kind": "train", "amount_per_second": rate} for rate in (0.0, 4.0, 6.0)] + [{"kind": "end"}]
     assert rate_of(records) == 5.0
@@ -108,7 +109,7 @@ def test_a_plan_finds_the_batch_for_a_device_and_the_hours(corpus, capsys, monke
     assert "largest batch on 34MiB (34 MiB, 2 MiB of them for tensors), counted by shapes:\n" in said
     (batch,) = re.findall(r"give --batch_size (\d+);", said)
     assert 1 <= int(batch) < 12
-    assert re.search(r"0\.\d hours to the end, at 0 seconds of audio a second \(as given\)", said)
+    assert re.search(r"\d+ min \d+ s to the end, at 0 seconds of audio a second \(as given\)", said)
 
 
 def test_a_batch_that_is_counted_takes_the_memory_of_one_item(corpus, capsys, monkeypatch, tmp_path):

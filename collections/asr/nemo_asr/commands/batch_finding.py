@@ -19,7 +19,7 @@ from nemo_asr.scoring.report.records import METRICS_FILE
 from nemo_lite import DataLayerNM, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.engine.step_memory import StepMemory
 from nemo_lite.base.errors import UsageError, counted
-from nemo_lite.core.trackers import read_metrics
+from nemo_lite.core.trackers import duration_text, read_metrics
 
 # Shares of a device's memory that tensors get. Those of a CPU were measured (docs/en/performance.md); nobody has
 # measured that of a GPU.
@@ -376,7 +376,7 @@ def hours_told(audio_seconds: float, rate: float | None, source: str) -> str:
     """How long the training takes, in a line."""
     if rate is None:
         return "hours to the end: not known; give --rate, the seconds of audio that a second trains"
-    return f"{audio_seconds / rate / 3600:.1f} hours to the end, at {rate:.0f} seconds of audio a second ({source})"
+    return f"{duration_text(audio_seconds / rate)} to the end, at {rate:.0f} seconds of audio a second ({source})"
 
 
 def rate_of(records: Iterable[Mapping[str, Any]]) -> float | None:
