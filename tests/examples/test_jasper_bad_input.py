@@ -341,7 +341,8 @@ def test_an_output_folder_that_is_not_writable_is_named(corpus, tmp_path):
         told = refusal(corpus, **options)
         assert f"{options['work_dir']}/Jasper: the folder is not writable" in told
         assert "choose another folder, or correct its permissions" in told
-    assert "file/runs/Jasper: the folder is not writable" in refusal(corpus, "--plan", work_dir="file/runs")
+    told = refusal(corpus, "--plan", work_dir="file/runs")
+    assert "file: there is a file where a folder is wanted; choose another folder" in told
 
 
 def test_a_device_or_a_precision_that_is_not_there_leaves_nothing_behind(corpus, tmp_path, monkeypatch):
