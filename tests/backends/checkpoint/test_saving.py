@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import gc
 import math
 import os
 import signal
 import sys
 import threading
 import time
+import weakref
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -139,6 +141,28 @@ def test_a_checkpoint_begins_when_the_one_before_is_on_the_disk(tmp_path, monkey
         saving.start(tmp_path, {"Net": ModuleWeights("Net", {"w": torch.ones(1)})}, {}, SavePlan("STEP", number, 9))
     saving.close()
     assert (complete, len(CheckpointFolder(tmp_path).sets())) == ([0, 1, 2], 3)
+
+
+def test_nothing_of_a_copy_is_left_when_it_is_written(tmp_path, monkeypatch, in_background):
+    """Python looks for garbage rarely where a program has many objects: each checkpoint would leave its tensors."""
+    left = list[weakref.ref[torch.Tensor]]()
+
+    def copied(tree):
+        copies = copied_to_host(tree)
+        left.append(weakref.ref(copies[0]["Net"].tensors["w"]))
+        return copies
+
+    monkeypatch.setattr("nemo_lite.backends.pytorch.checkpoint.saving.copied_to_host", copied)
+    saving = Saving(SingleProcess())
+    gc.disable()
+    try:
+        for number in (2, 4, 6):
+            saving.start(tmp_path, {"Net": ModuleWeights("Net", {"w": torch.ones(9)})}, {}, SavePlan("STEP", number, 9))
+            saving.done(tmp_path, wait=True)
+        assert [copy() for copy in left] == [None, None, None]
+    finally:
+        gc.enable()
+        saving.close()
 
 
 def test_a_checkpoint_in_flight_counts_among_the_best(tmp_path, monkeypatch, in_background):

@@ -94,25 +94,25 @@ class BackgroundWriter:
 
 def copied_to_host(tree: T) -> T:
     """The same tree with copies of its tensors in host memory. Tensors that are one stay one."""
-    copies: dict[tuple[object, ...], Tensor] = {}
-
-    def copied(value: Any) -> Any:  # a part of the tree
-        if isinstance(value, Tensor):
-            key = identity(value)
-            if key not in copies:
-                with torch.no_grad():
-                    copies[key] = value.detach().clone() if value.device.type == "cpu" else value.detach().cpu()
-            return copies[key]
-        if isinstance(value, Mapping):
-            return {key: copied(item) for key, item in value.items()}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*map(copied, value))
-        if isinstance(value, (list, tuple)):
-            return type(value)(map(copied, value))
-        return value
-
-    result: T = copied(tree)
+    result: T = _copied(tree, {})
     return result
+
+
+def _copied(value: Any, copies: dict[tuple[object, ...], Tensor]) -> Any:  # a part of the tree
+    # Not a function in the other: one that names itself keeps its copies until Python looks for garbage.
+    if isinstance(value, Tensor):
+        key = identity(value)
+        if key not in copies:
+            with torch.no_grad():
+                copies[key] = value.detach().clone() if value.device.type == "cpu" else value.detach().cpu()
+        return copies[key]
+    if isinstance(value, Mapping):
+        return {key: _copied(item, copies) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_copied(item, copies) for item in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(_copied(item, copies) for item in value)
+    return value
 
 
 def num_bytes_of(tree: object) -> int:
