@@ -65,12 +65,13 @@ def share_of(name: str) -> float:
     """The share of a memory of this name that tensors get."""
     if name != "cpu":
         return SHARE_OF_GPU
-    return SHARE_OF_CPU_TRIMMED if _is_trimmed() else SHARE_OF_CPU
+    return SHARE_OF_CPU if _keeps_freed(name) else SHARE_OF_CPU_TRIMMED
 
 
-def _is_trimmed() -> bool:
+def _keeps_freed(name: str) -> bool:
+    """Whether the memory of freed tensors stays in gaps of the C library's heap, where large tensors do not fit."""
     threshold = os.environ.get(TRIMMED, "")
-    return threshold.isdecimal() and int(threshold) <= _TRIMMED_FROM
+    return name == "cpu" and not (threshold.isdecimal() and int(threshold) <= _TRIMMED_FROM)
 
 
 class BatchFinding:
@@ -164,8 +165,7 @@ class BatchFinding:
                 step = self.counted(shape)
                 return step.peak + _copied(name, step)
 
-        buckets, keeps_freed = buckets_of(layer), name == "cpu" and not _is_trimmed()
-        reserved = self._reserved_for_evaluations() if keeps_freed else 0
+        buckets, reserved = buckets_of(layer), self._reserved_for_evaluations() if _keeps_freed(name) else 0
         try:
             fits = find(buckets, bytes_of, limit - reserved)
         except UsageError:
@@ -183,7 +183,7 @@ class BatchFinding:
         return [*lines, hours_told(audio, rate, source)]
 
     def _reserved_for_evaluations(self) -> int:
-        """Bytes that evaluations take at least beside the steps, where what these free stays in the heap of C."""
+        """Bytes of the evaluation set that takes most, at --eval_batch_size or one item: the steps leave them free."""
         items, most = self._args.eval_batch_size or 1, 0
         for tag, (_, layer) in self._evaluated.items():
             shape = layer.largest_shape()._replace(items=min(items, len(layer)))
@@ -198,7 +198,7 @@ class BatchFinding:
         lines: list[str] = []
         most = self._args.eval_batch_size or max(fit.items for fit in fits)
         try:
-            if name == "cpu" and not _is_trimmed():
+            if _keeps_freed(name):
                 beside = max(fit.bytes for fit in fits)
             else:
                 step = self.counted(fits[0].bucket.longest._replace(items=1))
