@@ -30,7 +30,7 @@ settings.load_profile("default" if "NEMO_LITE_LONG_TESTS" in os.environ else "sa
 # Toys that start processes: a test that calls them, itself or through a function or fixture of its file, is slow.
 STARTERS = ("toys.launched", "toys.machines", "toys.ranks", "toys.warm_python")
 
-TEST_SECONDS = float(os.environ.get("NEMO_LITE_TEST_SECONDS", "600"))
+TEST_SECONDS = float(os.environ.get("NEMO_LITE_TEST_SECONDS", "900"))
 """For each of set-up, call and tear-down of a test, but for soak tests; far more than any takes on a busy machine."""
 ENDED_TESTS = itertools.count(1)
 _UNTIL_EXIT_SECONDS = min(60.0, TEST_SECONDS)  # for a test that does not end by an exception, as in a call of C

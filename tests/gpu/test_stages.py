@@ -48,16 +48,16 @@ def test_what_does_not_end_is_told_with_its_stacks_and_the_rest_runs(gpu_tests, 
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_each_test_of_gpu_code_is_in_one_stage(gpu_tests):
-    stages = [set(gpu_tests.collected(stage, has_gpu)) for has_gpu in (True, False) for stage in gpu_tests.STAGES]
-    together = {
-        file: set(gpu_tests.collected(gpu_tests.Stage("all", file, "", 1.0), has_gpu))
-        for has_gpu in (True, False)
+@pytest.mark.parametrize("has_gpu", [True, False], ids=["on_cuda", "on_the_cpu"])
+def test_each_test_of_gpu_code_is_in_one_stage(gpu_tests, has_gpu):
+    stages = [set(gpu_tests.collected(stage, has_gpu)) for stage in gpu_tests.STAGES]
+    together = (
+        gpu_tests.collected(gpu_tests.Stage("all", file, "", 1.0), has_gpu)
         for file in (gpu_tests.ONE, gpu_tests.SEVERAL)
-    }
+    )
     found = [test for stage in stages for test in stage if not test.startswith(gpu_tests.REHEARSAL)]
     assert len(found) == len(set(found))
-    assert set().union(*together.values()) <= set(found)
+    assert {test for file in together for test in file} == set(found)
     assert all(stages)
 
 
