@@ -90,6 +90,22 @@ def test_a_file_that_is_put_there_while_the_demo_runs_is_not_the_demos(steps, mo
         demo.main([])
 
 
+def test_a_demo_in_the_folder_of_one_that_runs_is_refused_with_that_reason(steps, monkeypatch):
+    train, told = demo.train, []
+
+    def train_while_another_starts(corpus, work_dir, num_epochs):
+        train(corpus, work_dir, num_epochs)
+        with pytest.raises(UsageError) as refused:
+            demo.main([])
+        told.append(str(refused.value))
+
+    monkeypatch.setattr(demo, "train", train_while_another_starts)
+    run("--num_epochs", "3")
+    place = Path("runs/demo")
+    assert told == [f"{place}: another nemo-lite demo runs there; wait until it has ended, or choose another folder"]
+    assert (place / "metrics.jsonl").read_text() == "3"
+
+
 def test_the_help_names_the_defaults_of_the_corpus_and_of_the_demo(capsys):
     with pytest.raises(SystemExit):
         demo.main(["--help"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import re
@@ -10,11 +11,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nemo_asr.corpora import synth
 from nemo_lite.base.errors import UsageError
+from nemo_lite.base.files import make_writable_folder
 from nemo_lite.base.options import OneLineParser, positive_int
 from nemo_lite.base.outputs import RECORD, check_ours, list_outputs, remove_outputs
 from nemo_lite.core.trackers import read_metrics
@@ -75,26 +78,52 @@ def run_demo(corpus: Path, work_dir: Path, num_epochs: int = NUM_EPOCHS) -> None
         num_epochs: epochs to train.
 
     Raises:
-        UsageError: the folder holds something that no demo wrote, or that has changed since. Nothing is deleted then.
+        UsageError: the folder holds something that no demo wrote, or that has changed since, or another demo runs
+            there. Nothing is deleted then.
     """
     start, work_dir = time.monotonic(), _work_dir(work_dir)
     remove_outputs(work_dir, PROGRAM)
-    try:
-        _run(corpus, work_dir, num_epochs, start)
-    finally:
-        list_outputs(work_dir, PROGRAM, _WRITTEN)  # also of a demo that was stopped
+    make_writable_folder(work_dir)
+    with _locked(work_dir):
+        try:
+            _run(corpus, work_dir, num_epochs, start)
+        finally:
+            list_outputs(work_dir, PROGRAM, _WRITTEN)  # also of a demo that was stopped
 
 
 def _work_dir(folder: Path) -> Path:
     """The folder, with a name of its own: ``.`` has none.
 
     Raises:
-        UsageError: it holds something that no demo wrote, or that has changed since.
+        UsageError: it holds something that no demo wrote, or that has changed since, or another demo runs there.
     """
     folder = folder.expanduser()
     folder = folder if folder.name not in ("", "..") else folder.resolve()
+    if folder.is_dir():
+        with _locked(folder):  # a demo that runs has not listed its files yet: they would be taken for the user's
+            pass
     check_ours(folder, PROGRAM)
     return folder
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One demo at a time. The folder itself is locked, so nothing is left behind.
+
+    Raises:
+        UsageError: another demo runs there.
+    """
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # its file system has no such locks
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                remedy = "wait until it has ended, or choose another folder"
+                raise UsageError(f"another {PROGRAM} runs there", place=str(folder), remedy=remedy) from None
+        yield
+    finally:
+        os.close(file)
 
 
 def _run(corpus: Path, work_dir: Path, num_epochs: int, start: float) -> None:
