@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from signal import Signals
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nemo_lite.base.errors import UsageError, counted
@@ -407,7 +408,7 @@ class TerminalLines(Tracker):
         rates: names of evaluated values that are error rates, fractions of 1; the first is the one that counts. Where
             an evaluation has none of them, its numbers are shown as they are, and the first metric counts.
         use: how to use the model: a line of the summary, where something was saved.
-        if_stopped: a line at the end of the summary of a run that stopped before its last step.
+        if_interrupted: a line at the end of the summary of a run that a signal has stopped.
         earlier: ``evaluation`` and ``model`` records of the run before it was started again, in their order: those of
             steps before the first evaluation count for what is the best.
         earlier_seconds: how long the run has taken before it was started again.
@@ -418,12 +419,12 @@ class TerminalLines(Tracker):
         self,
         rates: Sequence[str] = (),
         use: str = "",
-        if_stopped: str = "",
+        if_interrupted: str = "",
         earlier: Sequence[Record] = (),
         earlier_seconds: float = 0.0,
         starts_trained: bool = False,
     ) -> None:
-        self._rates, self._use, self._if_stopped, self._earlier = rates, use, if_stopped, earlier
+        self._rates, self._use, self._if_interrupted, self._earlier = rates, use, if_interrupted, earlier
         self._earlier_seconds, self._starts_trained = earlier_seconds, starts_trained
         self._total_steps: int | None = None
         self._sets: dict[str, _Set] = {}
@@ -550,8 +551,8 @@ class TerminalLines(Tracker):
             lines.append(f"{self._about_the_model(self._model)}: {self._model['path']}")
         if self._use and (self._model or self._checkpoint):
             lines.append(self._use)
-        if self._if_stopped and record["reason"] != FINISHED:
-            lines.append(self._if_stopped)
+        if self._if_interrupted and record["reason"] in Signals.__members__:
+            lines.append(self._if_interrupted)
         return lines
 
     def _about_the_model(self, record: Mapping[str, object]) -> str:

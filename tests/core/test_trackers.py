@@ -398,9 +398,10 @@ def test_a_run_that_starts_anew_knows_nothing_of_an_older_one(told):
     ]
 
 
-def test_the_summary_of_a_run_that_was_stopped_ends_with_a_line_of_its_own(told):
-    assert told(end("SIGTERM"), if_stopped="Report so far: x")[-1] == "Report so far: x"
-    assert "Report so far: x" not in told(end(), if_stopped="Report so far: x")
+def test_the_summary_of_a_run_that_a_signal_stopped_ends_with_a_line_of_its_own(told):
+    assert told(end("SIGTERM"), if_interrupted="Report so far: x")[-1] == "Report so far: x"
+    for reason in ("finished", "wer of dev no better in 3 evaluations"):
+        assert "Report so far: x" not in told(end(reason), if_interrupted="Report so far: x")
 
 
 def test_the_rate_that_counts_comes_first(capsys):

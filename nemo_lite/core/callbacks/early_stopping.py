@@ -116,7 +116,8 @@ class EarlyStoppingCallback(NeMoCallback):
         best = "" if self._best is None else f" than {self._told()} at step {self._best_step}"
         assert self._state is not None, "a run has started"
         self._state.request_stop(
-            f"{self._metric} of {self._evaluation} no better{best} in {evaluations}", is_of_all_ranks=True
+            f"{self._metric} of {self._evaluation} no better{best} in {evaluations} (patience {self._patience})",
+            is_of_all_ranks=True,
         )
 
     def _told(self) -> str:

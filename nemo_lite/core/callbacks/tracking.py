@@ -88,7 +88,7 @@ class TrackingCallback(NeMoCallback):
     def on_action_end(self, state: ActionState) -> None:
         """Note that the run ends in order."""
         if not self._num_steps:  # where a checkpoint had brought it
-            self._end.update(step=state.step, epoch=state.epoch)
+            self._end.update(step=state.step, epoch=state.epoch + (not state.is_epoch_over))
         self._end["reason"] = state.stop_reason or FINISHED
 
     def close(self) -> None:

@@ -126,7 +126,10 @@ def test_all_ranks_stop_after_the_same_step_as_a_process_alone():
 def test_a_run_that_goes_on_stops_where_the_uninterrupted_one_does(tmp_path, interrupted_after):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     steps, weights, reason = trained(whole)
-    assert (steps, reason) == ([*range(STOPS_AFTER)], "wer of dev no better than 0.4 at step 4 in 3 evaluations")
+    assert (steps, reason) == (
+        [*range(STOPS_AFTER)],
+        "wer of dev no better than 0.4 at step 4 in 3 evaluations (patience 3)",
+    )
     trained(parts, max_steps=interrupted_after)
     assert trained(parts) == (steps[interrupted_after:], weights, reason)
 

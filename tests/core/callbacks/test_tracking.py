@@ -119,15 +119,16 @@ def test_a_frequency_below_one_is_an_error():
         TrackingCallback(Trackers(), step_freq=0)
 
 
-def test_a_run_with_nothing_left_to_train_ends_where_its_checkpoint_brought_it():
+@pytest.mark.parametrize(("is_epoch_over", "epoch"), [(True, 4), (False, 5)])
+def test_a_run_with_nothing_left_to_train_ends_where_its_checkpoint_brought_it(is_epoch_over, epoch):
     kept, state = Kept(), FakeState()
     called = CallbackList([TrackingCallback(Trackers([kept]))])
     called.notify("on_action_start", state)
-    state.step, state.epoch = 12, 4
+    state.step, state.epoch, state.is_epoch_over = 12, 4, is_epoch_over  # four epochs are done
     called.notify("on_action_end", state)
     called.close()
     end = kept.records[-1]
-    assert (end["kind"], end["step"], end["epoch"], end["reason"]) == ("end", 12, 4, "finished")
+    assert (end["kind"], end["step"], end["epoch"], end["reason"]) == ("end", 12, epoch, "finished")
 
 
 def test_the_parts_of_a_loss_are_recorded_where_the_loss_is():
