@@ -236,9 +236,25 @@ def test_rates_of_the_leaderboard_are_written_for_a_models_repository(model, tal
     ):
         with pytest.raises(SystemExit):
             main([model, "--eval_datasets", "dev.json", *words])
+    (talks / "taken").mkdir()
+    (talks / "taken/.eval_results").write_text("a file")
+    with pytest.raises(UsageError, match=r"taken/\.eval_results: there is a file where a folder is wanted"):
+        main([model, "--eval_datasets", "dev.json", "--leaderboard", "board", "--out", "taken"])
+    assert [path.name for path in (talks / "taken").iterdir()] == [".eval_results"]  # before it is evaluated
     with pytest.raises(UsageError, match="this is no checkout of the leaderboard"):
         main([model, "--eval_datasets", "dev.json", "--leaderboard", "talks", "--out", "none"])
     assert not (talks / "none").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "name"), [([], "sclite"), (["--compare"], "compared")])
+def test_a_file_where_a_folder_of_results_is_wanted_is_told_before_the_evaluation(options, name, model, talks):
+    (talks / "taken").mkdir()
+    (talks / "taken" / name).write_text("a file")
+    models = [model, model] if options else [model]
+    with pytest.raises(UsageError, match=f"taken/{name}: there is a file where a folder is wanted"):
+        main([*models, *options, "--eval_datasets", "dev.json", "--out", "taken", *CPU])
+    assert [path.name for path in (talks / "taken").iterdir()] == [name]
 
 
 @pytest.mark.slow

@@ -120,20 +120,19 @@ def evaluate_texts(args: Namespace) -> None:
 
 def _check_places(args: Namespace, out: Path) -> None:
     """UsageError where files cannot be written, or one is there that may not be replaced; before any work is done."""
-    check_writable_folder(out)
     tags, inputs = unique_tags(args.eval_datasets), InputFiles(named_files(args))
-    if args.compare:
-        check_output(out / COMPARISON_FILE, COMPARE, inputs=inputs, overwrite=args.overwrite)
-    if args.leaderboard:
-        check_output(out / RESULTS_FILE, PROGRAM, inputs=inputs, overwrite=args.overwrite)
+    written = [(out / COMPARISON_FILE, COMPARE)] if args.compare else []
+    written += [(out / RESULTS_FILE, PROGRAM)] if args.leaderboard else []
     for folder in (out, *([out / COMPARED] if args.compare else [])):
         names = [f"{tag}.{ending}" for tag in tags for ending in (_TRANSCRIPTS, _SCORES)]
         names += [f"{FOLDER}/{tag}.{ending}" for tag in tags for ending in ENDINGS]
         names += [_WEIGHTS] if args.search_weights else []
-        for name in names:
-            check_output(folder / name, PROGRAM, inputs=inputs, overwrite=args.overwrite)
-        if args.report:
-            check_output(folder / PAGE_FILE, REPORT, inputs=inputs, overwrite=args.overwrite)
+        written += [(folder / name, PROGRAM) for name in names]
+        written += [(folder / PAGE_FILE, REPORT)] if args.report else []
+    for folder in dict.fromkeys([out, *(path.parent for path, _ in written)]):
+        check_writable_folder(folder)
+    for path, kind in written:
+        check_output(path, kind, inputs=inputs, overwrite=args.overwrite)
 
 
 def _check_references(
