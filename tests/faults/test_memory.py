@@ -10,20 +10,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from toys.faulty_run import Mse, Net, Points
 from toys.ranks import Rank
 
 import nemo_lite as nemo
+from nemo_lite.core.callbacks.metrics import Mean
 
 MEGABYTE = 2**20
+UNITS = 200_000
+COPY = 3 * 4 * (3 + 2) * UNITS  # bytes of the weights of so many units, and of what AdamW keeps for them
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def used() -> dict[str, int]:
     """What this process holds: bytes of memory, open descriptors, threads and child processes."""
     gc.collect()
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
     return {
-        "bytes": pages * os.sysconf("SC_PAGE_SIZE"),
+        "bytes": resident(),
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": len(os.listdir("/proc/self/task")),
         "children": len(multiprocessing.active_children()),
@@ -53,6 +61,35 @@ class Leak(nemo.NeMoCallback):
 
     def on_step_end(self, state: Any) -> None:
         self.kept.append([bytearray(2000), os.dup(2) if state.step % 100 == 0 else None])
+
+
+class Resident(nemo.NeMoCallback):
+    """Notes the resident memory after each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = list[int]()
+
+    def on_step_end(self, state: Any) -> None:
+        self.found.append(resident())
+
+
+def train_wide(folder: Path, steps: int) -> list[int]:
+    """The resident memory after each step; each ends with an evaluation and a checkpoint that takes a while."""
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=5)
+    gc.disable()  # a program of many objects looks for garbage so rarely that a copy for each checkpoint stays
+    net, meter = Net(), Resident()
+    net.layers = torch.nn.Sequential(torch.nn.Linear(3, UNITS), torch.nn.Linear(UNITS, 1))
+    (x, y), (dev_x, dev_y) = Points(2 * steps)(), Points()()
+    evaluated = Mse()(out=net(x=dev_x), target=dev_y)
+    callbacks = [
+        nemo.EvaluatorCallback(metrics={"loss": Mean(evaluated, dev_x)}, name="dev", eval_step=1),
+        nemo.CheckpointCallback(folder, step_freq=1, checkpoints_to_keep=1),
+        meter,
+    ]
+    params = {"lr": 0.01, "max_steps": steps}
+    factory.train([Mse()(out=net(x=x), target=y)], optimizer="adam_w", optimization_params=params, callbacks=callbacks)
+    return meter.found
 
 
 def train(folder: Path, steps: int, workers: int, save_every: int, leaks: bool) -> list[dict[str, int]]:
@@ -89,6 +126,16 @@ def check_flat(grown: dict[str, int]) -> None:
     assert grown["objects"] < 500, grown
     # A checkpoint that is being written has a few of its own.
     assert all(grown[name] <= 3 for name in ("descriptors", "threads", "children")), grown
+
+
+@pytest.mark.slow
+def test_checkpoints_with_evaluations_leave_no_copies_of_weights(tmp_path):
+    end = Rank({}, train_wide, (tmp_path, 14)).wait(time.perf_counter() + 60)
+    assert end.code == 0, end.err
+    assert [folder.name for folder in tmp_path.iterdir() if folder.is_dir()] == ["checkpoint-STEP-14"]
+    # The first three steps set things up. The copy that is being written is there or not.
+    growth_in_copies = (max(end.result[3:]) - max(end.result[:3])) / COPY
+    assert growth_in_copies < 3, [f"{found / COPY:.1f}" for found in end.result]
 
 
 @pytest.mark.parametrize(
