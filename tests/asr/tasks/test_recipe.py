@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -505,6 +507,19 @@ def test_a_recipe_makes_all_modules_of_a_model(write: Write) -> None:
     shown = load_recipe(write(FLAT)).model(with_weights=False)
     modules = [module for module in (shown.encoder, shown.decoder) if isinstance(module, torch.nn.Module)]
     assert {p.device.type for module in modules for p in module.parameters()} == {"meta"}
+
+
+def test_a_model_that_nobody_holds_is_gone_before_python_looks_for_garbage(write: Write) -> None:
+    recipe = load_recipe(write(FLAT))
+    gc.disable()
+    try:
+        model = recipe.model()
+        left = {role: weakref.ref(part) for role, part in vars(model).items() if isinstance(part, torch.nn.Module)}
+        del model
+        assert {role: part() for role, part in left.items()} == dict.fromkeys(left)
+        assert {"preprocessor", "encoder", "decoder", "loss"} <= left.keys()
+    finally:
+        gc.enable()
 
 
 @pytest.mark.slow

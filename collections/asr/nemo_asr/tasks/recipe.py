@@ -6,7 +6,7 @@ import json
 import os
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter, signature
 from pathlib import Path
@@ -169,23 +169,23 @@ class Recipe:
         roles = [role for role in family_of(self.family).roles if role in self._parts]
         modules: dict[str, NeuralModule] = {}
         intermediate: dict[str, NeuralModule] = {}
-
-        def make(role: str) -> NeuralModule:
-            if role not in modules:
-                target = self._parts[role].target
-                references = {name: Reference(make(name)) for name in references_in(target)}
-                with without_weights(not with_weights and issubclass(target, TrainableNM)):
-                    if role == "encoder" and intermediate_ctc:
-                        modules[role], auxiliary = self._encoder_with_intermediate(intermediate_ctc)
-                        intermediate.update(auxiliary)
-                    else:
-                        modules[role] = self._build(role, **references)
-            return modules[role]
-
-        make("encoder")  # the order decides which random numbers become which weights
-        for role in roles:
-            make(role)
+        for role in self._behind_references(["encoder", *roles]):  # this order decides which weights are drawn first
+            if role in modules:
+                continue
+            target = self._parts[role].target
+            references = {name: Reference(modules[name]) for name in references_in(target)}
+            with without_weights(not with_weights and issubclass(target, TrainableNM)):
+                if role == "encoder" and intermediate_ctc:
+                    modules[role], intermediate = self._encoder_with_intermediate(intermediate_ctc)
+                else:
+                    modules[role] = self._build(role, **references)
         return Model.of(modules, self.family, intermediate)
+
+    def _behind_references(self, roles: Iterable[str]) -> Iterator[str]:
+        """The roles, each behind those that it refers to; some more than once."""
+        for role in roles:
+            yield from self._behind_references(references_in(self._parts[role].target))
+            yield role
 
     def _encoder_with_intermediate(self, weight: float) -> tuple[NeuralModule, dict[str, NeuralModule]]:
         if not 0 < weight < 1:
