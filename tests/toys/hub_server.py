@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,7 +26,7 @@ class Hub:
         large: names of the files that are stored as Git LFS: redirected, with a SHA-256.
         private: whether a token is wanted.
         sent: what is sent in the place of a file's content.
-        cut: after how many bytes of an answer the connection is cut, once each.
+        cut, cut_lists: after how many bytes of a content, or a list, the connection is cut, once each.
         refusals: codes for the next answers about files, each with its headers.
         takes_ranges: whether the store does.
         asked: the path, the ``Range`` and the ``Authorization`` of each request.
@@ -38,6 +38,7 @@ class Hub:
     moved: str = ""
     sent: dict[str, bytes] = field(default_factory=dict)
     cut: list[int] = field(default_factory=list)
+    cut_lists: list[int] = field(default_factory=list)
     refusals: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     takes_ranges: bool = True
     asked: list[tuple[str, str | None, str | None]] = field(default_factory=list)
@@ -88,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif hub.moved and hub.moved not in path:
             self._answer(307, b"", Location=path.replace("owner/name", hub.moved))
         elif "/tree/main" in path and (hub.moved or "owner/name") in path:
-            self._answer(200, hub.listed())
+            self._answer(200, hub.listed(), hub.cut_lists)
         elif path.endswith("/versions/1.0.0rc1/files/"):
             self._answer(200, hub.listed_by_ngc())
         elif ("/resolve/main/" in path or "/versions/" in path) and (name := path.rpartition("/")[2]) in hub.files:
@@ -108,16 +109,16 @@ class _Handler(BaseHTTPRequestHandler):
             start = int(self.headers["Range"].removeprefix("bytes=").rstrip("-"))
         last = len(content) - 1
         headers = {"Content-Range": f"bytes {start}-{last}/{len(content)}"} if start else {}
-        self._answer(206 if start else 200, content[start:], **headers)
+        self._answer(206 if start else 200, content[start:], self.hub.cut if self.is_store else (), **headers)
 
-    def _answer(self, code: int, content: bytes, **headers: str) -> None:
+    def _answer(self, code: int, content: bytes, cut: Sequence[int] = (), **headers: str) -> None:
         self.send_response(code)
         self.send_header("Content-Length", str(len(content)))
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
-        if content and self.is_store and self.hub.cut:
-            content = content[: self.hub.cut.pop(0)]
+        if content and isinstance(cut, list) and cut:
+            content = content[: cut.pop(0)]
         self.wfile.write(content)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import signal
 import socket
 import sys
 from collections.abc import Iterator
+from http.client import HTTPResponse
 from pathlib import Path
 from subprocess import PIPE, Popen
 from threading import Timer
@@ -242,6 +244,42 @@ def test_a_network_that_fails_while_a_file_comes_is_waited_for(
     monkeypatch.setattr(socket, "getaddrinfo", sometimes)
     fetch(NAME)
     assert waits == [1.0]
+
+
+@pytest.mark.parametrize("number", [1, 2])  # of the list, of the first file
+def test_a_network_that_is_lost_while_an_answer_comes_is_waited_for(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, waits: list[float], number: int
+) -> None:
+    read, reads = HTTPResponse.read, iter(range(1, 100))
+
+    def once_lost(self: HTTPResponse, amt: int | None = None) -> bytes:
+        if next(reads) == number:
+            raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
+        return read(self, amt)
+
+    monkeypatch.setattr(HTTPResponse, "read", once_lost)
+    assert (fetch(NAME) / "model.safetensors").read_bytes() == WEIGHTS
+    assert waits == [1.0]
+
+
+def test_a_list_that_is_cut_is_asked_for_again(hub: Hub, waits: list[float]) -> None:
+    hub.cut_lists = [40]
+    fetch(NAME)
+    assert waits == [1.0]
+
+
+@pytest.mark.parametrize("variable", ["HF_ENDPOINT", "http_proxy"])
+@pytest.mark.parametrize("address", ["http://a..b", "http://host:abc", "http://host b"])
+def test_an_address_that_is_none_is_told_at_once(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, waits: list[float], variable: str, address: str
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://nowhere.invalid")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv(variable, address)
+    assert refusal().startswith(
+        "hf:owner/name: an address cannot be used: the server's, a proxy's, or where it redirects: "
+    )
+    assert waits == []
 
 
 def test_a_file_of_the_cache_that_was_cut_is_fetched_again(hub: Hub) -> None:

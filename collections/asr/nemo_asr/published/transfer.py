@@ -32,6 +32,7 @@ MAX_WAIT_SECONDS = 120.0  # that a server may ask for
 _TIMEOUT_SECONDS = 60
 _CHUNK_BYTES = 1 << 20
 _NETWORK = (URLError, ConnectionError, TimeoutError, ssl.SSLError, http.client.HTTPException)
+_BROKE_OFF = "the connection broke off"
 _DIGESTS = {64: "SHA-256", 40: "git's SHA-1"}
 _OF_GIT = FileKind("the file", 256 << 20, CheckpointError)  # larger ones are of Git LFS
 
@@ -87,7 +88,14 @@ class Transfer:
 
     def read(self, url: str, max_bytes: int) -> bytes:
         """An answer, at most so many bytes of it. Raises the errors of :meth:`receive`."""
-        data: bytes = self._tried(url, lambda response: response.read(max_bytes))
+
+        def all_of(response: Any) -> bytes:
+            data = _read(response, max_bytes)
+            if response.length and len(data) < max_bytes:
+                raise ConnectionError(_BROKE_OFF)
+            return data
+
+        data: bytes = self._tried(url, all_of)
         return data
 
     def size(self, url: str) -> int | None:
@@ -107,7 +115,7 @@ class Transfer:
         while part.stat().st_size < file.bytes:
             try:
                 self._append(file, part, bar)
-                error: Exception = ConnectionError("the connection broke off")
+                error: Exception = ConnectionError(_BROKE_OFF)
             except _NETWORK as caught:
                 error = caught
             size = part.stat().st_size
@@ -138,7 +146,7 @@ class Transfer:
                 start = 0
             with open(part, "ab" if goes_on else "wb") as out:
                 # One byte more than stated is enough to tell that it is another file.
-                while chunk := response.read(min(_CHUNK_BYTES, file.bytes + 1 - start)):
+                while chunk := _read(response, min(_CHUNK_BYTES, file.bytes + 1 - start)):
                     out.write(chunk)
                     start += len(chunk)
                     bar.update(len(chunk))
@@ -167,6 +175,9 @@ class Transfer:
                 problem, remedy = self.refusals[error.code]
                 raise self.refusal(problem, f"{error.code} for {url}", remedy) from None
             raise
+        except (ValueError, http.client.InvalidURL) as error:
+            problem = "an address cannot be used: the server's, a proxy's, or where it redirects"
+            raise self.refusal(problem, f'"{error}" for {url}', self.address_remedy) from None
 
     def _wait(self, error: Exception, tries: int, url: str) -> None:
         """Wait before the next try. Raises `error` where there is none."""
@@ -209,6 +220,19 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         if request is not None and token and (old.scheme, old.netloc) == (new.scheme, new.netloc):
             request.add_unredirected_header("Authorization", token)
         return request
+
+
+def _read(response: Any, num_bytes: int) -> bytes:
+    """At most so many bytes.
+
+    Raises:
+        URLError: the system's error about the network, which else is taken for one about the file that is written.
+    """
+    try:
+        data: bytes = response.read(num_bytes)
+    except OSError as error:
+        raise URLError(error) from error
+    return data
 
 
 def _whole_number(header: str | None) -> int | None:
