@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import signal
 import socket
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPResponse
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -330,7 +332,7 @@ def test_a_second_process_says_that_it_waits(hub: Hub, capsys: pytest.CaptureFix
     folder = cached_folder(NAME)
     folder.mkdir(parents=True)
     code = (
-        "import fcntl, sys; file = open(sys.argv[1], 'a'); fcntl.lockf(file, fcntl.LOCK_EX); print(flush=True); input()"
+        "import fcntl, sys; file = open(sys.argv[1], 'a'); fcntl.flock(file, fcntl.LOCK_EX); print(flush=True); input()"
     )
     command = [sys.executable, "-c", code, str(folder / ".lock")]
     with Popen(command, stdin=PIPE, stdout=PIPE) as other:
@@ -340,6 +342,21 @@ def test_a_second_process_says_that_it_waits(hub: Hub, capsys: pytest.CaptureFix
         Timer(0.3, other.stdin.close).start()
         assert fetch(NAME) == folder
     assert f"waiting for another process, which downloads to {folder}\n" in capsys.readouterr().err
+
+
+def test_two_threads_fetch_a_model_once(hub: Hub) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        assert {*threads.map(fetch, [NAME] * 4)} == {cached_folder(NAME)}
+    assert [path for path, *_ in hub.asked].count("/blob/model.safetensors") == 1
+
+
+def test_a_cache_that_cannot_be_locked_is_told_with_its_variable(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", without_locks)
+    told = refusal(UsageError)
+    assert '/.lock: the folder cannot be locked: got "No locks available" (ENOLCK); set NEMO_LITE_CACHE to' in told
 
 
 def test_a_revision_has_its_own_folder() -> None:

@@ -14,7 +14,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -126,11 +126,6 @@ def fetch(
         raise ModelNotFoundError(problem, place=str(repository), got=f"no {folder}", remedy=remedy)
     host: _Host = _HOSTS[repository.prefix](repository)
     files = _wanted(host.files(repository), repository)  # of a name that is refused no folder stays
-    try:
-        make_writable_folder(folder)
-    except UsageError as error:
-        error.remedy = f"set {CACHE_VARIABLE} to another folder, or correct the permissions"
-        raise
     with _locked(folder):
         if not refresh and (found := _found(folder)) is not None:  # another process was faster
             return found
@@ -167,13 +162,24 @@ def _model_in(folder: Path, names: Sequence[str]) -> Path:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One process of this machine at a time; the others wait."""
-    with open(folder / ".lock", "a") as file:
+    """One thread of one process of this machine at a time; the others wait.
+
+    Raises:
+        UsageError: the folder cannot be written to, or not be locked.
+    """
+    with ExitStack() as stack:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            print(f"waiting for another process, which downloads to {folder}", file=sys.stderr)
-            fcntl.lockf(file, fcntl.LOCK_EX)
+            make_writable_folder(folder)
+            with refusing_unwritable(folder / ".lock", "the folder cannot be locked"):
+                file = stack.enter_context(open(folder / ".lock", "a"))
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    print(f"waiting for another process, which downloads to {folder}", file=sys.stderr)
+                    fcntl.flock(file, fcntl.LOCK_EX)
+        except UsageError as error:
+            error.remedy = f"set {CACHE_VARIABLE} to another folder, or correct the permissions"
+            raise
         yield
 
 
