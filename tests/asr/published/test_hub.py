@@ -94,6 +94,24 @@ def test_what_has_changed_is_fetched_when_asked_and_nothing_else(hub: Hub) -> No
     assert [path.rpartition("/")[2] for path, *_ in hub.asked] == ["main", "tokenizer.json"]
 
 
+def test_a_refresh_that_is_given_up_leaves_the_model_that_was_there(hub: Hub) -> None:
+    parts = hub.large = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    hub.files = {"config.json": b"{}", "model.safetensors.index.json": b"{}", **dict.fromkeys(parts, b"old")}
+    folder = fetch(NAME)
+    hub.files |= {"config.json": b"[]", **dict.fromkeys(parts, b"new")}
+    hub.cut = [3, *[0] * MAX_TRIES]  # the second part does not come
+    with pytest.raises(ModelNotFoundError):
+        fetch(NAME, refresh=True)
+    hub.asked.clear()
+    assert fetch(NAME) == folder
+    assert hub.asked == []
+    assert [(folder / name).read_bytes() for name in ("config.json", *parts)] == [b"{}", b"old", b"old"]
+    hub.cut = []
+    fetch(NAME, refresh=True)
+    assert [(folder / name).read_bytes() for name in ("config.json", *parts)] == [b"[]", b"new", b"new"]
+    assert [path.rpartition("/")[2] for path, *_ in hub.asked] == ["main", parts[1], parts[1]]
+
+
 def test_a_token_goes_to_the_server_and_not_to_where_it_redirects(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.private = True
     assert "there is no such repository, or it wants a token: got 401" in refusal()
@@ -206,7 +224,7 @@ def test_offline_the_cache_is_used_and_the_network_is_not(hub: Hub, monkeypatch:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert refusal().endswith("; fetch it with a network: nemo-lite models get hf:owner/name")
     assert hub.asked == []
-    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "OFF")
     folder = fetch(NAME)
     hub.asked.clear()
     assert fetch(NAME, offline=True) == folder
@@ -294,7 +312,7 @@ def test_a_kind_that_is_not_read_is_refused_before_its_weights_are_fetched(hub: 
     def check(path: Path) -> None:
         raise CheckpointError("another kind", place=path.name)
 
-    with pytest.raises(CheckpointError, match=r"config\.json: another kind"):
+    with pytest.raises(CheckpointError, match=r"hf:owner/name: config\.json: another kind"):
         fetch(NAME, check=check)
     assert [path for path, *_ in hub.asked if "model.safetensors" in path] == []
 
@@ -394,6 +412,10 @@ def test_of_several_files_of_ngc_one_is_named(hub: Hub) -> None:
     model = parse_repository(f"{MODEL}/b.nemo")
     assert str(model) == f"{MODEL}/b.nemo"
     assert fetch(model).read_bytes() == b"b"
+    assert fetch(parse_repository(f"{MODEL}/a.nemo")).read_bytes() == WEIGHTS
+    asked = len(hub.asked)
+    assert fetch(model).read_bytes() == b"b"
+    assert len(hub.asked) == asked
 
 
 def test_what_ngc_does_not_have_is_one_line(hub: Hub) -> None:

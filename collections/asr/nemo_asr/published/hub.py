@@ -24,11 +24,10 @@ from tqdm import tqdm
 
 from nemo_asr.published.catalogue import DOOR, NGC_PREFIX, PREFIX, SPELLINGS, Repository
 from nemo_asr.published.transfer import StatedFile, Transfer
-from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, UsageError
+from nemo_lite.base.errors import CheckpointError, ModelNotFoundError, NemoLiteError, UsageError
 from nemo_lite.base.files import (
     FileKind,
     JsonLimits,
-    digest_of_file,
     json_text,
     make_writable_folder,
     parse_json,
@@ -86,12 +85,13 @@ _RECORD = RecordKind(
 )
 
 
-def cached_folder(repository: Repository, environ: Mapping[str, str] = os.environ) -> Path:
+def cached_folder(repository: Repository) -> Path:
     """Where the files of a repository are, or are to be."""
     owner, _, name = repository.name.rpartition("/")
     revision = "" if repository.revision == "main" else f"@{repository.revision}"
-    cache = Path(environ.get(CACHE_VARIABLE) or CACHE).expanduser()
-    return cache / repository.prefix.rstrip(":") / owner / f"{name}{revision}"
+    cache = Path(os.environ.get(CACHE_VARIABLE) or CACHE).expanduser()
+    file = repository.file and f"@{repository.file}"  # each of several files is a model
+    return cache / repository.prefix.rstrip(":") / owner / f"{name}{revision}{file}"
 
 
 def fetch(
@@ -117,7 +117,7 @@ def fetch(
         UsageError: the cache cannot be written to, the disk is full, or a variable of the environment is wrong.
     """
     folder = cached_folder(repository)
-    offline = offline or os.environ.get(OFFLINE_VARIABLE, "").lower() not in ("", "0", "false", "no")
+    offline = offline or os.environ.get(OFFLINE_VARIABLE, "").lower() in ("1", "true", "yes", "on")  # as HF has it
     if (offline or not refresh) and (found := _found(folder)) is not None:
         return found
     if offline:
@@ -130,7 +130,7 @@ def fetch(
         if not refresh and (found := _found(folder)) is not None:  # another process was faster
             return found
         _fetch_files(host.transfer, repository, files, folder, check)
-        stored = [VerifiedFile(file.name, digest_of_file(folder / file.name), file.bytes) for file in files]
+        stored = [VerifiedFile(file.name, file.sha256_of(folder / file.name), file.bytes) for file in files]
         done = Download(repository=repository.name, revision=repository.revision, server=host.address, files=stored)
         text = _RECORD.text(msgspec.to_builtins(done))
         for old in folder.glob(".*.part"):  # of contents that the server has no more
@@ -234,13 +234,22 @@ def _fetch_files(
                 if (part := parts.get(file.name)) is not None:
                     with refusing_unwritable(part, "the download cannot be written"):
                         transfer.receive(file, part, bar)
-                        os.replace(part, folder / file.name)
-                        synchronise(folder)
                 if file.name == _CONFIG:
-                    check(folder / _CONFIG)
+                    try:
+                        check(part or folder / _CONFIG)
+                    except NemoLiteError as error:  # about what a user asked for, not a file that is arriving
+                        error.place = f"{repository}: {_CONFIG}"
+                        raise
     except Interrupted as stop:
         stop.kept = f"what has arrived of {repository} is kept, and the same command goes on there"
         raise
+    # Only when all are there: until then the folder is the model that it was, not one of old and new files.
+    with refusing_unwritable(folder, "the download cannot be written"):
+        if parts:
+            (folder / RECORD).unlink(missing_ok=True)
+        for name, part in parts.items():
+            os.replace(part, folder / name)
+        synchronise(folder)
 
 
 class _Host(Protocol):

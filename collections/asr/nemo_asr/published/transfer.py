@@ -59,6 +59,10 @@ class StatedFile(NamedTuple):
         content = read_bytes(path, _OF_GIT)
         return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
+    def sha256_of(self, path: Path) -> str:
+        """The SHA-256 of what is there as it is stated: what the server states, where it states it."""
+        return self.digest if len(self.digest) == 64 else digest_of_file(path)
+
     def is_at(self, path: Path) -> bool:
         """Whether it is there, as it is stated."""
         return path.is_file() and path.stat().st_size == self.bytes and self.digest_of(path) == self.digest
