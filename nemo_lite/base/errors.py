@@ -21,6 +21,7 @@ _STDOUT = 1  # the file descriptor
 _LEAST_LIKENESS = 0.75  # of a name that an error suggests, by difflib: 1 for equal names
 MAX_LISTED = 5  # how many places an error or a summary names
 _MAX_LINES = 50  # of problems with one file: more than a screen
+_NO_HOME = "Could not determine home directory."  # of Path.expanduser
 _LONGEST_TEXT = 300  # characters of an error of other code
 # Called with the error that ends the program; when_failing sets it.
 _tell_others: Callable[[BaseException], object] | None = None
@@ -332,6 +333,13 @@ def reported_to_user(program: str = "") -> Iterator[None]:
             _end_if_files_run_out(error, program)
             _end_if_output_fails(error, program)
             raise
+        except RuntimeError as error:
+            if str(error) != _NO_HOME:
+                raise
+            problem = "a path begins with ~, and there is no such home folder; write it without ~, or set HOME"
+            print(f"{program}: {marked('error:')} {problem}", file=sys.stderr)
+            _tell(error)
+            sys.exit(UsageError.exit_code)
         except SystemExit as end:
             if isinstance(end.__cause__, NemoLiteError):
                 _tell(end.__cause__)

@@ -101,6 +101,16 @@ def test_another_broken_pipe_is_no_matter_of_stdout():
         raise BrokenPipeError
 
 
+def test_a_home_folder_that_is_not_there_is_one_line(capsys):
+    with pytest.raises(SystemExit) as ended, reported_to_user("nemo-lite"):
+        Path("~no-such-user/model").expanduser()
+    assert ended.value.code == 2
+    told = "nemo-lite: error: a path begins with ~, and there is no such home folder; write it without ~, or set HOME\n"
+    assert capsys.readouterr().err == told
+    with pytest.raises(RuntimeError, match="another"), reported_to_user("nemo-lite"):
+        raise RuntimeError("another")
+
+
 def test_control_characters_from_a_file_reach_no_terminal():
     error = NemoLiteError("the key \x1b[2J\x9b occurs twice", place="a\u202eb\udcff", got="\r\x00", remedy="a\tb\nc")
     assert str(error) == "a\\u202eb\\udcff: the key \\x1b[2J\\x9b occurs twice: got \\r\\x00; a\tb\nc"
