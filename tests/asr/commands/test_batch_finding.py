@@ -11,7 +11,7 @@ from toys.tone_corpus import make_corpus
 import nemo_asr
 from nemo_asr.argparse import AsrArgParser
 from nemo_asr.commands import batch_finding
-from nemo_asr.commands.batch_finding import Bucket, find, hours_told, largest_batch, rate_of
+from nemo_asr.commands.batch_finding import Bucket, find, largest_batch, rate_of, time_told
 from nemo_asr.commands.cli import train
 from nemo_asr.commands.training import TrainingRun
 from nemo_asr.data.dataset import BatchShape
@@ -62,10 +62,10 @@ def test_the_longest_utterances_come_first_and_one_that_does_not_fit_is_told():
         find(buckets, lambda shape: 10**5, 20_000)
 
 
-def test_hours_follow_from_the_rate_given_or_measured(tmp_path):
-    assert hours_told(36_000, 10.0, "as given").startswith("1 h 0 min to the end, at 10 seconds of audio a second")
-    assert hours_told(1_200, 10.0, "as given").startswith("2 min 0 s to the end, at 10 seconds of audio a second")
-    assert "give --rate" in hours_told(36_000, None, "")
+def test_the_time_follows_from_the_rate_given_or_measured(tmp_path):
+    assert time_told(36_000, 10.0, "as given").startswith("1 h 0 min to the end, at 10 seconds of audio a second")
+    assert time_told(1_200, 10.0, "as given").startswith("2 min 0 s to the end, at 10 seconds of audio a second")
+    assert time_told(36_000, None, "").startswith("time to the end: not known; give --rate")
     records = [{"kind": "train", "amount_per_second": rate} for rate in (0.0, 4.0, 6.0)] + [{"kind": "end"}]
     assert rate_of(records) == 5.0
     assert rate_of([]) is None

@@ -180,7 +180,7 @@ class BatchFinding:
         records = args.run_dir and args.run_dir / METRICS_FILE
         if rate is None and records and records.is_file():
             rate, source = rate_of(read_metrics(records)), f"measured in {args.run_dir}"
-        return [*lines, hours_told(audio, rate, source)]
+        return [*lines, time_told(audio, rate, source)]
 
     def _reserved_for_evaluations(self) -> int:
         """Bytes of the evaluation set that takes most, at --eval_batch_size or one item: the steps leave them free."""
@@ -372,10 +372,10 @@ def _size(num_bytes: int) -> str:
     return f"{num_bytes / _GIB:.1f} GiB" if num_bytes >= _GIB else f"{num_bytes / (1 << 20):.0f} MiB"
 
 
-def hours_told(audio_seconds: float, rate: float | None, source: str) -> str:
+def time_told(audio_seconds: float, rate: float | None, source: str) -> str:
     """How long the training takes, in a line."""
     if rate is None:
-        return "hours to the end: not known; give --rate, the seconds of audio that a second trains"
+        return "time to the end: not known; give --rate, the seconds of audio that a second trains"
     return f"{duration_text(audio_seconds / rate)} to the end, at {rate:.0f} seconds of audio a second ({source})"
 
 
