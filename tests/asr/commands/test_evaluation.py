@@ -312,14 +312,23 @@ def test_features_cannot_be_cut(tmp_path):
 
 
 def test_what_cannot_be_evaluated_is_refused_before_anything_is_heard(model, talks):
-    """A model that cannot stream, a folder below a file, a second model whose labels cannot spell the hot word."""
+    """A model that cannot stream, a folder below a file, a second model that cannot spell the hot word, or leaves out.
+
+    The last one hears no utterance of more than a second.
+    """
+    (talks / "a.yaml").write_text(CONFIG)
     (talks / "b.yaml").write_text(CONFIG.replace(', "c"]', "]"))
-    recipe = nemo_asr.load_recipe(talks / "b.yaml")
-    TrainedModel("here", recipe, recipe.model(), describe(recipe)).save(talks / "b")
+    for name, config, overrides in (("b", "b.yaml", []), ("short", "a.yaml", ["AudioToTextDataLayer.max_duration=1"])):
+        recipe = nemo_asr.load_recipe(talks / config, overrides)
+        TrainedModel("here", recipe, recipe.model(), describe(recipe)).save(talks / name)
     for options, told in (
         (["--stream", "--certify"], "the model cannot stream by frames"),
         (["--out", "cab.wav/out"], "cab.wav: there is a file where a folder is wanted"),
         (["--compare", "b", "--hotwords", "cc"], "cannot spell"),
+        (
+            ["--compare", "short"],
+            r"^dev: the two models leave out other utterances: got 6 of A and 2 of B; evaluate each",
+        ),
     ):
         with pytest.raises((UsageError, DataError), match=told):
             main([model, "--eval_datasets", "dev.json", "--out", "out", "--no-report", *CPU, *options])

@@ -138,10 +138,17 @@ def _check_places(args: Namespace, out: Path) -> None:
 def _check_references(
     sets_a: Mapping[str, DataLayerNM], sets_b: Mapping[str, DataLayerNM], normalizer: str | None
 ) -> None:
-    """UsageError where the references of two models differ, by which they could not be compared; before any work."""
+    """UsageError where utterances or references of two models differ, which cannot be compared; before any work."""
     for tag, layer in sets_a.items():
+        places_a, places_b = ([*map(each.place_of, range(len(each)))] for each in (layer, sets_b[tag]))
+        if places_a != places_b:
+            got = f"{len(places_a)} of A and {len(places_b)} of B"
+            remedy = (
+                "evaluate each alone, with the same limits (--set ...max_duration=), then: nemo-lite compare OUT OUT"
+            )
+            raise UsageError("the two models leave out other utterances", place=tag, got=got, remedy=remedy)
         a, b = (_references(each, normalizer) for each in (layer, sets_b[tag]))
-        if differing := [row for row, (one, other) in enumerate(zip(a, b, strict=False)) if one != other]:
+        if differing := [row for row, (one, other) in enumerate(zip(a, b, strict=True)) if one != other]:
             row = differing[0]
             got = f'{len(differing)} differ, first {layer.place_of(row)}: "{a[row]}" of A and "{b[row]}" of B'
             remedy = (
