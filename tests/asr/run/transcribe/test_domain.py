@@ -169,9 +169,15 @@ def test_sound_is_measured_alike_in_any_pieces_and_music_changes_less():
 
 def test_a_calibration_changes_the_range_of_confidences_alone():
     changed = DOMAIN.calibrated(lambda confidence: confidence / 2)
-    assert changed.ranges["confidence"] == tuple(value / 2 for value in DOMAIN.ranges["confidence"])
+    assert changed.ranges["confidence"] == (DOMAIN.ranges["confidence"][0] / 2 - 0.0005, 1.0)
     assert {**changed.ranges, "confidence": 0} == {**DOMAIN.ranges, "confidence": 0}
     assert DOMAIN.calibrated(None) is DOMAIN
+
+
+@pytest.mark.parametrize("value", [0.98664, 0.98666])
+def test_words_that_are_as_sure_as_a_calibration_lets_them_be_are_not_marked(value):
+    sure = replace(KNOWN[0], words=tuple(replace(word, confidence=round(value, 3)) for word in KNOWN[0].words))
+    assert DOMAIN.calibrated(lambda _: value).unfamiliar(sure) == ()
 
 
 def test_a_line_of_json_has_the_reasons():

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.run.audio.segments import Samples, frame_levels
-from nemo_asr.run.transcribe.transcript import Sound, Transcript
+from nemo_asr.run.transcribe.transcript import DIGITS, Sound, Transcript
 from nemo_lite.base.errors import counted
 
 Moments: TypeAlias = "npt.NDArray[np.floating[Any]]"
@@ -190,11 +190,12 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
         return f"{counted(self.utterances, 'utterance')} of {self.set}: {', '.join(told)}"
 
     def calibrated(self, calibration: Callable[[float], float] | None) -> Domain:
-        """The same for confidences that a calibration has changed."""
+        """The same for confidences that a calibration has changed, and a transcript rounds."""
         if calibration is None or "confidence" not in self.ranges:
             return self
-        low, high = map(calibration, self.ranges["confidence"])
-        return msgspec.structs.replace(self, ranges={**self.ranges, "confidence": (low, high)})
+        low, high = self.ranges["confidence"]
+        calibrated = calibration(low) - 0.5 * 10.0**-DIGITS, high
+        return msgspec.structs.replace(self, ranges={**self.ranges, "confidence": calibrated})
 
 
 def fit_domain(name: str, transcripts: Sequence[Transcript], sample_rate: int) -> Domain | None:

@@ -23,7 +23,7 @@ from nemo_asr.run.text.labels import in_letters, separator_of, spelled, text_of
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_lite.base.errors import DataError
 
-_DIGITS = 3  # of seconds and confidences
+DIGITS = 3  # of seconds and confidences
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Word:
 
     def later(self, seconds: float) -> Word:
         """The same word in a longer recording, in which this one begins after so many seconds."""
-        return replace(self, start=round(seconds + self.start, _DIGITS), end=round(seconds + self.end, _DIGITS))
+        return replace(self, start=round(seconds + self.start, DIGITS), end=round(seconds + self.end, DIGITS))
 
 
 class ScoredText(NamedTuple):
@@ -205,11 +205,11 @@ def transcript_of(
         confidence = float(np.exp(sum(log_probs[k] for k in word) / num_said))
         confidence = confidence if calibration is None else calibration(confidence)
         times = (min(start + frame * frame_seconds, recording.seconds) for frame in (first_of_word, end_of_word))
-        first, last = (round(seconds, _DIGITS) for seconds in times)
+        first, last = (round(seconds, DIGITS) for seconds in times)
         text = in_letters("".join(labels[ids[k]] for k in word).strip())
-        words.append(Word(text, first, last, round(confidence, _DIGITS)))
+        words.append(Word(text, first, last, round(confidence, DIGITS)))
     text = separator.join(word.text for word in words)
-    duration, several = round(recording.seconds, _DIGITS), tuple(hypotheses)
+    duration, several = round(recording.seconds, DIGITS), tuple(hypotheses)
     return Transcript(
         text, tuple(words), duration, recording.source, recording.offset, several, channel=recording.channel
     )
@@ -217,14 +217,12 @@ def transcript_of(
 
 def frames_in(seconds: float, frame_seconds: float) -> int:
     """How many frames begin in so many seconds of audio, the last one a millisecond before the end at the latest."""
-    return max(0, math.ceil((seconds - 10.0**-_DIGITS) / frame_seconds))
+    return max(0, math.ceil((seconds - 10.0**-DIGITS) / frame_seconds))
 
 
 def scored_texts(hypotheses: Iterable[tuple[Sequence[int], float]], labels: Sequence[str]) -> tuple[ScoredText, ...]:
     """The texts of label ids with their scores; ids whose score is minus infinity are no text."""
-    return tuple(
-        ScoredText(text_of(ids, labels), round(score, _DIGITS)) for ids, score in hypotheses if score > -np.inf
-    )
+    return tuple(ScoredText(text_of(ids, labels), round(score, DIGITS)) for ids, score in hypotheses if score > -np.inf)
 
 
 MAX_LINE_WIDTH = 42  # characters; 21 of scripts whose characters take two columns
