@@ -18,8 +18,8 @@ class EarlyStoppingCallback(NeMoCallback):
     """Ends the run when so many evaluations in a row have not been better than the best one before them.
 
     All ranks stop after the same step. The count is in the checkpoint: a run that goes on counts on, and one that had
-    stopped stops again, unless ``patience`` has grown. Put it behind the evaluators in the list of callbacks, so that
-    all sets of a step are evaluated.
+    stopped stops again, unless ``patience`` has grown; by another metric or set counting begins anew. Put it behind the
+    evaluators in the list of callbacks, so that all sets of a step are evaluated.
 
     Args:
         evaluation: the name of the evaluation that decides: ``EvaluatorCallback(name=...)``.
@@ -61,8 +61,11 @@ class EarlyStoppingCallback(NeMoCallback):
 
     def fingerprint(self) -> Mapping[str, object]:
         """When it stops: all ranks decide alike."""
-        decides = {"evaluation": self._evaluation, "metric": self._metric, "ties": self._ties}
-        return {**decides, "patience": self._patience, "starts_trained": self._starts_trained}
+        return {"decides": self._decides, "patience": self._patience, "starts_trained": self._starts_trained}
+
+    @property
+    def _decides(self) -> list[str]:
+        return [self._evaluation, self._metric, *self._ties]
 
     def join(self, label: str, tags: TagOwners) -> None:
         """Learn what the metrics of the list's evaluators say."""
@@ -99,10 +102,12 @@ class EarlyStoppingCallback(NeMoCallback):
         """The best values, and how many evaluations have not been better since."""
         best = None if self._best is None else [value if math.isfinite(value) else None for value in self._best]
         counts = {"best_step": self._best_step, "num_worse": self._num_worse, "counted_step": self._counted_step}
-        return {"best": best, **counts}
+        return {"decides": self._decides, "best": best, **counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on counting; stop where the run had stopped."""
+        """Go on counting, unless another value decides now; stop where the run had stopped."""
+        if state.get("decides") != self._decides:
+            return
         best = state["best"]
         self._best = None if best is None else [math.inf if value is None else float(value) for value in best]
         self._best_step, self._num_worse = int(state["best_step"]), int(state["num_worse"])

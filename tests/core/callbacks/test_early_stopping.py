@@ -81,7 +81,7 @@ STOPS_AFTER = 7  # with a patience of three
 METRICS = "metrics.jsonl"
 
 
-def trained(folder=None, max_steps=12, patience=3, made=None):
+def trained(folder=None, max_steps=12, patience=3, made=None, metric="wer"):
     """Steps of this run, its weights and the reason of its end, evaluated with RATES after every step."""
     net, steps = Net(), []
 
@@ -94,7 +94,7 @@ def trained(folder=None, max_steps=12, patience=3, made=None):
     evaluator = nemo.EvaluatorCallback(
         [loss],
         lambda values, collected: None,
-        lambda collected: {"wer": RATES[evaluator.action["steps_done"]]},
+        lambda collected: {metric: RATES[evaluator.action["steps_done"]]},
         eval_step=1,
         name="dev",
     )
@@ -103,7 +103,7 @@ def trained(folder=None, max_steps=12, patience=3, made=None):
         folder.mkdir(exist_ok=True)
         callbacks.append(TrackingCallback(Trackers([MetricsFile(folder / METRICS)])))
         callbacks.append(nemo.CheckpointCallback(folder, step_freq=1))
-    callbacks += [evaluator, EarlyStoppingCallback("dev", "wer", patience)]
+    callbacks += [evaluator, EarlyStoppingCallback("dev", metric, patience)]
     weights = train_net(made or rank_factory(), net, Points(n=16, batch_size=2), callbacks, max_steps=max_steps)
     ends = [] if folder is None else [each for each in read_metrics(folder / METRICS) if each["kind"] == "end"]
     return steps, weights, ends[-1]["reason"] if ends else ""
@@ -138,3 +138,9 @@ def test_a_run_that_had_stopped_stops_again_unless_its_patience_has_grown(tmp_pa
     _, weights, reason = trained(tmp_path)
     assert trained(tmp_path) == ([], weights, reason)
     assert trained(tmp_path, patience=5)[0] == [7, 8]
+
+
+def test_a_run_that_goes_on_by_another_metric_counts_anew(tmp_path):
+    trained(tmp_path)
+    steps, _, reason = trained(tmp_path, metric="cer")
+    assert (steps, reason) == ([7, 8, 9], "cer of dev no better than 0.7 at step 7 in 3 evaluations")
