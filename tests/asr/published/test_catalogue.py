@@ -189,6 +189,15 @@ def test_another_name_is_answered_with_the_nearest_and_with_the_door(tmp_path: P
         main(["get", "parakeet-ctc-0.6"])
 
 
+def test_a_published_model_whose_name_a_folder_here_has_is_got_and_told(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(NAME).mkdir()
+    with pytest.raises(CheckpointError, match=rf"; write hf:nvidia/{NAME} for the published model; {DOOR}$"):
+        find_model(NAME)
+    with pytest.raises(ModelNotFoundError, match=rf"^hf:nvidia/{NAME}: it is not in the cache"):
+        main(["get", NAME, "--offline"])
+
+
 @pytest.mark.parametrize("page", ["", "/tree/main"])
 def test_an_address_of_hugging_face_is_answered_with_what_to_write(page: str) -> None:
     with pytest.raises(CheckpointError, match=rf"; write hf:owner/name to download it; {DOOR}$"):

@@ -93,8 +93,12 @@ def published_models() -> dict[str, PublishedModel]:
     return {line["name"]: PublishedModel(**line) for line in csv.DictReader(lines)}
 
 
-def repository_of(model: str | Path) -> Repository | None:
-    """What ``hf:...``, ``ngc:...`` or a name of the table stands for; None of a path. What is here is a path.
+def repository_of(model: str | Path, *, path_first: bool = True) -> Repository | None:
+    """What ``hf:...``, ``ngc:...`` or a name of the table stands for; None of a path.
+
+    Args:
+        model: any of them.
+        path_first: a name of the table that something here has is a path.
 
     Raises:
         UsageError: ``hf:`` or ``ngc:`` before something that names nothing there.
@@ -103,7 +107,7 @@ def repository_of(model: str | Path) -> Repository | None:
     if text.startswith(tuple(SPELLINGS)):
         return parse_repository(text)
     known = published_models().get(text)
-    return None if known is None or os.path.lexists(text) else parse_repository(known.repository)
+    return None if known is None or (path_first and os.path.lexists(text)) else parse_repository(known.repository)
 
 
 def door(model: str | Path) -> str:
@@ -111,6 +115,8 @@ def door(model: str | Path) -> str:
     text = os.fspath(model)
     if (address := _ADDRESS.fullmatch(text)) is not None:
         return f"write {PREFIX}{address[1]} to download it; {DOOR}"
+    if (known := published_models().get(text)) is not None:  # and there is a path of this name
+        return f"write {known.repository} for the published model; {DOOR}"
     return f"{DOOR}{did_you_mean(text, published_models())}; {' or '.join(SPELLINGS.values())} is any other"
 
 

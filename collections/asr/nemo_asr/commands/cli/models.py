@@ -157,7 +157,7 @@ def _list(options: Namespace) -> None:
 
 
 def _get(options: Namespace) -> None:
-    repository = repository_of(options.name)
+    repository = repository_of(options.name, path_first=False)
     if repository is None:
         problem = "there is no published model of this name"
         raise UsageError(problem, place=options.name, remedy=door(options.name))
@@ -168,7 +168,7 @@ def _get(options: Namespace) -> None:
         print(f"{file.name}  {file.bytes / 2**20:.1f} MiB  SHA-256 {file.sha256}")
     print(printable(str(path)))
     if options.folder is not None:
-        _tell_written(import_model(options.name, options.folder))
+        _tell_written(import_model(str(repository), options.folder))
 
 
 def _show(options: Namespace) -> None:
