@@ -130,6 +130,14 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_download(
     assert hub.asked == []
 
 
+def test_a_published_model_is_not_fetched_to_be_calibrated(hub: Hub) -> None:
+    with pytest.raises(
+        UsageError, match=r"^hf:owner/name: only a model folder has a card to write to: got"
+    ):
+        main(["calibrate", "hf:owner/name", "list.json"])
+    assert hub.asked == []
+
+
 def test_what_comes_from_a_name_has_the_licence_of_the_table(hub: Hub, monkeypatch, capsys) -> None:
     stated = published_models()[NAME]._replace(repository="hf:owner/name", licence="CC-BY-4.0")
     monkeypatch.setattr("nemo_asr.published.catalogue.published_models", lambda: {NAME: stated})

@@ -374,11 +374,11 @@ def card_file(path: str | Path) -> Path:
         CheckpointError: there is no model.
         UsageError: it is no model folder.
     """
-    folder = find_model(path)
-    if not (folder / CARD).is_file():
-        problem, remedy = "only a model folder has a card to write to", "make one: nemo-lite models import, or convert"
-        raise UsageError(problem, place=str(folder), got="checkpoints, or another toolkit's model", remedy=remedy)
-    return folder / CARD
+    # A published model is not downloaded for that.
+    if repository_of(path) is None and (card := find_model(path) / CARD).is_file():
+        return card
+    problem, remedy = "only a model folder has a card to write to", "make one: nemo-lite models import, or convert"
+    raise UsageError(problem, place=str(path), got="checkpoints, or another toolkit's model", remedy=remedy)
 
 
 def read_model(path: str | Path) -> StoredModel:
