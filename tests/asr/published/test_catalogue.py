@@ -131,9 +131,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_download(
 
 
 def test_a_published_model_is_not_fetched_to_be_calibrated(hub: Hub) -> None:
-    with pytest.raises(
-        UsageError, match=r"^hf:owner/name: only a model folder has a card to write to: got"
-    ):
+    with pytest.raises(UsageError, match=r"^hf:owner/name: only a model folder has a card to write to: got"):
         main(["calibrate", "hf:owner/name", "list.json"])
     assert hub.asked == []
 

@@ -59,10 +59,10 @@ from nemo_asr.scoring.report.transcripts import read_transcripts
 from nemo_asr.scoring.sclite import ENDINGS, FOLDER, write_sclite
 from nemo_asr.tasks.family import connect, search_of
 from nemo_asr.tasks.recipe import load_recipe
-from nemo_asr.trained.certificate import certify_streams, store_certificates, store_stream_rates, stream_table
-from nemo_asr.trained.folder import CARD, Certificate, StreamRate, find_model
+from nemo_asr.trained.folder import CARD, Certificate, StreamRate, find_model, store_in_card
 from nemo_asr.trained.invariance import Difference, certificate_table, certify
 from nemo_asr.trained.model import ModelEngine, TrainedModel, load_model, tell_prompt
+from nemo_asr.trained.stream_rates import rate_streams, stream_table
 from nemo_lite import DataLayerNM, NeuralModule, NeuralModuleFactory
 from nemo_lite.base.errors import NemoLiteError, UsageError
 from nemo_lite.base.files import check_writable_folder, make_writable_folder
@@ -288,12 +288,13 @@ class _Evaluation:
             texts = [layer.utterance_of(row).text for row in rows]
             said = texts_to_score(layer, list(rows), texts, texts, self._args.score_normalizer).references
             recordings = recordings_of(layer, rows, self._args.strict_data)
-            measured = certify_streams(self.model, tag, recordings, said, self._factory, search=search)
+            measured = rate_streams(self.model, tag, recordings, said, self._factory, search=search)
             how = f"{measured[0].chunk_seconds:g} s of audio at a time{search and f', {search}'}"
             print(f"{tag}: as streams, {how}\n\n{stream_table(measured)}\n")
             rates += measured
         if _folder_of_card(self._args) is not None:
-            print(f"The table is in {store_stream_rates(self._args.load_dir, rates, self.model.card)}")
+            card = store_in_card(self._args.load_dir, self.model.card, "streams", rates)
+            print(f"The table is in {card}")
 
     def certify(self) -> None:
         """Print whether transcripts depend on how the model is run; in its card too, where it is a model folder.
@@ -311,7 +312,8 @@ class _Evaluation:
             certificates.append(certificate)
             differences += found
         if _folder_of_card(self._args) is not None:
-            print(f"The certificate is in {store_certificates(self._args.load_dir, certificates, self.model.card)}")
+            card = store_in_card(self._args.load_dir, self.model.card, "certificates", certificates)
+            print(f"The certificate is in {card}")
         if differences:
             got = "; ".join(map(str, differences[:_MOST_DIFFERING]))
             number = f"{len(differences)} transcripts are others, such as {got}"

@@ -14,7 +14,7 @@ import binascii
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -293,6 +293,31 @@ def read_card_of(path: Path, heard: ModelCard) -> ModelCard:
         got, wanted = f"that of step {card.step}", f"that of step {heard.step}"
         raise UsageError(problem, place=str(path.parent), got=got, wanted=wanted, remedy=remedy)
     return card
+
+
+def store_in_card(
+    path: str | Path, heard: ModelCard, field: str, found: Sequence[StreamRate] | Sequence[Certificate]
+) -> Path:
+    """Write what was found about a model into its card, in the place of that of the same sets and search.
+
+    Args:
+        path: of the model.
+        heard: its card when it was heard.
+        field: of the card: ``streams`` or ``certificates``.
+        found: what goes there.
+
+    Returns:
+        The card's file.
+
+    Raises:
+        UsageError: it is no model folder, cannot be written to, or holds another model by now.
+    """
+    file = card_file(path)
+    card = read_card_of(file, heard)
+    replaced = {(each.set, each.search) for each in found}
+    kept = [each for each in getattr(card, field) if (each.set, each.search) not in replaced]
+    write_card(file, msgspec.structs.replace(card, **{field: [*kept, *found]}))
+    return file
 
 
 class StoredModel(NamedTuple):

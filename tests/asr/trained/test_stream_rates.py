@@ -14,9 +14,9 @@ from nemo_asr.commands.cli.eval import EvalParser
 from nemo_asr.models.conformer import ConformerEncoder
 from nemo_asr.run.transcribe.inputs import recordings_of
 from nemo_asr.run.transcribe.stream import FrameStream
-from nemo_asr.trained.certificate import certify_streams, store_certificates, store_stream_rates, stream_table
-from nemo_asr.trained.folder import Certificate, StreamRate, read_card
+from nemo_asr.trained.folder import Certificate, StreamRate, read_card, store_in_card
 from nemo_asr.trained.model import TrainedModel, describe
+from nemo_asr.trained.stream_rates import rate_streams, stream_table
 from nemo_lite.base.errors import UsageError
 
 STREAMING = CONFIG.replace("features: 32", "features: 32, normalize: null, pad_to: 0")
@@ -78,7 +78,7 @@ def test_texts_that_differ_are_counted_with_the_interval_of_the_difference(model
     lines = [json.loads(line) for line in (folder / "dev.json").read_text().splitlines()]
     recordings = recordings_of([line["audio_filepath"] for line in lines])
     monkeypatch.setattr(FrameStream, "text", property(lambda stream: "a"))
-    (rate,) = certify_streams(trained, "dev", recordings, [line["text"] for line in lines])
+    (rate,) = rate_streams(trained, "dev", recordings, [line["text"] for line in lines])
     assert rate.equal == 0
     assert rate.rate > rate.whole_rate
     assert rate.difference[0] <= rate.rate - rate.whole_rate <= rate.difference[1]
@@ -90,8 +90,8 @@ def test_the_card_of_a_set_without_texts_can_be_read_again(model, tmp_path):
     trained, folder = model
     trained.save(tmp_path / "copy")
     lines = [json.loads(line) for line in (folder / "dev.json").read_text().splitlines()]
-    rates = certify_streams(trained, "dev", recordings_of([line["audio_filepath"] for line in lines]), [""] * 4)
-    store_stream_rates(tmp_path / "copy", rates, read_card(tmp_path / "copy/model.json"))
+    rates = rate_streams(trained, "dev", recordings_of([line["audio_filepath"] for line in lines]), [""] * 4)
+    store_in_card(tmp_path / "copy", read_card(tmp_path / "copy/model.json"), "streams", rates)
     (rate,) = read_card(tmp_path / "copy/model.json").streams
     assert (rate.rate, rate.whole_rate, rate.difference, rate.equal) == (None, None, [], 4)
     assert stream_table(rates).endswith("| no texts | 4 of 4 |")
@@ -101,8 +101,8 @@ def test_rates_of_a_set_take_the_place_of_earlier_ones(model, tmp_path):
     trained, _ = model
     trained.save(tmp_path / "copy")
     card = read_card(tmp_path / "copy/model.json")
-    store_stream_rates(tmp_path / "copy", [StreamRate(set="a", equal=1), StreamRate(set="b")], card)
-    store_stream_rates(tmp_path / "copy", [StreamRate(set="a", equal=2)], card)
+    store_in_card(tmp_path / "copy", card, "streams", [StreamRate(set="a", equal=1), StreamRate(set="b")])
+    store_in_card(tmp_path / "copy", card, "streams", [StreamRate(set="a", equal=2)])
     assert [(rate.set, rate.equal) for rate in read_card(tmp_path / "copy/model.json").streams] == [("b", 0), ("a", 2)]
 
 
@@ -111,11 +111,11 @@ def test_the_card_of_a_model_that_was_replaced_while_another_was_heard_stays(mod
     trained.save(tmp_path / "copy")
     card = read_card(tmp_path / "copy/model.json")
     other = msgspec.structs.replace(card, step=7, weights={})
-    for store, found in ((store_stream_rates, [StreamRate(set="a")]), (store_certificates, [Certificate(set="a")])):
+    for field, found in (("streams", [StreamRate(set="a")]), ("certificates", [Certificate(set="a")])):
         with pytest.raises(UsageError, match=r"got that of step 0, wanted that of step 7; give the command again"):
-            store(tmp_path / "copy", found, other)
+            store_in_card(tmp_path / "copy", other, field, found)
         assert read_card(tmp_path / "copy/model.json") == card
-        store(tmp_path / "copy", found, card)
+        store_in_card(tmp_path / "copy", card, field, found)
         card = read_card(tmp_path / "copy/model.json")
     assert (card.streams[0].set, card.certificates[0].set) == ("a", "a")
 
@@ -125,7 +125,7 @@ def test_a_model_that_cannot_stream_is_refused_before_anything_is_heard(tmp_path
     recipe = nemo_asr.load_recipe(tmp_path / "tones.yaml")
     model = TrainedModel("here", recipe, recipe.model(), describe(recipe))
     with pytest.raises(UsageError, match="cannot stream"):
-        certify_streams(model, "dev", [], [])
+        rate_streams(model, "dev", [], [])
 
 
 def test_contexts_are_told_as_they_were_given():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -14,21 +13,20 @@ from nemo_asr.run.text.labels import main_metric
 from nemo_asr.run.transcribe.inputs import Recording
 from nemo_asr.run.transcribe.stream import EndpointRules, FrameStream
 from nemo_asr.scoring.intervals import paired_test, utterance_errors
-from nemo_asr.trained.folder import Certificate, ModelCard, StreamRate, card_file, read_card_of, write_card
+from nemo_asr.trained.folder import StreamRate
 from nemo_asr.trained.model import TrainedModel
 from nemo_asr.trained.streamed_model import StreamedModel
 from nemo_lite import NeuralModuleFactory
 
-CHUNK_SECONDS = 0.1
+_CHUNK_SECONDS = 0.1  # of audio that come together
 
 
-def certify_streams(
+def rate_streams(
     model: TrainedModel,
     name: str,
     recordings: Sequence[Recording],
     references: Sequence[str],
     factory: NeuralModuleFactory | None = None,
-    chunk_seconds: float = CHUNK_SECONDS,
     search: str = "",
 ) -> list[StreamRate]:
     """Hear recordings whole and as streams, by the model's search, with each context that attention was trained with.
@@ -42,7 +40,6 @@ def certify_streams(
         recordings: what is heard.
         references: what is said in each.
         factory: where to run, in one process.
-        chunk_seconds: of audio that come together.
         search: what the rates say of the search; see `StreamRate`.
 
     Raises:
@@ -57,7 +54,7 @@ def certify_streams(
         for context in contexts:
             if context is not None:
                 encoder.set_default_att_context_size(context)  # type: ignore[attr-defined]  # it has contexts
-            rate = _certify(model, name, recordings, references, factory, chunk_seconds, context)
+            rate = _rate(model, name, recordings, references, factory, context)
             stream_rates.append(msgspec.structs.replace(rate, search=search))
     finally:
         if contexts[0] is not None:
@@ -65,13 +62,12 @@ def certify_streams(
     return stream_rates
 
 
-def _certify(
+def _rate(
     model: TrainedModel,
     name: str,
     recordings: Sequence[Recording],
     references: Sequence[str],
     factory: NeuralModuleFactory | None,
-    chunk_seconds: float,
     context: tuple[int, int] | None,
 ) -> StreamRate:
     streamed = model.streamed(factory)
@@ -83,7 +79,7 @@ def _certify(
         audio = recording.read(streamed.sample_rate, trim_silence=reading.trim_silence, int_values=reading.int_values)
         stream = FrameStream(streamed, streamed.sample_rate, EndpointRules())
         start = time.perf_counter()
-        latencies += _latencies(stream, streamed, audio.samples, max(1, round(chunk_seconds * streamed.sample_rate)))
+        latencies += _latencies(stream, streamed, audio.samples, max(1, round(_CHUNK_SECONDS * streamed.sample_rate)))
         busy += time.perf_counter() - start
         num_seconds += stream.seconds
         texts.append(stream.text)
@@ -94,7 +90,7 @@ def _certify(
     return StreamRate(
         set=name,
         context=None if context is None else list(context),
-        chunk_seconds=chunk_seconds,
+        chunk_seconds=_CHUNK_SECONDS,
         look_ahead=round(streamed.look_ahead, 4),
         latency=round(float(median), 4),
         latency_95=round(float(most), 4),
@@ -137,32 +133,3 @@ def stream_table(rates: Sequence[StreamRate]) -> str:
         errors = "no texts" if rate.rate is None else f"{rate.rate:.2%}"
         lines.append(f"| {context} | {times} | {rate.real_time_factor:.2g} | {errors} | {equal} |")
     return "\n".join(lines)
-
-
-def store_certificates(path: str | Path, certificates: Sequence[Certificate], heard: ModelCard) -> Path:
-    """As `store_stream_rates`, of certificates."""
-    file = card_file(path)
-    card = read_card_of(file, heard)
-    replaced = {(each.set, each.search) for each in certificates}
-    kept = [each for each in card.certificates if (each.set, each.search) not in replaced]
-    write_card(file, msgspec.structs.replace(card, certificates=[*kept, *certificates]))
-    return file
-
-
-def store_stream_rates(path: str | Path, rates: Sequence[StreamRate], heard: ModelCard) -> Path:
-    """Write rates into the card of a model folder, in the place of those of the same sets and search; the card's file.
-
-    Args:
-        path: of the model.
-        rates: what its streams are worth.
-        heard: the card of the model that was heard.
-
-    Raises:
-        UsageError: it is no model folder, cannot be written to, or holds another model by now.
-    """
-    file = card_file(path)
-    card = read_card_of(file, heard)
-    replaced = {(rate.set, rate.search) for rate in rates}
-    kept = [rate for rate in card.streams if (rate.set, rate.search) not in replaced]
-    write_card(file, msgspec.structs.replace(card, streams=[*kept, *rates]))
-    return file
