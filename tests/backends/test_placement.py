@@ -94,6 +94,35 @@ def test_on_a_cpu_few_kernels_are_kept_unless_the_user_says_how_many(given):
     assert ended.stdout.count("create:cache_miss,cpu,convolution") == (100 if given else 200)
 
 
+PRODUCTS_OF_MANY_LENGTHS = """
+from pathlib import Path
+import torch
+import nemo_lite
+from nemo_lite.backends.pytorch.placement import choose_device
+
+choose_device(nemo_lite.DeviceType.CPU)
+right, kib = torch.zeros(96, 34, dtype=torch.bfloat16), []
+for lengths in range(300, 600), range(600, 700):
+    for length in lengths:
+        torch.zeros(length, 96, dtype=torch.bfloat16) @ right
+    kib.append(int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]))
+print(kib[1] - kib[0])
+"""
+
+
+@pytest.mark.skipif(
+    not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()),
+    reason="this CPU has no kernels for bfloat16",
+)
+@pytest.mark.parametrize("given", [{}, {"LRU_CACHE_CAPACITY": "1024"}])
+def test_on_a_cpu_few_descriptions_of_bfloat16_products_are_kept_unless_the_user_says_how_many(given):
+    others = {name: value for name, value in os.environ.items() if "CACHE_CAPACITY" not in name}
+    command = [sys.executable, "-c", PRODUCTS_OF_MANY_LENGTHS]
+    ended = subprocess.run(command, env={**others, **given}, capture_output=True, text=True, check=True)
+    grown_by = int(ended.stdout) >> 10
+    assert grown_by > 25 if given else grown_by < 8  # MiB
+
+
 def test_several_processes_that_ask_for_gpus_rehearse_on_the_cpu_where_there_are_none(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device(DeviceType.AllGpu, local_rank=1) == choose_device(None) == torch.device("cpu")

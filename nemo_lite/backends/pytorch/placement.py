@@ -104,7 +104,8 @@ _GPUS_OF_TASK = "SLURM_GPUS_PER_TASK"
 _ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 _EXPANDABLE = "expandable_segments:True"
 _KERNELS_VARIABLES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")
-_KERNELS = "64"
+_DESCRIPTIONS_VARIABLE = "LRU_CACHE_CAPACITY"
+NUM_KERNELS = 64
 """Of oneDNN that are kept. For one length of batches Jasper 10x5, QuartzNet 15x5 and ContextNet make 60 or fewer."""
 
 
@@ -158,9 +159,13 @@ def _let_segments_expand() -> None:
 
 
 def _keep_few_kernels() -> None:
-    """Before oneDNN's first kernel: of each length of batches it makes others and keeps 1,024, some 400 KiB each."""
+    """Before oneDNN's first kernel: of each length of batches it makes others and keeps 1,024, some 400 KiB each.
+
+    For bfloat16 products torch keeps as many descriptions of kernels beside, of 270 KiB.
+    """
     if not any(name in os.environ for name in _KERNELS_VARIABLES):
-        os.environ[_KERNELS_VARIABLES[0]] = _KERNELS
+        os.environ[_KERNELS_VARIABLES[0]] = str(NUM_KERNELS)
+    os.environ.setdefault(_DESCRIPTIONS_VARIABLE, str(NUM_KERNELS))
 
 
 def describe(device: torch.device) -> str:
