@@ -217,6 +217,14 @@ def test_on_a_cpu_a_checkpoint_that_is_written_beside_the_steps_is_counted(corpu
     assert re.search(r"^while a checkpoint is written, \d+ MiB more$", said, re.M)
 
 
+def test_in_bfloat16_a_plan_says_what_kernels_keep(corpus, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    plan(corpus)
+    assert "kernels" not in capsys.readouterr().out
+    plan(corpus, "--amp_opt_level", "O1", "--amp_dtype", "bfloat16")
+    assert re.search(r"^kernels of bfloat16 products keep \d+ MiB more$", capsys.readouterr().out, re.M)
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [

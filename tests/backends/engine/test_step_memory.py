@@ -43,6 +43,17 @@ class Recurrent(Chain):
         return self.lstm(x.T.unsqueeze(2))[0].mean(2).T
 
 
+class Products(Chain):
+    """Two products of one shape, and one of another."""
+
+    def __init__(self):
+        super().__init__(64)
+        self.square, self.wide = torch.nn.Linear(64, 64), torch.nn.Linear(64, 65)
+
+    def forward(self, x):
+        return self.wide(self.square(self.square(x)))[:, :64]
+
+
 class Looping(Chain):
     """Doubles parts of its input one by one: what an iteration needs ends with it."""
 
@@ -152,6 +163,19 @@ def test_the_count_leaves_out_iterations_that_hold_no_more_and_finds_the_same_by
     assert memory_of(8, few) == memory_of(8, every)
     assert (few.count, every.count) == (4, SIZE >> 10)
     assert len(iterations(range(64), torch.zeros(1), 3)) == 64
+
+
+def test_kernels_of_products_in_bfloat16_are_counted_for_each_shape():
+    def kernels(level, net):
+        factory, losses, batch = made_of(32, net, 64)
+        factory = nemo.NeuralModuleFactory(
+            placement=nemo.DeviceType.CPU, optimization_level=level, amp_dtype="bfloat16"
+        )
+        return factory.step_memory(losses, batch, "sgd", {"lr": 0.1}).kernels
+
+    assert kernels(nemo.Optimization.mxprO0, Products()) == kernels(nemo.Optimization.mxprO1, Chain(64)) == 0
+    # Forward; backward for the inputs and for the weights.
+    assert kernels(nemo.Optimization.mxprO1, Products()) == 6 * 3 << 19
 
 
 def test_a_state_that_will_be_is_counted_and_one_that_is_there_is_not():

@@ -135,6 +135,8 @@ class BatchFinding:
             lines.append(_step_told(shape, step))
             if self._factory.device.type == "cpu":
                 lines.append(f"while a checkpoint is written, {_size(step.kept)} more")
+                if step.kernels:
+                    lines.append(f"kernels of bfloat16 products keep {_size(step.kernels)} more")
             evaluations = []
             for tag, (_, layer) in self._evaluated.items():
                 evaluated = _largest_evaluated(layer)
