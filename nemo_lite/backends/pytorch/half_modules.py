@@ -10,6 +10,7 @@ from itertools import chain
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim.optimizer import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -122,8 +123,8 @@ class SavedWeights:
         wide = self.wide[tensor]
         if wide is None:
             return tensor.detach().float()
-        is_buffer = not isinstance(tensor, nn.Parameter) and not tensor.is_meta
-        if is_buffer and not torch.equal(tensor, wide.to(tensor.dtype)):
+        may_have_changed = not isinstance(tensor, (nn.Parameter, FakeTensor)) and not tensor.is_meta
+        if may_have_changed and not torch.equal(tensor, wide.to(tensor.dtype)):
             return tensor.detach().float()
         return wide.detach()
 

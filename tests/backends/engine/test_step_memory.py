@@ -165,6 +165,20 @@ def test_the_count_leaves_out_iterations_that_hold_no_more_and_finds_the_same_by
     assert len(iterations(range(64), torch.zeros(1), 3)) == 64
 
 
+@pytest.mark.parametrize("level", [nemo.Optimization.mxprO2, nemo.Optimization.mxprO3])
+def test_half_weights_are_counted_and_are_afterwards_what_they_were(level):
+    net, rows = Chain(), 8
+    _, losses, batch = made_of(rows, net)
+    half = nemo.NeuralModuleFactory(
+        placement=nemo.DeviceType.CPU, optimization_level=level, amp_dtype="bfloat16"
+    ).step_memory(losses, batch, "sgd", {"lr": 0.1})
+    # Half outputs and gradients, beside a batch in float32.
+    assert 0.5 < half.passes / memory_of(rows).passes < 0.8
+    assert half.weights == memory_of(rows).weights
+    assert {tensor.dtype for tensor in net.state_dict().values()} == {torch.float32}
+    assert net.scale.detach().sum() == SIZE
+
+
 def test_kernels_of_products_in_bfloat16_are_counted_for_each_shape():
     def kernels(level, net):
         factory, losses, batch = made_of(32, net, 64)

@@ -220,7 +220,7 @@ def _counting(
                     outputs: Sequence[Tensor] = module(*values)
                 return outputs
 
-            with live, precision.prepared(modules), nullcontext() if training else evaluating(modules):
+            with live, precision.prepared(modules, training), nullcontext() if training else evaluating(modules):
                 yield run, live, parameters, weights
         finally:
             for each, mode in was_training.items():
