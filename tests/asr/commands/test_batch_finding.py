@@ -1,5 +1,6 @@
 """Which batch fits: the search, its answer in a plan, and what is refused."""
 
+import io
 import json
 import re
 
@@ -60,6 +61,20 @@ def test_the_longest_utterances_come_first_and_one_that_does_not_fit_is_told():
     assert [fit.items for fit in fits] == [118, 475]
     with pytest.raises(UsageError, match=r"not even one utterance fits: got 0 MiB for one of 16.0 s and 100 labels"):
         find(buckets, lambda shape: 10**5, 20_000)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_bar_tells_on_a_terminal_alone_which_bucket_and_batch_is_counted(is_terminal, monkeypatch):
+    err = io.StringIO()
+    err.isatty = lambda: is_terminal
+    monkeypatch.setattr("sys.stderr", err)
+    buckets = [Bucket(BatchShape(8, seconds, 100), 500) for seconds in (16.0, 4.0)]
+    shown = []
+    find(buckets, lambda shape: shown.append(err.getvalue()) or 1000 * shape.items, 20_000)
+    assert ("finding batches:   0%" in shown[0] and "batch of 1]" in shown[0]) == is_terminal
+    assert ("| 1/2 [" in shown[-1] and "batch of 21]" in shown[-1]) == is_terminal
+    if not is_terminal:
+        assert err.getvalue() == ""
 
 
 def test_the_time_follows_from_the_rate_given_or_measured(tmp_path):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from nemo_asr.data.dataset import BatchShape
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
@@ -313,7 +314,7 @@ def largest_batch(bytes_of: Callable[[int], int], limit: int, most: int) -> tupl
 
 
 def find(buckets: Sequence[Bucket], bytes_of: Callable[[BatchShape], int], limit: int) -> list[Fit]:
-    """The largest batch of each bucket.
+    """The largest batch of each bucket; on a terminal a bar tells how far it is.
 
     Args:
         buckets: the one with the longest utterances first.
@@ -324,19 +325,23 @@ def find(buckets: Sequence[Bucket], bytes_of: Callable[[BatchShape], int], limit
         UsageError: not even one utterance of the first fits.
     """
     fits, most = [], sum(bucket.utterances for bucket in buckets)
-    for bucket in buckets:
-        longest = bucket.longest
+    # A count of a large model takes seconds, and a bucket needs up to ten.
+    with tqdm(desc="finding batches", total=len(buckets), unit="bucket", disable=None, leave=False) as bar:
+        for bucket in buckets:
+            longest = bucket.longest
 
-        def of_items(items: int, longest: BatchShape = longest) -> int:
-            return bytes_of(longest._replace(items=items))
+            def of_items(items: int, longest: BatchShape = longest) -> int:
+                bar.set_postfix_str(f"batch of {items}")
+                return bytes_of(longest._replace(items=items))
 
-        items, taken = largest_batch(of_items, limit, min(_LARGEST, most))
-        if not items:
-            got = f"{_size(taken)} for one of {longest.seconds:.1f} s and {counted(longest.labels, 'label')}"
-            wanted = f"at most {_size(limit)} of tensors"
-            remedy = "a smaller model, --optimizer sgd, shorter utterances (max_duration), or a larger device"
-            raise UsageError("not even one utterance fits", got=got, wanted=wanted, remedy=remedy)
-        fits.append(Fit(bucket, items, taken))
+            items, taken = largest_batch(of_items, limit, min(_LARGEST, most))
+            if not items:
+                got = f"{_size(taken)} for one of {longest.seconds:.1f} s and {counted(longest.labels, 'label')}"
+                wanted = f"at most {_size(limit)} of tensors"
+                remedy = "a smaller model, --optimizer sgd, shorter utterances (max_duration), or a larger device"
+                raise UsageError("not even one utterance fits", got=got, wanted=wanted, remedy=remedy)
+            fits.append(Fit(bucket, items, taken))
+            bar.update()
     return fits
 
 
