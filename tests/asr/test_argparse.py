@@ -174,8 +174,8 @@ def test_the_defaults_are_those_of_nemos_jasper():
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        ("--train_dataset t.json --max_steps 2", "--model_config is missing"),
-        ("--model_config m.yaml --max_steps 2", "--train_dataset is missing"),
+        ("--train_dataset t.json --max_steps 2", "--model_config is missing; give a file or a name such as digits"),
+        ("--model_config m.yaml --max_steps 2", "--train_dataset is missing; give a manifest"),
         ("--model_config m.yaml --train_dataset t.json", "got neither, wanted --num_epochs or --max_steps"),
         ("{} --num_epochs 3", "got both, wanted --num_epochs or --max_steps"),
         (

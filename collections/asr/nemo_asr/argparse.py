@@ -118,7 +118,7 @@ class AsrArgParser(NemoArgParser):
         parsed.num_processes = process.world_size if process else 1
         self._fold_older_options(parsed)
         if not parsed.model_config and not parsed.init_from:
-            self.error("--model_config is missing")
+            self.error("--model_config is missing; give a file or a name such as digits, or --init_from MODEL")
         if parsed.model_config:
             parsed.model_config = str(config_path(parsed.model_config))
         take_from_configuration(self, parsed)
@@ -127,7 +127,7 @@ class AsrArgParser(NemoArgParser):
             self.error(f"how long to train must be said once: got {got}, wanted --num_epochs or --max_steps")
         self.check_needs(parsed)
         if not parsed.train_dataset:
-            self.error("--train_dataset is missing")
+            self.error("--train_dataset is missing; give a manifest, which nemo-lite data make writes")
         if parsed.num_gpus not in (None, parsed.num_processes):
             started = f"the launcher started {process.world_size}" if process else "no launcher started this process"
             self.error(

@@ -236,6 +236,12 @@ def test_rates_of_the_leaderboard_are_written_for_a_models_repository(model, tal
     ):
         with pytest.raises(SystemExit):
             main([model, "--eval_datasets", "dev.json", *words])
+    silent = {"audio_filepath": "bc.wav", "duration": 1.0, "text": ""}
+    (talks / "silent.json").write_text(json.dumps(silent))
+    with pytest.raises(
+        UsageError, match=r"^silent: the leaderboard's normaliser leaves no words of the references; leave"
+    ):
+        main([model, "--eval_datasets", "dev.json", "silent.json", "--leaderboard", "board", "--out", "out", *CPU])
     (talks / "taken").mkdir()
     (talks / "taken/.eval_results").write_text("a file")
     with pytest.raises(UsageError, match=r"taken/\.eval_results: there is a file where a folder is wanted"):

@@ -64,7 +64,7 @@ from nemo_asr.trained.invariance import Difference, certificate_table, certify
 from nemo_asr.trained.model import ModelEngine, TrainedModel, load_model, tell_prompt
 from nemo_asr.trained.stream_rates import rate_streams, stream_table
 from nemo_lite import DataLayerNM, NeuralModule, NeuralModuleFactory
-from nemo_lite.base.errors import NemoLiteError, UsageError
+from nemo_lite.base.errors import NemoLiteError, UsageError, counted
 from nemo_lite.base.files import check_writable_folder, make_writable_folder
 from nemo_lite.base.options import factory_arguments
 from nemo_lite.base.outputs import InputFiles, check_output, write_output
@@ -240,7 +240,8 @@ class _Evaluation:
         lines = partial(write_transcripts, data_layer=data_layer, items=result.items, more=more, **texts._asdict())
         _write(path, lines, self._args)
         tell(_describe_rates(texts.hypotheses, texts.references, self._metric))
-        tell(f"{len(result.items)} utterances, ids {data_layer.digest_of(result.items)}, transcripts in {path}")
+        told = f"{counted(len(result.items), 'utterance')}, ids {data_layer.digest_of(result.items)}"
+        tell(f"{told}, transcripts in {path}")
         if self._args.cutting:
             number = sum(len(transcript.segments) for transcript in result.transcripts)
             tell(f"{number} segments, cut at pauses as transcribe cuts them")
@@ -396,7 +397,11 @@ def _write_leaderboard(args: Namespace, out: Path, sets: Sequence[str]) -> None:
     version, rates = load_leaderboard(args.leaderboard).version, {}
     for tag in sets:
         rows = read_transcripts(out / f"{tag}.{_TRANSCRIPTS}")
-        rate = leaderboard_rate([row.reference for row in rows], [row.hypothesis for row in rows])
+        try:
+            rate = leaderboard_rate([row.reference for row in rows], [row.hypothesis for row in rows])
+        except UsageError as error:
+            error.place = tag
+            raise
         rates[tag] = rate
         errors = f"{rate.insertions} insertions, {rate.deletions} deletions, {rate.substitutions} substitutions"
         how = f"of {rate.num_utterances} utterances, open_asr_leaderboard {version}"

@@ -118,7 +118,7 @@ def leaderboard_rate(references: Sequence[str], hypotheses: Sequence[str]) -> Le
     pairs = [pair for pair in zip(references, hypotheses, strict=True) if pair[0].strip() not in _NOT_SCORED]
     said, heard = [tuple(pair[0].split()) for pair in pairs], [tuple(pair[1].split()) for pair in pairs]
     if not said:
-        raise UsageError("the leaderboard's normaliser leaves no words of the references", got="an empty set")
+        raise UsageError("the leaderboard's normaliser leaves no words of the references", remedy="leave the set out")
     counts = count(said, heard, merge_compounds=True)
     return LeaderboardRate(counts["err_rate"], counts["ins"], counts["del"], counts["sub"], len(said))
 

@@ -30,7 +30,7 @@ from nemo_asr.trained.folder import ModelCard, read_card, read_card_of, write_ca
 from nemo_asr.trained.model import TrainedModel
 from nemo_asr.trained.texts import Speller, text_layer
 from nemo_lite import NeuralModuleFactory
-from nemo_lite.base.errors import DataError
+from nemo_lite.base.errors import DataError, counted
 
 _MOST_UTTERANCES = 200
 
@@ -119,7 +119,7 @@ def calibrate(
     heard = heard_words(model, layer, batch_size)
     if len(heard.right) < LEAST_WORDS:
         problem, remedy = "the model heard too few words to calibrate on", "give a larger set"
-        got = f"{len(heard.right)} words"
+        got = counted(len(heard.right), "word")
         raise DataError(problem, place=manifest, got=got, wanted=f"{LEAST_WORDS} or more", remedy=remedy)
     calibration = fit_calibration(heard.confidences, heard.right, name)
     sets = [_measured(f"{name} (held out)", heard, held_out(*heard[:3]))]

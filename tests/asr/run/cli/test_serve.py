@@ -124,7 +124,7 @@ def test_missing_packages_are_told_with_their_extra(package, monkeypatch):
         monkeypatch.setattr(sys.modules["nemo_asr.run"], "serve", sys.modules["nemo_asr.run.serve"])
     for name in [name for name in sys.modules if name.startswith("nemo_asr.run.serve")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(UsageError, match=rf"the package {package} is not installed; pip install starlette uvicorn"):
+    with pytest.raises(UsageError, match=rf"^the package {package} is not installed; pip install starlette uvicorn"):
         main(["nowhere"])
 
 

@@ -166,7 +166,7 @@ def main(arguments: Sequence[str]) -> int:
         if error.name is None or error.name.partition(".")[0] not in _INSTALL.replace("-", "_").split():
             raise
         problem, remedy = f"the package {error.name} is not installed", f"pip install {_INSTALL}"
-        raise UsageError(problem, place=PROGRAM, remedy=remedy) from None
+        raise UsageError(problem, remedy=remedy) from None
     with logging.patch_stdout_handler(sys.stderr):
         if args.access_log:
             _log_requests()
