@@ -552,8 +552,13 @@ class SpeechDataLayer(SpeechPorts):
         Raises:
             DataError: nothing would be left.
         """
-        if self._textless.any():
+        if not self._textless.any():
+            return
+        try:
             self.leave_out(np.flatnonzero(self._textless).tolist(), UNWRITABLE)
+        except DataError as error:
+            error.remedy = "write texts; for letters that the model lacks, take its labels from them: --set labels=auto"
+            raise
 
     def require_texts(self) -> None:
         """See that each utterance has a text; those whose text the vocabulary cannot write are left out.
