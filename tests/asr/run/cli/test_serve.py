@@ -54,6 +54,13 @@ def test_an_address_of_this_machine_needs_none(host, monkeypatch):
     assert parsed("--host", host).token == ""
 
 
+def test_a_token_that_is_empty_is_not_taken_for_none(capsys):
+    for token in ("", " \n"):
+        with pytest.raises(SystemExit):
+            parsed("--token", token)
+        assert "--token: it is empty; give one, or leave the option out" in capsys.readouterr().err
+
+
 def test_a_token_is_taken_without_the_line_end_of_its_file_and_with_no_other(monkeypatch, capsys):
     monkeypatch.setenv("NEMO_LITE_SERVE_TOKEN", " p\xe4ss w\xe0\xa0\r\n")
     assert parsed().token == "p\xe4ss w\xe0\xa0"

@@ -135,10 +135,15 @@ class ServeParser(OneLineParser):
         check_search_options(self, parsed)
         check_segments(self, parsed)
         fold_precision(self, parsed)
-        token = parsed.token if parsed.token is not None else os.environ.get(_VARIABLE, "")
+        given = parsed.token
+        token = given if given is not None else os.environ.get(_VARIABLE, "")
         parsed.token = token.strip(" \t\r\n")  # a line end, where it comes from a file
         if re.search(r"[\0-\x1f\x7f]", parsed.token):
             self.error("--token: it has control characters or line ends, which a header cannot have")
+        if given is not None and not parsed.token:  # of a shell's variable without a value
+            self.error(
+                "--token: it is empty; give one, or leave the option out: then everybody on this machine may ask"
+            )
         if not parsed.token and not _is_own_address(parsed.host):
             self.error(f"--host {parsed.host} can be reached from other machines; give --token TOKEN or {_VARIABLE}")
 
