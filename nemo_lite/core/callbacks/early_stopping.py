@@ -11,7 +11,6 @@ from nemo_lite.base.ranges import PositiveInt, numbers_checked
 from nemo_lite.core.callbacks.action_state import ActionState
 from nemo_lite.core.callbacks.base import NeMoCallback, TagOwners
 from nemo_lite.core.callbacks.metrics import higher_is_better
-from nemo_lite.core.trackers import number
 
 
 class EarlyStoppingCallback(NeMoCallback):
@@ -118,16 +117,12 @@ class EarlyStoppingCallback(NeMoCallback):
         if self._num_worse < self._patience:
             return
         evaluations = counted(self._num_worse, "evaluation")
-        best = "" if self._best is None else f" than {self._told()} at step {self._best_step}"
+        best = "" if self._best is None else f" than at step {self._best_step}"
         assert self._state is not None, "a run has started"
         self._state.request_stop(
             f"{self._metric} of {self._evaluation} no better{best} in {evaluations} (patience {self._patience})",
             is_of_all_ranks=True,
         )
-
-    def _told(self) -> str:
-        assert self._best is not None, "there is a best one"
-        return number(self._best[0] * self._signs[self._metric])
 
 
 def _finite(value: object, sign: float) -> float:

@@ -119,7 +119,7 @@ def test_all_ranks_stop_after_the_same_step_as_a_process_alone():
     finished = on_ranks(2, on_a_rank)
     assert [end.code for end in finished] == [0, 0], finished[0].err + finished[1].err
     assert [end.result[0] for end in finished] == [alone, alone]
-    assert f"Stopped after {STOPS_AFTER} steps: wer of dev no better than 0.4 at step 4 in 3" in finished[0].out
+    assert f"Stopped after {STOPS_AFTER} steps: wer of dev no better than at step 4 in 3" in finished[0].out
 
 
 @pytest.mark.parametrize("interrupted_after", [2, 4, 6])
@@ -128,7 +128,7 @@ def test_a_run_that_goes_on_stops_where_the_uninterrupted_one_does(tmp_path, int
     steps, weights, reason = trained(whole)
     assert (steps, reason) == (
         [*range(STOPS_AFTER)],
-        "wer of dev no better than 0.4 at step 4 in 3 evaluations (patience 3)",
+        "wer of dev no better than at step 4 in 3 evaluations (patience 3)",
     )
     trained(parts, max_steps=interrupted_after)
     assert trained(parts) == (steps[interrupted_after:], weights, reason)
