@@ -121,6 +121,15 @@ def test_a_folder_of_recordings_with_texts_beside_them(tmp_path):
     }
 
 
+def test_endings_in_capitals_as_of_a_memory_card_are_found(tmp_path):
+    record(tmp_path / "a.wav")
+    (tmp_path / "a.wav").rename(tmp_path / "A.WAV")
+    (tmp_path / "A.TXT").write_text("words")
+    made = make(tmp_path)
+    assert (made.kind, made.problems) == ("folder", [])
+    assert [line["text"] for line in written(tmp_path / "manifest.json")] == ["words"]
+
+
 def test_texts_and_recordings_without_the_other_are_named(tmp_path):
     record(tmp_path / "a.wav")
     record(tmp_path / "b.wav")

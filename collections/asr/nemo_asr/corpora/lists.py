@@ -110,6 +110,8 @@ def folder_utterances(path: Path) -> Iterator[Listed | DataError]:
 
 def _with_text(audio: Path) -> Listed | DataError:
     text = audio.with_suffix(".txt")
+    if not text.is_file() and audio.with_suffix(".TXT").is_file():
+        text = audio.with_suffix(".TXT")
     if not text.is_file():
         return DataError("the recording has no text beside it", place=str(audio), wanted=text.name)
     try:
