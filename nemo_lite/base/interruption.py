@@ -46,7 +46,7 @@ class Interrupted(KeyboardInterrupt):
         kept: what the user will read of what was done, unless it was told.
     """
 
-    kept = "no training was running, so nothing had to be saved"
+    kept = "nothing had to be saved"
 
     def __init__(self, number: int, is_told: bool = False) -> None:
         self.number, self.is_told = number, is_told

@@ -104,7 +104,7 @@ def test_a_script_ends_with_one_line_and_the_code_of_its_signal(
         hit_by(number)
     assert ended.value.code == code
     name = signal.Signals(number).name
-    assert capsys.readouterr().err == f"{name}: stopped; no training was running, so nothing had to be saved\n"
+    assert capsys.readouterr().err == f"{name}: stopped; nothing had to be saved\n"
 
 
 def test_ranks_can_add_their_signals_up() -> None:
