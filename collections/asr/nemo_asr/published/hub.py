@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -124,7 +124,7 @@ def fetch(
         remedy = f"fetch it with a network: nemo-lite models get {repository}"
         problem = "it is not in the cache, and nothing is downloaded offline"
         raise ModelNotFoundError(problem, place=str(repository), got=f"no {folder}", remedy=remedy)
-    host: _Host = _HOSTS[repository.prefix](repository)
+    host = _HOSTS[repository.prefix](repository)
     files = _wanted(host.files(repository), repository)  # of a name that is refused no folder stays
     with _locked(folder):
         if not refresh and (found := _found(folder)) is not None:  # another process was faster
@@ -252,18 +252,8 @@ def _fetch_files(
         synchronise(folder)
 
 
-class _Host(Protocol):
-    """Where a repository is."""
-
-    address: str
-    transfer: Transfer
-
-    def files(self, repository: Repository) -> list[StatedFile]:
-        """The files in its top folder. Raises the errors of :func:`fetch`."""
-
-
 class _HuggingFace:
-    """Hugging Face, or a mirror of it, with the token in HF_TOKEN.
+    """Hugging Face, or a mirror of it, with the token in HF_TOKEN: its address, what fetches from it, and its lists.
 
     Raises:
         UsageError: a variable of the environment cannot be used.
@@ -297,6 +287,7 @@ class _HuggingFace:
         )
 
     def files(self, repository: Repository) -> list[StatedFile]:
+        """The files in the top folder of a repository. Raises the errors of :func:`fetch`."""
         url = f"{self.address}/api/models/{repository.name}/tree/{repository.revision}"
         content = parse_json(self.transfer.read(url, _LIST.max_bytes + 1), url, _LIST)
         if not isinstance(content, list):
@@ -322,6 +313,7 @@ class _Ngc:
         )
 
     def files(self, repository: Repository) -> list[StatedFile]:
+        """Those of a version, or the one that is named. Raises the errors of :func:`fetch`."""
         at = f"{self.address}/v2/models/{repository.name}/versions/{repository.revision}/files"
         content = parse_json(self.transfer.read(f"{at}/", _LIST.max_bytes + 1), f"{at}/", _LIST)
         entries = content.get("modelFiles") if isinstance(content, dict) else None

@@ -131,9 +131,9 @@ class Transfer:
         digest = file.digest_of(part) if size == file.bytes else ""
         if size != file.bytes or digest != file.digest:
             part.unlink()
-            is_longer = size != file.bytes
-            kind = _DIGESTS.get(len(file.digest), "")
-            got, wanted = (f"{size} bytes", str(file.bytes)) if is_longer else (f"{kind} {digest}", file.digest)
+            got, wanted = f"{size} bytes", str(file.bytes)
+            if digest:
+                got, wanted = f"{_DIGESTS[len(digest)]} {digest}", file.digest
             remedy = "try again; if it stays so, tell its owner, or that of the mirror"
             problem = "the file is not what the server states"
             raise self.other_error(problem, place=file.url, got=got, wanted=wanted, remedy=remedy)
