@@ -302,6 +302,15 @@ def test_an_address_that_is_none_is_told_at_once(
     assert waits == []
 
 
+@pytest.mark.parametrize(
+    "address", ["http://[::1", "mirror.example", "https://me:secret@mirror.example", "https://a/?b"]
+)
+def test_another_spelling_is_no_address_of_a_server(hub: Hub, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    shown = address.replace("me:secret", "...")
+    assert refusal(UsageError) == f"HF_ENDPOINT: this is no address: got {shown}, wanted such as https://huggingface.co"
+
+
 def test_a_file_of_the_cache_that_was_cut_is_fetched_again(hub: Hub) -> None:
     folder = fetch(NAME)
     (folder / "model.safetensors").write_bytes(WEIGHTS[:100])

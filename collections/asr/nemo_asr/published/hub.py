@@ -14,7 +14,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -348,10 +348,13 @@ _HOSTS: Mapping[str, type[_HuggingFace] | type[_Ngc]] = {PREFIX: _HuggingFace, N
 def _address(variable: str, default: str) -> str:
     """The address of a server that a variable of the environment gives. Raises UsageError: it is none."""
     address = (os.environ.get(variable) or default).strip().rstrip("/")
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise UsageError("this is no address", place=variable, got=address, wanted=f"such as {default}")
-    return address
+    with suppress(ValueError):  # of an open bracket
+        parts = urlsplit(address)
+        has_more = parts.query or parts.fragment or "@" in parts.netloc
+        if parts.scheme in ("http", "https") and parts.hostname and not has_more:
+            return address
+    shown = re.sub("//[^/]*@", "//...@", address)  # without a password
+    raise UsageError("this is no address", place=variable, got=shown, wanted=f"such as {default}")
 
 
 def _stated(entry: Any, url: str) -> StatedFile | None:
