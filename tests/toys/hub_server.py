@@ -29,6 +29,7 @@ class Hub:
         cut, cut_lists: after how many bytes of a content, or a list, the connection is cut, once each.
         refusals: codes for the next answers about files, each with its headers.
         takes_ranges: whether the store does.
+        refused_by_store: a code for all its answers; 0: it has what it is asked for.
         asked: the path, the ``Range`` and the ``Authorization`` of each request.
     """
 
@@ -41,6 +42,7 @@ class Hub:
     cut_lists: list[int] = field(default_factory=list)
     refusals: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     takes_ranges: bool = True
+    refused_by_store: int = 0
     asked: list[tuple[str, str | None, str | None]] = field(default_factory=list)
     address: str = ""
     store: str = ""
@@ -82,7 +84,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         hub, path = self.hub, self.path
         self.hub.asked.append((path, self.headers["Range"], self.headers["Authorization"]))
-        if self.is_store:
+        if self.is_store and hub.refused_by_store:
+            self._answer(hub.refused_by_store, b"")
+        elif self.is_store:
             self._content(path.removeprefix("/blob/"))
         elif hub.private and self.headers["Authorization"] != f"Bearer {TOKEN}":
             self._answer(401, b"{}")

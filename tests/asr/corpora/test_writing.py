@@ -209,7 +209,7 @@ def test_a_download_with_the_right_hash_is_kept(server, tmp_path):
         (
             "/missing",
             None,
-            "the server refuses it: got 404 for http.*/missing; download it by hand and give",
+            "the server refuses it: got 404 from 127.* for http.*/missing; download it by hand and give",
         ),
     ],
 )

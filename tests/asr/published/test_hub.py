@@ -218,6 +218,13 @@ def test_what_is_not_there_is_told_with_what_to_do(hub: Hub) -> None:
     assert f"agree to its conditions at {hub.address}/owner/name" in refusal()
 
 
+def test_a_refusal_by_where_the_server_redirects_is_told_as_such(hub: Hub) -> None:
+    hub.refused_by_store = 403
+    host = hub.store.removeprefix("http://")
+    url = f"{hub.address}/owner/name/resolve/main/model.safetensors"
+    assert refusal().startswith(f"hf:owner/name: the server refuses it: got 403 from {host} for {url}; ")
+
+
 def test_offline_the_cache_is_used_and_the_network_is_not(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelNotFoundError, match="it is not in the cache, and nothing is downloaded offline: got no /"):
         fetch(NAME, offline=True)

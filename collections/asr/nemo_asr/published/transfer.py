@@ -175,7 +175,8 @@ class Transfer:
             return urllib.request.build_opener(_Redirects(self)).open(request, timeout=_TIMEOUT_SECONDS)
         except HTTPError as error:
             error.close()
-            if error.code in self.refusals:
+            # Of the server that is asked: where it redirects to, and what stands between, refuse for other reasons.
+            if error.code in self.refusals and _host_of(error.url) == _host_of(url):
                 problem, remedy = self.refusals[error.code]
                 raise self.refusal(problem, f"{error.code} for {url}", remedy) from None
             raise
@@ -190,7 +191,8 @@ class Transfer:
             asked = _whole_number(error.headers.get("Retry-After"))
             seconds = seconds if asked is None else float(asked)
             if error.code not in (408, 429) and error.code < 500:
-                raise self.refusal("the server refuses it", f"{error.code} for {url}", self.remedy) from None
+                got = f"{error.code} from {_host_of(error.url)} for {url}"
+                raise self.refusal("the server refuses it", got, self.remedy) from None
             cause: object = error
         else:
             cause = error.reason if isinstance(error, URLError) else error
@@ -224,6 +226,10 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         if request is not None and token and (old.scheme, old.netloc) == (new.scheme, new.netloc):
             request.add_unredirected_header("Authorization", token)
         return request
+
+
+def _host_of(url: str) -> str:
+    return urlsplit(url).netloc
 
 
 def _read(response: Any, num_bytes: int) -> bytes:
