@@ -383,6 +383,10 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
             synchronise(temporary / path.name)
             os.replace(temporary / path.name, path)
             synchronise(path.parent)
+        except UsageError as error:
+            if error.place == str(temporary / path.name):  # of a writer that writes so itself
+                error.place = str(path)
+            raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 

@@ -293,6 +293,13 @@ def test_a_full_disk_is_said_in_words_and_leaves_nothing(tmp_path, error):
     assert names_in(tmp_path) == []
 
 
+def test_a_writer_that_writes_whole_itself_names_the_file_that_was_asked_for(tmp_path):
+    full = failing(OSError(errno.ENOSPC, "No space left on device"))
+    with pytest.raises(UsageError) as caught:
+        write_atomically(tmp_path / "x", lambda path: write_atomically(path, full))
+    assert caught.value.place == str(tmp_path / "x")
+
+
 def test_a_folder_that_is_missing_is_named(tmp_path):
     with pytest.raises(
         UsageError,
