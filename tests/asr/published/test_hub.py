@@ -94,6 +94,16 @@ def test_what_has_changed_is_fetched_when_asked_and_nothing_else(hub: Hub) -> No
     assert [path.rpartition("/")[2] for path, *_ in hub.asked] == ["main", "tokenizer.json"]
 
 
+def test_what_the_server_has_no_more_goes_and_what_is_not_from_there_stays(hub: Hub) -> None:
+    folder = fetch(NAME)
+    (folder / "mine.txt").touch()
+    del hub.files["model.safetensors"], hub.files["empty.json"]
+    hub.files |= {"model.safetensors.index.json": b"{}", "model-00001-of-00001.safetensors": b"new"}
+    fetch(NAME, refresh=True)
+    new = ["config.json", "download.json", "mine.txt", "model-00001-of-00001.safetensors"]
+    assert names_in(folder) == [".lock", *new, "model.safetensors.index.json", "tokenizer.json"]
+
+
 def test_a_refresh_that_is_given_up_leaves_the_model_that_was_there(hub: Hub) -> None:
     parts = hub.large = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
     hub.files = {"config.json": b"{}", "model.safetensors.index.json": b"{}", **dict.fromkeys(parts, b"old")}

@@ -36,7 +36,7 @@ from nemo_lite.base.files import (
     write_atomically,
 )
 from nemo_lite.base.interruption import Interrupted
-from nemo_lite.base.verified import RecordKind, VerifiedFile
+from nemo_lite.base.verified import RecordKind, VerifiedFile, delete_listed
 
 # Any: values of JSON.
 
@@ -244,11 +244,15 @@ def _fetch_files(
         stop.kept = f"what has arrived of {repository} is kept, and the same command goes on there"
         raise
     # Only when all are there: until then the folder is the model that it was, not one of old and new files.
+    gone = set[str]()  # such as weights in one file, which are in several by now
+    with suppress(CheckpointError):  # there is no record, or it was changed
+        gone = {file.name for file in download_of(folder).files} - {file.name for file in files}
     with refusing_unwritable(folder, "the download cannot be written"):
-        if parts:
+        if parts or gone:
             (folder / RECORD).unlink(missing_ok=True)
         for name, part in parts.items():
             os.replace(part, folder / name)
+        delete_listed(folder, gone)
         synchronise(folder)
 
 
