@@ -1,5 +1,7 @@
 """The options of the speech scripts: two generations of names, and nothing accepted that would have no effect."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from toys.lion import registered_lion
 
 import nemo_asr
 from nemo_asr.argparse import AsrArgParser, EvalArgParser, evaluation_steps
-from nemo_asr.options import policy_of
+from nemo_asr.options import own_memory, policy_of
 from nemo_asr.shipped import config_path
 from nemo_lite import DeviceType, logging
 from nemo_lite.base.errors import CheckpointError, ConfigError
@@ -489,3 +491,27 @@ def test_a_patience_of_nothing_or_without_sets_to_evaluate_is_refused(capsys):
     assert "--patience has no effect without --eval_datasets; leave it out" in refusal(capsys, *without_sets)
     assert "argument --patience: " in refusal(capsys, *NEEDED, "--eval_datasets", "a.json", "--patience", "0")
     assert parse("--eval_datasets", "a.json", "--early_stopping_patience", "3").patience == 3
+
+
+@pytest.mark.parametrize(
+    ("group", "file", "limit", "memory"),
+    [
+        ("0::/job/step", "sys/fs/cgroup/job/memory.max", "1000000\n", 1000000),  # of a job around its step
+        ("0::/", "sys/fs/cgroup/memory.max", "1000000\n", 1000000),  # of a container
+        ("4:memory:/docker/1\n0::/", "sys/fs/cgroup/memory/memory.limit_in_bytes", "1000000\n", 1000000),
+        ("0::/", "sys/fs/cgroup/memory.max", "max\n", None),
+        ("0::/", "sys/fs/cgroup/other.max", "1000000\n", None),
+    ],
+)
+def test_the_memory_of_a_cpu_is_what_its_group_may_have(tmp_path, group, file, limit, memory):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(group)
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text(limit)
+    assert own_memory(tmp_path) == (memory or own_memory(tmp_path / "none"))
+
+
+def test_the_memory_of_a_cpu_is_what_ulimit_leaves():
+    code = "from nemo_asr.options import memory; print(memory('cpu')[1])"
+    words = ["bash", "-c", f'ulimit -v 8000000; exec {sys.executable} -c "{code}"']
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == f"{8000000 << 10}\n"

@@ -8,8 +8,10 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import resource
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -54,13 +56,31 @@ def memory(text: str) -> tuple[str, int]:
     if name in MEMORIES:
         return name, MEMORIES[name]
     if name == "cpu":
-        return name, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return name, own_memory()
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([gm]i?b)", name)
     if match is None or float(match[1]) == 0:
         known = ", ".join([*MEMORIES, "cpu"])
         place = "where a run computes is --placement CPU, GPU or AllGpu"
         raise ArgumentTypeError(f"{text!r} is none of {known}, and no size such as 24GiB; {place}")
     return text, int(float(match[1]) * _UNITS[match[2]])
+
+
+def own_memory(root: Path = Path("/")) -> int:
+    """Bytes that this process may have: the machine's, or fewer by a control group (containers, Slurm) or ulimit -v.
+
+    Args:
+        root: of the system's files.
+    """
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), resource.getrlimit(resource.RLIMIT_AS)[0]]
+    groups = root / "sys/fs/cgroup"
+    # Version 2 has one tree, version 1 one for memory. A container may see its group as the root.
+    for tree, file in ((groups, "memory.max"), (groups / "memory", "memory.limit_in_bytes")):
+        with suppress(OSError):
+            paths = [line.split(":", 2)[2] for line in (root / "proc/self/cgroup").read_text().splitlines()]
+            for folder in {above for path in paths for above in Path("/", path.strip("/"), file).parents}:
+                with suppress(OSError, ValueError):  # there is no such group here, or it has no limit: "max"
+                    limits.append(int((tree / folder.relative_to("/") / file).read_text()))
+    return min(limit for limit in limits if limit != resource.RLIM_INFINITY)
 
 
 def module_lr(text: str) -> tuple[str, float]:
