@@ -19,7 +19,7 @@ from nemo_asr.augmentation import read_recordings
 from nemo_asr.commands.cli.data import main as data_command
 from nemo_asr.compat.parts import ASRAudioText, ASRSpeechLabel, CharParser
 from nemo_asr.run import manifest_kinds
-from nemo_asr.run.manifest import Manifest
+from nemo_asr.run.manifest import Manifest, evenly
 from nemo_asr.run.manifest_kinds import JsonLines, kind_of
 from nemo_asr.run.transcribe.inputs import recordings_of
 from nemo_asr.tasks.recipe import load_class_recipe
@@ -519,3 +519,9 @@ def test_bad_lines_and_changes_are_told_as_of_other_kinds(tab_folder):
         manifest.utterance(0)
     with pytest.raises(DataError, match=r"^set\.tsv:2: duration -1 s; write .*\nset\.tsv:3: a line has seconds"):
         Manifest.open("set.tsv")
+
+
+def test_positions_are_spread_over_a_whole_set():
+    assert [evenly(number, 3).tolist() for number in range(6)] == [[], [0], [0, 1], [0, 1, 2], [0, 1, 3], [0, 2, 4]]
+    assert evenly(7, 1).tolist() == [0]
+    assert evenly(1000, 1000).tolist() == [*range(1000)]

@@ -31,6 +31,7 @@ from nemo_asr.data.scored_texts import (
 )
 from nemo_asr.decoding.beam_search import search_weights, write_weights
 from nemo_asr.run.engines import TranscriptionSettings
+from nemo_asr.run.manifest import evenly
 from nemo_asr.run.onnx.voice_activity import load_detector
 from nemo_asr.run.options import SearchOptions, named_files, results_folder, search_options, unique_tags
 from nemo_asr.run.search.words import Spelling, weighted_phrases
@@ -334,8 +335,7 @@ class _Evaluation:
                 problem, remedy = "all recordings are longer than the model hears at once", "give a set of shorter ones"
                 got, wanted = f"{durations.min():.1f} s and more", f"at most {longest:g} s for --certify"
                 raise UsageError(problem, place=tag, got=got, wanted=wanted, remedy=remedy)
-            number = min(len(rows), _MOST_CERTIFIED)
-            rows_of_sets[tag] = rows[np.linspace(0, len(rows) - 1, number).astype(np.int64)].tolist()
+            rows_of_sets[tag] = rows[evenly(len(rows), _MOST_CERTIFIED)].tolist()
         return rows_of_sets
 
     def _find_weights(self) -> None:

@@ -17,6 +17,7 @@ from nemo_asr.decoding.greedy import (
 from nemo_asr.decoding.times import frame_labels, labels_of_frames, timed_labels
 from nemo_asr.run.audio.segments import frame_levels, frame_samples, longest_pause
 from nemo_asr.run.engines import TranscriptionSettings
+from nemo_asr.run.manifest import evenly
 from nemo_asr.run.search.search import TimedLabels
 from nemo_asr.run.transcribe.driver import transcribe
 from nemo_asr.run.transcribe.inputs import Recording, recording_of_utterance
@@ -142,7 +143,7 @@ def pauses_line(data_layer: DataLayerNM) -> str | None:
     if not _has_recordings(data_layer):
         return None
     number = len(data_layer)
-    rows = np.unique(np.linspace(0, number - 1, min(number, _MOST_HEARD)).astype(np.int64))
+    rows = evenly(number, _MOST_HEARD)
     rows = rows[np.cumsum(data_layer.durations[rows]) <= _MOST_HEARD_SECONDS]
     pausing = sum(_has_pause(data_layer, row) for row in rows.tolist())
     if not pausing:

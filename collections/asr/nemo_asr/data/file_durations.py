@@ -8,11 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
 from nemo_asr.run.audio.files import check_channel, open_audio
 from nemo_asr.run.audio.reading import excess_of
-from nemo_asr.run.manifest import Manifest
+from nemo_asr.run.manifest import Manifest, evenly
 from nemo_lite.base.errors import DataError, listed
 from nemo_lite.utils import logging
 
@@ -34,7 +32,7 @@ def with_file_durations(manifest: Manifest, limit: int = CHECKED_FILES) -> Manif
         DataError: a part begins behind the end of its file, or a channel is not there: the first few, and how many.
     """
     total = len(manifest)
-    rows = np.unique(np.linspace(0, total - 1, min(limit, total)).astype(np.int64)).tolist()
+    rows = evenly(total, limit).tolist()
     held, missing = _differing(manifest, rows)
     if (held or missing) and len(rows) < total:
         logging.info(

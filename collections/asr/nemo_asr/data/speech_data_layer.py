@@ -42,7 +42,7 @@ from nemo_asr.run.arguments import (
     Workers,
     source_argument,
 )
-from nemo_asr.run.manifest import Manifest, ManifestPaths, Mask, R, U, Utterance, Utterances, check_limits
+from nemo_asr.run.manifest import Manifest, ManifestPaths, Mask, R, U, Utterance, Utterances, check_limits, evenly
 from nemo_asr.run.text.labels import shown_symbols
 from nemo_asr.run.text.parser import EMPTY, CharParser, parser_maker
 from nemo_lite.backends.pytorch.data.loaders import Counts, PlannedLoader, UnusableItems, budget_of
@@ -134,7 +134,7 @@ def unwritable(
         DataError: audio or text files are missing or empty, or letters are missing: the first few, and how many.
     """
     total, reader = len(utterances), utterances.reader
-    rows = np.unique(np.linspace(0, total - 1, min(limit, total)).astype(np.int64))
+    rows = evenly(total, limit)
     refused = np.zeros(total, bool)
     problems: list[str] = []
     notes = Counter[str]()

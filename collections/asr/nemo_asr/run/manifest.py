@@ -214,6 +214,11 @@ class Utterances(ABC, Generic[R]):
         return "\n".join([kept, *(f"  dropped {dropped}" for dropped in self.dropped)])
 
 
+def evenly(number: int, most: int) -> npt.NDArray[np.int64]:
+    """At most so many positions of a set of this number, evenly spread, in their order."""
+    return np.linspace(0, number - 1, min(number, most)).astype(np.int64)
+
+
 def check_limits(min_duration: float | None, max_duration: float | None) -> None:
     """UsageError if no duration can be within the limits."""
     if min_duration is not None and max_duration is not None and min_duration > max_duration:

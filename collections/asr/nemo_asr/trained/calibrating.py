@@ -22,6 +22,7 @@ from nemo_asr.run.calibration import (
     reliability,
     right_words,
 )
+from nemo_asr.run.manifest import evenly
 from nemo_asr.run.options import unique_tags
 from nemo_asr.run.transcribe.domain import Domain, fit_domain
 from nemo_asr.run.transcribe.inputs import Recording, recording_of_utterance
@@ -46,7 +47,7 @@ def hear_set(
     Raises:
         DataError: a recording cannot be read.
     """
-    rows = np.unique(np.linspace(0, len(layer) - 1, min(len(layer), _MOST_UTTERANCES)).astype(np.int64))
+    rows = evenly(len(layer), _MOST_UTTERANCES)
     utterances = [layer.utterance_of(row) for row in rows.tolist()]
     recordings = [recording_of_utterance(utterance, layer.utterances.reader) for utterance in utterances]
     batch_size = layer.batch_size if layer.batch_size > 0 else len(layer)  # as many as an evaluation has fit
