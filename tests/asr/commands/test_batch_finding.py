@@ -21,6 +21,7 @@ from nemo_asr.features import spectra
 from nemo_asr.models.transducer import lattice, sliced_joint
 from nemo_lite.backends.pytorch.iterations import iterations
 from nemo_lite.base.errors import UsageError
+from nemo_lite.base.launch import ProcessInfo
 from nemo_lite.core.trackers import MetricsFile
 
 
@@ -125,6 +126,16 @@ def test_a_plan_finds_the_batch_for_a_device_and_the_hours(corpus, capsys, monke
     (batch,) = re.findall(r"give --batch_size (\d+);", said)
     assert 1 <= int(batch) < 12
     assert re.search(r"\d+ min \d+ s to the end, at 0 seconds of audio a second \(as given\)", said)
+
+
+def test_processes_of_a_machine_share_its_memory(corpus, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("nemo_asr.options.own_memory", lambda: 4 << 30)
+    of_two, of_all = (ProcessInfo(0, 4, 0, number, None, "pytorch", ("a", 1)) for number in (2, None))
+    for processes, told in ((None, "cpu (4.0 GiB, "), (of_two, "cpu (2.0 GiB, "), (of_all, "cpu (1.0 GiB, ")):
+        monkeypatch.setattr(batch_finding, "who_am_i", lambda processes=processes, **_: processes)
+        plan(corpus, "--find_batch", "--rate", "1")
+        assert f"largest batch on {told}" in capsys.readouterr().out
 
 
 def test_a_batch_that_is_counted_takes_the_memory_of_one_item(corpus, capsys, monkeypatch, tmp_path):

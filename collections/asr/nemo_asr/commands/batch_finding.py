@@ -20,6 +20,7 @@ from nemo_asr.scoring.report.records import METRICS_FILE
 from nemo_lite import DataLayerNM, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.engine.step_memory import StepMemory
 from nemo_lite.base.errors import UsageError, counted
+from nemo_lite.base.launch import who_am_i
 from nemo_lite.core.trackers import duration_text, read_metrics
 
 # Shares of a device's memory that tensors get. Those of a CPU were measured (docs/en/performance.md); nobody has
@@ -161,6 +162,7 @@ class BatchFinding:
             bytes_of = self._trials(layer, limit)
         else:
             name, size = args.device or memory("cpu")
+            size //= _processes_here(args) if name == "cpu" else 1
             kept = _WORKSPACES_OF_CPU if name == "cpu" else _WORKSPACES
             limit, how = max(0, int((size - kept) * share_of(name))), "counted by shapes"
 
@@ -240,6 +242,13 @@ class BatchFinding:
             return 2 * limit if taken is None else taken
 
         return tried
+
+
+def _processes_here(args: Namespace) -> int:
+    """How many processes of the training share this machine's memory; all of them, where the launcher does not say."""
+    launch = {name: getattr(args, name) for name in ("local_rank", "launcher", "init_method", "rank", "world_size")}
+    process = who_am_i(**launch)
+    return 1 if process is None else process.local_world_size or process.world_size
 
 
 def _largest_evaluated(layer: SpeechDataLayer) -> BatchShape:
