@@ -352,9 +352,12 @@ def test_a_repository_of_pickles_is_refused_before_anything_is_fetched(hub: Hub)
 
 
 def test_a_name_that_leads_elsewhere_is_not_written(hub: Hub, tmp_path: Path) -> None:
-    hub.files["../../escaped.json"] = b"{}"
+    hub.files |= {"../../escaped.json": b"{}", "download.json": b"{}"}
     fetch(NAME)
     assert not list(tmp_path.rglob("escaped.json"))
+    hub.asked.clear()
+    fetch(NAME)
+    assert hub.asked == []
 
 
 def test_a_cache_that_cannot_be_written_is_told_with_its_variable(

@@ -339,9 +339,9 @@ def _stated_by_ngc(entry: Any, url: str) -> StatedFile | None:
 
 
 def _file(path: object, size: object, digest: str, url: str) -> StatedFile | None:
-    """None for the name of another folder, and for what is no size."""
+    """None for the name of another folder, for that of our record, and for what is no size."""
     name = str(path)
-    if not _FILE_NAME.fullmatch(name) or not isinstance(size, int) or size < 0:
+    if not _FILE_NAME.fullmatch(name) or name == RECORD or not isinstance(size, int) or size < 0:
         return None
     return StatedFile(name, f"{url}/{name}", size, digest)
 
