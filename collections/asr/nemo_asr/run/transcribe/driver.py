@@ -48,6 +48,7 @@ from nemo_asr.run.transcribe.transcript import (
 from nemo_lite.base.errors import DataError, counted
 from nemo_lite.base.nemo_logging import logging
 
+_MOST_IN_MEMORY = 1 << 24  # samples of recordings that are read for more than their text: 64 MiB
 _MOST_TOLD = 3  # gaps, or doubtful texts, in a line of the log
 
 
@@ -89,10 +90,13 @@ class Segmented:
         self.rows: list[Recording] = []
         self.spoken: dict[int, list[Span]] = {}
         self.faults: dict[int, str] = {}
+        room = 0 if domain is None else _MOST_IN_MEMORY
         for position, recording in enumerate(recordings):
             try:
                 if cutting is None:
-                    whole = recording.measured()
+                    # Else it is read again when it is transcribed.
+                    whole = recording.in_memory(room) if room > 0 else recording.measured()
+                    room -= len(whole.audio) if whole.audio is not recording.audio else 0
                     segments = [whole]
                     _refuse_longer(whole.seconds, longest)
                     if domain is not None:

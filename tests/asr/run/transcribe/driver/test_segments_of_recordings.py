@@ -89,6 +89,21 @@ def test_sounds_are_measured_only_where_a_domain_is_compared_with_them(monkeypat
         assert without.sound is None
 
 
+def test_short_recordings_whose_sound_is_measured_are_read_once(sounds, tmp_path, monkeypatch):
+    sounds("cab", "abba", "bc")
+    recordings = [Recording(name, str(tmp_path / f"{name}.wav")) for name in ("cab", "abba", "bc")]
+    found = {}
+    for most in (0, 10_000, 1 << 24):
+        monkeypatch.setattr(driver, "_MOST_IN_MEMORY", most)
+        segmented = Segmented(recordings, None, ["a"], domain=Domain())
+        by_row = {number: Transcript("", (), row.seconds, row.source) for number, row in enumerate(segmented.rows)}
+        samples = [row.read(RATE).samples.tolist() for row in segmented.rows]
+        found[most] = samples, [each.sound for each in segmented.transcribed(by_row, {}).transcripts]
+        is_read = [isinstance(row.audio, np.ndarray) for row in segmented.rows]
+        assert is_read == {0: [False] * 3, 10_000: [True, False, False], 1 << 24: [True] * 3}[most]
+    assert found[0] == found[10_000] == found[1 << 24]
+
+
 def test_segments_together_give_the_text_of_each_alone_to_the_bit(run, sounds):
     pieces = sounds("cab", "abbacab", "bc", "accab")
     whole = np.concatenate([part for piece in pieces for part in (silence(0.7), piece)])
