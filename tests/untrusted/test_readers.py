@@ -47,6 +47,7 @@ READERS = {
     "collections/asr/nemo_asr/corpora/espeak.py": "a file of the package espeakng_loader",
     "collections/asr/nemo_asr/corpora/synth.py": "what the command has written, opened by the policy",
     "collections/asr/nemo_asr/commands/seeds.py": "JSON of this process",
+    "collections/asr/nemo_asr/options.py": "/proc and /sys",
     "collections/asr/nemo_asr/published/hub.py": "a lock that is empty",
     "collections/asr/nemo_asr/published/transfer.py": "a connection, and what arrives by it",
     "collections/asr/nemo_asr/scoring/report/page.py": "a file of the package",
