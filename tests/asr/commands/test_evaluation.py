@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -238,10 +239,15 @@ def test_rates_of_the_leaderboard_are_written_for_a_models_repository(model, tal
             main([model, "--eval_datasets", "dev.json", *words])
     silent = {"audio_filepath": "bc.wav", "duration": 1.0, "text": ""}
     (talks / "silent.json").write_text(json.dumps(silent))
-    with pytest.raises(
-        UsageError, match=r"^silent: the leaderboard's normaliser leaves no words of the references; leave"
+    shutil.copy("dev.json", "DEV.json")
+    for second, told in (
+        ("silent.json", r"^silent: the leaderboard's normaliser leaves no words of the references; leave"),
+        ("./dev.json", r"^--leaderboard takes each manifest once: got .*/dev\.json twice$"),
+        ("DEV.json", r"^--leaderboard writes two sets under one name, without capital letters: got dev; rename"),
     ):
-        main([model, "--eval_datasets", "dev.json", "silent.json", "--leaderboard", "board", "--out", "out", *CPU])
+        with pytest.raises(UsageError, match=told):
+            main([model, "--eval_datasets", "dev.json", second, "--leaderboard", "board", "--out", "early", *CPU])
+        assert not (talks / "early").exists()  # before it is evaluated
     (talks / "taken").mkdir()
     (talks / "taken/.eval_results").write_text("a file")
     with pytest.raises(UsageError, match=r"taken/\.eval_results: there is a file where a folder is wanted"):
@@ -261,6 +267,21 @@ def test_a_file_where_a_folder_of_results_is_wanted_is_told_before_the_evaluatio
     with pytest.raises(UsageError, match=f"taken/{name}: there is a file where a folder is wanted"):
         main([*models, *options, "--eval_datasets", "dev.json", "--out", "taken", *CPU])
     assert [path.name for path in (talks / "taken").iterdir()] == [name]
+
+
+@pytest.mark.slow
+def test_a_set_whose_references_have_no_words_has_no_rates(model, talks, capsys):
+    lines = [{"audio_filepath": f"{text}.wav", "duration": 0.34, "text": "", "speaker": text} for text in ("cab", "bc")]
+    write_manifest(talks / "silent.json", lines)
+    main([model, "--eval_datasets", "silent.json", "--out", "out", "--details", *CPU])
+    told = capsys.readouterr().out
+    assert "silent: the references have no words, so there are no rates (" in told
+    assert "silent: by speaker, length and word in out/silent.scores.json" in told
+    assert ["bc", "1", "0", "1", "no", "words"] in [line.split() for line in told.splitlines()]
+    assert json.loads((talks / "out/silent.scores.json").read_text())["wer"]["rate"] is None
+    page = (talks / "out/report.html").read_text()
+    assert ">no words<" in page
+    assert not re.search(r"\binf\b", told + page)
 
 
 @pytest.mark.slow

@@ -5,7 +5,9 @@ What a model recognises of a set: `recognised_sets`. Classifiers: `class_evaluat
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,7 +31,9 @@ from nemo_asr.data.scored_texts import (
     texts_to_score,
     write_transcripts,
 )
+from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.decoding.beam_search import search_weights, write_weights
+from nemo_asr.run.arguments import paths_in
 from nemo_asr.run.engines import TranscriptionSettings
 from nemo_asr.run.manifest import evenly
 from nemo_asr.run.onnx.voice_activity import load_detector
@@ -41,6 +45,7 @@ from nemo_asr.scoring.hotwords import HotwordScores, score_hotwords, words_of
 from nemo_asr.scoring.leaderboard import (
     RESULTS_FILE,
     check_leaderboard,
+    check_references,
     leaderboard_rate,
     load_leaderboard,
     results_yaml,
@@ -55,7 +60,7 @@ from nemo_asr.scoring.report.comparison import (
     write_comparison,
 )
 from nemo_asr.scoring.report.page import PAGE_FILE, REPORT, try_report
-from nemo_asr.scoring.report.set_scores import score_rows, scores_table, write_scores
+from nemo_asr.scoring.report.set_scores import rate_text, score_rows, scores_table, write_scores
 from nemo_asr.scoring.report.transcripts import read_transcripts
 from nemo_asr.scoring.sclite import ENDINGS, FOLDER, write_sclite
 from nemo_asr.tasks.family import connect, search_of
@@ -89,7 +94,7 @@ def evaluate_texts(args: Namespace) -> None:
     out = results_folder(args)
     factory.on_first(lambda: _check_places(args, out))
     if args.leaderboard:
-        factory.on_first(lambda: check_leaderboard(args.leaderboard))
+        factory.on_first(lambda: _check_leaderboard(args))
     model = load_model(args.load_dir, recipe=recipe, factory=factory, overrides=args.overrides)
     second = load_model(args.compare, factory=factory) if args.compare else None
     if args.head is not None:
@@ -100,6 +105,8 @@ def evaluate_texts(args: Namespace) -> None:
     if of_second is not None:
         sets_b = of_second.data
         factory.on_first(lambda: _check_references(evaluation.data, sets_b, args.score_normalizer))
+    if args.leaderboard:
+        factory.on_first(lambda: _check_leaderboard_references(evaluation.data, args.score_normalizer))
     if args.stream:
         model.streamed(factory)  # or the reason why it cannot
     if args.certify:
@@ -156,6 +163,26 @@ def _check_references(
                 "evaluate each alone" if normalizer else "if they differ in spelling, give --score_normalizer basic"
             )
             raise UsageError("the references of the two models differ", place=tag, got=got, remedy=remedy)
+
+
+def _check_leaderboard(args: Namespace) -> None:
+    """UsageError where nothing can be counted as the leaderboard does, or a set would be counted twice."""
+    check_leaderboard(args.leaderboard)
+    paths = Counter(os.path.realpath(path) for together in args.eval_datasets for path in paths_in(together))
+    names = Counter(tag.lower() for tag in unique_tags(args.eval_datasets))
+    twice = [[name for name, number in each.items() if number > 1] for each in (paths, names)]
+    if twice[0]:
+        raise UsageError("--leaderboard takes each manifest once", got=f"{twice[0][0]} twice")
+    if twice[1]:
+        problem, remedy = "--leaderboard writes two sets under one name, without capital letters", "rename a manifest"
+        raise UsageError(problem, got=twice[1][0], remedy=remedy)
+
+
+def _check_leaderboard_references(sets: Mapping[str, DataLayerNM], normalizer: str) -> None:
+    """UsageError where a set has no words; before any work is done."""
+    for tag, layer in sets.items():
+        if isinstance(layer, SpeechDataLayer):
+            check_references(_references(layer, normalizer), place=tag)
 
 
 def _references(data_layer: DataLayerNM, normalizer: str | None) -> list[str]:
@@ -245,7 +272,7 @@ class _Evaluation:
         tell(f"{told}, transcripts in {path}")
         if self._args.cutting:
             number = sum(len(transcript.segments) for transcript in result.transcripts)
-            tell(f"{number} segments, cut at pauses as transcribe cuts them")
+            tell(f"{counted(number, 'segment')}, cut at pauses as transcribe cuts them")
         elif line := pauses_line(data_layer):
             tell(line)
         if texts.references:
@@ -270,7 +297,8 @@ class _Evaluation:
         tell, rows = partial(_tell, f"{self._name}{tag}"), read_transcripts(transcripts)
         scores, path = score_rows(rows), self._folder / f"{tag}.{_SCORES}"
         _write(path, partial(write_scores, scores=scores, hotwords=hotwords), self._args)
-        tell(f"{scores.interval_line(self._metric)}; by speaker, length and word in {path}")
+        intervals = scores.interval_line(self._metric)
+        tell(f"{intervals and f'{intervals}; '}by speaker, length and word in {path}")
         if line := scores.variants_line(self._metric):
             tell(line)
         files = write_sclite(self._folder / FOLDER, tag, rows, result.words, write=partial(_write, args=self._args))
@@ -310,7 +338,7 @@ class _Evaluation:
         for tag, rows in self.certified_rows().items():
             recordings = recordings_of(with_recordings(self.data[tag], "--certify"), rows, self._args.strict_data)
             certificate, found = certify(self.model, tag, recordings, self._factory, search)
-            print(f"{tag}: {certificate.utterances} utterances\n\n{certificate_table(certificate)}\n")
+            print(f"{tag}: {counted(certificate.utterances, 'utterance')}\n\n{certificate_table(certificate)}\n")
             certificates.append(certificate)
             differences += found
         if _folder_of_card(self._args) is not None:
@@ -404,7 +432,7 @@ def _write_leaderboard(args: Namespace, out: Path, sets: Sequence[str]) -> None:
             raise
         rates[tag] = rate
         errors = f"{rate.insertions} insertions, {rate.deletions} deletions, {rate.substitutions} substitutions"
-        how = f"of {rate.num_utterances} utterances, open_asr_leaderboard {version}"
+        how = f"of {counted(rate.num_utterances, 'utterance')}, open_asr_leaderboard {version}"
         print(f"{tag}: WER {rate.percent:.2f}% as the leaderboard counts ({errors}), {how}")
     path = out / RESULTS_FILE
     make_writable_folder(path.parent)
@@ -429,7 +457,9 @@ def _describe_rates(heard: list[str], said: list[str], metric: str) -> str:
     """Both error rates, the one that comes first with its errors."""
     rates = {"wer": count_errors(heard, said), "cer": count_errors(heard, said, use_cer=True)}
     first, unit = rates.pop(metric), "words" if metric == "wer" else "characters"
-    others = ", ".join(f"{name.upper()} {counts.rate:.2%}" for name, counts in rates.items())
+    if not first.reference_length:
+        return f"the references have no words, so there are no rates ({first})"
+    others = ", ".join(f"{name.upper()} {rate_text(counts.rate)}" for name, counts in rates.items())
     return f"{metric.upper()} {first.rate:.2%} ({first} in {first.reference_length} {unit}), {others}"
 
 

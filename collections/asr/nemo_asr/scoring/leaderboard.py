@@ -116,11 +116,25 @@ def leaderboard_rate(references: Sequence[str], hypotheses: Sequence[str]) -> Le
     """
     count = _error_counter()
     pairs = [pair for pair in zip(references, hypotheses, strict=True) if pair[0].strip() not in _NOT_SCORED]
+    check_references(references)
     said, heard = [tuple(pair[0].split()) for pair in pairs], [tuple(pair[1].split()) for pair in pairs]
-    if not said:
-        raise UsageError("the leaderboard's normaliser leaves no words of the references", remedy="leave the set out")
     counts = count(said, heard, merge_compounds=True)
     return LeaderboardRate(counts["err_rate"], counts["ins"], counts["del"], counts["sub"], len(said))
+
+
+def check_references(references: Sequence[str], place: str = "") -> None:
+    """See that something can be counted.
+
+    Args:
+        references: of a set, as the leaderboard's normaliser leaves them.
+        place: the name of the set.
+
+    Raises:
+        UsageError: no reference has words.
+    """
+    if all(reference.strip() in _NOT_SCORED for reference in references):
+        problem = "the leaderboard's normaliser leaves no words of the references"
+        raise UsageError(problem, place=place, remedy="leave the set out")
 
 
 def _error_counter() -> Callable[..., Mapping[str, Any]]:

@@ -102,4 +102,4 @@ def try_report(
 
 
 def _percent(rate: float | None) -> str:
-    return "" if rate is None else f"{rate:.2%}".replace("%", "\N{NO-BREAK SPACE}%")
+    return "" if rate is None else set_scores.rate_text(rate).replace("%", "\N{NO-BREAK SPACE}%")

@@ -85,7 +85,9 @@ class SetScores:
         return int(np.count_nonzero(self.errors.errors))
 
     def interval_line(self, metric: str = "wer") -> str:
-        """``95 % intervals: WER 10.90 to 13.80 %, CER 3.10 to 4.40 %, by resampling 12 speakers``."""
+        """``95 % intervals: WER 10.90 to 13.80 %, CER 3.10 to 4.40 %, by resampling 12 speakers``; "" without words."""
+        if not self.words.reference_length:
+            return ""
         rates = sorted((("wer", self.wer), ("cer", self.cer)), key=lambda named: named[0] != metric)
         texts = [f"{name.upper()} {range_text(rate.interval.low, rate.interval.high)}" for name, rate in rates]
         return f"95 % intervals: {', '.join(texts)}, by resampling {self.clusters}"
@@ -96,7 +98,7 @@ class SetScores:
         rates = {name: counts[place].rate for name, counts in self.variants.items()}
         if all(rate == (self.words, self.characters)[place].rate for rate in rates.values()):
             return ""
-        return f"{metric.upper()} {', '.join(f'{name} {rate:.2%}' for name, rate in rates.items())}"
+        return f"{metric.upper()} {', '.join(f'{name} {rate_text(rate)}' for name, rate in rates.items())}"
 
 
 def score_rows(rows: Sequence[ScoredUtterance]) -> SetScores:
@@ -276,8 +278,8 @@ def scores_table(scores: SetScores) -> str:
                     str(group.num_utterances),
                     str(group.num_units),
                     str(group.num_errors),
-                    f"{group.rate:.2%}",
-                    range_text(group.interval.low, group.interval.high),
+                    rate_text(group.rate),
+                    range_text(group.interval.low, group.interval.high) if group.num_units else "",
                 )
                 for group in groups[:MOST_SPEAKERS]
             ]
@@ -293,6 +295,11 @@ def scores_table(scores: SetScores) -> str:
     }
     parts.append("\n".join(f"  {name}: {', '.join(words) or 'none'}" for name, words in lists.items()))
     return "\n\n".join(parts)
+
+
+def rate_text(rate: float) -> str:
+    """A fraction as ``12.40%``, or ``no words`` where it is infinite."""
+    return f"{rate:.2%}" if math.isfinite(rate) else "no words"
 
 
 def range_text(low: float, high: float) -> str:
