@@ -15,6 +15,8 @@ from nemo_asr.commands import seeds
 from nemo_asr.commands.training import plain_arguments
 from nemo_lite.base.errors import NemoLiteError, UsageError
 
+EARLY = "wer of dev no better than at step 4 in 3 evaluations (patience 3)"
+
 
 @pytest.fixture
 def args(tmp_path):
@@ -28,7 +30,9 @@ def args(tmp_path):
         "num_processes": 1,
     }
     return Namespace(
-        **given, tells_for_all=True, eval_metric="wer", lr=0.1, num_epochs=2, max_steps=None, betas=(0.9, 0.98)
+        **given,
+        **{"eval_metric": "wer", "lr": 0.1, "num_epochs": 2, "max_steps": None, "betas": (0.9, 0.98), "patience": 3},
+        tells_for_all=True,
     )
 
 
@@ -77,13 +81,21 @@ def test_each_seed_is_trained_once_and_the_table_has_all(args, trained, capsys):
 
 
 @pytest.mark.parametrize(
-    "left", [{"reason": "failed"}, {"reason": "SIGTERM"}, {"num_epochs": 1}], ids=["failed", "stopped", "shorter"]
+    "left",
+    [{"reason": "failed"}, {"reason": "SIGTERM"}, {"num_epochs": 1}, {"reason": EARLY, "patience": 2}],
+    ids=["failed", "stopped", "shorter", "less patient"],
 )
 def test_a_run_that_has_not_finished_goes_on(left, args, trained):
     done, _ = trained
     write_run(args, 6, **left)
     seeds.train_seeds(args)
     assert done == [5, 6, 7]
+
+
+def test_a_seed_that_has_stopped_early_is_not_started_again(args, trained):
+    write_run(args, 6, reason=EARLY)
+    seeds.train_seeds(args)
+    assert trained[0] == [5, 7]
 
 
 def test_a_run_that_finished_with_other_options_is_refused_with_their_names(args, trained):

@@ -21,7 +21,7 @@ from nemo_asr.scoring.report.seed_table import read_result, seed_table, write_se
 from nemo_lite import logging
 from nemo_lite.base.errors import NemoLiteError, UsageError
 from nemo_lite.base.options import Launch, names_of
-from nemo_lite.core.trackers import FINISHED
+from nemo_lite.core.trackers import FAILED, FINISHED
 
 SUMMARY = "seeds.json"
 # Options by which runs of one recipe may differ: which seed, where, how long, what is told and kept.
@@ -71,17 +71,20 @@ def train_seeds(args: Namespace) -> None:
 
 
 def is_finished(folder: Path, args: Namespace) -> bool:
-    """Whether the run of a folder has reached its end with these options; False where there is none.
+    """Whether the run of a folder has reached its end with these options, or its patience; False where there is none.
 
     Raises:
         UsageError: it has finished with other options: its rates would not be of the same recipe.
     """
     path = folder / METRICS
     records = read_records(path) if path.is_file() else RunRecords()
-    if (records.end or {}).get("reason") != FINISHED:
+    reason = (records.end or {}).get("reason", FAILED)
+    if reason == FAILED or reason in signal.Signals.__members__:
         return False
     before, now = (records.start or {}).get("arguments"), json.loads(json.dumps(plain_arguments(args)))
     if not isinstance(before, dict):
+        return False
+    if reason != FINISHED and before.get("patience") != now.get("patience"):  # it may go on
         return False
     differing = [
         f"{name} {before[name]}, now {now[name]}"
