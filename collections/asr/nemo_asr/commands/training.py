@@ -21,6 +21,7 @@ from nemo_asr.commands.batch_finding import BatchFinding
 from nemo_asr.commands.guarding import Guard
 from nemo_asr.data.check import tell_of_little, warn_of_leaks, warn_of_long
 from nemo_asr.data.evaluated_sets import ScoredClasses, ScoredSet
+from nemo_asr.data.scored_texts import have_words
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.models.jasper import set_batch_norm_momentum
 from nemo_asr.options import policy_of
@@ -134,6 +135,11 @@ class TrainingRun:
         self._guard_data = {
             tag: self._make_data(manifest, training=False, option="--guard") for tag, manifest in guarded
         }
+        if args.patience and not classifies:
+            tag, layer = next(iter(self.evaluation_data.items()))
+            if not have_words(layer, args.score_normalizer):
+                problem = "the texts of the set that decides for --patience have no words, so it has no error rate"
+                raise UsageError(problem, place=tag, remedy="name another set first, or leave --patience out")
         if self._own_checkpoints and args.num_processes == 1 and not args.precision_check:
             # With several processes, the first one does it later.
             check_goes_on(self._own_checkpoints, self.recipe, self._lora)

@@ -143,6 +143,24 @@ def references_in_data(data_layer: DataLayerNM, items: Sequence[int], texts: Seq
     return [parser.reference(data_layer.utterance_of(item).text) for item in items]
 
 
+def have_words(data_layer: DataLayerNM, normalizer: str | None) -> bool:
+    """Whether any utterance has words to be scored; also where the data layer does not read texts.
+
+    Args:
+        data_layer: an evaluation set.
+        normalizer: as of `texts_to_score`.
+
+    Raises:
+        DataError: the manifest has changed since it was opened.
+    """
+    if not isinstance(data_layer, SpeechDataLayer):
+        return True
+    number = len(data_layer)
+    blocks = (range(first, min(first + 256, number)) for first in range(0, number, 256))  # the first nearly always has
+    texts = (texts_to_score(data_layer, rows, [""] * len(rows), [""] * len(rows), normalizer) for rows in blocks)
+    return any(reference.strip() for block in texts for reference in block.references)
+
+
 def hypotheses_in_data(data_layer: DataLayerNM, texts: Sequence[str]) -> list[str]:
     """Texts that a model wrote, as they are compared with `references_in_data`: see `CharParser.hypothesis`.
 

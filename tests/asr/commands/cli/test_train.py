@@ -5,7 +5,7 @@ import re
 import sys
 
 import pytest
-from toys.tone_corpus import ROOT, make_corpus
+from toys.tone_corpus import ROOT, make_corpus, read_manifest, write_manifest
 
 from nemo_asr.commands.cli import eval as eval_command
 from nemo_asr.commands.cli import train
@@ -55,6 +55,19 @@ def test_a_folder_that_cannot_be_written_is_refused_before_a_plan_is_shown(mode,
     printed = capsys.readouterr().out
     assert "nodes" not in printed
     assert "float32" not in printed
+
+
+def test_a_patience_by_a_set_without_words_is_refused_before_a_folder_is_made(corpus, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    write_manifest(tmp_path / "silent.json", [{**line, "text": ""} for line in read_manifest(corpus / "dev.json")])
+    data = ["--model_config", str(corpus / "tones.yaml"), "--train_dataset", str(corpus / "train.json")]
+    words = [*data, "--num_epochs", "2", "--placement", "CPU", "--patience", "2", "--eval_datasets"]
+    told = r"^silent: the texts of the set that decides for --patience have no words, .*; name another set first, or"
+    with pytest.raises(UsageError, match=told):
+        train.main([*words, "silent.json", str(corpus / "dev.json"), "--work_dir", "runs"])
+    assert not (tmp_path / "runs").exists()
+    train.plan([*words, str(corpus / "dev.json"), "silent.json"])
+    assert "evaluation_silent: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
