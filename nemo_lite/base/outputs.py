@@ -167,7 +167,8 @@ def check_ours(folder: Path, kind: str) -> None:
         problem = "there is a file where a folder is wanted"
         raise UsageError(problem, place=str(folder), remedy="choose another folder")
     if foreign := list(islice(foreign_in(folder, kind), _MOST_NAMED + 1)):
-        problem = f"the folder holds files that {kind} has not written, or that were changed since"
+        not_listed = f"that {kind} has not listed as its own (if it is killed, it lists none)"
+        problem = f"the folder holds files {not_listed}, or that were changed since"
         got = ", ".join([*foreign[:_MOST_NAMED], *(["..."] if len(foreign) > _MOST_NAMED else [])])
         remedy = "nothing has been deleted; choose another folder, or move them away"
         raise UsageError(problem, place=str(folder), got=got, remedy=remedy)

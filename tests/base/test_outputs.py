@@ -164,7 +164,8 @@ def test_what_is_not_listed_is_not_removed(tmp_path: Path) -> None:
     (folder / "away").symlink_to(outside)
     foreign = ["a", "away", "inner/link", "inner/thesis", "own"]
     assert sorted(foreign_in(folder, KIND)) == foreign
-    told = f"{folder}: the folder holds files that nemo-lite toy has not written, or that were changed since: got "
+    told = f"{folder}: the folder holds files that nemo-lite toy has not listed as its own "
+    told += "(if it is killed, it lists none), or that were changed since: got "
     with pytest.raises(UsageError, match=re.escape(told) + ".*, \\.\\.\\.; nothing has been deleted; choose another"):
         check_ours(folder, KIND)
     assert not remove_outputs(folder, KIND)

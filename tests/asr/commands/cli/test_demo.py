@@ -70,9 +70,19 @@ def test_a_folder_with_files_of_the_users_is_left_alone(folder, steps, monkeypat
     (steps / "inner").mkdir()
     monkeypatch.chdir(steps / "inner" if folder == ".." else steps)
     before = {path: path.read_text() for path in steps.rglob("*") if path.is_file()}
-    with pytest.raises(UsageError, match=r"the folder holds files that nemo-lite demo has not written|there is a file"):
+    with pytest.raises(
+        UsageError, match=r"the folder holds files that nemo-lite demo has not listed as its own|there is a file"
+    ):
         demo.main(["--work_dir", folder])
     assert {path: path.read_text() for path in steps.rglob("*") if path.is_file()} == before
+
+
+def test_what_a_demo_that_was_killed_has_left_is_refused_with_that_reason(steps, monkeypatch):
+    with monkeypatch.context() as killed:
+        killed.setattr(demo, "list_outputs", lambda *_: None)
+        run()
+    with pytest.raises(UsageError, match=r"not listed as its own \(if it is killed, it lists none\)"):
+        demo.main([])
 
 
 def test_what_was_trained_on_in_the_folder_of_a_demo_is_not_deleted(steps):
