@@ -230,9 +230,10 @@ def kind_of(path: Path) -> str:
     for name, kind in KINDS.items():
         if kind.recognises(path):
             return name
-    wanted = "; ".join(f"{name}: {kind.description}" for name, kind in KINDS.items())
-    remedy, got = "name it with --kind", _why_not(path) if path.is_file() else ""
-    raise DataError("this is no corpus of a known kind", place=str(path), got=got, wanted=wanted, remedy=remedy)
+    got, by_name = (_why_not(path), "name it with --kind; ") if path.is_file() else ("neither audio nor lists", "")
+    problem, wanted = "this is no corpus of a known kind", f"one of {', '.join(KINDS)}"
+    remedy = f"{by_name}nemo-lite data make --help says what they are"
+    raise DataError(problem, place=str(path), got=got, wanted=wanted, remedy=remedy)
 
 
 def _corpus_near(folder: Path) -> str:
