@@ -89,6 +89,16 @@ def test_a_file_becomes_words_that_can_be_heard_and_saved(page, files):
         assert page.value("document.getElementById('open').textContent") == "打开录音"
 
 
+def test_one_word_is_told_as_one(page, files):
+    (files / "one.wav").write_bytes(wav(5))
+    with served() as address:
+        page.open(f"{root(address)}?lang=en")
+        page.wait(f"{IDLE} && document.getElementById('model').value === 'toy'")
+        page.upload("#file", files / "one.wav")
+        page.wait(f"{WORDS} === '8'")
+        page.wait(f"{STATUS}.includes(' s of audio, 1 word, in ')")
+
+
 def test_speech_becomes_partial_and_then_final_words(page):
     with served() as address:
         page.open(f"{root(address)}?lang=en")

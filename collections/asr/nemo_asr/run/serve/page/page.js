@@ -10,8 +10,8 @@ const TEXTS = {
     keys: "Click a word to hear it. Keys: R speak or stop, O open, ← → words, Enter play, Esc cancel.",
     local: "Everything stays between this page and this server.",
     ready: "Ready.", asking: "Waiting for the microphone …", listening: "Listening: {0}", finishing: "Finishing …",
-    sending: "Sending {0}: {1} %", working: "Transcribing {0} …", done: "{0} s of audio, {1} words, in {2} s.",
-    heard: "{0} s of audio, {1} words.", nothing: "No words were heard.", cancelled: "Cancelled.",
+    sending: "Sending {0}: {1} %", working: "Transcribing {0} …", done: "{0} s of audio, {1}, in {2} s.",
+    heard: "{0} s of audio, {1}.", words: "{0} words", oneWord: "1 word", nothing: "No words were heard.", cancelled: "Cancelled.",
     noMicrophone: "The microphone cannot be used: {0}", insecure: "Browsers give the microphone to this machine's own address or HTTPS only.",
     lost: "The connection to the server was lost.", needsToken: "This server needs a token.", word: "{0}, {1} % sure, at {2} s",
   },
@@ -24,8 +24,8 @@ const TEXTS = {
     keys: "点一个词可以听它。按键：R 说话或停止，O 打开，← → 移动，回车播放，Esc 取消。",
     local: "数据只在本页与此服务器之间传输。",
     ready: "就绪。", asking: "等待麦克风……", listening: "正在听：{0}", finishing: "正在收尾……",
-    sending: "正在发送 {0}：{1} %", working: "正在转写 {0}……", done: "音频 {0} 秒，{1} 个词，用时 {2} 秒。",
-    heard: "音频 {0} 秒，{1} 个词。", nothing: "没有识别到词。", cancelled: "已取消。",
+    sending: "正在发送 {0}：{1} %", working: "正在转写 {0}……", done: "音频 {0} 秒，{1}，用时 {2} 秒。",
+    heard: "音频 {0} 秒，{1}。", words: "{0} 个词", oneWord: "1 个词", nothing: "没有识别到词。", cancelled: "已取消。",
     noMicrophone: "无法使用麦克风：{0}", insecure: "浏览器只在本机地址或 HTTPS 下提供麦克风。",
     lost: "与服务器的连接断开了。", needsToken: "此服务器需要令牌。", word: "{0}，{1} % 确定，在 {2} 秒",
   },
@@ -44,6 +44,10 @@ const state = { language: "en", models: [], words: [], separator: " ", samples: 
 
 function text(key, ...values) {
   return TEXTS[state.language][key].replace(/\{(\d)\}/g, (_, number) => values[number]);
+}
+
+function numberOfWords() {
+  return text(state.words.length === 1 ? "oneWord" : "words", state.words.length);
 }
 
 function setLanguage(language) {
@@ -227,7 +231,7 @@ async function transcribeFile(file) {
     addWords(words);
     sayNothing();
     const took = ((performance.now() - started) / 1000).toFixed(1);
-    setState("idle", text("done", answer.duration.toFixed(1), answer.words.length, took));
+    setState("idle", text("done", answer.duration.toFixed(1), numberOfWords(), took));
   };
   run.onerror = () => {
     if (state.run !== run) return;
@@ -373,7 +377,7 @@ function takeMessage(mic, message) {
     setAudio(wavOf(state.samples, state.rate));
     draw();
     sayNothing();
-    setState("idle", text("heard", audioSeconds().toFixed(1), state.words.length));
+    setState("idle", text("heard", audioSeconds().toFixed(1), numberOfWords()));
   }
 }
 
