@@ -21,7 +21,7 @@ import numpy.typing as npt
 from rapidfuzz.distance import Levenshtein
 
 from nemo_asr.scoring.rates import check_pairs, units_of
-from nemo_lite.base.errors import UsageError
+from nemo_lite.base.errors import UsageError, counted
 
 Counts: TypeAlias = "npt.NDArray[np.int64]"
 Rates: TypeAlias = "npt.NDArray[np.float64]"
@@ -147,6 +147,11 @@ class PairedTest:
     p_value: float
     num_clusters: int = 0
     unit: str = "utterances"
+
+    @property
+    def clusters(self) -> str:
+        """In what the utterances were resampled: ``12 speakers``."""
+        return counted(self.num_clusters, self.unit.removesuffix("s"), self.unit)
 
     @property
     def difference(self) -> float:

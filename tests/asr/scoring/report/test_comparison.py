@@ -151,6 +151,14 @@ def test_references_without_words_have_no_rates_to_compare(tmp_path):
     assert not rates["is_sure"]
 
 
+def test_one_utterance_is_told_as_one():
+    text = comparison_table({"dev": compare(A[:1], B[:1])})
+    assert " of 1 utterance; " in text
+    assert "by resampling 1 utterance." in text
+    one, other = ([{**each, "hypothesis": heard} for each in RAW_A[:1]] for heard in (RAW_A[0]["reference"], "x"))
+    assert "; 1 utterance is few, so others" in comparison_table({"dev": compare(utterances(one), utterances(other))})
+
+
 def test_models_are_compared_by_speaker_and_few_speakers_are_told():
     a, b = ([{**each, "speaker": f"s{n % 4}"} for n, each in enumerate(rows)] for rows in (RAW_A, RAW_B))
     found = compare(utterances(a), utterances(b))

@@ -18,7 +18,7 @@ from nemo_asr.scoring.report.transcripts import (
     normalized,
     read_transcripts,
 )
-from nemo_lite.base.errors import UsageError, did_you_mean
+from nemo_lite.base.errors import UsageError, counted, did_you_mean
 from nemo_lite.base.files import Json, make_writable_folder
 from nemo_lite.base.outputs import write_output
 
@@ -150,9 +150,7 @@ def comparison_table(compared: Mapping[str, Comparison], name_a: str = "A", name
         for metric, test in comparison.tests
     ]
     meanings = [f"{name}: {meaning_of(comparison)}." for name, comparison in compared.items()]
-    drawn = ", ".join(
-        dict.fromkeys(f"{comparison.wer.num_clusters} {comparison.wer.unit}" for comparison in compared.values())
-    )
+    drawn = ", ".join(dict.fromkeys(comparison.wer.clusters for comparison in compared.values()))
     legend = (
         f"B - A and its interval: percentage points, by resampling {drawn}. B better: share of the resampled sets in "
         "which B has fewer errors. p-value: matched pairs, two-sided."
@@ -258,7 +256,8 @@ def meaning_of(compared: Comparison) -> str:
     """Sentences: how often each is better, which has the lower rate, and how far that can be chance."""
     test = compared.wer
     changed = (
-        f"B is better on {compared.num_better} and worse on {compared.num_worse} of {test.num_utterances} utterances"
+        f"B is better on {compared.num_better} and worse on {compared.num_worse} of "
+        f"{counted(test.num_utterances, 'utterance')}"
     )
     if not test.has_words:
         return f"{changed}; the references have no words, so there are no rates to compare"
@@ -273,7 +272,7 @@ def meaning_of(compared: Comparison) -> str:
         share = f"{test.p_value:.{digits}%}".replace("%", " %")
     chance = f"two equally good models differ as much in {share} of such comparisons"
     few = (
-        f"; {test.num_clusters} {test.unit} are few, so others may decide otherwise"
+        f"; {test.clusters} {'is' if test.num_clusters == 1 else 'are'} few, so others may decide otherwise"
         if test.num_clusters < FEW_CLUSTERS
         else ""
     )
