@@ -40,6 +40,8 @@ def corpus(tmp_path_factory):
         (lambda items: 50 + items * items, 100_000, 4096),
         (lambda items: 1000 + 7 * min(items, 20) + 3 * items, 2000, 4096),
         (lambda items: 1000 + 100 * -(-items // 16), 5000, 4096),
+        (lambda items: 1000 + 100 * min(items, 20), 3000, 4096),  # at the limit, and no growth
+        (lambda items: 1000 + 100 * -(-items // 500), 1100, 4096),
     ],
 )
 def test_the_largest_batch_is_found_in_a_few_counts(bytes_of, limit, most):

@@ -316,7 +316,8 @@ def largest_batch(bytes_of: Callable[[int], int], limit: int, most: int) -> tupl
             (first, of_first), (second, of_second) = (fitting, known[fitting]), (too_many, known[too_many])
         slope = max((of_second - of_first) / (second - first), 1e-9)
         guess = first + (limit - of_first) / slope
-        if too_many <= most and len(known) % 2:  # steps, where a straight line leads nowhere
+        # Steps, or no growth at the very limit, where a straight line leads nowhere.
+        if len(known) % 2 and (too_many <= most or len(known) > 6):
             guess = (fitting + too_many) / 2
         items = int(min(max(guess, fitting + 1), too_many - 1))
         known[items] = bytes_of(items)
