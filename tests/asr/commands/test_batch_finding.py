@@ -83,6 +83,8 @@ def test_a_bar_tells_on_a_terminal_alone_which_bucket_and_batch_is_counted(is_te
 def test_the_time_follows_from_the_rate_given_or_measured(tmp_path):
     assert time_told(36_000, 10.0, "as given").startswith("1 h 0 min to the end, at 10 seconds of audio a second")
     assert time_told(1_200, 10.0, "as given").startswith("2 min 0 s to the end, at 10 seconds of audio a second")
+    assert "at 0.0123 seconds of audio a second" in time_told(36, 0.01234, "as given")
+    assert "at 1235 seconds of audio a second" in time_told(36_000, 1234.6, "as given")
     assert time_told(36_000, None, "").startswith("time to the end: not known; give --rate")
     records = [{"kind": "train", "amount_per_second": rate} for rate in (0.0, 4.0, 6.0)] + [{"kind": "end"}]
     assert rate_of(records) == 5.0
@@ -127,7 +129,7 @@ def test_a_plan_finds_the_batch_for_a_device_and_the_hours(corpus, capsys, monke
     assert "largest batch on 34MiB (34 MiB, 2 MiB of them for tensors), counted by shapes:\n" in said
     (batch,) = re.findall(r"give --batch_size (\d+);", said)
     assert 1 <= int(batch) < 12
-    assert re.search(r"\d+ min \d+ s to the end, at 0 seconds of audio a second \(as given\)", said)
+    assert re.search(r"\d+ min \d+ s to the end, at 0\.01 seconds of audio a second \(as given\)", said)
 
 
 def test_processes_of_a_machine_share_its_memory(corpus, capsys, monkeypatch, tmp_path):

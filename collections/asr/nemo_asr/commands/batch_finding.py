@@ -21,7 +21,7 @@ from nemo_lite import DataLayerNM, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.engine.step_memory import StepMemory
 from nemo_lite.base.errors import UsageError, counted
 from nemo_lite.base.launch import who_am_i
-from nemo_lite.core.trackers import duration_text, read_metrics
+from nemo_lite.core.trackers import duration_text, number, read_metrics
 
 # Shares of a device's memory that tensors get. Those of a CPU were measured (docs/en/performance.md); nobody has
 # measured that of a GPU.
@@ -289,7 +289,7 @@ def buckets_of(layer: SpeechDataLayer) -> list[Bucket]:
     durations = np.asarray(layer.durations, np.float64)
     edges = np.unique(np.quantile(durations, np.linspace(0, 1, NUM_BUCKETS + 1)[1:], method="higher"))
     numbers = np.searchsorted(edges, durations)
-    rows = [np.flatnonzero(numbers == number) for number in range(len(edges))]
+    rows = [np.flatnonzero(numbers == bucket) for bucket in range(len(edges))]
     return [Bucket(layer.largest_shape(each), len(each)) for each in reversed(rows) if len(each)]
 
 
@@ -393,7 +393,9 @@ def time_told(audio_seconds: float, rate: float | None, source: str) -> str:
     """How long the training takes, in a line."""
     if rate is None:
         return "time to the end: not known; give --rate, the seconds of audio that a second trains"
-    return f"{duration_text(audio_seconds / rate)} to the end, at {rate:.0f} seconds of audio a second ({source})"
+    return (
+        f"{duration_text(audio_seconds / rate)} to the end, at {number(rate, 3)} seconds of audio a second ({source})"
+    )
 
 
 def rate_of(records: Iterable[Mapping[str, Any]]) -> float | None:
