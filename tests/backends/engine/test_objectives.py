@@ -1,6 +1,7 @@
 """What an optimizer minimises: losses and weights that fit each other, on one rank and on several."""
 
 import shutil
+import weakref
 
 import pytest
 import torch
@@ -329,3 +330,15 @@ def test_a_frozen_module_with_its_own_rate_is_unfrozen_on_all_ranks_sharded_or_n
     whole, sharded = (results_of(2, unfreezing_with_rates, shard_weights) for shard_weights in (False, True))
     assert whole == [(pytest.approx(losses, rel=1e-4), count) for losses, count in sharded]
     assert [count for _, count in whole] == [3, 3]
+
+
+@pytest.mark.parametrize(("level", "is_kept"), [("O2", True), ("O3", False)])
+def test_float32_weights_are_kept_beside_half_ones_as_master_weights_alone(level, is_kept):
+    net, found = Net(), []
+    wide = weakref.ref(net.fc.weight.untyped_storage())
+    x, y = Points()()
+    hook = net.register_forward_hook(lambda *_: found.append(wide() is not None))
+    factory = nemo.NeuralModuleFactory(optimization_level=level, amp_dtype="bfloat16")
+    train(factory, [Mse()(out=net(x=x), target=y)], params={"max_steps": 2})
+    hook.remove()
+    assert found == [is_kept] * 2

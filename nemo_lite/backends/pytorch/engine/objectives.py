@@ -160,8 +160,10 @@ class Objectives:
         for module in modules:
             module.to(self._device)
         if precision.casts_weights:  # replicas make the half weights equal, which is not enough for those in float32
-            tensors = [tensor for module in modules for tensor in module.state_dict().values()]
-            self._comm.make_equal([tensor for tensor in tensors if isinstance(tensor, torch.Tensor)])
+            # Without a name: one would keep the float32 weights for as long as the modules are half.
+            self._comm.make_equal(
+                [each for module in modules for each in module.state_dict().values() if isinstance(each, torch.Tensor)]
+            )
         with precision.prepared(modules, trained=True):
             yield
 
