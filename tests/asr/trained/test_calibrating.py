@@ -50,6 +50,17 @@ def test_heard_words_are_right_where_the_text_as_the_model_spells_it_has_them(mo
     assert heard.utterances.tolist() == [n for n in range(40) for _ in range(2)]
 
 
+def test_of_a_large_set_utterances_evenly_spread_are_heard(model, dev, monkeypatch):
+    monkeypatch.setattr("nemo_asr.trained.calibrating.MOST_CALIBRATED", 4)
+    layer, rows = text_layer(model.recipe, dev), []
+    utterance_of = layer.utterance_of
+    monkeypatch.setattr(layer, "utterance_of", lambda row: rows.append(row) or utterance_of(row))
+    heard = heard_words(model, layer)
+    assert rows == [0, 13, 26, 39]
+    assert heard.utterances.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert len(heard.transcripts) == 4
+
+
 def test_calibrated_confidences_are_the_shares_of_right_words(model, dev, tmp_path):
     (tmp_path / "test.json").write_text((tmp_path / "dev.json").read_text())
     done, _ = calibrate(model, dev, [str(tmp_path / "test.json")])

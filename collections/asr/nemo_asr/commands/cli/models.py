@@ -43,7 +43,7 @@ from nemo_asr.scoring.report.page import try_report
 from nemo_asr.tasks.family import family_of
 from nemo_asr.tasks.recipe import Recipe, load_recipe, recipe_from_text
 from nemo_asr.tasks.registry import TASKS
-from nemo_asr.trained.calibrating import calibrate, store_calibration
+from nemo_asr.trained.calibrating import MOST_CALIBRATED, calibrate, store_calibration
 from nemo_asr.trained.folder import ModelCard, Rate, StoredModel, card_file, card_to_json, check_new_model, read_model
 from nemo_asr.trained.hugging_face import check_kind
 from nemo_asr.trained.licences import require_commercial
@@ -114,7 +114,8 @@ def _folder(text: str) -> Path:
 def _add_calibrate(parser: OneLineParser) -> None:
     add = parser.add_argument
     add("model", help="a run's folder or a model folder")
-    add("manifest", help="utterances to learn from; not those of the training")
+    heard = f"of more than {MOST_CALIBRATED:,} as many are heard, evenly spread"
+    add("manifest", help=f"utterances to learn from; not those of the training; {heard}")
     add("--test", metavar="MANIFEST", nargs="+", default=[], help="other sets on which the calibration is measured")
     add("--batch_size", type=positive_int, default=16, help="most recordings in a batch")
     parser.add_options(OwnModules)
