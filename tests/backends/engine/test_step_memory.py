@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from toys.nets import BD, Mse, Points
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from toys.nets import BD, Mse, Net, Points
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.engine.step_memory import state_bytes
@@ -52,6 +53,14 @@ class Products(Chain):
 
     def forward(self, x):
         return self.wide(self.square(self.square(x)))[:, :64]
+
+
+class PickingRows(Products):
+    """Products of as many rows as values say."""
+
+    def forward(self, x):
+        rows = super().forward(x)
+        return rows * self.square(rows[rows.detach().any(1).nonzero().squeeze(1)]).mean()
 
 
 class Looping(Chain):
@@ -190,6 +199,34 @@ def test_kernels_of_products_in_bfloat16_are_counted_for_each_shape():
     assert kernels(nemo.Optimization.mxprO0, Products()) == kernels(nemo.Optimization.mxprO1, Chain(64)) == 0
     # Forward; backward for the inputs and for the weights.
     assert kernels(nemo.Optimization.mxprO1, Products()) == 6 * 3 << 19
+    # Any number of shapes: as many as are kept.
+    assert kernels(nemo.Optimization.mxprO1, PickingRows()) == 64 * 3 << 19
+    assert kernels(nemo.Optimization.mxprO0, PickingRows()) == 0
+
+
+@pytest.mark.parametrize(("level", "of_state", "of_gradient"), [("O0", 4, 4), ("O1", 4, 4), ("O2", 4, 6), ("O3", 2, 2)])
+def test_the_state_of_the_optimizer_is_counted_in_the_type_that_a_run_has(level, of_state, of_gradient):
+    x, y = Points()()
+    net, kept = Net(), []
+    losses = [Mse()(out=net(x=x), target=y)]
+    amp_dtype = None if level == "O0" else "bfloat16"
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, optimization_level=level, amp_dtype=amp_dtype)
+    batch = [torch.empty(4, 3, device="meta"), torch.empty(4, 1, device="meta")]
+    counted = factory.step_memory(losses, batch, "adam_w", {"lr": 0.1})
+    hook = register_optimizer_step_post_hook(lambda optimizer, *_: kept.append(_bytes_kept(optimizer)))
+    try:
+        factory.train(losses, optimizer="adam_w", optimization_params={"lr": 0.1, "max_steps": 1})
+    finally:
+        hook.remove()
+    size = sum(weight.numel() for weight in net.parameters())
+    assert counted.optimizer == kept[-1] == 2 * size * of_state
+    assert counted.gradients == size * of_gradient
+
+
+def _bytes_kept(optimizer):
+    """Of its state, without counts of steps."""
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    return sum(value.nbytes for value in states if isinstance(value, torch.Tensor) and value.dim())
 
 
 def test_a_state_that_will_be_is_counted_and_one_that_is_there_is_not():

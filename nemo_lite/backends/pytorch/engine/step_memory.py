@@ -43,8 +43,8 @@ class StepMemory(NamedTuple):
     """Bytes of tensors in a training step.
 
     Attributes:
-        weights: parameters and buffers.
-        gradients: of the parameters that are trained. They live until the next step.
+        weights: parameters and buffers, in float32 as files have them.
+        gradients: of the parameters that are trained, and of their master weights. They live until the next step.
         optimizer: what the optimizer keeps for them, and the moving average of the weights where there is one.
         passes: the most that forward and backward pass hold beside: the batch, what the backward pass needs,
             gradients, intermediate values.
@@ -79,12 +79,14 @@ class _LiveBytes(TorchDispatchMode):
     Attributes:
         now, peak: bytes.
         products: the shapes of matrix products in bfloat16.
+        picks_rows: whether values decide on some sizes, so that products may have any number of shapes.
     """
 
     def __init__(self, fake: FakeTensorMode) -> None:
         super().__init__()
         self.now = self.peak = 0
         self.products: set[object] = set()
+        self.picks_rows = False
         self._fake = fake
         self._living: dict[int, Any] = {}
 
@@ -123,6 +125,7 @@ class _LiveBytes(TorchDispatchMode):
             out = torch.empty_like(args[1])
         elif is_fake and func is aten.nonzero.default:  # as many as there can be
             out = torch.zeros(args[0].numel(), args[0].dim(), dtype=torch.int64)
+            self.picks_rows = True
         elif is_fake and func is _LSTM:
             # What oneDNN keeps for the backward pass, which torch's fake operator leaves out: for each label and unit
             # four gates, and states and gradients of two layers. Measured (torch 2.13): 15.1 to 15.6 values.
@@ -175,13 +178,15 @@ def step_memory(
             total.backward()
             del total
         passes = live.peak - weights
-        kernels = min(len(live.products), NUM_KERNELS) * _OF_PRODUCT
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
-    gradients = sum(parameter.numel() * parameter.element_size() for parameter in trained)
-    state, update = _optimizer_memory(trained, optimizer, optimizer_params)
+        shapes = NUM_KERNELS if live.picks_rows and live.products else min(len(live.products), NUM_KERNELS)
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        masters = precision.masters_of(trained)  # in the types of the run: halves in O3
+        state, update = _optimizer_memory(masters, optimizer, optimizer_params)
+        gradients = sum(weight.nbytes for weight in dict.fromkeys([*trained, *masters]))
+        update += sum(half.nbytes for half, master in zip(trained, masters, strict=True) if half is not master)
     if optimizer_params.get("ema_decay") is not None:
         state += 4 * sum(parameter.numel() for parameter in parameters)
-    return StepMemory(weights, gradients, state, passes, gradients + update, kernels)
+    return StepMemory(weights, gradients, state, passes, gradients + update, shapes * _OF_PRODUCT)
 
 
 def evaluation_memory(wires: Sequence[NmTensor], batch: Sequence[Value], precision: Precision) -> int:
@@ -227,7 +232,7 @@ def _counting(
                 each.training = mode
 
 
-def _optimizer_memory(parameters: Sequence[nn.Parameter], name: str, params: Mapping[str, object]) -> tuple[int, int]:
+def _optimizer_memory(parameters: Sequence[Tensor], name: str, params: Mapping[str, object]) -> tuple[int, int]:
     """Bytes that the optimizer keeps, and the most that its step holds beside weights, gradients and those."""
     own = [nn.Parameter(torch.empty(p.shape, dtype=p.dtype, device="meta")) for p in parameters]
     return _of_updates(create_optimizer(name, own, dict(params)), own)
