@@ -59,6 +59,12 @@ def test_none_of_the_set_itself_is_marked():
     assert sum(DOMAIN.words.values()) == 350
 
 
+def test_a_rate_of_speech_is_never_below_zero():
+    slow = [replace(each, segments=(Span(0.0, 2.0 + 20.0 * (number % 2)),)) for number, each in enumerate(KNOWN)]
+    low, high = fit_domain("dev", slow, RATE).ranges["rate"]
+    assert (low, high > 5) == (0.0, True)
+
+
 def test_a_line_says_what_is_known():
     ranges = {"bandwidth": (7725.0, 8025.0), "confidence": (0.92, 0.96)}
     known = Domain(set="dev", utterances=100, ranges=ranges)

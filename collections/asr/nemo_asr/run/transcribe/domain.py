@@ -265,6 +265,8 @@ def _range_of(name: str, values: Sequence[float]) -> tuple[float, float]:
         low, high = 0.0, middle + _FURTHER_OF_REST * (ordered[-1 - int(_LEFT_OUT * len(ordered))] - middle)
     elif name == "words":
         low = 0.0
+    elif name == "rate":
+        low = max(low, 0.0)
     return round(low, 4), round(high, 4)
 
 
