@@ -28,6 +28,7 @@ from nemo_asr.data.scored_texts import (
     TextsToScore,
     clusters_in_data,
     normalizer_for,
+    references_to_score,
     texts_to_score,
     write_transcripts,
 )
@@ -155,7 +156,7 @@ def _check_references(
                 "evaluate each alone, with the same limits (--set ...max_duration=), then: nemo-lite compare OUT OUT"
             )
             raise UsageError("the two models leave out other utterances", place=tag, got=got, remedy=remedy)
-        a, b = (_references(each, normalizer) for each in (layer, sets_b[tag]))
+        a, b = (references_to_score(each, range(len(each)), normalizer) for each in (layer, sets_b[tag]))
         if differing := [row for row, (one, other) in enumerate(zip(a, b, strict=True)) if one != other]:
             row = differing[0]
             got = f'{len(differing)} differ, first {layer.place_of(row)}: "{a[row]}" of A and "{b[row]}" of B'
@@ -182,12 +183,7 @@ def _check_leaderboard_references(sets: Mapping[str, DataLayerNM], normalizer: s
     """UsageError where a set has no words; before any work is done."""
     for tag, layer in sets.items():
         if isinstance(layer, SpeechDataLayer):
-            check_references(_references(layer, normalizer), place=tag)
-
-
-def _references(data_layer: DataLayerNM, normalizer: str | None) -> list[str]:
-    no_texts = [""] * len(data_layer)
-    return texts_to_score(data_layer, range(len(data_layer)), no_texts, no_texts, normalizer).references
+            check_references(references_to_score(layer, range(len(layer)), normalizer), tag)
 
 
 class _Evaluation:
@@ -425,11 +421,7 @@ def _write_leaderboard(args: Namespace, out: Path, sets: Sequence[str]) -> None:
     version, rates = load_leaderboard(args.leaderboard).version, {}
     for tag in sets:
         rows = read_transcripts(out / f"{tag}.{_TRANSCRIPTS}")
-        try:
-            rate = leaderboard_rate([row.reference for row in rows], [row.hypothesis for row in rows])
-        except UsageError as error:
-            error.place = tag
-            raise
+        rate = leaderboard_rate([row.reference for row in rows], [row.hypothesis for row in rows], tag)
         rates[tag] = rate
         errors = f"{rate.insertions} insertions, {rate.deletions} deletions, {rate.substitutions} substitutions"
         how = f"of {counted(rate.num_utterances, 'utterance')}, open_asr_leaderboard {version}"

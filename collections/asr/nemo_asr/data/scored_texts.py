@@ -143,6 +143,12 @@ def references_in_data(data_layer: DataLayerNM, items: Sequence[int], texts: Seq
     return [parser.reference(data_layer.utterance_of(item).text) for item in items]
 
 
+def references_to_score(data_layer: DataLayerNM, items: Sequence[int], normalizer: str | None) -> list[str]:
+    """The references of `texts_to_score`, which need no hypotheses; empty where the data layer has no texts."""
+    nothing = [""] * len(items)
+    return texts_to_score(data_layer, items, nothing, nothing, normalizer).references
+
+
 def have_words(data_layer: DataLayerNM, normalizer: str | None) -> bool:
     """Whether any utterance has words to be scored; also where the data layer does not read texts.
 
@@ -157,8 +163,7 @@ def have_words(data_layer: DataLayerNM, normalizer: str | None) -> bool:
         return True
     number = len(data_layer)
     blocks = (range(first, min(first + 256, number)) for first in range(0, number, 256))  # the first nearly always has
-    texts = (texts_to_score(data_layer, rows, [""] * len(rows), [""] * len(rows), normalizer) for rows in blocks)
-    return any(reference.strip() for block in texts for reference in block.references)
+    return any(each.strip() for rows in blocks for each in references_to_score(data_layer, rows, normalizer))
 
 
 def hypotheses_in_data(data_layer: DataLayerNM, texts: Sequence[str]) -> list[str]:

@@ -104,19 +104,20 @@ def _version_of(package: Path) -> str:
     return f"sha256:{hashlib.sha256(digests.encode()).hexdigest()[:12]}"
 
 
-def leaderboard_rate(references: Sequence[str], hypotheses: Sequence[str]) -> LeaderboardRate:
+def leaderboard_rate(references: Sequence[str], hypotheses: Sequence[str], place: str = "") -> LeaderboardRate:
     """The error rate of a set.
 
     Args:
         references: what was said, as the leaderboard's normaliser leaves it.
         hypotheses: what was recognised, likewise.
+        place: the name of the set.
 
     Raises:
         UsageError: kaldialign is not installed, or no reference has words.
     """
     count = _error_counter()
+    check_references(references, place)
     pairs = [pair for pair in zip(references, hypotheses, strict=True) if pair[0].strip() not in _NOT_SCORED]
-    check_references(references)
     said, heard = [tuple(pair[0].split()) for pair in pairs], [tuple(pair[1].split()) for pair in pairs]
     counts = count(said, heard, merge_compounds=True)
     return LeaderboardRate(counts["err_rate"], counts["ins"], counts["del"], counts["sub"], len(said))
