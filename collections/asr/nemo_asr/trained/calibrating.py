@@ -22,7 +22,7 @@ from nemo_asr.run.calibration import (
     reliability,
     right_words,
 )
-from nemo_asr.run.manifest import evenly
+from nemo_asr.run.manifest import Utterance, evenly
 from nemo_asr.run.options import unique_tags
 from nemo_asr.run.transcribe.domain import Domain, fit_domain
 from nemo_asr.run.transcribe.inputs import Recording, recording_of_utterance
@@ -49,15 +49,19 @@ def hear_set(
     Raises:
         DataError: a recording cannot be read.
     """
-    rows = evenly(len(layer), _MOST_UTTERANCES)
-    utterances = [layer.utterance_of(row) for row in rows.tolist()]
-    recordings = [recording_of_utterance(utterance, layer.utterances.reader) for utterance in utterances]
+    _, recordings = _spread(layer, _MOST_UTTERANCES)
     batch_size = layer.batch_size if layer.batch_size > 0 else len(layer)  # as many as an evaluation has fit
     heard = _heard(model, recordings, factory=factory, batch_size=batch_size)
     confidences = [word.confidence for transcript in heard for word in transcript.words]
     if not confidences:
         return None, None
     return float(np.mean(confidences)), fit_domain(name, heard, model.card.sample_rate)
+
+
+def _spread(layer: SpeechDataLayer, most: int) -> tuple[list[Utterance], list[Recording]]:
+    """At most so many utterances of a set, evenly spread, and their recordings."""
+    utterances = [layer.utterance_of(row) for row in evenly(len(layer), most).tolist()]
+    return utterances, [recording_of_utterance(utterance, layer.utterances.reader) for utterance in utterances]
 
 
 def _heard(model: TrainedModel, recordings: Sequence[Recording], **settings: Any) -> list[Transcript]:
@@ -142,8 +146,7 @@ def heard_words(model: TrainedModel, layer: SpeechDataLayer, batch_size: int = 1
         DataError: a recording cannot be read.
     """
     speller = Speller(layer.new_parser(), model.card.labels)
-    utterances = [layer.utterance_of(row) for row in evenly(len(layer), MOST_CALIBRATED).tolist()]
-    recordings = [recording_of_utterance(utterance, layer.utterances.reader) for utterance in utterances]
+    utterances, recordings = _spread(layer, MOST_CALIBRATED)
     transcripts = _heard(model, recordings, batch_size=batch_size)
     rows = []
     for number, (utterance, transcript) in enumerate(zip(utterances, transcripts, strict=True)):
