@@ -52,6 +52,12 @@ FINISHED = "finished"
 FAILED = "failed"
 """Reason of an ``end``: an error."""
 
+
+def is_interruption(reason: object) -> bool:
+    """Whether the reason of an ``end`` is a signal, which has its name."""
+    return reason in Signals.__members__
+
+
 # Where the numbers of a training step go: field of the record -> tag.
 _TRAIN_TAGS = {
     "loss": "loss",
@@ -551,7 +557,7 @@ class TerminalLines(Tracker):
             lines.append(f"{self._about_the_model(self._model)}: {self._model['path']}")
         if self._use and (self._model or self._checkpoint):
             lines.append(self._use)
-        if self._if_interrupted and record["reason"] in Signals.__members__:
+        if self._if_interrupted and is_interruption(record["reason"]):
             lines.append(self._if_interrupted)
         return lines
 

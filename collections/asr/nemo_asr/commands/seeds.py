@@ -21,7 +21,7 @@ from nemo_asr.scoring.report.seed_table import read_result, seed_table, write_se
 from nemo_lite import logging
 from nemo_lite.base.errors import NemoLiteError, UsageError
 from nemo_lite.base.options import Launch, names_of
-from nemo_lite.core.trackers import FAILED, FINISHED
+from nemo_lite.core.trackers import FAILED, FINISHED, is_interruption
 
 SUMMARY = "seeds.json"
 # Options by which runs of one recipe may differ: which seed, where, how long, what is told and kept.
@@ -79,7 +79,7 @@ def is_finished(folder: Path, args: Namespace) -> bool:
     path = folder / METRICS
     records = read_records(path) if path.is_file() else RunRecords()
     reason = (records.end or {}).get("reason", FAILED)
-    if reason == FAILED or reason in signal.Signals.__members__:
+    if reason == FAILED or is_interruption(reason):
         return False
     before, now = (records.start or {}).get("arguments"), json.loads(json.dumps(plain_arguments(args)))
     if not isinstance(before, dict):
