@@ -48,7 +48,7 @@ class Clusters:
     unit: str
 
     def __str__(self) -> str:
-        return f"{self.number} {self.unit if self.number != 1 else self.unit.removesuffix('s')}"
+        return counted(self.number, self.unit.removesuffix("s"))
 
 
 def clusters_of(speakers: Sequence[str | None], recordings: Sequence[str | None]) -> Clusters:
@@ -151,7 +151,7 @@ class PairedTest:
     @property
     def clusters(self) -> str:
         """In what the utterances were resampled: ``12 speakers``."""
-        return counted(self.num_clusters, self.unit.removesuffix("s"), self.unit)
+        return counted(self.num_clusters, self.unit.removesuffix("s"))
 
     @property
     def difference(self) -> float:
