@@ -16,6 +16,8 @@ from nemo_asr.tasks.recipe import Recipe
 from nemo_asr.trained.model import TrainedModel, describe, load_model
 from toys.tone_corpus import CONFIG, make_corpus
 
+STREAMING = CONFIG.replace("features: 32", "features: 32, normalize: null, pad_to: 0")
+"""A configuration whose model streams by frames."""
 FOLDER = "NEMO_LITE_TESTS_SHARED"
 """The environment variable with the folder that all test processes of a session share (``conftest.py``)."""
 
@@ -25,6 +27,14 @@ def train_tones(folder: Path, config: str = CONFIG) -> tuple[Recipe, Model]:
     make_corpus(folder)
     (folder / "tones.yaml").write_text(config)
     return nemo_asr.load_recipe(folder / "tones.yaml"), load_model(_trained(config)).modules
+
+
+def stored_tones(folder: Path, config: str = CONFIG) -> TrainedModel:
+    """The same, stored as ``folder/model``."""
+    recipe, modules = train_tones(folder, config)
+    model = TrainedModel(str(folder / "model"), recipe, modules, describe(recipe))
+    model.save(folder / "model")
+    return model
 
 
 def exported_tones() -> Path:

@@ -7,25 +7,20 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from toys.tone_corpus import CONFIG, run_subcommand
-from toys.tone_model import train_tones
+from toys.tone_corpus import run_subcommand
+from toys.tone_model import STREAMING, stored_tones
 
 from nemo_asr.commands.cli.eval import EvalParser
 from nemo_asr.run.transcribe.inputs import recordings_of
 from nemo_asr.trained.folder import read_card
 from nemo_asr.trained.invariance import certificate_table, certify
-from nemo_asr.trained.model import TrainedModel, describe
 from nemo_lite.base.errors import UsageError
-
-STREAMING = CONFIG.replace("features: 32", "features: 32, normalize: null, pad_to: 0")
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("certified")
-    recipe, modules = train_tones(folder, STREAMING)
-    model = TrainedModel(str(folder / "model"), recipe, modules, describe(recipe))
-    model.save(folder / "model")
+    model = stored_tones(folder, STREAMING)
     lines = [json.loads(line) for name in ("dev", "train") for line in (folder / f"{name}.json").open()]
     return model, folder, recordings_of([str(folder / line["audio_filepath"]) for line in lines])
 

@@ -6,8 +6,8 @@ import json
 
 import msgspec
 import pytest
-from toys.tone_corpus import CONFIG, make_corpus, run_subcommand
-from toys.tone_model import train_tones
+from toys.tone_corpus import make_corpus, run_subcommand
+from toys.tone_model import STREAMING, stored_tones
 
 import nemo_asr
 from nemo_asr.commands.cli.eval import EvalParser
@@ -19,16 +19,11 @@ from nemo_asr.trained.model import TrainedModel, describe
 from nemo_asr.trained.stream_rates import rate_streams, stream_table
 from nemo_lite.base.errors import UsageError
 
-STREAMING = CONFIG.replace("features: 32", "features: 32, normalize: null, pad_to: 0")
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("streams")
-    recipe, modules = train_tones(folder, STREAMING)
-    model = TrainedModel(str(folder / "model"), recipe, modules, describe(recipe))
-    model.save(folder / "model")
-    return model, folder
+    return stored_tones(folder, STREAMING), folder
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ import torch
 from toys.onnx_toy import RATE as TOY_RATE
 from toys.onnx_toy import write_toy
 from toys.served import served
-from toys.tone_corpus import CONFIG, record
-from toys.tone_model import train_tones
+from toys.tone_corpus import record
+from toys.tone_model import STREAMING, stored_tones, train_tones
 
 import nemo_asr
 import nemo_lite as nemo
@@ -142,9 +142,7 @@ def test_a_websocket_streams_by_frames_also_with_hot_words(serve, tmp_path, fact
     client = pytest.importorskip("websockets.sync.client")
     for package in ("starlette", "uvicorn", "python_multipart"):
         pytest.importorskip(package)
-    config = CONFIG.replace("features: 32", "features: 32, normalize: null, pad_to: 0")
-    recipe, modules = train_tones(tmp_path, config)
-    TrainedModel("here", recipe, modules, describe(recipe)).save(tmp_path / "model")
+    stored_tones(tmp_path, STREAMING)
     record(tmp_path / "a.wav", "cabcab")
     samples, _ = soundfile.read(tmp_path / "a.wav", dtype="int16")
     model = nemo_asr.load_model(tmp_path / "model", factory=factory)
