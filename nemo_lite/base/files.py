@@ -384,7 +384,7 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
             os.replace(temporary / path.name, path)
             synchronise(path.parent)
         except UsageError as error:
-            if error.place == str(temporary / path.name):  # of a writer that writes so itself
+            if error.place == str(temporary / path.name):  # the user knows the other one
                 error.place = str(path)
             raise
         finally:

@@ -98,7 +98,7 @@ def repository_of(model: str | Path, *, path_first: bool = True) -> Repository |
 
     Args:
         model: any of them.
-        path_first: a name of the table that something here has is a path.
+        path_first: where a file or folder has the name, it is a path.
 
     Raises:
         UsageError: ``hf:`` or ``ngc:`` before something that names nothing there.

@@ -352,7 +352,7 @@ _HOSTS: Mapping[str, type[_HuggingFace] | type[_Ngc]] = {PREFIX: _HuggingFace, N
 def _address(variable: str, default: str) -> str:
     """The address of a server that a variable of the environment gives. Raises UsageError: it is none."""
     address = (os.environ.get(variable) or default).strip().rstrip("/")
-    with suppress(ValueError):  # of an open bracket
+    with suppress(ValueError):  # such as an open bracket
         parts = urlsplit(address)
         has_more = parts.query or parts.fragment or "@" in parts.netloc
         if parts.scheme in ("http", "https") and parts.hostname and not has_more:

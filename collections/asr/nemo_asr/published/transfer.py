@@ -60,7 +60,7 @@ class StatedFile(NamedTuple):
         return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
     def sha256_of(self, path: Path) -> str:
-        """The SHA-256 of what is there as it is stated: what the server states, where it states it."""
+        """The SHA-256 of a file that is as it is stated. It is read only where the server states another digest."""
         return self.digest if len(self.digest) == 64 else digest_of_file(path)
 
     def is_at(self, path: Path) -> bool:

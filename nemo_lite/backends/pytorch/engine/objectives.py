@@ -160,7 +160,7 @@ class Objectives:
         for module in modules:
             module.to(self._device)
         if precision.casts_weights:  # replicas make the half weights equal, which is not enough for those in float32
-            # Without a name: one would keep the float32 weights for as long as the modules are half.
+            # Not in a variable: it would keep the float32 weights for as long as the modules are half.
             self._comm.make_equal(
                 [each for module in modules for each in module.state_dict().values() if isinstance(each, torch.Tensor)]
             )

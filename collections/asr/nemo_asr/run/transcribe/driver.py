@@ -48,7 +48,7 @@ from nemo_asr.run.transcribe.transcript import (
 from nemo_lite.base.errors import DataError, counted
 from nemo_lite.base.nemo_logging import logging
 
-_MOST_IN_MEMORY = 1 << 24  # samples of recordings that are read for more than their text: 64 MiB
+_MOST_IN_MEMORY = 1 << 24  # samples that stay from the measuring to the transcribing: 64 MiB
 _MOST_TOLD = 3  # gaps, or doubtful texts, in a line of the log
 
 
